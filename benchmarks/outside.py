@@ -18,7 +18,7 @@ from benchmarks.processor import Processor
 from benchmarks.server import NAMESPACE
 from wheel_sched.store import open_store
 from wheel_sched.store.redis.backend import client_for
-from wheel_sched.store.redis.line import Line
+from wheel_sched.store.redis.deferred import DeferredConnection
 
 if TYPE_CHECKING:
     import redis
@@ -126,7 +126,7 @@ def ask_the_time(pipe: Connection, url: str, pid: int, idle_url: str) -> None:
     Both are asked at the same moment, and what they answer says when they came to it: how long this process then slept
     before it read that is in none of the figures.
     """
-    server, idle = Line(client_for(url)), Line(client_for(idle_url))
+    server, idle = DeferredConnection(client_for(url)), DeferredConnection(client_for(idle_url))
     processor = Processor(pid)
     waits: list[Waits] = []
     pipe.send("ready")
@@ -148,7 +148,7 @@ def ask_the_time(pipe: Connection, url: str, pid: int, idle_url: str) -> None:
     pipe.send(Waits(*map(max, zip(*waits, strict=True))))
 
 
-def _told_ns(line: Line) -> int:
+def _told_ns(line: DeferredConnection) -> int:
     """The time that a server tells, which it took when it came to the question."""
     (reply,) = line.replies()
     seconds, micros = reply

@@ -25,7 +25,7 @@ from benchmarks.figures import Figure
 from benchmarks.narration import Narration
 from benchmarks.rounds import interleaved
 from benchmarks.server import NAMESPACE, BenchServer, bench_server, surroundings
-from wheel_sched.store import Fence, open_store
+from wheel_sched.store import Fence, WriterFences, open_store
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -146,8 +146,8 @@ def plain_rate(server: BenchServer, files: Path, count: int) -> float:
         fence = Fence("plain")
         for file in sorted(files.glob("*.parquet")):
             for batch in parquet.ParquetFile(file).iter_batches(4_000):
-                stored += store.schedule(items_of(batch), fence=fence).accepted
-        store.close_epoch(fence)
+                stored += WriterFences(store).schedule(items_of(batch), fence).accepted
+        WriterFences(store).close_epoch(fence)
     took_s = time.perf_counter() - begun
     assert stored == count, f"{stored} of {count} were stored"
     return count / took_s

@@ -71,12 +71,12 @@ def main(folder: str) -> None:
             while store.count() > COUNT // 2:
                 time.sleep(0.01)  # the children work
             os.kill(first.pid, signal.SIGKILL)
-            fired = numbers(first.communicate()[0])
-            print(f"killed the first process after {len(fired)} jobs")
+            ran = numbers(first.communicate()[0])
+            print(f"killed the first process after {len(ran)} jobs")
             while store.count():
                 time.sleep(0.01)  # the other one goes on
-        fired += numbers(second.communicate()[0])
-        print(f"{len(set(fired))} of {COUNT} jobs fired, {len(fired) - len(set(fired))} of them twice")
+        ran += numbers(second.communicate()[0])
+        print(f"{len(set(ran))} of {COUNT} jobs ran, {len(ran) - len(set(ran))} of them twice")
 
 
 if __name__ == "__main__":

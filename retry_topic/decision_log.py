@@ -1,7 +1,7 @@
-"""One line of the log for each decision of a retry service: when a failed message is tried again, or why it is dead.
+"""Writes one log line for each decision of the retry service: when a failed message is tried again, or why it is dead.
 
-A line names the message by the id that its handler saw, and says under which one it is stored. It never has the
-payload. Retries are told at INFO, deaths as warnings; lines nobody reads are not made.
+A line names the message by the id that its handler saw, and the id under which it is stored. It never contains the
+payload. Retries are logged at INFO, deaths as warnings. A line that nobody reads is not formatted.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ logger = logger_of("retry_topic.intake")
 
 
 def log_decisions(cases: Sequence[object], done: Sequence[Taken]) -> None:
-    """Tell of each that was not known before."""
+    """Log each decision about a record that was not known before."""
     retries = logger.isEnabledFor(logging.INFO)
     for case, taken in zip(cases, done, strict=True):
         if taken.dead is not None:

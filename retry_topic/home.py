@@ -27,7 +27,7 @@ from wheel_sched.errors import (
     UnknownTopic,
 )
 from wheel_sched.redacting import redacted
-from wheel_sched.store import DelayStore, Item, Outcome, open_store
+from wheel_sched.store import DelayStore, Item, KnownIds, Outcome, open_store
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 KNOWN_MS = 600_000  # how long an id that was given is known: to the topic of a message that went at once, to the store
@@ -141,7 +141,7 @@ class Home:
         self.check_topic(topic)
         known_ms = MADE_KNOWN_MS if id is None else KNOWN_MS
         # what was stored for later under a given id is not sent at once as well
-        if due_ms > now_ms or (id is not None and self.store.known(id, topic)):
+        if due_ms > now_ms or (id is not None and KnownIds(self.store).known(id, topic)):
             self._publish_later(message, message_id, due_ms, now_ms, known_ms)
         else:
             self._publish_now(message, message_id, known_ms)
@@ -190,7 +190,7 @@ class Home:
         if known_ms == MADE_KNOWN_MS and due_ms > now_ms + 2 * MADE_KNOWN_MS:
             known_ms = 0  # only an error tells the id: who repeats it soon finds the message waiting
         try:
-            stored = self.store.schedule([item], known_ms=known_ms)
+            stored = KnownIds(self.store).schedule([item], known_ms)
         except StoreUnavailable as error:
             if not error.in_doubt:
                 raise

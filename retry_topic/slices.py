@@ -30,7 +30,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from retry_topic.brokers.protocol import Delivery, LogReader, Slice
+from retry_topic.brokers.protocol import Delivery, LogBatch, LogReader
 from retry_topic.cases import Case, Taken, count_on, counted, is_copy, is_same, replays_of
 from retry_topic.herds import Herds, Ready
 from retry_topic.intake import MAX_BODY_BYTES, Insist, Intake, as_grave
@@ -56,7 +56,7 @@ class _Work:
     """
 
     reader: LogReader
-    part: Slice
+    part: LogBatch
     position: Position
     now_ms: int
     read: list[Case | Ready] = field(default_factory=list)
@@ -93,7 +93,7 @@ class SliceIntake(Intake):
         """Whether a slice is underway: `finish` it before waiting for another."""
         return self._underway is not None
 
-    def take_slice(self, reader: LogReader, part: Slice, insist: Insist) -> list[Taken]:
+    def take_slice(self, reader: LogReader, part: LogBatch, insist: Insist) -> list[Taken]:
         """Store a slice, or read it again from where the store says.
 
         Args:
@@ -103,7 +103,7 @@ class SliceIntake(Intake):
         """
         return [*self.offer(reader, part, insist), *self.finish(insist)]
 
-    def offer(self, reader: LogReader, part: Slice, insist: Insist) -> list[Taken]:
+    def offer(self, reader: LogReader, part: LogBatch, insist: Insist) -> list[Taken]:
         """Send a slice off, once the one before it is through; what became of that one.
 
         A slice of the same source behind one that the store refused is dropped: the reader comes to it again.

@@ -1,8 +1,8 @@
 """OpenTelemetry for handlers, with a trace that survives the delay. Needs the extra `otel`.
 
-The creation context travels untouched in the message's own headers (`traceparent`, `tracestate`, `baggage`), as the
-semantic conventions ask. A first delivery is a child of it. A delayed attempt starts a trace of its own that *links*
-to it: a trace that stays open for hours is cut or dropped by tail sampling, and a link is not.
+The creation context travels unchanged in the message's own headers (`traceparent`, `tracestate`, `baggage`), as the
+semantic conventions ask. A first delivery is a child of that context. A delayed attempt starts its own trace, which
+*links* to it: tail sampling cuts or drops a trace that stays open for hours, and keeps links.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _SYSTEM = "wheel_sched"
 
 
 def trace_headers() -> Headers:
-    """The current context as headers of a message to be published; none when nothing is being traced."""
+    """The current context as headers for a message; none when nothing is traced."""
     carrier: dict[str, str] = {}
     propagate.inject(carrier)
     return tuple((name, value.encode()) for name, value in carrier.items())
@@ -39,14 +39,14 @@ def traced(handler: Handler, *, tracer_provider: TracerProvider | None = None) -
 
     Attributes: the messaging conventions' (system, operation, destination, body size), `wheel_sched.attempt` (1 for
     the first delivery), and on a redelivery `wheel_sched.due_at` (epoch ms) and `wheel_sched.lateness` (seconds). An
-    exception is recorded and re-raised; `wheel_sched.outcome` tells a returned `Retry` or `DeadLetter`.
+    exception is recorded and raised again; `wheel_sched.outcome` names a returned `Retry` or `DeadLetter`.
 
     Args:
         handler: plain or `async def`.
         tracer_provider: defaults to the global one.
 
     Raises:
-        ConfigError: it cannot be called.
+        ConfigError: the handler cannot be called.
 
     Thread rules: as the handler's.
     """
@@ -58,13 +58,13 @@ def traced(handler: Handler, *, tracer_provider: TracerProvider | None = None) -
 
         async def process_async(message: Message) -> Any:
             with _processing(tracer, message) as span:
-                return _told(span, await handler(message))
+                return _with_outcome(span, await handler(message))
 
         return functools.wraps(handler)(process_async) if hasattr(handler, "__name__") else process_async
 
     def process(message: Message) -> Any:
         with _processing(tracer, message) as span:
-            return _told(span, handler(message))
+            return _with_outcome(span, handler(message))
 
     return functools.wraps(handler)(process) if hasattr(handler, "__name__") else process
 
@@ -99,7 +99,7 @@ def _processing(tracer: trace.Tracer, message: Message) -> Iterator[Span]:
         detach(token)
 
 
-def _told(span: Span, verdict: Any) -> Any:
+def _with_outcome(span: Span, verdict: Any) -> Any:
     if isinstance(verdict, Retry | DeadLetter):
         span.set_attribute("wheel_sched.outcome", "retry" if isinstance(verdict, Retry) else "dead_letter")
         span.set_status(StatusCode.ERROR)
@@ -107,7 +107,7 @@ def _told(span: Span, verdict: Any) -> Any:
 
 
 def _carrier(headers: Headers) -> Mapping[str, str]:
-    """Text headers by lower-case name; the last one wins, and what is no text says nothing about a trace."""
+    """Text headers by lower-case name. The last one of a name counts; a value that is not ASCII is ignored."""
     found: dict[str, str] = {}
     for name, value in headers:
         try:

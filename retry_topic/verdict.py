@@ -1,11 +1,11 @@
-"""Verdicts: how a handler says what becomes of its message, by return value.
+"""Verdicts: with its return value a handler says what becomes of its message.
 
     def handle(message):
         if busy():
             return Retry(after=30, reason="warehouse is counting")
         ...                                   # returning nothing means Ack
 
-No exception has to be imported or raised; what a handler raises is a failure, judged by the policy.
+The handler need not import or raise an exception. An exception that it raises is a failure, which the policy judges.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from wheel_sched.errors import Rejected
 
 @dataclass(frozen=True, slots=True)
 class Ack:
-    """Done: the message will not come back. The same as returning None."""
+    """Done: the message does not come back. Returning None means the same."""
 
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """Deliver the message again; it counts as an attempt, and the policy's caps hold.
+    """Deliver the message again. This counts as an attempt, and the policy's caps hold.
 
     Args:
-        after: wait this long, in seconds or as a timedelta, instead of what the policy would draw; bounded by the
-            policy's `retry_after_max`. Defaults to None (the policy's delay).
+        after: the delay in seconds or as a timedelta, at most the policy's `retry_after_max`. Defaults to None: the
+            policy's delay.
         reason: for people. Defaults to "".
     """
 
@@ -49,7 +49,7 @@ class Retry:
 
     @property
     def after_ms(self) -> int | None:
-        """The wait in whole milliseconds, rounded up: a retry is never early."""
+        """The delay in whole milliseconds, rounded up: a retry is never early."""
         if self.after is None:
             return None
         if isinstance(self.after, timedelta):
@@ -60,7 +60,7 @@ class Retry:
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
-    """Give the message up at once and keep it as a dead letter.
+    """Give the message up at once, and keep it as a dead letter.
 
     Args:
         reason: for people; shown with the dead letter.
@@ -78,7 +78,7 @@ def verdict_of(returned: Any) -> Verdict:
     """The verdict a handler's return value stands for; None means Ack.
 
     Raises:
-        Rejected: the value is no verdict. Nothing is guessed: True or 0 might mean either.
+        Rejected: the value is not a verdict. Nothing is guessed: True or 0 could mean success or failure.
     """
     if returned is None:
         return Ack()

@@ -1,4 +1,4 @@
-"""Clocks: the one way faces read time and sleep, so that a test can put another time in their place.
+"""Clocks: the only way in which timers and other drivers read time and sleep. A test can pass another clock.
 
 Monotonic time drives the wheel and never steps; wall time names moments to people and other machines, and may step
 either way. All readings are floored: a clock never says a millisecond has come before it has. Any thread may use a
@@ -17,7 +17,7 @@ from typing import Protocol, runtime_checkable
 
 @runtime_checkable
 class Clock(Protocol):
-    """What a face needs of time."""
+    """What a driver needs of time."""
 
     def monotonic_ns(self) -> int:
         """Nanoseconds since a fixed but arbitrary moment; never goes back."""

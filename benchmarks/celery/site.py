@@ -21,8 +21,8 @@ from typing import Any, Literal, NamedTuple
 
 from benchmarks.celery.app import READY, RUNS, make_app
 from tests.servers.valkey import TemporaryServer, temporary_server
-from wheel_sched.store.items import Item
-from wheel_sched.store.push_form import decode_push
+from wheel_sched.store.core.items import Item
+from wheel_sched.store.push.push_form import decode_push
 from wheel_sched.store.redis.backend import client_for
 
 Kind = Literal["stock", "ours"]

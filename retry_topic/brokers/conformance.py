@@ -1,4 +1,4 @@
-"""What every broker has to keep, as a test suite that anybody can run against theirs.
+"""The conformance suite for brokers: what every broker must do, as tests that anybody can run against their own.
 
     class TestMyBroker(BrokerConformance):
         @pytest.fixture
@@ -7,11 +7,11 @@
             yield broker
             broker.close()
 
-The fixture gives a broker that refuses absent topics; each test uses topics of its own, so they may share a server.
-The class's attributes say where a broker lawfully differs. Over a broker whose groups speak several protocols, one has
-the whole suite and each other one `GroupCases` alone. `pytest.register_assert_rewrite` with this module's name,
-before its import, makes failures talkative. Needs `hypothesis`; takes about 10 s, most of it spent waiting for
-`idle_ms` to pass: redelivery is a matter of real time.
+The fixture gives a broker that refuses absent topics. Each test uses its own topics, so that tests may share a server.
+The attributes of the class say where a broker may differ. If the broker's groups know several protocols, run the whole
+suite for one of them and `GroupCases` alone for each other. Call `pytest.register_assert_rewrite` with this module's
+name before its import to get detailed failures. It needs `hypothesis` and takes about 10 s, most of it waiting for
+`idle_ms`: redelivery happens in real time.
 """
 
 # ruff: noqa: S101 - assertions are what a test-suite is made of
@@ -33,7 +33,7 @@ from retry_topic.release.broker_publisher import BrokerPublisher
 from wheel_sched.dispatcher import Dispatcher
 from wheel_sched.store import open_store
 
-PATIENCE_MS = 10_000  # how long something that must come is waited for: generous, the machine may be busy
+PATIENCE_MS = 10_000  # how long a test waits for what must come; long, because the machine may be busy
 
 _names = st.one_of(st.text(max_size=12), st.sampled_from(["value", "key", "h:", "h:value", "h:h:key"]))
 _headers = st.lists(st.tuples(_names, st.binary(max_size=40)), max_size=6).map(tuple)
@@ -41,29 +41,29 @@ _contents = st.tuples(st.binary(max_size=300), st.none() | st.binary(max_size=40
 
 
 class _Cases:
-    """Where brokers lawfully differ, and what all cases need."""
+    """The points in which brokers may differ, and what all cases need."""
 
     idle_ms = 600
-    """How long a delivery may be silent in these tests: long enough for a busy machine to beat in time."""
+    """How long a delivery may be silent in these tests; long enough that a busy machine renews it in time."""
 
     exact_forward = True
-    """Whether publishing and settling are one step; then a repeated `forward` publishes nothing."""
+    """Whether publishing and settling are one step. Then a repeated `forward` publishes nothing."""
 
     huge_bytes = 4 * 1024 * 1024
-    """A payload that still has to go through."""
+    """A payload of this size must still be accepted."""
 
     keeps_place = False
-    """Whether it has partitions, and times of records that are told it."""
+    """Whether it has partitions, and records carry the timestamps that they are given."""
 
     examples = 60
-    """How many sets of messages have to survive byte for byte; fewer where making a topic takes its time."""
+    """How many sets of messages must survive byte for byte; fewer for brokers that create topics slowly."""
 
     busy = 30, 6
-    """Records of a busy topic, and polls among which a record of a calm one has to be; more where what was published
-    reaches a consumer later than it can poll."""
+    """Records of a busy topic, and the number of polls within which a record of a quiet topic must come; more polls for
+    brokers whose messages reach a consumer later than it polls."""
 
     poll_tolerance_ms = 1_000
-    """How much longer than asked a `poll` may take on a busy machine."""
+    """How much longer than its timeout a `poll` may take on a busy machine."""
 
     def member(self, broker: Broker, *topics: str, group: str = "group", idle_ms: int | None = None) -> BrokerConsumer:
         """One more member of `group` on `topics`."""
@@ -71,7 +71,7 @@ class _Cases:
 
 
 class MessageCases(_Cases):
-    """Messages and topics: the same whatever protocol a broker's groups speak."""
+    """Cases of messages and topics; the same for every protocol of groups."""
 
     def test_contents_survive_byte_for_byte(self, broker: Broker) -> None:
         """Values, keys and headers come back as they were, repeated and odd header names included."""
@@ -91,8 +91,8 @@ class MessageCases(_Cases):
         round_trip()
 
     def test_a_message_keeps_its_place_and_time(self, broker: Broker) -> None:
-        """A message goes to the partition and carries the time it is told, where the broker has them; a partition that
-        is not there, or a time that no topic keeps, holds up nothing."""
+        """A message goes to its partition and carries its timestamp, if the broker has these. A partition that does not
+        exist, or a timestamp that no topic keeps, does no harm."""
         topic, at_ms = fresh_topic(broker), time.time_ns() // 1_000_000 - 60_000
         publish(
             broker,
@@ -128,7 +128,7 @@ class MessageCases(_Cases):
         assert absent not in broker.topics()
 
     def test_what_is_published_once_may_be_repeated(self, broker: Broker) -> None:
-        """Where a broker offers it: one record for an id, topic and window; a refusal leaves the id free."""
+        """If the broker offers it: one record for an id, topic and window. A refusal leaves the id free."""
         if not isinstance(broker, OnceBroker):
             return
         one, other = fresh_topic(broker), fresh_topic(broker)
@@ -144,7 +144,7 @@ class MessageCases(_Cases):
         assert broker.topics()[other] == 3
 
     def test_a_topic_is_trimmed_up_to_what_a_group_has_yet_to_settle(self, broker: Broker) -> None:
-        """Where a broker offers it: about so many stay of one that nobody reads, and all that a group has not read."""
+        """If the broker offers it: about `keep` stay if nobody reads the topic, and all that a group has not read."""
         if not isinstance(broker, TrimBroker):
             return
         unread, read = fresh_topic(broker), fresh_topic(broker)
@@ -188,7 +188,7 @@ class MessageCases(_Cases):
 
 
 class GroupCases(_Cases):
-    """Groups and what their members hold: all that a second protocol of groups on the same broker has to keep."""
+    """Cases of groups and deliveries; a second protocol of groups on the same broker must pass these."""
 
     def test_a_topic_keeps_its_order(self, broker: Broker) -> None:
         """Messages of one topic arrive in the order in which they were published, across batches and polls."""
@@ -242,7 +242,7 @@ class GroupCases(_Cases):
         assert len(receive(consumer, records + 1 - polls)) == records + 1 - polls
 
     def test_the_unsettled_comes_back_to_another_member(self, broker: Broker) -> None:
-        """What a member neither settles nor keeps alive goes to another one, counted as a further delivery."""
+        """A delivery that a member neither settles nor keeps alive goes to another member, counted once more."""
         topic = fresh_topic(broker)
         dead, alive = self.member(broker, topic), self.member(broker, topic)
         publish(broker, Message(topic, b"orphan", b"key", (("h", b"1"),)))
@@ -271,7 +271,7 @@ class GroupCases(_Cases):
         assert receive(other, 1)[0].deliveries == 2
 
     def test_beat_never_takes_a_delivery_back(self, broker: Broker) -> None:
-        """When another member holds a delivery, the beats of its former holder neither take nor prolong it."""
+        """When another member has a delivery, the `beat` of its former holder neither takes nor prolongs it."""
         topic = fresh_topic(broker)
         former, present, next_one = (self.member(broker, topic) for _ in range(3))
         publish(broker, Message(topic, b"slow"))
@@ -337,7 +337,7 @@ class GroupCases(_Cases):
         assert again[0].deliveries == 2
 
     def test_a_message_published_for_later_comes_with_its_id(self, broker: Broker) -> None:
-        """Claimed, published and settled: what handles it gets the id that whoever published it has."""
+        """Claimed, published and settled: the handler gets the id that the publisher has."""
         topic = fresh_topic(broker)
         consumer = self.member(broker, topic)
         with open_store("memory:") as store:
@@ -364,7 +364,7 @@ class GroupCases(_Cases):
     def beating(
         self, consumer: BrokerConsumer, held: list[Delivery], meanwhile: Callable[[], list[Delivery]]
     ) -> list[Delivery]:
-        """Keep `held` alive for three times `idle_ms`; what `meanwhile` found."""
+        """Keep `held` alive for three times `idle_ms`; answers what `meanwhile` found."""
         found: list[Delivery] = []
         until = time.monotonic() + 3 * self.idle_ms / 1000
         while time.monotonic() < until:
@@ -379,7 +379,7 @@ class BrokerConformance(MessageCases, GroupCases):
 
 
 def absent_topic() -> str:
-    """A name that nobody has used."""
+    """A name that nobody else uses."""
     return f"topic-{uuid4().hex[:12]}"
 
 
@@ -391,12 +391,12 @@ def fresh_topic(broker: Broker) -> str:
 
 
 def publish(broker: Broker, *messages: Message) -> None:
-    """Publish messages that have to go through."""
+    """Publish messages that must be accepted."""
     assert broker.publish(messages) == [None] * len(messages)
 
 
 def receive(consumer: BrokerConsumer, count: int, *, limit: int = 100) -> list[Delivery]:
-    """Poll until `count` deliveries are there; fails when they do not come."""
+    """Poll until `count` deliveries have come; fails if they do not."""
     got: list[Delivery] = []
     until = time.monotonic() + PATIENCE_MS / 1000
     while len(got) < count:

@@ -1,13 +1,13 @@
-"""The broker of one process: topics are lists, a group is a position and a table of what its members hold.
+"""MemoryBroker: a broker inside one process. A topic is a list; a group is a position and a table of leases.
 
-Invariant: of every record a group is past, it either holds a lease (a member works on it) or has settled it. Leases
-are kept in the order in which they were last renewed, so the first one tells whether anything has to be handed out
-again: no scan, whatever is in flight.
+Invariant: each record before the group's position either has a lease (a member works on it) or is settled. Leases are
+kept in the order of their last renewal. So the first one tells whether a record must be handed out again; nothing is
+scanned, however much is in flight.
 
-Cost: about 0.3 us per published message (one append; a batch takes the lock once), O(deliveries) per poll.
-Threads: every method may be called from any thread; one lock guards the broker, no callback runs under it.
-Time: `monotonic_ms` decides when an unsettled delivery is handed out again and may be a virtual clock; a waiting
-`poll` waits in real time, because nobody would wake it otherwise.
+Cost: about 0.3 us per published message (one append; a batch takes the lock once), O(deliveries) per poll. Threads: any
+thread may call any method. One lock guards the broker, and no callback runs under it. Time: `monotonic_ms` decides when
+an unsettled delivery is handed out again, and may be a virtual clock. A waiting `poll` waits in real time, because
+nothing else would wake it.
 """
 
 from __future__ import annotations
@@ -46,14 +46,14 @@ class _Group:
     asked: dict[int, int] = field(default_factory=dict)  # when each member last asked for records
 
     def lease(self, offset: int, member: int, now_ms: int) -> int:
-        """Give `offset` to `member`; answers how often it has been handed out now."""
+        """Give `offset` to `member`; answers how often it has been handed out by now."""
         old = self.leases.pop(offset, None)
         deliveries = old.deliveries + 1 if old else 1
         self.leases[offset] = _Lease(member, now_ms, deliveries)
         return deliveries
 
     def expired(self, now_ms: int, idle_ms: int, limit: int) -> list[int]:
-        """Offsets whose lease was not renewed for `idle_ms`, the longest silent first."""
+        """Offsets whose lease was not renewed for `idle_ms`, the oldest lease first."""
         found: list[int] = []
         for offset, lease in self.leases.items():
             if len(found) == limit or now_ms - lease.since_ms < idle_ms:
@@ -68,7 +68,7 @@ class _Group:
 @dataclass(slots=True)
 class _Topic:
     base: int = 0  # offset of records[0]
-    records: list[tuple[Message | list[bytes], int]] = field(default_factory=list)  # what came, and when (wall ms)
+    records: list[tuple[Message | list[bytes], int]] = field(default_factory=list)  # each record and its time (wall ms)
     groups: dict[str, _Group] = field(default_factory=dict)
 
     @property
@@ -87,14 +87,14 @@ class _Topic:
             self.drop(min(len(self.records) - maxlen, self._settled()))
 
     def drop(self, count: int) -> int:
-        """Drop so many of the oldest records; how many were dropped."""
+        """Drop `count` of the oldest records; answers how many were dropped."""
         count = max(count, 0)
         del self.records[:count]
         self.base += count
         return count
 
     def drop_beyond(self, keep: int) -> int:
-        """As `trim`, also where no group reads; how many were dropped."""
+        """As `trim`, but also when no group reads the topic; answers how many were dropped."""
         excess = len(self.records) - keep
         return self.drop(min(excess, self._settled()) if self.groups else excess)
 
@@ -107,14 +107,14 @@ class MemoryBroker:
 
     Args:
         create_topics: publishing to an absent topic creates it instead of failing. Defaults to False.
-        maxlen: how many records of a topic stay after every group has settled them; unsettled ones always stay, and
-            so does a topic that no group reads. Defaults to None (all stay).
+        maxlen: how many records of a topic stay after every group has settled them. Unsettled records always stay, and
+            so do all records of a topic that no group reads. Defaults to None: all stay.
         monotonic_ms: the clock of redelivery. Defaults to the monotonic clock.
         wall_ms: the clock of `Source.timestamp_ms`. Defaults to the time of day.
     """
 
     name = "memory"
-    instant = True  # publishing waits for nobody: the dispatcher need not spend a thread on it
+    instant = True  # publishing never waits: the dispatcher needs no thread for it
 
     def __init__(
         self,
@@ -131,17 +131,17 @@ class MemoryBroker:
         self._monotonic_ms = monotonic_ms
         self._wall_ms = wall_ms
         self._topics: dict[str, _Topic] = {}
-        self._sent: dict[tuple[str, str], int] = {}  # topic and id of what was published once, and until when it counts
+        self._sent: dict[tuple[str, str], int] = {}  # topic and id of messages published once, and how long they count
         self._members = count(1)
         self._closed = False
         self._changed = threading.Condition(threading.Lock())
 
     def publish(self, messages: Sequence[Message]) -> list[PublishFailure | None]:
-        """Append each message to its topic; None = done, else why not. Raises BrokerUnavailable once closed."""
+        """Append each message to its topic. None: done. Raises BrokerUnavailable once the broker is closed."""
         return self._publish([(message.topic, message) for message in messages])
 
     def publish_fields(self, entries: Sequence[tuple[str, list[bytes]]]) -> list[PublishFailure | None]:
-        """`publish` of (topic, flat field list) pairs, see `FieldsBroker`; they are taken apart when they are read."""
+        """`publish` of (topic, flat field list) pairs, see `FieldsBroker`; they are decoded when they are read."""
         return self._publish(entries)
 
     def publish_once(self, message: Message, message_id: str, window_ms: int) -> PublishFailure | None:

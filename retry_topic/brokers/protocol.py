@@ -1,14 +1,14 @@
-"""The broker seam: what the retry service needs of a message broker, and nothing more.
+"""The broker protocol: what consumers and the retry service need from a message broker, and nothing more.
 
-Implementations: `memory` (one process, tests and examples), `redis-streams` (the embedded default); each passes the
-public suite in `retry_topic.brokers.conformance`. All methods are blocking.
+Implementations: `memory` (one process, for tests and examples), `redis_streams` (the embedded default) and `kafka`.
+Each passes the public suite in `retry_topic.brokers.conformance`. All methods block.
 
-Threads: a `Broker` may be used from any. A `BrokerConsumer` is used by two at the same time: one calls `poll`, one
-calls `ack` and `forward` (both may be the same); `beat` comes from any thread, also while the others are inside.
-`close` comes last, when nobody polls or settles any more.
+Threads: any thread may use a `Broker`. Two threads at a time use a `BrokerConsumer`: one calls `poll`, one calls `ack`
+and `forward` (both may be the same thread). Any thread may call `beat`, also while the others are inside. `close` comes
+last, when nobody polls or settles any more.
 
-Delivery is at least once: what is neither acknowledged nor kept alive by `beat` for `idle_ms` is handed out again
-with `deliveries` raised by one.
+Delivery is at least once: a delivery that is neither settled nor kept alive by `beat` for `idle_ms` is handed out
+again, with `deliveries` raised by one.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from wheel_sched.errors import BrokerError, BrokerUnavailable, ConfigError
 
 @dataclass(slots=True, unsafe_hash=True)
 class Delivery:
-    """A message in the hands of a consumer.
+    """A message that a consumer was given and has not settled.
 
     Args:
-        message: what was read, with its `source`.
-        handle: the broker's own acknowledgement handle, opaque to everybody else.
-        deliveries: how often the broker handed it out, 1 the first time. Above 1 a consumer died or hung.
+        message: the message, with its `source`.
+        handle: what the broker needs to settle it; opaque to everybody else.
+        deliveries: how often the broker has handed it out, 1 the first time. Above 1, a consumer died or hung.
     """
 
     message: Message
@@ -41,10 +41,10 @@ class PublishFailure:
     """Why one message of a batch was not published.
 
     Args:
-        reason: plain words, bounded to 500 characters.
-        transient: True when the same message may go through later (broker away, throttled); False when it never
-            will (unknown topic, record too large).
-        in_doubt: True when the broker may have it all the same (the reply was lost).
+        reason: plain words, at most 500 characters.
+        transient: True: the same message may succeed later (the broker is away or throttles). False: it never will
+            (the topic is unknown, the record is too large).
+        in_doubt: True: the broker may have the message nevertheless (the reply was lost).
     """
 
     reason: str
@@ -61,23 +61,23 @@ class BrokerConsumer(Protocol):
         ...
 
     def ack(self, deliveries: Sequence[Delivery]) -> None:
-        """Settle deliveries: they will not be handed out again. Repeating it is harmless."""
+        """Settle deliveries: they are not handed out again. Repeating it is harmless."""
         ...
 
     def forward(self, pairs: Sequence[tuple[Delivery, Message]]) -> list[PublishFailure | None]:
         """Publish each message and settle its delivery, atomically where the broker can.
 
-        Where it cannot, it publishes first and settles after: a crash in between makes a duplicate, never a loss.
-        A delivery whose message failed stays unsettled. Answers in the order of `pairs`, None = done.
+        Where it cannot, it publishes first and settles after: a crash in between makes a duplicate and never a loss.
+        A delivery whose message failed stays unsettled. Answers in the order of `pairs`; None: done.
         """
         ...
 
     def beat(self, deliveries: Sequence[Delivery]) -> None:
-        """Say that these are still being worked on, so that no other member is given them. Any thread."""
+        """Say that these deliveries are still being worked on, so that no other member gets them. Any thread."""
         ...
 
     def close(self) -> None:
-        """Leave the group; unsettled deliveries are handed out to others after `idle_ms`. Idempotent."""
+        """Leave the group. Other members get the unsettled deliveries after `idle_ms`. Idempotent."""
         ...
 
 
@@ -88,15 +88,15 @@ class Broker(Protocol):
     name: str
 
     def publish(self, messages: Sequence[Message]) -> list[PublishFailure | None]:
-        """Publish each message to its topic; answers in order, None = confirmed. Never raises for one message.
+        """Publish each message to its topic. Answers in order; None: confirmed. Never raises for a single message.
 
         Raises:
-            BrokerUnavailable: nothing is known of any of them.
+            BrokerUnavailable: the broker answered for none of them.
         """
         ...
 
     def consumer(self, topics: Sequence[str], group: str, *, idle_ms: int = 30_000) -> BrokerConsumer:
-        """Join `group` on `topics` (created when absent). The group starts at the beginning of each topic."""
+        """Join `group` on `topics`, which are created when absent. A new group starts at their beginning."""
         ...
 
     def create_topic(self, topic: str) -> None:
@@ -104,7 +104,7 @@ class Broker(Protocol):
         ...
 
     def topics(self) -> dict[str, int]:
-        """Known topics and how many records each holds."""
+        """The known topics, and how many records each holds."""
         ...
 
     def close(self) -> None:
@@ -114,12 +114,12 @@ class Broker(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Backlog:
-    """What a group has before it in a topic, for people.
+    """The records of a topic that a group has not settled, for people.
 
     Args:
-        waiting: records that it has not settled.
-        oldest: the first of those that no member was given, else the first that is unsettled; None: nothing waits.
-        silent_ms: how long no member has asked for records; None: the group has no members.
+        waiting: the number of these records.
+        oldest: the first one that no member was given, else the first unsettled one; None: there is none.
+        silent_ms: for how long no member has polled; None: the group has no members.
     """
 
     waiting: int
@@ -129,10 +129,10 @@ class Backlog:
 
 @runtime_checkable
 class BacklogBroker(Protocol):
-    """A broker that can say what waits in a topic without joining its group."""
+    """A broker that can say what waits in a topic for a group, without joining it."""
 
     def backlog(self, topic: str, group: str) -> Backlog:
-        """What `group` has before it in `topic`; all there is, when the group has never read it.
+        """The records of `topic` that `group` has not settled; all records if the group has never read it.
 
         Raises:
             BrokerError: the server refused or could not answer.
@@ -141,14 +141,14 @@ class BacklogBroker(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Slice:
-    """Records of one partition, in order, without a gap of its own.
+class LogBatch:
+    """Records of one partition, in order and without gaps of its own.
 
     Args:
-        source: a name for ever of the partition for this group; a topic made anew has another.
-        expected: the position its first record was to have; None: nothing is known of an earlier one.
-        next: the position behind its last record.
-        deliveries: the records, to be read once: a reader makes each when it is asked for.
+        source: the permanent name of the partition for this group; a recreated topic has other names.
+        expected: the position that the first record should have; None: no earlier position is known.
+        next: the position after the last record.
+        deliveries: the records. They can be iterated once, and each is made when it is needed.
     """
 
     source: str
@@ -184,14 +184,14 @@ class PartitionedConsumer(BrokerConsumer, Protocol):
 
 @runtime_checkable
 class PartitionedBroker(Protocol):
-    """What a log broker may offer besides: consumers that know their partitions (`PartitionedConsumer`)."""
+    """A log broker whose consumers know their partitions (`PartitionedConsumer`)."""
 
     def consumer(self, topics: Sequence[str], group: str, *, idle_ms: int = 30_000) -> PartitionedConsumer:
         """See `Broker.consumer`."""
         ...
 
     def topic_id(self, topic: str) -> str:
-        """A name for ever of a topic: one made anew has another."""
+        """The permanent id of a topic; a recreated topic has another one."""
         ...
 
 
@@ -199,26 +199,26 @@ PositionsOf = Callable[[Sequence[str]], Sequence[int | None]]
 
 
 class LogReader(Protocol):
-    """A member of a group whose positions are kept by the reader, beside what it made of the records. One thread."""
+    """A member of a group whose positions are kept by its caller, beside the results of the records. One thread."""
 
     def expected(self) -> Mapping[str, int]:
-        """For each source of this member the position that its next slice goes on from, where the keeper knew one."""
+        """For each source of this member, the position from which its next batch goes on, if one is known."""
         ...
 
     def rewind(self, source: str, position: int | None) -> None:
-        """Read a source from there again; None: from where this member began with it."""
+        """Read a source again from `position`; None: from where this member began with it."""
         ...
 
-    def poll(self, limit: int, timeout_ms: int) -> Slice | None:
-        """Records of one partition; waits up to `timeout_ms`."""
+    def poll(self, limit: int, timeout_ms: int) -> LogBatch | None:
+        """The next records of one partition; waits up to `timeout_ms`."""
         ...
 
-    def done(self, part: Slice) -> None:
-        """The position of the slice is kept: tell the broker, for those who look how far the group is."""
+    def done(self, part: LogBatch) -> None:
+        """The batch is stored: tell the broker, for people who look how far the group is."""
         ...
 
     def beat(self) -> None:
-        """Stay a member while nothing is polled."""
+        """Stay a member of the group while nobody polls."""
         ...
 
     def close(self) -> None:
@@ -230,8 +230,8 @@ class ClaimSender(Protocol):
     """Sends claims of a store's shards, each in a transaction with its number. One thread per shard at a time."""
 
     def take_over(self, shard: int) -> int | None:
-        """Fence whoever sent for the shard before, and end what it had open; the number of the last claim that went
-        out, None when none is known.
+        """Fence the sender that had the shard before and end its open transaction. Answers the number of the last claim
+        that went out, None when none is known.
 
         Raises:
             BrokerError: the broker does not answer; nothing is known.
@@ -239,17 +239,17 @@ class ClaimSender(Protocol):
         ...
 
     def send(self, shard: int, number: int, messages: Sequence[Message]) -> list[PublishFailure | None]:
-        """Send all of `messages` and the number, or nothing: then a failure for each message to blame.
+        """Send all of `messages` and the number, or nothing; then answers a failure for each message to blame.
 
         Raises:
             Fenced: another has taken the shard over.
-            InDoubt: it may have gone out; `take_over` tells.
+            BrokerInDoubt: it may have gone out; `take_over` tells.
             BrokerError: nothing was sent.
         """
         ...
 
     def stale(self, shard: int) -> bool:
-        """Whether the number is to be sent again, or the broker would forget it."""
+        """Whether the number must be sent again, because the broker would forget it."""
         ...
 
     def close(self) -> None:
@@ -258,40 +258,40 @@ class ClaimSender(Protocol):
 
 
 class Fenced(BrokerError):
-    """Another process sends for this shard now: nothing more goes out here."""
+    """Another process sends for this shard now. This one sends nothing any more."""
 
 
-class InDoubt(BrokerUnavailable):
-    """What was sent may have gone out: only the broker knows."""
+class BrokerInDoubt(BrokerUnavailable):
+    """The messages may have gone out; only the broker knows."""
 
     in_doubt = True
 
 
 @runtime_checkable
 class LogBroker(Protocol):
-    """What a broker may offer besides: topics as logs, read by position; `transactions` says whether it has any."""
+    """A broker whose topics are logs, read by position. `transactions` says whether it has transactions."""
 
     transactions: bool
 
     def log_reader(self, topic: str, group: str, positions: PositionsOf, *, idle_ms: int = 30_000) -> LogReader:
         """Read `topic` as a member of `group`; created when absent.
 
-        `positions` is asked for each source that comes to this member; None: from where the group has committed, else
-        from its beginning.
+        `positions` is called for the sources that come to this member. It answers the position to begin at; None: the
+        offset that the group has committed, else the beginning.
         """
         ...
 
     def sender(self, namespace: str, shards: int) -> ClaimSender | None:
-        """What sends claims in transactions; None where there are none."""
+        """The sender of claims in transactions; None: the broker has no transactions."""
         ...
 
 
 @runtime_checkable
 class OriginalsBroker(Protocol):
-    """What a log broker may offer besides: reading single records again, for messages by reference."""
+    """A log broker that can read single records again, for messages by reference."""
 
     def originals(self, references: Sequence[Reference]) -> list[bytes | PublishFailure]:
-        """The payload each stands for, or why not: a failure that is not transient when there is none any more."""
+        """The payload of each reference, or a failure; one that is not transient means that the record is gone."""
         ...
 
 
@@ -304,7 +304,7 @@ class InstantBroker(Protocol):
 
 @runtime_checkable
 class FieldsBroker(Protocol):
-    """What a broker may offer besides: publishing what lies in the delay store without taking it apart."""
+    """A broker that can publish a body of the delay store without decoding it to a message."""
 
     def publish_fields(self, entries: Sequence[tuple[str, list[bytes]]]) -> list[PublishFailure | None]:
         """As `Broker.publish`, for pairs of a topic and the fields of `retry_topic.message.stream_encoding`."""
@@ -313,10 +313,10 @@ class FieldsBroker(Protocol):
 
 @runtime_checkable
 class OnceBroker(Protocol):
-    """What a broker may offer besides: a publish that can be repeated, because it remembers the id for a while."""
+    """A broker with a publish that may be repeated, because the broker remembers the id for a while."""
 
     def publish_once(self, message: Message, message_id: str, window_ms: int) -> PublishFailure | None:
-        """As `Broker.publish` of one message; nothing when its topic got one under this id within `window_ms`.
+        """As `Broker.publish` of one message; does nothing if the topic got a message with this id within `window_ms`.
 
         A failure `in_doubt` may be repeated as it is.
         """
@@ -325,10 +325,10 @@ class OnceBroker(Protocol):
 
 @runtime_checkable
 class TrimBroker(Protocol):
-    """What a broker may offer besides: topics that nothing else bounds are trimmed to a length."""
+    """A broker whose topics can be trimmed to a length, because nothing else bounds them."""
 
     def trim(self, topic: str, keep: int) -> int:
-        """Drop the oldest records beyond about `keep`, but none that a group has yet to settle; how many were dropped.
+        """Drop the oldest records beyond about `keep`, but none that a group has not settled. Answers their number.
 
         Raises:
             BrokerError: the broker could not answer; repeating it is harmless.
@@ -338,28 +338,28 @@ class TrimBroker(Protocol):
 
 @runtime_checkable
 class NamesBroker(Protocol):
-    """What a broker may offer besides: it knows without asking anybody which names no topic of it can have."""
+    """A broker that knows, without I/O, which names its topics cannot have."""
 
     def topic_problem(self, topic: str) -> str | None:
-        """Why `topic` cannot be the name of a topic, if so."""
+        """Why `topic` cannot be the name of a topic; None: it can."""
         ...
 
 
 @runtime_checkable
 class GroupTopicsBroker(Protocol):
-    """What a broker may offer besides: topics of a group that are created as what they are for wants it."""
+    """A broker that creates the topics of a group with settings for their purpose."""
 
     def create_group_topics(self, topics: Mapping[str, str]) -> list[str]:
-        """Create those of "retry", "redelivery" and "dead" that are absent; which were created."""
+        """Create those of the "retry", "redelivery" and "dead" topics that are absent. Answers the created ones."""
         ...
 
 
 @runtime_checkable
 class ReadersBroker(Protocol):
-    """What a broker may offer besides: it knows which topics a group reads, whatever records say of it."""
+    """A broker that knows which topics a group reads, whatever records say."""
 
     def reads(self, group: str, topic: str) -> bool:
-        """Whether `group` reads `topic`; False also for what is no topic.
+        """Whether `group` reads `topic`; False if there is no such topic.
 
         Raises:
             BrokerError: the broker could not answer.
@@ -368,7 +368,7 @@ class ReadersBroker(Protocol):
 
 
 def create_topics(broker: Broker, topics: Mapping[str, str]) -> None:
-    """Create a group's topics where they are absent; by what they are for ("retry", "redelivery", "dead").
+    """Create those of a group's topics that are absent; `topics` has them by purpose ("retry", "redelivery", "dead").
 
     Raises:
         ConfigError: a name is impossible.
@@ -382,10 +382,10 @@ def create_topics(broker: Broker, topics: Mapping[str, str]) -> None:
 
 
 def joining(topics: Sequence[str], group: str, idle_ms: int) -> tuple[str, ...]:
-    """The distinct topics of a consumer to be, in the order given; every implementation checks its arguments here.
+    """The distinct topics of a new consumer, in the order given. Every broker checks its arguments here.
 
     Raises:
-        ConfigError: with all that is wrong with them.
+        ConfigError: with all problems of the arguments.
     """
     problems = []
     names = () if isinstance(topics, str | bytes) else tuple(dict.fromkeys(topics))

@@ -17,7 +17,7 @@ from wheel_sched.config import Loaded
 from wheel_sched.errors import BrokerError, ConfigError
 from wheel_sched.store import DelayStore
 from wheel_sched.store.redis.backend import RedisBackend
-from wheel_sched.store.redis.conversation import Dialect
+from wheel_sched.store.redis.round_trips import Dialect
 
 
 def hand_over(target: ExaminedTarget, loaded: Loaded) -> Finding:

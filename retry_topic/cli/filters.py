@@ -22,8 +22,8 @@ from retry_topic.home import Home
 from wheel_sched.cli.instants import INSTANT
 from wheel_sched.cli.output import instant
 from wheel_sched.store import MAX_BATCH, Found, State
-from wheel_sched.store.backup import claimed_due_ms
-from wheel_sched.store.items import MAX_DUE_MS, STATES
+from wheel_sched.store.core.items import MAX_DUE_MS, STATES
+from wheel_sched.store.maintenance.backup import claimed_due_ms
 
 F = TypeVar("F", bound=Callable[..., Any])
 

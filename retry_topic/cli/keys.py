@@ -13,8 +13,8 @@ from wheel_sched.cli.failing import CommandFailed
 from wheel_sched.cli.options import Session, confirm, json_option, pass_session, yes_option
 from wheel_sched.cli.output import amount, emit, note, one_line, relative, say, table
 from wheel_sched.store import Outcome
-from wheel_sched.store.key_gates import KeyGates, ref_of
 from wheel_sched.store.operations.ordering import ClosedKey
+from wheel_sched.store.ordering.face import OrderedKeys, ref_of
 
 _SHOWN = 100
 
@@ -39,7 +39,7 @@ def list_keys(session: Session, limit: int, as_json: bool) -> None:
       wheel-sched keys list --json | jq -r .lock
     """
     with opened_home(settings_of(session)) as home:
-        found = sorted(KeyGates(home.store).closed(), key=lambda key: (key.since_ms, key.gate))
+        found = sorted(OrderedKeys(home.store).closed(), key=lambda key: (key.since_ms, key.lock))
         rows = [_as_dict(home, key) for key in found[:limit]]
         now_ms = home.store.now_ms()
     if as_json:
@@ -67,10 +67,10 @@ def list_keys(session: Session, limit: int, as_json: bool) -> None:
 
 def _as_dict(home: Home, key: ClosedKey) -> dict[str, Any]:
     """A locked key as plain data, with the state of its head."""
-    ids = [item_id for item_id in home.store.find(ref_of(key.gate)) if item_id.startswith(f"{key.head}.")]
+    ids = [item_id for item_id in home.store.find(ref_of(key.lock)) if item_id.startswith(f"{key.head}.")]
     items = [item for item in home.store.get(ids, anywhere=True) if item is not None and item.state != "dead"]
     return {
-        "lock": key.gate,
+        "lock": key.lock,
         "key": key.label,
         "since_ms": key.since_ms,
         "head": items[0].id if items else key.head,
@@ -95,7 +95,7 @@ def release(session: Session, locks: tuple[str, ...], yes: bool, as_json: bool) 
     """
     with opened_home(settings_of(session)) as home:
         confirm(f"Release {amount(len(locks), 'key')}, although the heads were not handled?", yes)
-        outcomes = KeyGates(home.store).pass_by_hand(locks)
+        outcomes = OrderedKeys(home.store).pass_by_hand(locks)
     released = outcomes.count(Outcome.DONE)
     if not released:
         raise CommandFailed("no such key is locked: nothing was changed; see `wheel-sched keys list`")

@@ -16,7 +16,7 @@ from retry_topic.policy.model import PolicySet
 from wheel_sched.cli.instants import DURATION
 from wheel_sched.cli.options import Session, json_option, pass_session
 from wheel_sched.cli.output import emit, one_line, say, span, table
-from wheel_sched.store.flow_control import FlowControl
+from wheel_sched.store.rate_limits.face import RateLimits
 
 _file = click.argument("file", default="default", metavar="[FILE|default]")
 _topic = click.option("--topic", metavar="TOPIC", help="The policy of this topic (default: the file's default).")
@@ -143,7 +143,7 @@ def explain_policy(
 
         with opened_home(settings_of(session)) as home:
             (entry,) = find_messages(home, [message_id])
-            flows = FlowControl(home.store).flows()
+            flows = RateLimits(home.store).flows()
         why = why_due(entry, flows=flows)
         emit({"id": entry.id, "due_ms": entry.at_ms, "why": why}) if as_json else say(why)
         return

@@ -33,7 +33,8 @@ from wheel_sched.errors import EmbeddedServerError
 from wheel_sched.escaping import ONE_LINE
 from wheel_sched.observability import Endpoint, dead_parts, parse_address, unready_parts, verdict
 from wheel_sched.redacting import redacted
-from wheel_sched.store.embedded import EmbeddedServer, fsync_for
+from wheel_sched.store.embedded import EmbeddedServer
+from wheel_sched.store.embedded.settings import fsync_for
 
 _LOOK_S = 1.0  # how soon the end of an embedded server is noticed; looking sends no command
 

@@ -13,7 +13,7 @@ from wheel_sched.cli.failing import CommandFailed
 from wheel_sched.cli.instants import DURATION
 from wheel_sched.cli.options import Session, json_option, pass_session
 from wheel_sched.cli.output import amount, emit, note, relative, say, table
-from wheel_sched.store.items import STATES
+from wheel_sched.store.core.items import STATES
 
 _NAMED = 10  # topics in an error
 

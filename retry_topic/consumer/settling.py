@@ -23,7 +23,7 @@ from retry_topic.history import HistoryWriter
 from wheel_sched.errors import BrokerError
 from wheel_sched.escaping import logger_of
 from wheel_sched.purgatory import HeartbeatMonitor
-from wheel_sched.store import ENDED, DelayStore
+from wheel_sched.store import ENDED, AttemptCounts, DelayStore
 
 logger = logger_of("retry_topic.consumer")
 
@@ -311,7 +311,7 @@ class Successes:
             return
         try:
             until_ms = self._now_ms() + KNOWN_FOR_MS
-            self._store.remember([(key, ENDED, until_ms) for key in keys])
+            AttemptCounts(self._store).raise_to([(key, ENDED, until_ms) for key in keys])
         except Exception as error:  # whatever it is, a success is acknowledged
             logger.warning("consumer.cannot_remember_success: %d messages: %s", len(keys), error)
             self._silent_until = time.monotonic() + _STORE_AWAY_S

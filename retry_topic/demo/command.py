@@ -1,4 +1,4 @@
-"""`wheel-sched demo`: runs the demo with progress on stderr and the result on stdout."""
+"""`wheel-sched demo`: runs the demo. Progress goes to stderr, the result to stdout."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from retry_topic.demo.run import FOLDER, Progress, run
 
 
 def demo(*, input_path: str | None, count: int | None, as_json: bool, folder: Path = FOLDER) -> int:
-    """Run it; 0 only when every record is accounted for, none early, none lost."""
+    """Run the demo; return the exit code. It is 0 only when every record is delivered or dead and none was early."""
     show = _bar if sys.stderr.isatty() else _lines
     report = run(input_path=input_path, count=count, folder=folder, progress=show())
     if sys.stderr.isatty():

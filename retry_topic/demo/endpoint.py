@@ -1,9 +1,9 @@
-"""The endpoint: a real HTTP server in a process of its own that fails in real ways and keeps the books.
+"""The endpoint: a real HTTP server in its own process. It fails in real ways and counts every request.
 
-    POST /hook      header Record-Id, Attempt, Due-Ms (0 on a first delivery), Received-Ms (when the consumer got it)
-    GET  /report    what it has seen, as JSON
+    POST /hook      headers: Record-Id, Attempt, Due-Ms (0 on a first delivery), Received-Ms (when the consumer got it)
+    GET  /report    the counts as JSON; `?full` adds the accepted ids and each lateness
 
-Run as `python -m retry_topic.demo.endpoint`; prints its port on the first line of stdout.
+Run it as `python -m retry_topic.demo.endpoint`. The first line of its stdout is its port.
 """
 
 from __future__ import annotations
@@ -18,33 +18,33 @@ from collections import Counter
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from retry_topic.demo.temper import Mood, temper_of
+from retry_topic.demo.failure_profile import Answer, failure_profile_of
 
-HANG_S = 1.2  # well past the consumer's timeout
+HANG_S = 1.2  # well above the consumer's timeout
 
 
-class Books:
-    """What arrived and what was accepted. Any thread."""
+class RequestCounts:
+    """Counts of the requests that arrived and of those that were accepted. Any thread may call it."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._requests: Counter[str] = Counter()
         self._accepted: Counter[str] = Counter()
         self._by_attempt: Counter[int] = Counter()
-        self._moods: Counter[str] = Counter()
+        self._answers: Counter[str] = Counter()
         self._lateness_ms: list[int] = []
 
-    def arrived(self, record_id: str, due_ms: int, received_ms: int) -> Mood:
-        """Count a request; what the endpoint does with it."""
-        temper = temper_of(record_id)
+    def arrived(self, record_id: str, due_ms: int, received_ms: int) -> Answer:
+        """Count a request and choose the answer to it."""
+        profile = failure_profile_of(record_id)
         with self._lock:
             self._requests[record_id] += 1
             if due_ms:
                 self._lateness_ms.append(received_ms - due_ms)
-            failing = temper.times is None or self._requests[record_id] <= temper.times
-            mood = temper.mood if failing else Mood.FINE
-            self._moods[mood.value] += 1
-        return mood
+            failing = profile.times is None or self._requests[record_id] <= profile.times
+            answer = profile.answer if failing else Answer.FINE
+            self._answers[answer.value] += 1
+        return answer
 
     def accept(self, record_id: str, attempt: int) -> None:
         with self._lock:
@@ -57,7 +57,7 @@ class Books:
                 "accepted": len(self._accepted),
                 "requests": sum(self._requests.values()),
                 "by_attempt": dict(sorted(self._by_attempt.items())),
-                "answers": dict(self._moods),
+                "answers": dict(self._answers),
                 "duplicated": sum(count - 1 for count in self._accepted.values()),
             }
             if full:
@@ -67,9 +67,9 @@ class Books:
 
 
 class Handler(BaseHTTPRequestHandler):
-    """One request."""
+    """Answers one request."""
 
-    books: Books
+    counts: RequestCounts
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
 
@@ -77,28 +77,28 @@ class Handler(BaseHTTPRequestHandler):
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
         record_id = self.headers.get("Record-Id") or ""
         number = {name: int(self.headers.get(name) or 0) for name in ("Attempt", "Due-Ms", "Received-Ms")}
-        mood = self.books.arrived(record_id, number["Due-Ms"], number["Received-Ms"])
-        match mood:
-            case Mood.FINE:
+        answer = self.counts.arrived(record_id, number["Due-Ms"], number["Received-Ms"])
+        match answer:
+            case Answer.FINE:
                 json.loads(body)
-                self.books.accept(record_id, number["Attempt"])
+                self.counts.accept(record_id, number["Attempt"])
                 self._answer(200)
-            case Mood.BUSY:
+            case Answer.BUSY:
                 self._answer(503)
-            case Mood.THROTTLED:
+            case Answer.THROTTLED:
                 self._answer(429, {"Retry-After": "1"})
-            case Mood.GONE:
+            case Answer.GONE:
                 self._answer(410)
-            case Mood.HANG:
+            case Answer.HANG:
                 time.sleep(HANG_S)
                 self.close_connection = True
-            case Mood.RESET:
-                # lingering for zero seconds turns the close into a reset
+            case Answer.RESET:
+                # SO_LINGER with zero seconds turns the close into a reset
                 self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
                 self.close_connection = True
 
     def do_GET(self) -> None:
-        body = json.dumps(self.books.report(full=self.path.endswith("?full"))).encode()
+        body = json.dumps(self.counts.report(full=self.path.endswith("?full"))).encode()
         self._answer(200, {"Content-Type": "application/json"}, body)
 
     def _answer(self, status: int, headers: dict[str, str] | None = None, body: bytes = b"") -> None:
@@ -110,11 +110,11 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002  # the base class's name
-        """The books are the log."""
+        """Write no log: the counts are enough."""
 
 
 class Server(ThreadingHTTPServer):
-    """Many connections at once; resets are its trade, not its errors."""
+    """Serves many connections at once. It resets connections on purpose, so it reports no OSError."""
 
     daemon_threads = True
     request_queue_size = 512
@@ -125,13 +125,13 @@ class Server(ThreadingHTTPServer):
 
 
 def _end_with_stdin(server: Server) -> None:
-    """The endpoint ends with whoever started it: the pipe closes."""
+    """Stop the server when stdin closes: then the parent process is gone."""
     sys.stdin.read()
     server.shutdown()
 
 
 def main() -> None:
-    Handler.books = Books()
+    Handler.counts = RequestCounts()
     with Server(("127.0.0.1", 0), Handler) as server:
         sys.stdout.write(f"{server.server_address[1]}\n")
         sys.stdout.flush()

@@ -1,4 +1,4 @@
-"""The records: the world's airports (the MIT-licensed `airportsdata` package), or a JSON Lines file of yours."""
+"""The demo's records: the world's airports (the MIT-licensed package `airportsdata`), or a JSON Lines file."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ DEFAULT_COUNT = 2_500
 
 
 def load_records(path: str | None, count: int | None) -> list[tuple[str, bytes]]:
-    """(id, JSON) of each record, ids unique.
+    """Load the records as pairs of a unique id and JSON.
 
     Raises:
-        ConfigError: the file cannot be read, or lines are no JSON objects (the first five are named).
+        ConfigError: the file cannot be read, or some lines are not JSON objects (the error lists the first five).
     """
     if path:
         return _from_file(Path(path), count)
@@ -22,7 +22,7 @@ def load_records(path: str | None, count: int | None) -> list[tuple[str, bytes]]
         import airportsdata
     except ImportError as error:
         raise ConfigError(
-            "the demo's data needs `pip install wheel-sched[demo]`, or give INPUT=events.jsonl"
+            "the demo needs its data: run `pip install wheel-sched[demo]`, or give INPUT=events.jsonl"
         ) from error
     chosen = list(airportsdata.load("ICAO").items())[: count or DEFAULT_COUNT]
     return [(code, json.dumps(airport, ensure_ascii=False).encode()) for code, airport in chosen]
@@ -48,6 +48,6 @@ def _from_file(path: Path, count: int | None) -> list[tuple[str, bytes]]:
         if len(records) == count:
             break
     if problems or not records:
-        more = [f"and {len(problems) - 5} lines more"] if len(problems) > 5 else []
+        more = [f"and {len(problems) - 5} more lines"] if len(problems) > 5 else []
         raise ConfigError((problems[:5] + more) or [f"{path} holds no records; nothing was started"])
     return records

@@ -1,4 +1,4 @@
-"""What the demo found, as a table for people or one JSON object for programs."""
+"""The result of the demo: a table for people, one JSON object for programs."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from wheel_sched.redacting import redacted
 
 
 @dataclass(slots=True)
-class Report:
-    """The account of a run. Lateness in ms at the consumer, of everything that came back.
+class DemoReport:
+    """The counts of one run. The consumer measures the lateness, in ms, of every message that came back from the store.
 
-    `duplicated` counts requests that the endpoint accepted for a record it had accepted before. The consumer does not
-    know that it had: the answer came after the time-out, or the connection broke, so its attempt failed and was
-    repeated. A handler is called at least once; the retry topic and the store add nothing to that.
+    `duplicated` counts requests that the endpoint accepted although it had accepted the same record before. The
+    consumer cannot know this: the first answer came after the timeout, or the connection broke. So the attempt failed
+    and was repeated. A handler is called at least once; the retry topic and the store add no further calls.
     """
 
     records: int
@@ -37,7 +37,7 @@ class Report:
 
     @property
     def accounted(self) -> bool:
-        """Every record is delivered or dead, none early, none lost."""
+        """Whether every record is delivered or dead, none was early and none is lost."""
         return self.delivered + sum(self.dead.values()) == self.records and not self.early and not self.lost
 
     def as_dict(self) -> dict[str, Any]:
@@ -45,13 +45,13 @@ class Report:
 
 
 ONCE_MORE = (
-    '"Accepted once more" counts requests the endpoint had accepted before, when its answer came too late for the '
-    "consumer, which then tries again: handlers are at least once, so make them idempotent."
+    '"Accepted once more" counts repeated requests that the endpoint accepts again. Its first answer came too late, so '
+    "the consumer tried again. A handler is called at least once: make it idempotent."
 )
 
 
 def percentiles(values: list[int]) -> dict[str, float]:
-    """p50, p99 and max; zeros where there is nothing."""
+    """p50, p99 and max of the values; all 0 without values."""
     if not values:
         return {"p50": 0, "p99": 0, "max": 0}
     ordered = sorted(values)
@@ -62,8 +62,8 @@ def percentiles(values: list[int]) -> dict[str, float]:
     return {"p50": at(0.50), "p99": at(0.99), "max": ordered[-1]}
 
 
-def as_text(report: Report, store: str) -> str:
-    """The table and where to look further."""
+def as_text(report: DemoReport, store: str) -> str:
+    """The table, and commands that show more."""
     rows: list[tuple[str, str]] = [("records", f"{report.records:,}")]
     rows += [
         (f"delivered at attempt {attempt}", f"{count:,}") for attempt, count in report.delivered_by_attempt.items()
@@ -81,8 +81,8 @@ def as_text(report: Report, store: str) -> str:
     lines = ["", *(f"  {name:<{width}}  {value:>16}" for name, value in rows), ""]
     if report.takeover_ms is not None:
         lines.append(
-            f"  The retry service was killed (SIGKILL) half-way; the second one was at work {report.takeover_ms} ms "
-            "later. What fell due in between is the tail of the lateness."
+            "  The demo killed the first retry service (SIGKILL) half-way. The second one was ready "
+            f"{report.takeover_ms} ms later. Messages that were due in between have the greatest lateness."
         )
     lines.append(f"  {ONCE_MORE}")
     lines.append(f"  Hand-over: {report.hand_over}. The run took {report.seconds:.1f} s.")
@@ -92,7 +92,7 @@ def as_text(report: Report, store: str) -> str:
         "",
         f"  {verdict}",
         "",
-        "  Look further:",
+        "  To see more:",
         f"    {program} list --dead --group",
         f"    {program} list --dead --limit 5",
         f"    {program} show ID",
@@ -105,7 +105,7 @@ def as_text(report: Report, store: str) -> str:
 
 
 def _program() -> str:
-    """How the reader starts `wheel-sched` from here: by name, or beside the Python that runs this."""
+    """The command that starts `wheel-sched` here: its name, or its path beside the running Python."""
     beside = Path(sys.executable).with_name("wheel-sched")
     if shutil.which("wheel-sched") or not beside.exists():
         return "wheel-sched"

@@ -1,4 +1,4 @@
-"""Runs the demo: starts the processes, publishes, kills the retry service half-way, counts at the end."""
+"""Runs the demo: starts the processes, publishes the records, kills the retry service half-way, counts at the end."""
 
 from __future__ import annotations
 
@@ -18,36 +18,36 @@ from typing import Any
 
 from retry_topic import DeadLetters, Home, Message, connect
 from retry_topic.demo.records import load_records
-from retry_topic.demo.report import Report, percentiles
+from retry_topic.demo.report import DemoReport, percentiles
 from retry_topic.demo.webhooks import GROUP, TOPIC
 from retry_topic.message.topic_names import redelivery_topic_of, retry_topic_of
 from wheel_sched.errors import WheelSchedError
 from wheel_sched.store.embedded import EmbeddedServer
 
-LIMIT_S = 85.0  # the demo gives up and says so rather than run on
+LIMIT_S = 85.0  # then the demo stops and reports what is missing
 FOLDER = Path(".wheel-sched/demo")
 
 Progress = Callable[[int, int, str], None]
 
 
 class DemoFailed(WheelSchedError):
-    """A part of the demo ended early; its last words are in the message."""
+    """A process of the demo ended too early, or the topic refused records."""
 
 
 def run(
     *, input_path: str | None = None, count: int | None = None, folder: Path = FOLDER, progress: Progress | None = None
-) -> Report:
+) -> DemoReport:
     """Run the demo from start to end.
 
     Args:
         input_path: a JSON Lines file instead of the airports.
         count: how many records. Defaults to 2,500, or all lines of the file.
-        folder: data folder of the embedded server; what an earlier run left there is removed.
-        progress: called with (accounted records, all records, words).
+        folder: data folder of the embedded server. The demo first removes what an earlier run left there.
+        progress: called with (records that are delivered or dead, all records, a text).
 
     Raises:
         ConfigError: the input is wrong; nothing was started.
-        DemoFailed: a process died.
+        DemoFailed: a process died, or the topic refused records.
     """
     records = load_records(input_path, count)
     shutil.rmtree(folder, ignore_errors=True)
@@ -55,32 +55,32 @@ def run(
     started = time.monotonic()
     with contextlib.ExitStack() as stack:
         server = stack.enter_context(EmbeddedServer.open(folder))
-        home = stack.enter_context(connect(server.url))
+        connection = stack.enter_context(connect(server.url))
         port = int(_start(stack, "endpoint")[1])
-        first, _ = _start(stack, "dispatching", server.url)
+        first, _ = _start(stack, "service", server.url)
         _start(stack, "webhooks", server.url, str(port))
-        report = Report(len(records), hand_over=home.hand_over)
+        report = DemoReport(len(records), hand_over=connection.hand_over)
         for at in range(0, len(records), 250):
             messages = [Message(TOPIC, value, key.encode()) for key, value in records[at : at + 250]]
-            if any(home.broker.publish(messages)):
-                raise DemoFailed("the topic refused records that were to be published; see the answers of the broker")
-        _watch(stack, home, first, port, report, say, server.url, started)
-        _count(home, records, _ask(port, full=True), report)
+            if any(connection.broker.publish(messages)):
+                raise DemoFailed("the topic refused some of the records that the demo published")
+        _watch(stack, connection, first, port, report, say, server.url, started)
+        _count(connection, records, _ask(port, full=True), report)
         report.seconds = round(time.monotonic() - started, 1)
     return report
 
 
 def _start(stack: contextlib.ExitStack, module: str, *args: str) -> tuple[subprocess.Popen[str], str]:
-    """A process of the demo and the first line it printed; it ends with us, because its stdin does."""
+    """Start a process of the demo; return it and its first line of output. It ends when its stdin closes."""
     process = subprocess.Popen(
         [sys.executable, "-m", f"retry_topic.demo.{module}", *args],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
-        start_new_session=True,  # Ctrl-C is ours to handle
+        start_new_session=True,  # only this process handles Ctrl-C
     )
     stack.callback(_end, process)
-    assert process.stdout is not None  # noqa: S101  # a pipe was asked for
+    assert process.stdout is not None  # noqa: S101  # stdout=PIPE
     line = process.stdout.readline()
     if not line:
         raise DemoFailed(f"the {module} process ended with code {process.wait()} before it was ready")
@@ -101,64 +101,64 @@ def _end(process: subprocess.Popen[str]) -> None:
 
 def _watch(
     stack: contextlib.ExitStack,
-    home: Home,
+    connection: Home,
     first: subprocess.Popen[str],
     port: int,
-    report: Report,
+    report: DemoReport,
     say: Progress,
     url: str,
     started: float,
 ) -> None:
-    """Wait until every record is delivered or dead; kill the first service once half of them are."""
+    """Wait until every record is delivered or dead. Kill the first service when half of them are."""
     killed = False
-    for snapshot, dead in _snapshots(home, port):
+    for snapshot, dead in _snapshots(connection, port):
         done = snapshot["accepted"] + dead
-        retries = " ".join(f"{mood}:{count}" for mood, count in sorted(snapshot["answers"].items()))
+        retries = " ".join(f"{answer}:{count}" for answer, count in sorted(snapshot["answers"].items()))
         say(done, report.records, f"dead {dead}  answers {retries}")
-        waiting = home.store.counts().total("due")
+        waiting = connection.store.counts().total("due")
         if not killed and done * 2 >= report.records and waiting:
             os.kill(first.pid, signal.SIGKILL)
             killed_at = time.monotonic()
             say(done, report.records, f"killed the retry service while {waiting} messages wait in the store")
-            _start(stack, "dispatching", url)
+            _start(stack, "service", url)
             report.takeover_ms = int((time.monotonic() - killed_at) * 1000)
             killed = True
         if done >= report.records or time.monotonic() - started > LIMIT_S:
             return
 
 
-def _snapshots(home: Home, port: int) -> Iterator[tuple[dict[str, Any], int]]:
+def _snapshots(connection: Home, port: int) -> Iterator[tuple[dict[str, Any], int]]:
     while True:
-        yield _ask(port), home.store.counts().total("dead")
+        yield _ask(port), connection.store.counts().total("dead")
         time.sleep(0.1)
 
 
 def _ask(port: int, *, full: bool = False) -> dict[str, Any]:
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+    endpoint = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
     try:
-        connection.request("GET", "/report?full" if full else "/report")
-        answer: dict[str, Any] = json.loads(connection.getresponse().read())
+        endpoint.request("GET", "/report?full" if full else "/report")
+        answer: dict[str, Any] = json.loads(endpoint.getresponse().read())
         return answer
     finally:
-        connection.close()
+        endpoint.close()
 
 
-def _count(home: Home, records: list[tuple[str, bytes]], books: dict[str, Any], report: Report) -> None:
-    """The account: what the endpoint accepted, what is dead, and whether anything is missing from both."""
-    letters = list(DeadLetters(home).select())
-    accepted = set(books["accepted_ids"])
+def _count(connection: Home, records: list[tuple[str, bytes]], seen: dict[str, Any], report: DemoReport) -> None:
+    """Fill the report: what the endpoint accepted, what is dead, and which records are neither."""
+    letters = list(DeadLetters(connection).select())
+    accepted = set(seen["accepted_ids"])
     dead = {letter.message.key.decode() for letter in letters if letter.message and letter.message.key}
     ids = {record_id for record_id, _ in records}
     report.delivered = len(accepted)
-    report.delivered_by_attempt = {str(attempt): count for attempt, count in books["by_attempt"].items()}
+    report.delivered_by_attempt = {str(attempt): count for attempt, count in seen["by_attempt"].items()}
     report.dead = dict(Counter(letter.state.error_message or letter.reason for letter in letters).most_common())
     report.lost = len(ids - accepted - dead)
-    report.duplicated = books["duplicated"]
-    lateness: list[int] = books["lateness_ms"]
+    report.duplicated = seen["duplicated"]
+    lateness: list[int] = seen["lateness_ms"]
     report.returned = len(lateness)
     report.early = sum(late < 0 for late in lateness)
     report.lateness_ms = percentiles(lateness)
-    report.answers = books["answers"]
-    left = home.broker.topics()
-    assert retry_topic_of(GROUP) in left  # noqa: S101  # the run did go through the retry topic
-    assert redelivery_topic_of(GROUP) in left  # noqa: S101  # and back
+    report.answers = seen["answers"]
+    left = connection.broker.topics()
+    assert retry_topic_of(GROUP) in left  # noqa: S101  # the failures went through the retry topic
+    assert redelivery_topic_of(GROUP) in left  # noqa: S101  # and came back

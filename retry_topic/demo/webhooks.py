@@ -1,4 +1,4 @@
-"""The consumer: delivers each record as a webhook. Run as `python -m retry_topic.demo.webhooks URL PORT`."""
+"""The demo's consumer: posts each record as a webhook. Run it as `python -m retry_topic.demo.webhooks URL PORT`."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from retry_topic.message.headers import read
 TOPIC = "airports"
 GROUP = "webhooks"
 TIMEOUT_S = 0.5
-HISTORY = 100_000  # attempts the store keeps: all of a run
+HISTORY = 100_000  # attempts that the store keeps: enough for a whole run
 
 
 class WebhookRefused(Exception):
-    """The endpoint answered with an error status; policies look at `status` and `headers`."""
+    """The endpoint answered with an error status. Retry policies read `status` and `headers`."""
 
     def __init__(self, status: int, headers: http.client.HTTPMessage) -> None:
         self.status = status
@@ -28,7 +28,7 @@ class WebhookRefused(Exception):
 
 
 class Deliverer:
-    """Posts messages over one connection per thread."""
+    """Posts messages; each thread has its own HTTP connection."""
 
     def __init__(self, port: int) -> None:
         self._port = port
@@ -67,11 +67,13 @@ class Deliverer:
 
 
 def main() -> None:
-    logging.getLogger("retry_topic").setLevel(logging.ERROR)  # failures are what the demo shows; its report counts them
+    logging.getLogger("retry_topic").setLevel(
+        logging.ERROR
+    )  # the demo fails on purpose; its report counts the failures
     url, port = sys.argv[1], int(sys.argv[2])
-    with connect(url) as home:
+    with connect(url) as connection:
         config = ConsumerConfig(concurrency=48, idle_ms=5_000, history=HISTORY)
-        consumer = Consumer(home, TOPIC, Deliverer(port), group=GROUP, config=config)
+        consumer = Consumer(connection, TOPIC, Deliverer(port), group=GROUP, config=config)
         consumer.start()
         signal.signal(signal.SIGTERM, lambda *_: sys.stdin.close())
         sys.stdout.write("ready\n")

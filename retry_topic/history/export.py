@@ -13,8 +13,8 @@ from typing import Any
 
 from retry_topic.history.attempt import VERSION, Attempt, read_attempt
 from wheel_sched.errors import ConfigError, Rejected
-from wheel_sched.store import DelayStore
-from wheel_sched.store.whole_file import whole_file
+from wheel_sched.store import DelayStore, History
+from wheel_sched.store.maintenance.whole_file import whole_file
 
 _BATCH = 20_000  # rows of one row group
 
@@ -40,7 +40,7 @@ def attempts_in(store: DelayStore, shard: int, seen: Exported | None = None) -> 
     known: set[tuple[str, int]] = set()
     last = ""
     while True:
-        page = store.read_log(shard, last)
+        page = History(store).read(shard, last)
         if not page.entries:
             return
         last = page.last

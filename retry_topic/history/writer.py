@@ -14,7 +14,7 @@ from retry_topic.history.attempt import Attempt
 from wheel_sched.errors import WheelSchedError
 from wheel_sched.escaping import logger_of
 from wheel_sched.reviving import RevivedThread
-from wheel_sched.store import MAX_BATCH, DelayStore
+from wheel_sched.store import MAX_BATCH, DelayStore, History
 
 logger = logger_of("retry_topic.history")
 
@@ -70,7 +70,7 @@ class HistoryWriter:
             if not rows:
                 return
             try:
-                added = self._store.log([(row.id, row.encode()) for row in rows], keep=self._keep)
+                added = History(self._store).append([(row.id, row.encode()) for row in rows], keep=self._keep)
                 away = False
             except WheelSchedError as error:
                 added = 0

@@ -1,4 +1,5 @@
-"""Retry policies: pure decisions about failed messages, as data that is versioned, loadable and explainable."""
+"""Retry policies: pure decisions about failed messages. A policy is data: it has a version, a file format and an
+explanation for each decision."""
 
 from retry_topic.policy.decision import Dead, DeadReason, Decision, Retry, Why, decide, decide_by
 from retry_topic.policy.delays import Decorrelated, Delay, Draw, Exponential, Fixed, Jitter, Linear, Listed

@@ -1,6 +1,6 @@
-"""Wording of what is wrong with a configured value: each check answers a list of problems, empty when all is well.
+"""Checks of configured values. Each check returns a list of problems, empty when the value is correct.
 
-Checks never raise and never stop at the first problem, so one `ConfigError` can name every mistake at once.
+Checks never raise and never stop at the first problem, so one `ConfigError` can list every problem at once.
 """
 
 from __future__ import annotations
@@ -10,22 +10,22 @@ from typing import Any
 
 from wheel_sched.duration import LONGEST_MS, format_duration
 
-# Kafka's legal topic characters, so that a topic can name its policy; "@" stays free for `name@version`.
+# The legal characters of Kafka topics, so that a policy can have a topic's name; "@" separates `name@version`.
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")
 
-# `$` for nested Java classes, `<>` for Python's `<locals>`; brackets stay out: an unclosed one silently never matches.
+# `$` is for nested Java classes, `<>` for Python's `<locals>`. Brackets are not allowed: an unclosed one never matches.
 _PATTERN = re.compile(r"[\w$<>*?]+(?:\.[\w$<>*?]+)*")
 
 _TITLE = re.compile(r"[\w .:/-]{0,60}")
 
 
 def is_integer(value: Any) -> bool:
-    """Whether `value` is an int; True and False are not numbers here."""
+    """Whether `value` is an int. True and False do not count as ints."""
     return isinstance(value, int) and not isinstance(value, bool)
 
 
 def check_name(field: str, value: Any) -> list[str]:
-    """`value` must be usable as a topic name."""
+    """`value` must be a legal topic name."""
     if isinstance(value, str) and _NAME.fullmatch(value):
         return []
     return [f"expected {field} to be 1 to 249 of the characters A-Z a-z 0-9 . _ -, got: {value!r}"]
@@ -46,12 +46,12 @@ def check_number(field: str, value: Any, low: int, high: int) -> list[str]:
 
 
 def check_tuple(field: str, value: Any) -> list[str]:
-    """`value` must be a tuple: a bare string would be read letter by letter, a list could change later."""
+    """`value` must be a tuple: a string would be read letter by letter, and a list could change later."""
     return [] if isinstance(value, tuple) else [f"expected {field} to be a tuple, got: {value!r}"]
 
 
 def check_title(field: str, value: Any) -> list[str]:
-    """`value` must be a short plain text, fit for a line of an explanation."""
+    """`value` must be a short plain text that fits in a line of an explanation."""
     if isinstance(value, str) and _TITLE.fullmatch(value):
         return []
     return [f"expected {field} to be up to 60 letters, digits, spaces or . : / _ -, got: {value!r}"]

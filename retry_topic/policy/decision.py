@@ -1,18 +1,18 @@
-"""Deciding: a failed message comes back at a time, or is dead. Pure; the caller performs what was decided.
+"""Decides about a failed message: retry it at a time, or give it up. Pure; the caller carries out the decision.
 
-In this order, the first that applies:
+The first of these steps that applies decides:
 
 1. the handler's verdict "dead" -> dead;
 2. the first matching rule says `dead`, and the handler did not ask for a retry -> dead;
 3. cap by count: the failed delivery was the last one allowed -> dead;
-4. the delay: exactly what the handler's `Retry(after=...)` asked for; else the policy's (or the rule's) draw, and no
-   less than a `Retry-After` of the remote side; both requests bounded by `retry_after_max`;
-5. cap by age: the retry would be *due* later than `max_age` after the first failure -> dead (waiting for a retry
-   that is not allowed any more helps nobody);
-6. retry, later by up to the policy's `spread`, evenly, but not beyond the cap by age.
+4. the delay: exactly what the handler's `Retry(after=...)` asks for; else a draw from the policy's (or the rule's)
+   delay, but at least the remote side's `Retry-After`; `retry_after_max` limits both requests;
+5. cap by age: the retry would be *due* later than `max_age` after the first failure -> dead (a wait for a retry that
+   is not allowed any more is useless);
+6. retry. The policy's `spread` adds a random delay up to its value, but not beyond the cap by age.
 
 Invariants: `due_ms >= now_ms`; a first failure in the future counts as now, an attempt below 1 as 1, so no value of
-a failure raises a limit. Cost: O(rules). Any thread; randomness is the caller's.
+a failure raises a limit. Cost: O(rules). Any thread; the caller owns the random generator.
 """
 
 from __future__ import annotations
@@ -31,24 +31,25 @@ DeadReason = Literal["verdict", "fatal", "max-attempts", "max-age"]
 
 @dataclass(slots=True)
 class Why:
-    """The reasons of a decision, complete enough to be explained later without the policy. Like all that is made for
-    every message it is not frozen, which would make it three times as dear.
+    """The reasons of a decision. They are complete: `explain` needs no policy.
+
+    Not frozen: each message makes one, and a frozen dataclass takes three times as long to create.
 
     Args:
         policy: `name@version` of the policy that decided.
         attempt: the delivery that failed, from 1.
         max_attempts: cap by count in force, None when lifted.
-        now_ms: when it was decided.
+        now_ms: time of the decision.
         age_ms: time since the first failure.
         max_age_ms: cap by age in force, None when lifted.
-        error_class: what failed, "" when nothing was raised.
-        verdict: what the handler asked for, if anything.
+        error_class: class of the error, "" when the handler raised none.
+        verdict: what the handler asked for, None for nothing.
         match: the rule in force, if any.
-        draw: the delay drawn; None when it was asked for, or the message died before.
-        asked_ms: wait asked for by the handler or the remote side, unbounded.
-        bound_ms: the bound of `asked_ms`.
-        delay_ms: the delay in the end, None when the message died before there was one.
-        spread_ms: how much of it is the policy's spread. Defaults to 0.
+        draw: the drawn delay; None when the handler asked for a delay, or the message is dead.
+        asked_ms: wait that the handler or the remote side asked for, before the limit.
+        bound_ms: the limit of `asked_ms`.
+        delay_ms: the final delay; None when the message is dead without one.
+        spread_ms: the part of the delay that the policy's spread added. Defaults to 0.
     """
 
     policy: str
@@ -67,7 +68,7 @@ class Why:
     spread_ms: int = 0
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain JSON-able data; the rule is given by number, name and what matched."""
+        """Plain data for JSON. The rule is given by number, name and what matched."""
         match = self.match
         return {
             **{name: getattr(self, name) for name in self.__slots__ if name not in ("match", "draw")},
@@ -101,13 +102,13 @@ Decision = Retry | Dead
 
 
 def decide(policy: RetryPolicy, failure: Failure, now_ms: int, rng: random.Random) -> Decision:
-    """What becomes of a message after `failure`, at `now_ms`."""
+    """Decide what happens to a message after `failure`, at `now_ms`."""
     match = first_match(policy.rules, failure) if policy.rules else None
     return decide_by(match, policy, failure, now_ms, rng)
 
 
 def decide_by(match: Match | None, policy: RetryPolicy, failure: Failure, now_ms: int, rng: random.Random) -> Decision:
-    """`decide`, by the rule that is known to apply to failures of this kind; `failure` is not kept."""
+    """Like `decide`, for a caller that already knows the matching rule. Does not keep `failure`."""
     rule = match.rule if match else None
     max_attempts = rule.max_attempts if rule and rule.max_attempts is not None else policy.max_attempts
     max_age_ms = rule.max_age_ms if rule and rule.max_age_ms is not None else policy.max_age_ms

@@ -1,11 +1,11 @@
 """Kinds of delay: how long to wait after the n-th failure.
 
-Each kind is a frozen value with one pure method, `draw(attempt, previous_ms, rng)`; `attempt` is the failing one,
-from 1, so the first retry waits `base`. A draw costs O(1) at any attempt: the exponent is capped *before* the power
-is taken (`2.0**1024` overflows a float; `2**10**9` would fill the memory). All times are whole milliseconds, drawn
-as integers, both ends included. Any thread may draw; `rng` belongs to the caller.
+Each kind is a frozen value with one pure method, `draw(attempt, previous_ms, rng)`. `attempt` is the number of the
+failed attempt, from 1, so the first retry waits `base`. A draw costs O(1) at any attempt: the exponent is capped
+*before* the power is computed (`2.0**1024` overflows a float; `2**10**9` would fill the memory). All times are whole
+milliseconds, drawn as integers, both ends included. Any thread may draw; the caller owns `rng`.
 
-Jitter follows Brooker, "Exponential Backoff And Jitter" (AWS Architecture Blog, 2015), with c for the capped curve:
+Jitter follows Brooker, "Exponential Backoff And Jitter" (AWS Architecture Blog, 2015); c is the capped curve:
 full = uniform(0, c); equal = c/2 + uniform(0, c/2); decorrelated = min(cap, uniform(base, 3 * previous)).
 """
 
@@ -25,23 +25,23 @@ Jitter = Literal["none", "full", "equal"]
 JITTERS: tuple[Jitter, ...] = ("none", "full", "equal")
 
 DEFAULT_CAP_MS = UNITS_MS["h"]
-MAX_FACTOR = 100  # a steeper curve is a list of delays
-MAX_LISTED = 1_000  # longer lists are a curve
+MAX_FACTOR = 100  # for a steeper curve use a list of delays
+MAX_LISTED = 1_000  # for a longer list use a curve
 
 
 @dataclass(slots=True)
 class Draw:
-    """One drawn delay and how it came about.
+    """One drawn delay and how it was drawn.
 
     Args:
-        kind: the kind of delay that was drawn from.
-        formula: the uncapped term in words, such as `1s*2^2`.
+        kind: the kind of delay.
+        formula: the curve before the cap, as text such as `1s*2^2`.
         curve_ms: value of the curve after the cap, before jitter.
-        capped: whether the cap cut the curve or the draw.
+        capped: whether the cap lowered the curve or the draw.
         jitter: `none`, `full`, `equal` or `decorrelated`.
-        low_ms: least delay that could have been drawn.
-        high_ms: greatest delay that could have been drawn.
-        delay_ms: what was drawn.
+        low_ms: least possible draw.
+        high_ms: greatest possible draw.
+        delay_ms: the drawn delay.
     """
 
     kind: str
@@ -127,7 +127,7 @@ class Exponential:
         base_ms: delay after the first failure. Defaults to 1,000 (1 s).
         factor: growth per further failure, 1 to 100. Defaults to 2.
         cap_ms: longest delay. Defaults to 3,600,000 (1 h).
-        jitter: Defaults to "full", which spreads a herd of equal failures best.
+        jitter: Defaults to "full": it spreads many equal failures best.
     """
 
     base_ms: int = 1_000
@@ -147,31 +147,31 @@ class Exponential:
         return _jittered("exponential", formula, curve_ms, capped, self.jitter, rng)
 
 
-@lru_cache(maxsize=1024)  # messages fail in herds, for the same few times
+@lru_cache(maxsize=1024)  # many messages fail at the same few attempts
 def _curve(base_ms: int, factor: float, cap_ms: int, attempt: int) -> tuple[str, int, bool]:
-    """An exponential curve at an attempt: in words, capped, and whether it was."""
+    """An exponential curve at an attempt: its formula, its capped value, and whether the cap lowered it."""
     exponent = min(max(0, attempt - 1), _highest_exponent(base_ms, factor, cap_ms))
-    # Rounded to a microsecond first: 1000 * 1.1**2 is 1210.0000000000002 and must not become 1211.
+    # Round to a microsecond first: 1000 * 1.1**2 is 1210.0000000000002 and must not become 1211.
     raw_ms = math.ceil(round(base_ms * factor**exponent, 3))
-    # The formula names the true exponent; past the capped one the power was never taken.
+    # The formula shows the true exponent, even if a smaller one was computed.
     formula = f"{format_duration(base_ms)}*{factor:g}^{max(0, attempt - 1)}"
     return formula, min(raw_ms, cap_ms), raw_ms > cap_ms
 
 
 def _highest_exponent(base_ms: int, factor: float, cap_ms: int) -> int:
-    """The first exponent whose curve is past the cap: larger ones change nothing."""
+    """The first exponent whose curve is above the cap. A larger exponent changes nothing."""
     if base_ms == 0 or factor == 1:
         return 0
-    # One more than needed: the logarithm may be a hair low, and `capped` wants a value past the cap.
+    # One more than needed: the logarithm may be slightly too low, and `capped` needs a value above the cap.
     return math.ceil(math.log(cap_ms / base_ms) / math.log(factor)) + 1
 
 
 @dataclass(frozen=True, slots=True)
 class Decorrelated:
-    """`uniform(base, 3 * previous delay)`, at most `cap`: grows on average, but never in step with anybody else.
+    """`uniform(base, 3 * previous delay)`, at most `cap`. It grows on average, and messages do not stay in step.
 
     Args:
-        base_ms: least delay, also the "previous" one of the first failure. Defaults to 1,000 (1 s).
+        base_ms: least delay; for the first failure it is also the previous delay. Defaults to 1,000 (1 s).
         cap_ms: longest delay. Defaults to 3,600,000 (1 h).
     """
 
@@ -183,7 +183,7 @@ class Decorrelated:
             raise ConfigError(problems)
 
     def draw(self, attempt: int, previous_ms: int | None, rng: random.Random) -> Draw:
-        """The delay after failure number `attempt`; a previous delay outside base..cap is clamped into it."""
+        """The delay after failure number `attempt`. A previous delay outside base..cap is clamped to it."""
         seed_ms = min(max(previous_ms or 0, self.base_ms), self.cap_ms)
         top_ms = 3 * seed_ms
         drawn_ms = rng.randint(self.base_ms, top_ms)
@@ -197,7 +197,7 @@ class Decorrelated:
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """An explicit list of delays; past its end the last one stays.
+    """An explicit list of delays. After its end the last delay is repeated.
 
     Args:
         delays_ms: delay after the first failure, the second, and so on. Defaults to 1 s, 10 s, 1 min, 10 min.
@@ -209,7 +209,7 @@ class Listed:
 
     def __post_init__(self) -> None:
         if problems := check_tuple("delays", self.delays_ms):
-            raise ConfigError(problems)  # nothing inside can be read
+            raise ConfigError(problems)  # its entries cannot be checked
         problems = check_integer("the number of delays", len(self.delays_ms), 1, MAX_LISTED)
         for number, delay_ms in enumerate(self.delays_ms, 1):
             problems += check_duration(f"delays.{number}", delay_ms)
@@ -232,7 +232,7 @@ KINDS: dict[str, type[Delay]] = {
     "decorrelated": Decorrelated,
     "list": Listed,
 }
-"""Names of the kinds in policy files and explanations."""
+"""The names of the kinds in policy files and explanations."""
 
 
 def check_delay(value: Any) -> list[str]:

@@ -1,4 +1,4 @@
-"""Writing policies as TOML that `load_policies` reads back to the same policies, and their content hash."""
+"""Writes policies as TOML, and computes their content hash. `load_policies` reads the same policies back."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from wheel_sched.duration import format_duration
 
 
 def dump_policies(policies: PolicySet) -> str:
-    """TOML text with every key spelled out; `load_policies(dump_policies(p)) == p`."""
+    """TOML text with every key; `load_policies(dump_policies(p)) == p`."""
     blocks = [_policy(policies.default, ("default",))]
     blocks += [_policy(policy, ("topic", topic)) for topic, policy in policies.topics.items()]
     return "\n".join(blocks)
 
 
 def content_hash(policy: RetryPolicy) -> str:
-    """12 hex characters that differ when anything of the policy does: shows an edit without a new version."""
+    """12 hex characters. They change with every change of the policy, also when its version stays the same."""
     return blake2b(_policy(policy, ("default",)).encode(), digest_size=6).hexdigest()
 
 
@@ -43,7 +43,7 @@ def _policy(policy: RetryPolicy, place: tuple[str, ...]) -> str:
         f"breaker = {_breaker(policy.breaker)}",
     ]
     if not policy.rules:
-        lines.append("rule = []")  # said aloud: a topic without the key would inherit the default's rules
+        lines.append("rule = []")  # explicit: without the key a topic inherits the default's rules
     for rule in policy.rules:
         lines += ["", f"[[{place_of(*place, 'rule')}]]", *_rule(rule)]
     return "\n".join(lines) + "\n"
@@ -102,4 +102,4 @@ def _duration(delay_ms: int) -> str:
 
 
 def _text(text: str) -> str:
-    return json.dumps(text)  # names are checked to be plain, and a plain JSON string is a TOML string
+    return json.dumps(text)  # names are plain text, and a plain JSON string is a TOML string

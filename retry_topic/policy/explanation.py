@@ -1,9 +1,9 @@
-"""A decision in words, for people who ask "why is this due then?" or "why is this dead?".
+"""Explains a decision in words: why a message is due at this time, or why it is dead.
 
     attempt 3 of 8: exponential 1s*2^2=4s, full jitter drew 2.7s; due 2026-01-01T00:00:14.700Z; cap by age not
     reached (12s of 1h)
 
-Pure rendering of `Why`: nothing is computed again, so the words cannot differ from what was decided.
+It only renders `Why` and computes nothing again, so the words always match the decision.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def explain(decision: Decision) -> str:
 
 
 def format_time(at_ms: int) -> str:
-    """Epoch milliseconds as ISO 8601 in UTC; as a plain number where the calendar ends."""
+    """Epoch milliseconds as ISO 8601 in UTC; a plain number after the year 9999."""
     try:
         return (_EPOCH + timedelta(milliseconds=at_ms)).isoformat(timespec="milliseconds").replace("+00:00", "Z")
     except OverflowError:

@@ -1,7 +1,8 @@
-"""The failure: everything a policy may look at to decide what comes next.
+"""The failure: everything that a policy may use for its decision.
 
-A failure is a value made in one of two places: beside the handler, from the exception it raised (`failure_of`), or
-in the retry service, from the headers the consumer wrote (`failure_from`). Nothing in it is trusted: `decide` clamps.
+A failure is made in one of two places: in the consumer, from the exception that the handler raised (`failure_of`), or
+in the retry service, from the headers that the consumer wrote (`failure_from`). `decide` trusts no value of it and
+clamps each.
 """
 
 from __future__ import annotations
@@ -18,18 +19,18 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Failure:
-    """One failed delivery. Not frozen, which would make it three times as dear: one is made for every message.
+    """One failed delivery. Not frozen: each message makes one, and a frozen dataclass takes three times as long.
 
     Args:
         attempt: number of the delivery that failed, 1 for the first. Defaults to 1.
         first_failed_ms: epoch ms of the message's first failure. Defaults to None (this is the first).
         previous_delay_ms: the delay before this delivery. Defaults to None (there was none).
-        error_class: fully qualified class of the error, "" when a verdict asked without one. Defaults to "".
+        error_class: fully qualified class of the error; "" for a verdict without an error. Defaults to "".
         error_mro: fully qualified parent classes, nearest first. Defaults to none.
         message: text of the error. Defaults to "".
-        status: HTTP status, when there was one. Defaults to None.
-        retry_after_ms: wait asked for by the handler or the remote side. Defaults to None.
-        verdict: what the handler asked for by return value. Defaults to None (it raised).
+        status: HTTP status. Defaults to None (there was none).
+        retry_after_ms: wait that the handler or the remote side asked for. Defaults to None.
+        verdict: what the return value of the handler asked for. Defaults to None (the handler raised).
     """
 
     attempt: int = 1
@@ -57,10 +58,10 @@ def failure_of(
     previous_delay_ms: int | None = None,
     status: int | None = None,
 ) -> Failure:
-    """The failure an exception stands for.
+    """The failure for an exception.
 
-    The HTTP status and `Retry-After` are looked for where errors of requests, httpx, aiohttp and urllib keep
-    them: on the error, or on its `response`. A `status` given wins.
+    Errors of requests, httpx, aiohttp and urllib hold the HTTP status and `Retry-After` themselves or on `response`;
+    both places are searched. An explicit `status` wins.
     """
     carriers = (error, _attribute(error, "response"))
     return Failure(
@@ -76,7 +77,7 @@ def failure_of(
 
 
 def failure_from(state: RetryState, *, now_ms: int) -> Failure:
-    """The failure that the headers of a message in a retry topic tell of; `state.attempt` has just failed."""
+    """The failure in the headers of a message in a retry topic. `state.attempt` is the attempt that failed."""
     return Failure(
         max(1, state.attempt),
         now_ms if state.first_failed_ms is None else state.first_failed_ms,
@@ -91,17 +92,17 @@ def failure_from(state: RetryState, *, now_ms: int) -> Failure:
 
 
 def error_text(error: BaseException) -> str:
-    """`str(error)`, also for errors whose own `__str__` fails."""
+    """`str(error)`; also works when the error's own `__str__` fails."""
     try:
-        return str.__str__(str(error))  # a subclass of str is code of others as well
-    except BaseException:  # the handler's error class is not ours to trust, and SystemExit is an error of it
+        return str.__str__(str(error))  # `__str__` may return a subclass of str with foreign code
+    except BaseException:  # the error class is foreign code; it may even raise SystemExit
         return "(message unavailable)"
 
 
 def _attribute(carrier: Any, name: str) -> Any:
     try:
         return getattr(carrier, name, None)
-    except BaseException:  # httpx raises RuntimeError from unset properties, others what they like
+    except BaseException:  # httpx raises RuntimeError for unset properties; other libraries may raise anything
         return None
 
 

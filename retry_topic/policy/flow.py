@@ -1,6 +1,6 @@
-"""Flow control as data: how fast retries of a topic come out, and when they stop for a destination that is down.
+"""Flow control as data: how fast retries of a topic are released, and when retries to a failing destination stop.
 
-What is held back waits in the store under a later due; it is not an attempt, and nothing of it is lost.
+A message that is held back waits in the store with a later due. Waiting is not an attempt, and no message is lost.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from wheel_sched.errors import ConfigError
 
 _RATE = re.compile(r"([0-9]{1,7})/(s|m|h)")
 _SHARE = re.compile(r"([0-9]{1,3})%")
-_MOST = 1_000_000  # a second: more than a server can hand over, so a larger number is a typo
+_MOST = 1_000_000  # a second; no server publishes more, so a larger number is a typing error
 
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """So many in so long.
+    """A number of messages per unit of time.
 
     Args:
         count: 1 to 1,000,000.
@@ -41,22 +41,22 @@ class Rate:
 
     @property
     def interval_us(self) -> int:
-        """One every so many microseconds, rounded up: the rate is never exceeded."""
+        """Microseconds between two messages, rounded up, so that the rate is never exceeded."""
         return -(-UNITS_MS[self.unit] * 1000 // self.count)
 
     @property
     def mhz(self) -> int:
-        """So many in 1,000 seconds, at least 1."""
+        """Messages in 1,000 seconds, at least 1."""
         return max(1, self.count * 1_000_000 // UNITS_MS[self.unit])
 
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """Retries are at most a share of the first attempts, as consumers report them.
+    """Limits retries to a share of the first attempts. Consumers report the first attempts.
 
     Args:
         percent: 1 to 100 retries per hundred first attempts. Defaults to 20.
-        least: what is allowed without any first attempt. Defaults to 1/s.
+        least: rate that is always allowed. Defaults to 1/s.
     """
 
     percent: int = 20
@@ -69,13 +69,13 @@ class Budget:
 
 @dataclass(frozen=True, slots=True)
 class Breaker:
-    """A circuit per destination: it opens when too many attempts fail, and closes when a probe succeeds.
+    """A circuit breaker per destination. It opens when too many attempts fail and closes when a probe succeeds.
 
     Args:
-        percent: failed attempts of a hundred at which it opens. Defaults to 50.
-        of: results there must be before it opens. Defaults to 20.
-        within_ms: over which they are counted. Defaults to 60,000.
-        open_ms: how long it stays open, and how long a probe is waited for. Defaults to 30,000.
+        percent: failed attempts per hundred that open it. Defaults to 50.
+        of: least number of results before it opens. Defaults to 20.
+        within_ms: time over which results are counted. Defaults to 60,000.
+        open_ms: how long it stays open, and how long it waits for the result of a probe. Defaults to 30,000.
         by: header whose value names the destination. Defaults to "": the topic is the destination.
     """
 
@@ -111,10 +111,12 @@ def parse_percent(text: object) -> int | None:
 def describe(
     rate: Rate | None, burst: int, spread_ms: int, budget: Budget | None, breaker: Breaker | None
 ) -> list[str]:
-    """What the settings do, in words, a line each."""
+    """What the settings do, in words, one line each."""
     lines = []
     if spread_ms:
-        lines.append(f"spread: each due is later by up to {format_duration(spread_ms)}, evenly: equal dues part")
+        lines.append(
+            f"spread: each due is delayed by up to {format_duration(spread_ms)}, evenly, so that equal dues separate"
+        )
     if rate:
         at_once = f"{burst} at once" if burst else "a second's worth at once"
         lines.append(f"rate: at most {rate} are released, after a pause {at_once}; the rest waits in line")
@@ -126,15 +128,15 @@ def describe(
     if breaker:
         where = f"destination (header {breaker.by})" if breaker.by else "topic"
         lines.append(
-            f"breaker: a {where} of whose attempts {breaker.percent}% failed (of {breaker.of} or more within "
-            f"{format_duration(breaker.within_ms)}) gets no retries for {format_duration(breaker.open_ms)}, then one "
-            "probe; waiting is no attempt"
+            f"breaker: when {breaker.percent}% of the attempts at a {where} failed (of {breaker.of} or more within "
+            f"{format_duration(breaker.within_ms)}), it gets no retries for {format_duration(breaker.open_ms)}, then "
+            "one probe; waiting is not an attempt"
         )
     return lines
 
 
 def check_flow(rate: object, burst: object, spread_ms: object, budget: object, breaker: object) -> list[str]:
-    """What is wrong with a policy's flow settings."""
+    """The problems of a policy's flow control settings."""
     problems = []
     for name, value, kind in (("rate", rate, Rate), ("budget", budget, Budget), ("breaker", breaker, Breaker)):
         if value is not None and not isinstance(value, kind):

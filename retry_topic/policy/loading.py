@@ -1,7 +1,7 @@
-"""Reading policy files (TOML): strict, and every mistake of a file is named at once, with its place.
+"""Reads policy files (TOML). It is strict and lists every problem of a file at once, each with its place in the file.
 
-Unknown keys, wrong types, bounds, kinds and patterns are all problems; nothing is guessed and nothing half-loaded.
-A value that cannot be read is replaced by one that cannot offend, only so that the rest is checked as well.
+Unknown keys and wrong types, bounds, kinds or patterns are problems. Nothing is guessed, and a file is never loaded in
+part. A wrong value is replaced by a harmless one, only so that the rest of the file can be checked too.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _Made = TypeVar("_Made")
 
 _HARMLESS: dict[str, Any] = {"base": 0, "cap": LONGEST_MS, "max_attempts": 8, "max_age": LONGEST_MS}
 
-# Names of AWS's article that people will try; here jitter is a setting of any curve.
+# Names from AWS's article that people may try; here jitter is a setting of every curve.
 _JITTER_KINDS = {"full-jitter": "full", "equal-jitter": "equal"}
 
 
@@ -46,13 +46,13 @@ def load_policies(path_or_text: str | Path) -> PolicySet:
     A `Path` is always a file. A str is text when it is empty or holds a line break or `=`, otherwise a path.
 
     Raises:
-        ConfigError: with one problem for every mistake found; nothing was loaded.
+        ConfigError: lists every problem; nothing was loaded.
     """
     try:
         return _loaded(path_or_text)
     except ConfigError:
         raise
-    except ValueError:  # also of one that is read and cannot be shown
+    except ValueError:  # also raised for a number that was read but cannot be printed
         raise ConfigError("expected policies, got: TOML with a number too long; nothing was loaded") from None
     except RecursionError:
         raise ConfigError("expected policies, got: TOML that is nested too deeply; nothing was loaded") from None
@@ -86,7 +86,7 @@ def _text(path_or_text: str | Path) -> str:
 
 
 def _legal(topic: str) -> str:
-    """A topic as policy name; an illegal one is reported as a topic, not a second time as a name."""
+    """A topic as policy name. An illegal topic becomes "default" here; it is reported as a topic only."""
     try:
         return RetryPolicy(name=topic).name
     except ConfigError:
@@ -94,7 +94,7 @@ def _legal(topic: str) -> str:
 
 
 class _Table:
-    """One TOML table being read: typed getters that note problems instead of raising."""
+    """One TOML table. Its typed getters add problems to a list instead of raising."""
 
     def __init__(self, data: Any, place: Sequence[str], known: Sequence[str], problems: list[str]) -> None:
         self.place, self.problems = place, problems
@@ -112,7 +112,7 @@ class _Table:
         self.problems.append(f"[{place_of(*self.place)}] {text}" if self.place else text)
 
     def wrong(self, key: str, wanted: str) -> Any:
-        """Note a wrong value of `key`; answers the harmless one."""
+        """Add the problem that the value of `key` is wrong; return a harmless value."""
         self.problem(f"expected {key} to be {wanted}, got: {self.data[key]!r}")
         return _HARMLESS.get(key)
 
@@ -157,7 +157,7 @@ class _Table:
         return parse_percent(self.data[key]) or self.wrong(key, 'a share from "1%" to "100%"')
 
     def listed(self, key: str, types: tuple[type, ...], wanted: str) -> tuple[Any, ...] | None:
-        """One value or a list of them."""
+        """A value or a list of values, as a tuple."""
         value = self.data[key]
         values = value if isinstance(value, list) else [value]
         if all(isinstance(one, types) and not isinstance(one, bool) for one in values):
@@ -166,7 +166,7 @@ class _Table:
         return None
 
     def limit(self, key: str, read: Callable[[str], _Made | None]) -> _Made | None:
-        """None for "unlimited", else what `read` makes of it."""
+        """None for "unlimited", else the value that `read` returns."""
         return None if self.data[key] == UNLIMITED else read(key)
 
     def _parsed(self, key: str, text: str) -> int | None:
@@ -178,7 +178,7 @@ class _Table:
 
 
 def _made(make: Callable[[], _Made], place: Sequence[str], problems: list[str]) -> _Made | None:
-    """What `make` makes, or None with its problems noted under `place`."""
+    """The value that `make` returns; None when it raises, with its problems added under `place`."""
     try:
         return make()
     except ConfigError as error:
@@ -213,7 +213,7 @@ def _policy(data: Any, place: Sequence[str], base: RetryPolicy, problems: list[s
 
 
 def _flow(table: _Table, place: Sequence[str], problems: list[str]) -> dict[str, Any]:
-    """The settings of flow control that a policy gives."""
+    """The flow control settings in a policy table."""
     given: dict[str, Any] = {}
     if "spread" in table.data and (spread_ms := table.duration("spread")) is not None:
         given["spread_ms"] = spread_ms

@@ -1,7 +1,7 @@
-"""The retry policy as data: immutable, versioned, comparable, and checked as a whole when it is made.
+"""The retry policy as data: immutable, versioned, comparable, and checked as a whole when it is created.
 
-A policy decides nothing itself; `decision.decide` reads it. Both caps may be lifted, but not both at once: a message
-that is never given up is a leak.
+A policy decides nothing itself; `decision.decide` reads it. Each of the two caps may be lifted, but not both: a message
+that is never given up stays in the store forever.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ MAX_VERSION = 999_999_999
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """When a failed message comes back, and when it is given up.
+    """When a failed message is retried, and when it is given up.
 
     Args:
         name: Defaults to "default".
-        version: raise it with every change, so that headers and explanations say which one decided. Defaults to 1.
+        version: raise it with every change; headers and explanations then show which version decided. Defaults to 1.
         delay: Defaults to exponential from 1 s by 2 to 1 h with full jitter.
-        max_attempts: deliveries in all, the first one included; None lifts the cap. Defaults to 8.
+        max_attempts: most deliveries, including the first one; None lifts the cap. Defaults to 8.
         max_age_ms: a retry must be due within this time of the first failure; None lifts the cap. Defaults to
             604,800,000 (7 d, Kafka's own default retention).
         retry_after_max_ms: longest wait that a handler or a remote side may ask for. Defaults to 86,400,000 (1 d).
-        rules: exceptions to the above, the first match wins. Defaults to none.
-        rate: retries of the topic released at most. Defaults to None: any number.
-        burst: so many of them at once after a pause. Defaults to 0: a second's worth.
-        spread_ms: each due is later by up to this, evenly, so that equal dues part. Defaults to 0.
-        budget: retries as a share of first attempts. Defaults to None: any.
-        breaker: holds back retries of what is down. Defaults to None: none does.
+        rules: exceptions for some errors; the first match wins. Defaults to none.
+        rate: most retries of the topic released per unit of time. Defaults to None: no limit.
+        burst: most retries released at once after a pause. Defaults to 0: a second's worth.
+        spread_ms: each due is delayed by up to this, evenly, so that equal dues separate. Defaults to 0.
+        budget: limits retries to a share of the first attempts. Defaults to None: no limit.
+        breaker: holds back retries to a failing destination. Defaults to None: no circuit breaker.
     """
 
     name: str = "default"
@@ -74,13 +74,13 @@ class RetryPolicy:
 
     @property
     def limited(self) -> bool:
-        """Whether releases of the topic are held back by anything."""
+        """Whether a rate, a budget or a circuit breaker may hold back retries."""
         return self.rate is not None or self.budget is not None or self.breaker is not None
 
 
 @dataclass(frozen=True, slots=True)
 class PolicySet:
-    """The policies of a service: one for every topic.
+    """The policies of a service: a default and policies of single topics.
 
     Args:
         default: for topics without their own. Defaults to `RetryPolicy()`.
@@ -93,12 +93,12 @@ class PolicySet:
     def __post_init__(self) -> None:
         if problems := [problem for topic in self.topics for problem in check_name("topic", topic)]:
             raise ConfigError(problems)
-        # A private read-only copy: a frozen set must not change through the caller's dict.
+        # A read-only copy: a later change of the caller's dict must not change the set.
         object.__setattr__(self, "topics", MappingProxyType(dict(self.topics)))
 
     @property
     def least_attempts(self) -> int:
-        """The least cap by count of any policy and rule."""
+        """The lowest cap by count of all policies and rules."""
         policies = (self.default, *self.topics.values())
         caps = [policy.max_attempts for policy in policies]
         caps += [rule.max_attempts for policy in policies for rule in policy.rules]

@@ -1,10 +1,10 @@
-"""A simulation as text for a terminal: one line per attempt, a bar for the delay, what dies at the right.
+"""Plots a simulation as text: one line per attempt, with a bar for the delay and the dead messages at the right.
 
     orders@3, 1000 messages; bar: min, p50, p90, max of the delay
        1  ░░▒▒▓             1.97s  (2ms to 4s)  after 1.97s
        2  ░░░░░▒▒▒▒▓        4.06s  (3ms to 7.99s)  after 6.04s  dead: 12.1% max-age
 
-The bar runs from the least delay over the median and the 90th percentile to the greatest. Its scale is linear; pure.
+The bar shows the least delay, the median, the 90th percentile and the greatest delay. Its scale is linear. Pure.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _MIN_WIDTH = 10
 
 
 def plot(simulation: Simulation, width: int = DEFAULT_WIDTH) -> str:
-    """Text bars; `width` is that of the longest bar (at least 10)."""
+    """Plot the bars; `width` is the width of the longest bar, at least 10."""
     width = max(_MIN_WIDTH, width)
     scale_ms = max((step.delay.max_ms for step in simulation.steps if step.delay), default=0)
     lines = [f"{simulation.policy}, {simulation.samples} messages; bar: min, p50, p90, max of the delay"]
@@ -37,7 +37,7 @@ def _line(step: Step, samples: int, scale_ms: int, width: int) -> str:
 
 
 def _bar(delay: Spread, scale_ms: int, width: int) -> str:
-    """Blank up to the minimum, then a shade each up to p50, p90 and max; never shorter than one mark."""
+    """A bar: blank up to the minimum, then one shade each up to p50, p90 and max. It has at least one mark."""
     ends = [point_ms * width // max(1, scale_ms) for point_ms in (delay.min_ms, delay.p50_ms, delay.p90_ms)]
     last = max(1, delay.max_ms * width // max(1, scale_ms))
     start, middle, high = (min(end, last - 1) for end in ends)
@@ -45,7 +45,7 @@ def _bar(delay: Spread, scale_ms: int, width: int) -> str:
 
 
 def _short(delay_ms: int) -> str:
-    """Three figures are enough for a plot: 4m37.213s reads as 4m37s, 2.713s as 2.71s."""
+    """Round for the plot: 4m37.213s becomes 4m37s, 2.713s becomes 2.71s."""
     if delay_ms >= UNITS_MS["m"]:
         return format_duration(delay_ms // UNITS_MS["s"] * UNITS_MS["s"])
     return format_duration(delay_ms // 10 * 10) if delay_ms >= UNITS_MS["s"] else format_duration(delay_ms)

@@ -1,6 +1,6 @@
-"""HTTP `Retry-After` (RFC 9110, section 10.2.3): seconds, or a date, as a delay in milliseconds.
+"""Parses HTTP `Retry-After` (RFC 9110, section 10.2.3), seconds or a date, into a delay in milliseconds.
 
-Pure, and deaf to nonsense: what is not a `Retry-After` is None, a date that has passed is 0.
+Pure. An invalid value gives None; a date in the past gives 0.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from email.utils import parsedate_to_datetime
 
 from wheel_sched.duration import LONGEST_MS
 
-# RFC 9110 knows whole seconds only; some services send a fraction, and waiting a little longer is always right.
+# RFC 9110 allows only whole seconds. Some services send a fraction; it is rounded up.
 _SECONDS = re.compile(r"[0-9]{1,18}(?:\.[0-9]{1,9})?")
 _MAX_DATE_CHARS = 100
 
 
 def parse_retry_after(text: str, now_ms: int) -> int | None:
-    """Milliseconds to wait from `now_ms`, rounded up, at most ten years; None when `text` says nothing usable."""
+    """Milliseconds to wait from `now_ms`, rounded up, at most ten years; None when `text` is invalid."""
     text = text.strip()
     if _SECONDS.fullmatch(text):
         return min(math.ceil(Decimal(text) * 1_000), LONGEST_MS)

@@ -1,8 +1,8 @@
-"""Rules: which failures are treated differently. The first rule that matches wins; the others are not looked at.
+"""Rules: other settings for some failures. The first rule that matches applies; later rules are not read.
 
 A rule names error classes, HTTP statuses, or both (then both must match). A pattern without a dot is compared with
 the simple name (`TimeoutError`, `*Timeout`), one with a dot with the full name (`requests.*`, `builtins.OSError`);
-`*` and `?` are wildcards. The class itself is tried first, then its parents, as `except` would. Case matters.
+`*` and `?` are wildcards. The class itself is compared first, then its parents, as in `except`. Case matters.
 
 Cost: rules x patterns x parents string matches, all on names bounded by the header limits. Pure; any thread.
 """
@@ -19,18 +19,18 @@ from retry_topic.policy.delays import Delay, check_delay
 from retry_topic.policy.failure import Failure
 from wheel_sched.errors import ConfigError
 
-MAX_ATTEMPTS = 1_000_000  # the ceiling headers clamp to as well: a larger count is a typo
+MAX_ATTEMPTS = 1_000_000  # headers are clamped to it too; a larger count is a typing error
 
 _STATUS = re.compile(r"([1-5])xx|([1-5][0-9]{2})(?:-([1-5][0-9]{2}))?")
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """What to do about some failures.
+    """Settings for some failures.
 
     Args:
-        errors: patterns of error class names; any one will do. Defaults to none.
-        statuses: HTTP statuses as `429`, `"5xx"` or `"500-503"`; any one will do. Defaults to none.
+        errors: patterns of error class names; one match is enough. Defaults to none.
+        statuses: HTTP statuses as `429`, `"5xx"` or `"500-503"`; one match is enough. Defaults to none.
         name: shown in explanations. Defaults to "".
         dead: dead-letter at once, no retry. Defaults to False.
         delay: another kind of delay. Defaults to None (the policy's).
@@ -48,7 +48,7 @@ class Rule:
 
     def __post_init__(self) -> None:
         if problems := check_tuple("errors", self.errors) + check_tuple("statuses", self.statuses):
-            raise ConfigError(problems)  # nothing inside can be read
+            raise ConfigError(problems)  # their entries cannot be checked
         if not self.errors and not self.statuses:
             problems.append("expected at least one error pattern or status, got: none")
         for pattern in self.errors:
@@ -79,8 +79,8 @@ class Match:
     Args:
         number: position of the rule in its policy, from 1.
         rule: the rule.
-        pattern: the error pattern or status that matched.
-        subject: what it matched: a class name, or the status as text.
+        pattern: the error pattern or status of the rule that matched.
+        subject: the class name or the status of the failure, as text.
     """
 
     number: int
@@ -102,7 +102,7 @@ def first_match(rules: Sequence[Rule], failure: Failure) -> Match | None:
 
 
 def status_range(status: int | str) -> tuple[int, int] | None:
-    """Least and greatest status a spec names, or None when it names none."""
+    """The least and the greatest status of a spec such as `"5xx"`; None when the spec is invalid."""
     match = _STATUS.fullmatch(str(status)) if not isinstance(status, bool) else None
     if match is None:
         return None

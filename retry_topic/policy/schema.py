@@ -1,4 +1,4 @@
-"""The policy file's keys: one table that both reading and writing follow, so that they cannot drift apart.
+"""The keys of the policy file, in one table. Loading and dumping both use it, so they always agree.
 
 [default]                      # every key may be left out
 version = 3
@@ -6,9 +6,9 @@ max_attempts = 8               # or "unlimited"
 max_age = "7d"                 # or "unlimited"
 retry_after_max = "1d"
 delay = { kind = "exponential", base = "1s", factor = 2, cap = "1h", jitter = "full" }
-spread = "0ms"                 # each due is later by up to this
+spread = "0ms"                 # each due is delayed by up to this
 rate = "100/s"                 # of releases: per s, m or h; or "unlimited"
-burst = 0                      # so many at once after a pause; 0 = a second's worth
+burst = 0                      # released at once after a pause; 0 = a second's worth
 budget = { share = "20%", least = "1/s" }                                         # or "off"
 breaker = { failures = "50%", of = 20, within = "1m", open = "30s", by = "" }     # or "off"
 
@@ -17,7 +17,7 @@ name = "bad input"
 error = ["ValueError", "pydantic.*"]
 dead = true
 
-[topic.orders]                 # a key left out is the default's, a key given replaces it whole
+[topic.orders]                 # a missing key comes from the default; a given key replaces it
 max_attempts = 20
 """
 
@@ -56,11 +56,11 @@ DELAY_KEYS: dict[str, dict[str, tuple[str, KeyType]]] = {
     "decorrelated": {"base": ("base_ms", "duration"), "cap": ("cap_ms", "duration")},
     "list": {"delays": ("delays_ms", "durations"), "jitter": ("jitter", "text")},
 }
-"""Per kind of delay: key in the file -> field of the class and how it is written."""
+"""For each kind of delay: key in the file -> field of the class and type of the value."""
 
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 
 
 def place_of(*keys: str) -> str:
-    """A dotted TOML key, quoted where it must be: `topic."orders.eu".rule.2`."""
+    """A dotted TOML key, quoted where necessary: `topic."orders.eu".rule.2`."""
     return ".".join(key if _BARE_KEY.fullmatch(key) else f'"{key}"' for key in keys)

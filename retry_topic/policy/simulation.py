@@ -1,7 +1,7 @@
-"""What a policy would do: the same failure over and over, on a virtual clock, many times.
+"""Simulates a policy: many messages fail again and again with the same error, on a virtual clock.
 
-Handlers take no time here, so cumulative times are the waiting alone. Cost: attempts x samples decisions (a few
-microseconds each), nothing is slept. Pure; randomness is injected, the same seed gives the same numbers.
+Handlers take no time here, so elapsed time is waiting time only. Cost: attempts x samples decisions (a few microseconds
+each); nothing sleeps. Pure: the caller gives the random generator, and the same seed gives the same numbers.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from retry_topic.policy.failure import Failure
 from retry_topic.policy.model import RetryPolicy
 from wheel_sched.errors import ConfigError
 
-MAX_DECISIONS = 10_000_000  # about a minute; more is a typo
+MAX_DECISIONS = 10_000_000  # about a minute; more is a typing error
 
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """Four points of a distribution, in ms (nearest rank: each is a value that occurred)."""
+    """Four points of a distribution, in ms. Nearest rank: each point is a value that occurred."""
 
     min_ms: int
     p50_ms: int
@@ -32,14 +32,14 @@ class Spread:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What follows failure number `attempt`.
+    """What happens after failure number `attempt`.
 
     Args:
         attempt: the delivery that failed, from 1.
-        retried: samples that get a retry.
-        died: samples that end here, by reason.
-        delay: the wait before the retry; None when none got one.
-        elapsed: time from the first failure to the retry; None when none got one.
+        retried: number of messages that get a retry.
+        died: number of messages that are dead, by reason.
+        delay: the wait before the retry; None without a retry.
+        elapsed: time from the first failure to the retry; None without a retry.
     """
 
     attempt: int
@@ -51,14 +51,14 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Simulation:
-    """The steps of a simulated policy, up to the last one that any sample reached."""
+    """The steps of a simulation, up to the last attempt that a message reached."""
 
     policy: str
     samples: int
     steps: tuple[Step, ...]
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain JSON-able data."""
+        """Plain data for JSON."""
         return {
             "policy": self.policy,
             "samples": self.samples,
@@ -88,16 +88,16 @@ def simulate(
     """Let `samples` messages fail up to `attempts` times each.
 
     Args:
-        policy: what decides.
-        attempts: failures to follow at most. Defaults to 20.
-        samples: messages. Defaults to 1,000.
-        rng: Defaults to a generator of seed 0, so that a page shows the same numbers twice.
-        error_class: the error each time, for the rules. Defaults to a plain Exception.
-        error_mro: its parents. Defaults to none.
-        status: its HTTP status. Defaults to None.
+        policy: the policy that decides.
+        attempts: most failures of a message. Defaults to 20.
+        samples: number of messages. Defaults to 1,000.
+        rng: Defaults to a generator with seed 0, so that every run gives the same numbers.
+        error_class: class of every error, for the rules. Defaults to a plain Exception.
+        error_mro: parents of that class. Defaults to none.
+        status: HTTP status of every error. Defaults to None.
 
     Raises:
-        ConfigError: no attempts or samples, or more decisions than anybody waits for.
+        ConfigError: attempts or samples are below 1, or there are more than `MAX_DECISIONS` decisions.
     """
     if attempts < 1 or samples < 1 or attempts * samples > MAX_DECISIONS:
         raise ConfigError(

@@ -20,8 +20,8 @@ from wheel_sched.dispatcher import Answer, Batch, Failed, Publisher
 from wheel_sched.errors import Rejected, StoreError
 from wheel_sched.escaping import logger_of
 from wheel_sched.store import Claimed, DelayStore, Next, decode_push
-from wheel_sched.store.flow_control import FlowControl
-from wheel_sched.store.operations.flow import Admitted, Limits
+from wheel_sched.store.rate_limits.face import RateLimits
+from wheel_sched.store.rate_limits.values import Admitted, Limits
 
 logger = logger_of("retry_topic.flow")
 
@@ -62,7 +62,7 @@ def is_limited(policies: PolicySet) -> bool:
     return policies.default.limited or any(policy.limited for policy in policies.topics.values())
 
 
-def count_spread(control: FlowControl, group: str, policies: PolicySet, stored: Iterable[tuple[str, object]]) -> None:
+def count_spread(control: RateLimits, group: str, policies: PolicySet, stored: Iterable[tuple[str, object]]) -> None:
     """Count for `stats` how many of (topic, decision) became due by a spread; a call that fails is logged.
 
     Costs one call for each topic whose policy spreads, and nothing where none does.
@@ -90,7 +90,7 @@ class FlowPublisher:
     def __init__(self, publisher: Publisher, store: DelayStore, policies: PolicySet) -> None:
         self.traits = publisher.traits  # limits are asked of the store, which the dispatcher's owner calls anyway
         self._publisher = publisher
-        self._control = FlowControl(store)
+        self._control = RateLimits(store)
         self._policies = policies
         self._limits: dict[RetryPolicy, Limits] = {}
 

@@ -27,8 +27,8 @@ from retry_topic.brokers.protocol import ClaimSender, Fenced
 from wheel_sched.errors import BrokerError, BrokerUnavailable, StaleEpoch, WheelSchedError
 from wheel_sched.escaping import logger_of
 from wheel_sched.store import DelayStore
-from wheel_sched.store.items import Ownership, Resolved
-from wheel_sched.store.operations import Call, Own, Resolve
+from wheel_sched.store.core.call import Call
+from wheel_sched.store.shard_ownership.operations import Own, Ownership, Resolve, Resolved
 
 logger = logger_of("retry_topic.release")
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 
-from retry_topic.brokers.protocol import ClaimSender, Fenced, InDoubt, PublishFailure
+from retry_topic.brokers.protocol import BrokerInDoubt, ClaimSender, Fenced, PublishFailure
 from retry_topic.message import Message
 from retry_topic.message.stream_encoding import from_fields
 from retry_topic.release.shard_ownership import ShardOwnership
@@ -105,7 +105,7 @@ class TransactionalPublisher:
                 logger.warning("ownership.fenced: %s", error)
                 self._ownership.lost(claim.shard, claim.number)
                 return False
-            except InDoubt as error:
+            except BrokerInDoubt as error:
                 logger.warning("ownership.in_doubt: claim %d: %s", claim.number, error)
                 went_out = self._ask(claim)
                 if went_out is None:

@@ -1,10 +1,10 @@
-"""The data pipeline on Spark: the delay store as a data source, and jobs over dead letters, history and the store.
+"""Spark: the delay store as a data source, and jobs over dead letters, the attempt history and the store.
 
     spark = spark_session()                    # or: register(your_spark)
     dead = spark.read.format("wheelsched").options(store=url, states="dead").load()
 
-Spark is what to take when one machine is not enough, or when what goes in must be joined and aggregated first; on one
-machine a plain loop is as fast. Needs `wheel-sched[spark]` and Java 17 or newer.
+Use Spark when one machine is not enough, or when the input must be joined or aggregated first. On one machine a plain
+loop is as fast. Spark needs `wheel-sched[spark]` and Java 17 or newer.
 """
 
 from retry_topic.spark.session import JavaMissing, register, spark_session

@@ -1,15 +1,15 @@
-"""`wheel-sched spark JOB`: the jobs from the command line, or under spark-submit.
+"""`wheel-sched spark JOB`: the jobs on the command line, or under spark-submit.
 
-A session is started for the one job and ends with it; `--master` says where. Spark's own log goes to stderr from
-warnings up.
+Each command starts a Spark session for its job and stops it afterwards; `--master` says where. A running session is
+used and left running. Spark's own log goes to stderr, errors only.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING
 
 import click
 
@@ -24,12 +24,13 @@ from wheel_sched.cli.options import Session, confirm, dry_run_option, json_optio
 from wheel_sched.cli.output import amount, emit, instant, note, say, span, table
 from wheel_sched.cli.replacing import force_option, may_replace
 from wheel_sched.errors import ConfigError
-from wheel_sched.store.whole_file import whole_file
+from wheel_sched.store.maintenance.whole_file import whole_file
 
-F = TypeVar("F", bound=Callable[..., Any])
+if TYPE_CHECKING:
+    from retry_topic.spark.jobs.backtest import Verdict
 
 
-@click.group(name="spark", help="Jobs on Spark: dead letters, history and the store in bulk.")
+@click.group(name="spark", help="Jobs on Spark: dead letters, the attempt history and the store in bulk.")
 def spark() -> None:
     if find_spec("pyspark") is None:
         raise ConfigError('the jobs need Spark: pip install "wheel-sched[spark]"; nothing was started')
@@ -44,7 +45,13 @@ spark.add_command(intake)
 @click.option("--policies", metavar="FILE", help="Today's policies (default: those of the settings).")
 @click.option("--out", metavar="FILE", help="Write the proposal as a policy file.")
 @force_option
-@click.option("--groups", type=click.IntRange(1, 1_000), default=50, show_default=True, help="Topic and error pairs.")
+@click.option(
+    "--groups",
+    type=click.IntRange(1, 1_000),
+    default=50,
+    show_default=True,
+    help="Most pairs of topic and error class.",
+)
 @click.option("--seed", type=int, default=0, show_default=True, help="The same seed gives the same proposal.")
 @master_option
 @dry_run_option
@@ -62,9 +69,10 @@ def backtest(
     dry_run: bool,
     as_json: bool,
 ) -> int:
-    """Score today's retry policies and better ones on HISTORY (Parquet or JSON Lines of attempts, or kafka:TOPIC).
+    """Score today's retry policies and propose better ones, from HISTORY (Parquet or JSON Lines of attempts, or
+    kafka:TOPIC).
 
-    Without HISTORY the one in the store's log is taken.
+    Without HISTORY the command reads the history in the store.
 
     \b
     Examples:
@@ -72,7 +80,7 @@ def backtest(
       wheel-sched --kafka broker:9092 spark backtest kafka:attempts
       wheel-sched spark backtest attempts.jsonl --policies retry.toml --out proposed.toml
     """
-    there = out is not None and not dry_run and may_replace(out, force)
+    replace = out is not None and not dry_run and may_replace(out, force)
     from retry_topic.policy.dumping import dump_policies
     from retry_topic.spark.jobs import backtest as run
 
@@ -80,7 +88,7 @@ def backtest(
     with attempts(session, master, history) as rows_of:
         found = run(rows_of, today, groups=groups, seed=seed)
     if out is not None and not dry_run:
-        with whole_file(Path(out), replace=there) as part:
+        with whole_file(Path(out), replace=replace) as part:
             part.write_text(dump_policies(found.policies), "utf-8")
     if as_json:
         emit(found.as_dict() | {"out": out if not dry_run else None})
@@ -89,8 +97,16 @@ def backtest(
         f"{found.attempts:,} attempts, {found.messages:,} messages that failed at least once; {found.left_out:,} rows "
         f"and {found.inconsistent:,} messages left out, {found.small_groups:,} groups too small"
     )
+    _print_verdicts(found.verdicts)
+    if out:
+        note(f"nothing was written to {out}" if dry_run else f"the proposal is in {out}; read it before you use it")
+    return 0
+
+
+def _print_verdicts(verdicts: Sequence[Verdict]) -> None:
+    """A line for each topic and error class: today's policy beside the proposal."""
     rows = []
-    for verdict in found.verdicts:
+    for verdict in verdicts:
         policy = verdict.policy
         rows.append(
             (
@@ -108,24 +124,32 @@ def backtest(
         )
     head = ("topic", "error", "messages", "today: success / tries", "proposed", "95 %", "load", "p50 / p90", "policy")
     table(head, rows, right=(2, 3, 4))
-    if out:
-        note(f"nothing was written to {out}" if dry_run else f"the proposal is in {out}; read it before you use it")
-    return 0
 
 
 @spark.command()
 @click.argument("source")
-@click.option("--job-id", required=True, metavar="NAME", help="Of this set of rows; run again, it stores what is left.")
 @click.option(
-    "--column", "columns", multiple=True, metavar="NAME=SQL", help="id, due_ms, topic, value, key, ... of a row."
+    "--job-id", required=True, metavar="NAME", help="Name of this set of rows; a second run stores only the rest."
 )
-@click.option("--spread", "spread_ms", type=DURATION, default=0, metavar="DURATION", help="Spread the dues over this.")
 @click.option(
-    "--rate", type=click.FloatRange(0, 1e6, min_open=True), metavar="N", help="Or: so many a second from now."
+    "--column", "columns", multiple=True, metavar="NAME=SQL", help="SQL for id, due_ms, topic, value, key, ..."
 )
-@click.option("--memory-limit", type=click.IntRange(min=1), metavar="BYTES", help="The server may have so many in use.")
-@click.option("--rejects", metavar="FOLDER", help="For the rows that cannot be stored; without it one stops the job.")
-@click.option("--past", is_flag=True, help="Take rows whose due has passed: they go out at once.")
+@click.option(
+    "--spread",
+    "spread_ms",
+    type=DURATION,
+    default=0,
+    metavar="DURATION",
+    help="Delay each due by up to this, by a hash of its id.",
+)
+@click.option(
+    "--rate", type=click.FloatRange(0, 1e6, min_open=True), metavar="N", help="Or: about N a second from now on."
+)
+@click.option("--memory-limit", type=click.IntRange(min=1), metavar="BYTES", help="Most memory the server may use.")
+@click.option(
+    "--rejects", metavar="FOLDER", help="Folder for rows that cannot be stored; without it one such row stops the job."
+)
+@click.option("--past", is_flag=True, help="Store rows whose due has passed; they are due at once.")
 @master_option
 @dry_run_option
 @json_option
@@ -144,7 +168,7 @@ def backfill(
     dry_run: bool,
     as_json: bool,
 ) -> int:
-    """Schedule the rows of SOURCE (Parquet or JSON Lines), each once however often this is run.
+    """Schedule the rows of SOURCE (Parquet or JSON Lines). Each row is stored once, however often the job runs.
 
     \b
     Example:
@@ -157,10 +181,10 @@ def backfill(
     parts = [column.partition("=") for column in columns]
     if wrong := [column for column, (_, sign, text) in zip(columns, parts, strict=True) if not sign or not text]:
         raise click.UsageError(f"Expected --column NAME=SQL, got: {wrong[0]}")
-    with with_store(session, master) as bench:
+    with with_store(session, master) as job:
         done = run(
-            load_table(bench.spark, source),
-            bench.place,
+            load_table(job.spark, source),
+            job.place,
             job_id=job_id,
             columns={name.strip(): text for name, _, text in parts},
             spread_ms=spread_ms,
@@ -183,11 +207,11 @@ def backfill(
 
 @spark.command()
 @click.argument("history", required=False)
-@click.option("--target", "target_ms", type=DURATION, default="1s", show_default=True, help="Later than this is late.")
+@click.option("--target", "target_ms", type=DURATION, default="1s", show_default=True, help="A later delivery is late.")
 @click.option(
     "--objective", type=click.FloatRange(0, 1, min_open=True, max_open=True), default=0.999, show_default=True
 )
-@click.option("--html", metavar="FILE", help="Write the report as a page with plots.")
+@click.option("--html", metavar="FILE", help="Write the report as an HTML page with plots.")
 @force_option
 @master_option
 @dry_run_option
@@ -204,23 +228,23 @@ def slo(
     dry_run: bool,
     as_json: bool,
 ) -> int:
-    """How late deliveries were, from HISTORY (Parquet or JSON Lines of attempts, or kafka:TOPIC). Exit code 1:
-    objective missed.
+    """Report how late deliveries were, from HISTORY (Parquet or JSON Lines of attempts, or kafka:TOPIC). Exit code 1
+    when the objective is missed.
 
-    Without HISTORY the one in the store's log is taken.
+    Without HISTORY the command reads the history in the store.
 
     \b
     Example:
       wheel-sched spark slo attempts.parquet --target 500ms --objective 0.99 --html lateness.html
     """
-    there = html is not None and not dry_run and may_replace(html, force)
+    replace = html is not None and not dry_run and may_replace(html, force)
     from retry_topic.spark.jobs import slo as run
     from retry_topic.spark.jobs.page import page
 
     with attempts(session, master, history) as rows_of:
         found = run(rows_of, target_ms=target_ms, objective=objective)
     if html is not None and not dry_run:
-        with whole_file(Path(html), replace=there) as part:
+        with whole_file(Path(html), replace=replace) as part:
             part.write_text(page(found), "utf-8")
     if as_json:
         emit(found.as_dict())
@@ -239,9 +263,11 @@ def slo(
 
 
 @spark.command()
-@click.option("--from", "arrivals", metavar="PATH", help="Arrivals (id, created_ms, due_ms) instead of what waits now.")
+@click.option("--from", "arrivals", metavar="PATH", help="Read arrivals (id, created_ms, due_ms) instead of the store.")
 @click.option("--precision", "precision_ms", type=DURATION, default="1ms", show_default=True, help="The coarsest tick.")
-@click.option("--sample", type=click.IntRange(1, 1_000_000), default=50_000, show_default=True, help="Messages to run.")
+@click.option(
+    "--sample", type=click.IntRange(1, 1_000_000), default=50_000, show_default=True, help="Messages in the sample."
+)
 @master_option
 @dry_run_option
 @json_option
@@ -255,7 +281,7 @@ def capacity(
     dry_run: bool,
     as_json: bool,
 ) -> int:
-    """Tick, wheel size, shards and memory for a load, by running the wheel on a sample of it. Changes nothing.
+    """Propose tick, wheel size, shards and memory for a load: run the wheel on a sample of it. Changes nothing.
 
     \b
     Examples:
@@ -270,18 +296,18 @@ def capacity(
         with running(master) as alone:
             found = run(load_table(alone, arrivals), precision_ms=precision_ms, sample=sample)
     else:
-        with with_store(session, master) as bench:
-            rows = waiting(bench.spark, bench.place)
-            found = run(rows, shards=bench.place.shards, precision_ms=precision_ms, sample=sample)
+        with with_store(session, master) as job:
+            rows = waiting(job.spark, job.place)
+            found = run(rows, shards=job.place.shards, precision_ms=precision_ms, sample=sample)
     if not found.messages:
-        raise CommandFailed("there are no messages to size for; nothing was changed")
+        raise CommandFailed("there are no messages to measure; nothing was changed")
     if as_json:
         emit(found.as_dict())
         return 0
     peak = f" at {instant(found.peak_at_ms)}" if found.peak_at_ms is not None else ""
     say(f"{amount(found.messages, 'message')}, {found.peak_due_per_s:,} due in the busiest second{peak}")
     say(f"delay p50 {span(found.delay_ms['p50'])}, p99 {span(found.delay_ms['p99'])}")
-    say(f"the fullest shard holds {found.shard_skew:g} times its share")
+    say(f"the fullest shard holds {found.shard_skew:g} times the average")
     table(
         ("tick", "size", "levels", "most at once", "fullest bucket", "cascades", "wake-ups"),
         [
@@ -307,8 +333,15 @@ def capacity(
 
 
 @spark.command()
-@click.option("--grace", "grace_ms", type=DURATION, default="1m", show_default=True, help="How long over is over.")
-@click.option("--repair", is_flag=True, help="Mend what can be mended, let items whose lease is over wait again.")
+@click.option(
+    "--grace",
+    "grace_ms",
+    type=DURATION,
+    default="1m",
+    show_default=True,
+    help="Report a due or a lease that is over for longer.",
+)
+@click.option("--repair", is_flag=True, help="Repair what can be repaired; let items with an expired lease wait again.")
 @master_option
 @dry_run_option
 @yes_option
@@ -317,7 +350,7 @@ def capacity(
 def audit(
     session: Session, grace_ms: int, repair: bool, master: str | None, dry_run: bool, yes: bool, as_json: bool
 ) -> int:
-    """Look at every item of the store for what should never be. Exit code 1 when something is left.
+    """Check every item of the store for damage. Exit code 1 when a finding is left.
 
     \b
     Examples:
@@ -327,19 +360,19 @@ def audit(
     from retry_topic.spark.jobs import audit as run
 
     if repair and not dry_run:
-        confirm("Mend what is damaged?", yes)
-    with with_store(session, master) as bench:
-        found = run(bench.spark, bench.place, grace_ms=grace_ms, repair=repair and not dry_run)
+        confirm("Repair the damaged items?", yes)
+    with with_store(session, master) as job:
+        found = run(job.spark, job.place, grace_ms=grace_ms, repair=repair and not dry_run)
     if as_json:
         emit(found.as_dict())
     else:
-        say(f"{amount(found.items, 'item')} looked at")
+        say(f"{amount(found.items, 'item')} checked")
         for flaw, count in sorted(found.found.items()):
             say(f"{count:,} {flaw}: {', '.join(f.id for f in found.findings if f.flaw == flaw)[:200]}")
         for line in found.drifted:
             say(line)
         if found.repair:
-            say(f"{found.mended:,} mended, {found.recovered:,} leases recovered, {found.left:,} left")
+            say(f"{found.repaired:,} repaired, {found.recovered:,} leases recovered, {found.left:,} left")
         elif found.healthy:
             say("nothing is wrong")
     return 0 if (found.repair and not found.left) or found.healthy else 1

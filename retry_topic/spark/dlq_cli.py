@@ -1,8 +1,10 @@
-"""`wheel-sched spark dlq`: dead letters of a store, of a Kafka topic or of an archive, in bulk."""
+"""`wheel-sched spark dlq`: many dead letters at once, from a store, a Kafka topic or an archive."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import contextlib
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -17,25 +19,30 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.option("--where", metavar="SQL", help="Which letters, e.g. \"topic = 'orders' and attempt > 3\".")
-@click.option("--group", metavar="FINGERPRINT", help="The letters of one group; its start is enough.")
-@click.option("--replay", "replaying", is_flag=True, help="Let them be tried again; without it they are only sorted.")
-@click.option("--all", "everything", is_flag=True, help="With --replay: all of them.")
-@click.option("--repair", metavar="SQL", help="The new payload, e.g. \"replace(text, 'EURO', 'EUR')\".")
-@click.option("--rate", type=click.FloatRange(0, 1e6, min_open=True), metavar="N", help="So many a second.")
+@click.option("--where", metavar="SQL", help="Select letters, e.g. \"topic = 'orders' and attempt > 3\".")
+@click.option("--group", metavar="FINGERPRINT", help="Select one group; the start of its fingerprint is enough.")
+@click.option("--replay", "replaying", is_flag=True, help="Try the letters again; without it they are only grouped.")
+@click.option("--all", "everything", is_flag=True, help="With --replay: all letters.")
+@click.option("--repair", metavar="SQL", help="New payload, e.g. \"replace(text, 'EURO', 'EUR')\".")
+@click.option("--rate", type=click.FloatRange(0, 1e6, min_open=True), metavar="N", help="Replay about N a second.")
 @click.option(
-    "--max-replays", type=click.IntRange(min=1), default=3, show_default=True, help="Loop guard, per message."
+    "--max-replays", type=click.IntRange(min=1), default=3, show_default=True, help="Most replays of one message."
 )
 @click.option(
-    "--from", "archive", metavar="PATH", help="Instead of the store: kafka:TOPIC, or an archive (Parquet, JSON Lines)."
+    "--from",
+    "archive",
+    metavar="PATH",
+    help="Read kafka:TOPIC or an archive (Parquet, JSON Lines) instead of the store.",
 )
-@click.option("--to", metavar="TOPIC", help="Of kafka:TOPIC: origin (default), group, or a topic to send letters to.")
+@click.option(
+    "--to", metavar="TOPIC", help="With kafka:TOPIC: send letters to origin (default), group, or a named topic."
+)
 @click.option(
     "--origin",
     "origins",
     multiple=True,
     metavar="TOPIC",
-    help="Of kafka:TOPIC: a topic that letters may go to, beside those that the group reads.",
+    help="With kafka:TOPIC: allow this topic too; letters may go to the topics that the group reads.",
 )
 @master_option
 @dry_run_option
@@ -59,7 +66,7 @@ def dlq(
     yes: bool,
     as_json: bool,
 ) -> int:
-    """Dead letters in bulk: sort them by error, select by SQL, repair, replay.
+    """Group many dead letters by error, select them by SQL, repair and replay them.
 
     \b
     Examples:
@@ -68,36 +75,30 @@ def dlq(
       wheel-sched spark dlq --where "status = 503" --replay --rate 200 --yes
       wheel-sched --kafka broker:9092 spark dlq --from kafka:orders.dead --all --replay --dry-run
     """
-    from retry_topic.spark.jobs import dead_letters, replay_topic, topic_letters, triage
-    from retry_topic.spark.jobs import replay as replay_letters
+    from retry_topic.spark.jobs import replay, replay_topic, triage
     from retry_topic.spark.jobs.dlq import select
-    from retry_topic.spark.jobs.history import load_table
 
     topic = archive.removeprefix(TOPIC) if archive and archive.startswith(TOPIC) else None
-    if replaying and archive and topic is None:
-        raise click.UsageError("An archive is sorted only; what lies in the store or in a topic is replayed.")
-    if replaying and not (where or group or everything):
-        raise click.UsageError("Which dead letters? Give --where, --group or --all.")
-    if not replaying and (repair or rate):
+    if replaying:
+        _check_replay(archive, topic, bool(where or group or everything), bool(rate))
+    elif repair or rate:
         raise click.UsageError("--repair and --rate go with --replay.")
     if to and not (replaying and topic):
-        raise click.UsageError(
-            "--to goes with --replay and --from kafka:TOPIC; letters of a store go where they were to."
-        )
-    if rate and topic:
-        raise click.UsageError("--rate goes through the store: replay the letters that the store has (without --from).")
-    if topic is not None:
-        cluster = cluster_of(session)
-        with running(master) as alone:
-            chosen = select(topic_letters(alone, cluster, topic), where, group)
-            if not replaying:
-                _tell_groups(triage(chosen), as_json)
-                return 0
-            if not dry_run:
-                confirm(f"Send {amount(chosen.count(), 'dead letter')} of {topic} off, less those sent before?", yes)
+        raise click.UsageError("--to goes with --replay and --from kafka:TOPIC; the store knows where its letters go.")
+    with _letters(session, master, archive, topic) as (letters, place):
+        chosen = select(letters, where, group)
+        if not replaying:
+            _print_groups(triage(chosen), as_json)
+            return 0
+        if not dry_run:
+            what = amount(chosen.count(), "dead letter")
+            confirm(f"Send {what} of {topic}, except those sent before?" if topic else f"Replay {what}?", yes)
+        if topic is None:
+            done = replay(chosen, place, repair=repair, rate=rate, max_replays=max_replays, dry_run=dry_run)
+        else:
             done = replay_topic(
                 chosen,
-                cluster,
+                cluster_of(session),
                 topic,
                 to=to or "origin",
                 origins=origins,
@@ -105,23 +106,38 @@ def dlq(
                 max_replays=max_replays,
                 dry_run=dry_run,
             )
-        return _tell_replay(done, as_json)
-    if archive:
-        with running(master) as alone:
-            _tell_groups(triage(select(load_table(alone, archive), where, group)), as_json)
-        return 0
-    with with_store(session, master) as bench:
-        chosen = select(dead_letters(bench.spark, bench.place), where, group)
-        if not replaying:
-            _tell_groups(triage(chosen), as_json)
-            return 0
-        if not dry_run:
-            confirm(f"Replay {amount(chosen.count(), 'dead letter')}?", yes)
-        done = replay_letters(chosen, bench.place, repair=repair, rate=rate, max_replays=max_replays, dry_run=dry_run)
-    return _tell_replay(done, as_json)
+    return _print_replay(done, as_json)
 
 
-def _tell_replay(done: Replay, as_json: bool) -> int:
+def _check_replay(archive: str | None, topic: str | None, selected: bool, limited: bool) -> None:
+    """Raise `click.UsageError` for options that do not go with --replay."""
+    if archive and topic is None:
+        raise click.UsageError("An archive cannot be replayed; only letters of the store or of a topic can.")
+    if not selected:
+        raise click.UsageError("Which dead letters? Give --where, --group or --all.")
+    if limited and topic:
+        raise click.UsageError("--rate needs the store: replay the letters of the store (without --from).")
+
+
+@contextlib.contextmanager
+def _letters(session: Session, master: str | None, archive: str | None, topic: str | None) -> Iterator[Any]:
+    """The letters of the topic, of the archive or else of the store; and the store, None for the other two."""
+    from retry_topic.spark.jobs import dead_letters, topic_letters
+    from retry_topic.spark.jobs.history import load_table
+
+    if archive is None:
+        with with_store(session, master) as job:
+            yield dead_letters(job.spark, job.place), job.place
+        return
+    cluster = None if topic is None else cluster_of(session)
+    with running(master) as spark:
+        if topic is None or cluster is None:
+            yield load_table(spark, archive), None
+        else:
+            yield topic_letters(spark, cluster, topic), None
+
+
+def _print_replay(done: Replay, as_json: bool) -> int:
     if as_json:
         emit(done.as_dict())
     else:
@@ -129,8 +145,8 @@ def _tell_replay(done: Replay, as_json: bool) -> int:
         say(f"{what} {amount(done.replayed, 'dead letter')} of {done.selected:,}")
         for count, why in (
             (done.guarded, "held back by the loop guard"),
-            (done.unreadable, "cannot be read"),
-            (done.gone, "gone meanwhile"),
+            (done.unreadable, "unreadable"),
+            (done.gone, "replayed or deleted by others meanwhile"),
             (done.before, "sent by an earlier run"),
         ):
             if count:
@@ -140,7 +156,7 @@ def _tell_replay(done: Replay, as_json: bool) -> int:
     return 0 if done.replayed == done.selected else 1
 
 
-def _tell_groups(groups: DataFrame, as_json: bool) -> None:
+def _print_groups(groups: DataFrame, as_json: bool) -> None:
     rows = [row.asDict() for row in groups.limit(1_000).collect()]
     if as_json:
         emit({"groups": rows, "letters": sum(row["letters"] for row in rows)})

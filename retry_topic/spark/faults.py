@@ -1,4 +1,4 @@
-"""What Spark says of a failure, in plain words: an error raised in a task, or by a file, is buried in its report."""
+"""Turns Spark's errors into ours. Spark hides the error that a task raised inside a long report."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from wheel_sched.errors import WheelSchedError
 P = ParamSpec("P")
 T = TypeVar("T")
 
-_OURS = re.compile(r"wheel_sched\.errors\.(\w+): (.+(?:\n- .+)*)")  # some tell several problems, a line each
+_OURS = re.compile(r"wheel_sched\.errors\.(\w+): (.+(?:\n- .+)*)")  # an error may list several problems, one a line
 
 
 class JobFailed(WheelSchedError):
-    """Spark gave a job up. What tasks had done before stays done; run again, a job does what is left."""
+    """Spark gave up a job. What its tasks finished stays; a second run does the rest."""
 
 
 def plain_errors(job: Callable[P, T]) -> Callable[P, T]:
-    """A job whose failures are ours: the error that a task raised, by its own class, or `JobFailed`."""
+    """Decorate a job: it raises the error that a task raised, by its own class, or `JobFailed`."""
 
     @functools.wraps(job)
     def run(*args: P.args, **kwargs: P.kwargs) -> T:
@@ -37,17 +37,17 @@ def plain_errors(job: Callable[P, T]) -> Callable[P, T]:
 
 
 def plain(error: Exception) -> WheelSchedError:
-    """The error that a report of Spark's is about."""
+    """The error of ours that a Spark error holds; else `JobFailed`."""
     text = str(error)
     for name, words in reversed(_OURS.findall(text)):
         kind = getattr(errors, name, None)
         if isinstance(kind, type) and issubclass(kind, WheelSchedError):
             return kind(words)
-    return JobFailed(f"Spark gave up: {first_line(error)}; what was done before stays, and a second run does the rest")
+    return JobFailed(f"Spark gave up: {first_line(error)}; what was done stays; a second run does the rest")
 
 
 def first_line(error: Exception) -> str:
-    """The line of a report that says most."""
+    """The most useful line of a Spark error."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    told = [line for line in lines if re.match(r"(Caused by: )?[\w.$]*(Exception|Error): ?\S|\[[A-Z_.]+\]", line)]
-    return (told or lines or [type(error).__name__])[-1 if told and "Caused by" in told[-1] else 0][:500]
+    named = [line for line in lines if re.match(r"(Caused by: )?[\w.$]*(Exception|Error): ?\S|\[[A-Z_.]+\]", line)]
+    return (named or lines or [type(error).__name__])[-1 if named and "Caused by" in named[-1] else 0][:500]

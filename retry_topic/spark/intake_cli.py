@@ -16,7 +16,7 @@ from wheel_sched.cli.options import Session, dry_run_option, json_option, pass_s
 from wheel_sched.cli.output import amount, emit, note, say, table
 
 if TYPE_CHECKING:
-    from retry_topic.spark.jobs.intake import TakenIn
+    from retry_topic.spark.jobs.intake import IntakeReport
 
 
 @click.command()
@@ -28,14 +28,24 @@ if TYPE_CHECKING:
     "origins",
     multiple=True,
     metavar="TOPIC",
-    help="With --redelivery origin: due messages go to these topics alone (default: those the group reads).",
+    help="With --redelivery origin: the only topics that get due messages (default: those the group reads).",
 )
 @click.option("--headers", type=click.Choice(["own", "spring"]), default="own", show_default=True)
-@click.option("--history", type=click.IntRange(min=0), default=0, metavar="N", help="Keep about N attempts.")
-@click.option("--every", "every_ms", type=DURATION, metavar="DURATION", help="Go on, a batch so often, until Ctrl-C.")
-@click.option("--most", type=click.IntRange(min=1), metavar="N", help="Offsets in one batch, about.")
+@click.option(
+    "--history", type=click.IntRange(min=0), default=0, metavar="N", help="Keep about N attempts in the history."
+)
+@click.option(
+    "--every",
+    "every_ms",
+    type=DURATION,
+    metavar="DURATION",
+    help="Start a batch this often until Ctrl-C (default: one run).",
+)
+@click.option("--most", type=click.IntRange(min=1), metavar="N", help="Read about N offsets in one batch.")
 @click.option("--connector", type=click.Choice(["auto", "jvm", "python"]), default="auto", show_default=True)
-@click.option("--checkpoint", metavar="PATH", help="Of the query; without it the store says where to begin.")
+@click.option(
+    "--checkpoint", metavar="PATH", help="Folder of the query; without it the run begins at the position in the store."
+)
 @topics_options
 @master_option
 @dry_run_option
@@ -58,10 +68,10 @@ def intake(
     dry_run: bool,
     as_json: bool,
 ) -> None:
-    """Take what waits in the retry topic of GROUP into the store, each record once.
+    """Store the failed messages of GROUP's retry topic, each record once.
 
-    Services of the group may run beside it; they release what is due. Give the policies, the redelivery and the
-    topics they have.
+    Services of the group may run at the same time; they publish the due messages. Give the policies, the redelivery
+    and the topics that they have.
 
     \b
     Examples:
@@ -72,10 +82,10 @@ def intake(
 
     cluster = cluster_of(session)
     policy_set = policies_of(settings_of(session), policies)
-    with with_store(session, master) as bench:
+    with with_store(session, master) as job:
         done = run(
-            bench.spark,
-            bench.place,
+            job.spark,
+            job.place,
             cluster,
             group,
             policy_set,
@@ -88,33 +98,33 @@ def intake(
             most=most,
             checkpoint=checkpoint,
             every_s=None if every_ms is None else every_ms / 1000,
-            seen=lambda report: note(f"{report.records:,} records taken in, {report.lag:,} to go"),
+            seen=lambda report: note(f"{report.records:,} records read, {report.lag:,} to go"),
             dry_run=dry_run,
         )
-    _tell(done, as_json)
+    _print(done, as_json)
 
 
-def _tell(done: TakenIn, as_json: bool) -> None:
+def _print(done: IntakeReport, as_json: bool) -> None:
     if as_json:
         emit(done.as_dict())
         return
     if done.dry_run:
-        say(f"up to {amount(done.lag, 'record')} would be taken in")
+        say(f"up to {amount(done.lag, 'record')} would be read")
     else:
         say(
-            f"{amount(done.records, 'record')} taken in: {done.waiting:,} wait, {done.dead:,} dead, "
-            f"{done.repeated:,} known before"
+            f"{amount(done.records, 'record')} read: {done.waiting:,} wait, {done.dead:,} are dead, "
+            f"{done.repeated:,} were known before"
         )
     table(
         ("partition", "position", "end", "lag"),
         [
             (
-                str(mark.partition),
-                "-" if mark.position is None else f"{mark.position:,}",
-                f"{mark.end:,}",
-                f"{mark.lag:,}",
+                str(part.partition),
+                "-" if part.position is None else f"{part.position:,}",
+                f"{part.end:,}",
+                f"{part.lag:,}",
             )
-            for mark in done.marks
+            for part in done.partitions
         ],
         right=(0, 1, 2, 3),
     )

@@ -1,4 +1,4 @@
-"""What the commands on Spark open: a session, a store, a history."""
+"""What the Spark commands open: a session, a store, an attempt history."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ from wheel_sched.errors import ConfigError
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from retry_topic.spark.source.options import Place
+    from retry_topic.spark.source.options import StorePlace
 
 master_option = click.option(
-    "--master", metavar="URL", help="Spark's: local[2], spark://host:7077 (default: local[*])."
+    "--master", metavar="URL", help="Spark master: local[2], spark://host:7077 (default: local[*])."
 )
 
 
-TOPIC = "kafka:"  # in front of a topic where a file could be named
+TOPIC = "kafka:"  # prefix of a topic name in an argument that takes a file name too
 
 
 def cluster_of(session: Session) -> dict[str, str]:
     """The settings of the Kafka cluster that the command line names.
 
     Raises:
-        ConfigError: it names none, or its file cannot be read.
+        ConfigError: it names no cluster, or the settings file cannot be read.
     """
     from retry_topic.cli.opening import kafka_settings
 
@@ -45,7 +45,7 @@ def cluster_of(session: Session) -> dict[str, str]:
 
 @contextlib.contextmanager
 def running(master: str | None) -> Iterator[SparkSession]:
-    """A session that ends with the block, unless it was there before."""
+    """A Spark session. It ends with the block, unless it was running before."""
     from pyspark.errors import PySparkException
 
     from retry_topic.spark.session import running_session, spark_session
@@ -56,7 +56,7 @@ def running(master: str | None) -> Iterator[SparkSession]:
         return
     note("starting Spark")
     session = spark_session(master, progress=sys.stderr.isatty())
-    with contextlib.suppress(PySparkException):  # Spark Connect has none
+    with contextlib.suppress(PySparkException):  # Spark Connect has no SparkContext
         session.sparkContext.setLogLevel("ERROR")
     try:
         yield session
@@ -65,27 +65,27 @@ def running(master: str | None) -> Iterator[SparkSession]:
 
 
 @dataclass(frozen=True, slots=True)
-class Bench:
-    """A session and the store of the settings."""
+class JobContext:
+    """The Spark session and the store that a command works on."""
 
     spark: SparkSession
-    place: Place
+    place: StorePlace
 
 
 @contextlib.contextmanager
-def with_store(settings: Session, master: str | None) -> Iterator[Bench]:
-    """A session and the store; an embedded server runs as long as the block."""
+def with_store(settings: Session, master: str | None) -> Iterator[JobContext]:
+    """The session and the store of the settings. An embedded server runs as long as the block."""
     with server_url(settings.settings) as url:
         from retry_topic.spark.jobs.store import place_of
 
         place = place_of(url, settings.settings.namespace, settings.settings.durability)
         with running(master) as session:
-            yield Bench(session, place)
+            yield JobContext(session, place)
 
 
 @contextlib.contextmanager
 def attempts(settings: Session, master: str | None, file: str | None) -> Iterator[DataFrame]:
-    """The history in a file or, behind `kafka:`, a topic; in the store's log when none is named."""
+    """The attempt history from a file, from a topic (`kafka:TOPIC`), or from the store's log when `file` is None."""
     from retry_topic.spark.jobs.history import load_history, store_history, topic_history
 
     if file is not None and file.startswith(TOPIC):
@@ -97,5 +97,5 @@ def attempts(settings: Session, master: str | None, file: str | None) -> Iterato
         with running(master) as alone:
             yield load_history(alone, file)
         return
-    with with_store(settings, master) as bench:
-        yield store_history(bench.spark, bench.place)
+    with with_store(settings, master) as job:
+        yield store_history(job.spark, job.place)

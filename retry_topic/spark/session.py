@@ -1,8 +1,8 @@
-"""A Spark session with what the data source needs, and the source registered in it.
+"""A Spark session with our data sources registered and the settings they need.
 
-Workers run the interpreter of this process (`PYSPARK_PYTHON`): with the `python3` of the PATH they would not find the
-packages of a virtual environment. A local session binds to loopback and has no web page. Sources are handed to the
-workers by reference, so on a cluster every node needs `wheel-sched[spark]` for the same Python.
+Workers run the Python interpreter of this process (`PYSPARK_PYTHON`). The `python3` on the PATH would not find the
+packages of a virtual environment. A local session binds to loopback and has no web page. Workers import the data
+sources by name, so on a cluster every node needs `wheel-sched[spark]` for the same Python.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _LOCAL = {
 
 
 class JavaMissing(WheelSchedError):
-    """There is no Java that Spark can run on; nothing was started."""
+    """There is no Java that can run Spark; nothing was started."""
 
 
 def spark_session(
@@ -50,19 +50,19 @@ def spark_session(
     settings: Mapping[str, str] | None = None,
     progress: bool = False,
 ) -> SparkSession:
-    """A session ready for our formats; the one that is already there, when there is one.
+    """A session that knows our formats. Returns the running session when there is one.
 
     Args:
-        master: `local[N]`, `spark://host:port` or any other that Spark knows, or `sc://host:port` of a Spark Connect
+        master: `local[N]`, `spark://host:port` or any other master of Spark, or `sc://host:port` of a Spark Connect
             server. Defaults to None: what spark-submit, SPARK_REMOTE or spark-defaults say, else `local[*]`.
-        app: the application's name.
-        settings: of Spark, over ours. Defaults to none.
-        progress: show a bar for each stage on stderr; of a session that somebody else starts, they decide. Defaults to
-            False.
+        app: name of the application. Defaults to "wheel-sched".
+        settings: Spark settings; they override ours. Defaults to none.
+        progress: show a progress bar for each stage on stderr. Has an effect only on a session that this function
+            starts. Defaults to False.
 
     Raises:
-        JavaMissing: Java is absent or too old.
-        ConfigError: PySpark is absent.
+        JavaMissing: Java is missing or too old.
+        ConfigError: PySpark is missing.
     """
     try:
         from pyspark import SparkConf
@@ -74,16 +74,15 @@ def spark_session(
         return running
     remote = master or os.environ.get("SPARK_REMOTE", "")
     if remote.startswith("sc://"):
-        return _given(SparkSession.builder.remote(remote).getOrCreate(), settings)
+        return _configured(SparkSession.builder.remote(remote).getOrCreate(), settings)
     python = os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", python)
     if "SPARK_LOCAL_IP" not in os.environ and (master is None or master.startswith("local")):
-        os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"  # or Spark looks the host name up, which may have no address
+        os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"  # else Spark looks up the host name, which may have no address
     check_java()
-    if master is None and (
-        "PYSPARK_GATEWAY_PORT" in os.environ or remote
-    ):  # under spark-submit, or a Connect of our own
-        return _given(SparkSession.builder.getOrCreate(), settings)
+    # spark-submit sets the port; SPARK_REMOTE may also be a local Connect server
+    if master is None and ("PYSPARK_GATEWAY_PORT" in os.environ or remote):
+        return _configured(SparkSession.builder.getOrCreate(), settings)
     conf = SparkConf()
     chosen = master or conf.get("spark.master", "local[*]") or "local[*]"
     defaults = _SETTINGS | (_LOCAL if chosen.startswith("local") else {})
@@ -95,15 +94,15 @@ def spark_session(
     return register(SparkSession.builder.config(conf=conf).getOrCreate())
 
 
-def _given(session: SparkSession, settings: Mapping[str, str] | None) -> SparkSession:
-    """A session that somebody else has configured, with what the source cannot do without."""
+def _configured(session: SparkSession, settings: Mapping[str, str] | None) -> SparkSession:
+    """A session that somebody else started, with these settings and our sources."""
     for name, value in (settings or {}).items():
         session.conf.set(name, value)
     return register(session)
 
 
 def running_session() -> SparkSession | None:
-    """The session of this thread that is there already, with the source registered in it."""
+    """The active session of this thread with our sources registered; None when there is none."""
     from pyspark.sql import SparkSession
 
     running = SparkSession.getActiveSession()
@@ -111,21 +110,21 @@ def running_session() -> SparkSession | None:
 
 
 def register(spark: SparkSession) -> SparkSession:
-    """Make our formats known to a session, of Spark Connect too; the session. May be repeated."""
+    """Register our formats in a session, also one of Spark Connect, and return it. May be called again."""
     from retry_topic.spark.kafka.source import WheelSchedKafkaSource
     from retry_topic.spark.source.source import WheelSchedSource
 
-    spark.conf.set(PUSHDOWN, "true")  # off, a reader that can push filters down is refused
+    spark.conf.set(PUSHDOWN, "true")  # without it Spark refuses a reader that takes filters
     spark.dataSource.register(WheelSchedSource)
     spark.dataSource.register(WheelSchedKafkaSource)
     return spark
 
 
 def check_java() -> str:
-    """The Java that Spark will run on, as it calls itself.
+    """The major version of the Java that will run Spark, such as "17".
 
     Raises:
-        JavaMissing: with what to install.
+        JavaMissing: Java is missing or too old; the error says what to install.
     """
     home = os.environ.get("JAVA_HOME")
     program = str(Path(home) / "bin" / "java") if home else shutil.which("java")
@@ -135,8 +134,9 @@ def check_java() -> str:
     )
     if program is None or not Path(program).exists():
         raise JavaMissing(f"there is no java {f'in JAVA_HOME ({home})' if home else 'on the PATH'}: {advice}")
-    told = subprocess.run([program, "-version"], capture_output=True, text=True, check=False).stderr
-    version = re.search(r'version "(\d+)', told)
+    output = subprocess.run([program, "-version"], capture_output=True, text=True, check=False).stderr
+    version = re.search(r'version "(\d+)', output)
     if version is None or int(version[1]) < LEAST_JAVA:
-        raise JavaMissing(f"{program} is {told.splitlines()[0] if told else 'silent about its version'}: {advice}")
+        found = output.splitlines()[0] if output else "no version"
+        raise JavaMissing(f"{program} reports {found}: {advice}")
     return version[1]

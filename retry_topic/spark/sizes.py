@@ -1,4 +1,4 @@
-"""How large a DataFrame is that is to be written: no task of a write sees it all, so it is looked at before."""
+"""The size of a DataFrame before it is written. No task of a write sees all rows, so the driver counts them first."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from retry_topic.spark.faults import plain_errors
 from retry_topic.spark.source.pacing import BYTES_BESIDE_A_BODY
-from retry_topic.spark.source.shapes import check_written
+from retry_topic.spark.source.schemas import check_written
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -15,7 +15,7 @@ _PARTS = ("id", "body", "value", "key")
 
 
 def row_bytes(columns: list[str]) -> Column:
-    """What a row needs on the server, about: headers and refs are among what every message is taken to cost."""
+    """About how many bytes a row needs on the server. A constant per message covers headers and refs."""
     from pyspark.sql import functions as f
 
     parts = [f.coalesce(f.octet_length(name), f.lit(0)) for name in _PARTS if name in columns]
@@ -24,12 +24,12 @@ def row_bytes(columns: list[str]) -> Column:
 
 @plain_errors
 def sizes(rows: DataFrame) -> dict[str, str]:
-    """The options `rows` and `bytes` of `format("wheelsched")` for a DataFrame that is to be written.
+    """The options `rows` and `bytes` of `format("wheelsched")` for a DataFrame.
 
-    Runs it once: keep it (`persist`) when that is dear.
+    This computes the DataFrame once. Call `persist()` on it first when that is expensive.
 
     Raises:
-        ConfigError: it cannot be written.
+        ConfigError: the DataFrame cannot be written; its columns are wrong.
     """
     from pyspark.sql import functions as f
 

@@ -10,10 +10,15 @@ from typing import Any
 
 import pytest
 
-from wheel_sched.store import DelayStore, Item, open_store
-from wheel_sched.store.backup import all_items, all_tries, write_backup
-from wheel_sched.store.items import STATES
-from wheel_sched.store.restoring import BadBackup, NamespaceNotEmpty, restore_backup, verify_backup
+from wheel_sched.store import AttemptCounts, DelayStore, Item, open_store
+from wheel_sched.store.core.items import STATES
+from wheel_sched.store.maintenance.backup import all_items, all_tries, write_backup
+from wheel_sched.store.maintenance.restoring import (
+    BadBackup,
+    NamespaceNotEmpty,
+    restore_backup,
+    verify_backup,
+)
 
 HOUR = 3_600_000
 
@@ -51,7 +56,7 @@ def filled(store: DelayStore) -> DelayStore:
     store.schedule([Item("Zoë\n\udcff", now + HOUR, b"x", "tøpic")])
     store.pause("t1")
     store.bury([(Item(f"d{n}", now + n, b"gone", "t0"), f"fatal: {n}") for n in range(30)])
-    store.remember([(f"k{n}", n % 9 + 1, now + HOUR * n) for n in range(1, 600)])
+    AttemptCounts(store).raise_to([(f"k{n}", n % 9 + 1, now + HOUR * n) for n in range(1, 600)])
     return store
 
 

@@ -13,7 +13,8 @@ from wheel_sched.cli import doctor_namespace, doctor_server
 from wheel_sched.cli.doctor_finding import ExaminedTarget, Finding
 from wheel_sched.config import Settings
 from wheel_sched.store import open_store
-from wheel_sched.store.operations import Call, Count
+from wheel_sched.store.core.call import Call
+from wheel_sched.store.core.counts import Count
 
 if TYPE_CHECKING:
     import redis
@@ -122,7 +123,7 @@ def test_items_in_another_shard_than_their_route_are_seen(cli: Any) -> None:
     """A process with an old shard count puts them there."""
     from wheel_sched.store import DelayStore, Item
     from wheel_sched.store.redis.backend import RedisBackend, client_for
-    from wheel_sched.store.redis.conversation import Dialect
+    from wheel_sched.store.redis.round_trips import Dialect
 
     with open_store(cli.url, namespace="wide", shards=4):
         backend = RedisBackend(client_for(cli.url), Dialect("wide"), owns_client=True)

@@ -14,18 +14,20 @@ from typing import Any
 import pytest
 
 from wheel_sched.dispatcher import Dispatcher
+from wheel_sched.dispatcher.publisher import PublisherTraits
 from wheel_sched.errors import NamespaceMismatch, Rejected, StoreError
-from wheel_sched.store import DelayStore, Done, Item, open_store
-from wheel_sched.store.backup import all_items, all_tries
-from wheel_sched.store.freezing import Freeze
-from wheel_sched.store.items import STATES
-from wheel_sched.store.listeners import listeners
+from wheel_sched.store import AttemptCounts, DelayStore, Done, Item, open_store
+from wheel_sched.store.core.call import Call
+from wheel_sched.store.core.get import Get
+from wheel_sched.store.core.items import STATES
+from wheel_sched.store.core.plans import shard_of
+from wheel_sched.store.maintenance.backup import all_items, all_tries
+from wheel_sched.store.maintenance.listeners import listeners
+from wheel_sched.store.maintenance.operations import Freeze
+from wheel_sched.store.maintenance.reshard import ReshardRefused, reshard
 from wheel_sched.store.memory import MemoryBackend
-from wheel_sched.store.operations import Call, Get
-from wheel_sched.store.plans import shard_of
 from wheel_sched.store.redis.backend import RedisBackend, client_for
-from wheel_sched.store.redis.conversation import Dialect
-from wheel_sched.store.reshard import ReshardRefused, reshard
+from wheel_sched.store.redis.round_trips import Dialect
 
 HOUR = 3_600_000
 
@@ -51,7 +53,7 @@ def fill(store: DelayStore, count: int = 600) -> None:
     store.schedule(items)
     store.pause("t2")
     store.bury([(Item(f"d{n}", now, b"gone", "t0", ("dead",)), f"fatal: {n}") for n in range(count // 4)])
-    store.remember([(f"k{n}", n % 9 + 1, now + HOUR) for n in range(count)])
+    AttemptCounts(store).raise_to([(f"k{n}", n % 9 + 1, now + HOUR) for n in range(count)])
     store.schedule([Item(f"done{n}", now, b"x", "t1") for n in range(20)])
     for shard in range(store.shards):
         claim = store.claim(100, shard=shard)
@@ -130,6 +132,8 @@ def test_it_refuses_while_something_is_in_flight(redis_url: str, backend: RedisB
 
 class Sink:
     """A publisher that takes everything."""
+
+    traits = PublisherTraits()
 
     def publish(self, batch: Any) -> None:
         batch.answers[:] = [Done(item.id) for item in batch.items]

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from wheel_sched.dispatcher import Answer, Batch, Failed
-from wheel_sched.store.items import Claimed, Dead, Done, Held, Next
+from wheel_sched.store.core.claim import Claimed
+from wheel_sched.store.core.settle import Dead, Done, Held, Next
 
 if TYPE_CHECKING:
     from conftest import World

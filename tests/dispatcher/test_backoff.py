@@ -6,7 +6,8 @@ import pytest
 
 from wheel_sched.dispatcher import DispatcherConfig, DispatcherStats, Failed
 from wheel_sched.dispatcher.backoff import Backoff
-from wheel_sched.store.items import Claimed, Dead, Done, Held, Next, Settlement
+from wheel_sched.store.core.claim import Claimed
+from wheel_sched.store.core.settle import Dead, Done, Held, Next, Settlement
 
 NOW_MS = 1_000_000
 

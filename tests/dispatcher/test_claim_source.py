@@ -1,4 +1,4 @@
-"""The claim source: what shared leases say to a dispatcher, and how a dispatcher acts on what a source says."""
+"""The claim source: what shared leases tell a dispatcher, and what it does with the answers of another source."""
 
 from __future__ import annotations
 

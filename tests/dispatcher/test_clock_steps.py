@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from wheel_sched.dispatcher import Batch
-from wheel_sched.store.items import Item
+from wheel_sched.store.core.items import Item
 
 if TYPE_CHECKING:
     from conftest import World

@@ -9,7 +9,7 @@ import pytest
 
 from wheel_sched.dispatcher import DispatcherConfig
 from wheel_sched.errors import ConfigError
-from wheel_sched.store.items import MAX_BATCH
+from wheel_sched.store.core.items import MAX_BATCH
 
 NAMES = [field.name for field in fields(DispatcherConfig)]
 

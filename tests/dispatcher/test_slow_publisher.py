@@ -10,7 +10,8 @@ import pytest
 
 from wheel_sched.dispatcher import Batch
 from wheel_sched.errors import StoreUnavailable
-from wheel_sched.store.items import Claimed, Done
+from wheel_sched.store.core.claim import Claimed
+from wheel_sched.store.core.settle import Done
 
 if TYPE_CHECKING:
     from conftest import FailingCalls, World

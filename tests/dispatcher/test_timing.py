@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from wheel_sched.store.items import Item, Next
+from wheel_sched.store.core.items import Item
+from wheel_sched.store.core.settle import Next
 
 if TYPE_CHECKING:
     from conftest import World

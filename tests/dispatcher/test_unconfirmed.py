@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from wheel_sched.errors import InDoubt
-from wheel_sched.store.begun import Performed
-from wheel_sched.store.items import Settled
+from wheel_sched.store.core.pending import CompletedCalls
+from wheel_sched.store.core.settle import Settled
 
 if TYPE_CHECKING:
     import pytest
@@ -27,7 +27,9 @@ def test_what_is_due_is_released_though_no_replica_confirms(
     """Else nothing is released any more from the first settlement on; each goes out once, and the log says it."""
     store = world.handle()
     begin = store.begin
-    monkeypatch.setattr(store, "begin", lambda calls: Performed([unconfirmed(one) for one in begin(calls).answers()]))
+    monkeypatch.setattr(
+        store, "begin", lambda calls: CompletedCalls([unconfirmed(one) for one in begin(calls).answers()])
+    )
     dispatcher = world.dispatcher(store=store)
     world.put("first", in_ms=10)
     world.advance(10)

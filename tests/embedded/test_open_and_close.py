@@ -12,8 +12,9 @@ import pytest
 import redis
 
 from wheel_sched.errors import ConfigError
-from wheel_sched.store.embedded import EmbeddedServer, Fsync
+from wheel_sched.store.embedded import EmbeddedServer
 from wheel_sched.store.embedded.folder import SOCKET_PATH_LIMIT
+from wheel_sched.store.embedded.settings import Fsync
 
 pytestmark = pytest.mark.real
 

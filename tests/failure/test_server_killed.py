@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from wheel_sched.errors import StoreError
-from wheel_sched.store.items import Item
+from wheel_sched.store.core.items import Item
 
 if TYPE_CHECKING:
     from conftest import Stage

@@ -35,7 +35,7 @@ from retry_topic.message.topic_names import (
 )
 from tests.servers.valkey import temporary_server
 from wheel_sched.errors import StoreError
-from wheel_sched.store import State
+from wheel_sched.store import LogIntake, State
 
 if TYPE_CHECKING:
     from tests.servers.kafka import TemporaryKafka
@@ -349,7 +349,10 @@ class Crew:
         """How far the partitions of the retry topic are taken in, by the store's word."""
         numbers = range(self.partitions)
         sources = [source_of(intake_group_of(self.name), self._topic_id, number) for number in numbers]
-        return {number: found or 0 for number, found in zip(numbers, self.home.store.positions(sources), strict=True)}
+        return {
+            number: found or 0
+            for number, found in zip(numbers, LogIntake(self.home.store).positions(sources), strict=True)
+        }
 
     def lag(self, parts: Iterable[int]) -> int:
         """How far the store is behind the ends of these partitions of the retry topic; marks of transactions count."""

@@ -24,7 +24,7 @@ from retry_topic.message.topic_names import redelivery_topic_of, retry_topic_of
 from retry_topic.policy import Breaker, Budget, Fixed, Rate
 from tests.servers.valkey import temporary_server
 from wheel_sched.store import Outcome
-from wheel_sched.store.flow_control import FlowControl
+from wheel_sched.store.rate_limits.face import RateLimits
 
 if TYPE_CHECKING:
     from conftest import Until
@@ -46,7 +46,7 @@ def home(kafka: TemporaryKafka, name: str) -> Iterator[Home]:
 
 def flow(home: Home, destination: str | None = None) -> Any:
     """The numbers of the one flow there is, or of a circuit."""
-    return next((one for one in FlowControl(home.store).flows() if one.destination == destination), None)
+    return next((one for one in RateLimits(home.store).flows() if one.destination == destination), None)
 
 
 def let_go(home: Home) -> None:
@@ -198,7 +198,7 @@ def test_each_limit_is_seen_in_stats_and_explained(
         return ended.stdout
 
     def flows() -> dict[tuple[str, str | None], dict[str, int]]:
-        found = FlowControl(home.store).flows()
+        found = RateLimits(home.store).flows()
         return {(one.topic.removeprefix(f"{name}/{name}-"), one.destination): one.numbers for one in found}
 
     def number(limit: str, destination: str | None, *names: str) -> int:

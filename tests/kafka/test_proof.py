@@ -17,7 +17,7 @@ from retry_topic import Message, RetryPolicy, RetryService
 from retry_topic.message.headers import read
 from retry_topic.message.topic_names import dead_topic_of, redelivery_topic_of, retry_topic_of
 from retry_topic.policy import Fixed, Rate
-from wheel_sched.store.key_gates import KeyGates
+from wheel_sched.store.ordering.face import OrderedKeys
 
 if TYPE_CHECKING:
     from conftest import Crew, Member
@@ -245,7 +245,7 @@ def test_killed_processes_lose_and_double_nothing(
     proof.judge_letters(committed)
     if course.ordering == "key":
         proof.judge_order()
-        assert KeyGates(crew.home.store).counts([])[0] == 0
+        assert OrderedKeys(crew.home.store).counts([])[0] == 0
 
 
 def test_a_rate_holds_for_what_goes_out_in_transactions(

@@ -21,8 +21,9 @@ from pathlib import Path
 from types import MappingProxyType
 
 from wheel_sched.errors import ConfigError, EmbeddedServerError
-from wheel_sched.store.embedded import EmbeddedServer, Fsync
+from wheel_sched.store.embedded import EmbeddedServer
 from wheel_sched.store.embedded.probe import ask
+from wheel_sched.store.embedded.settings import Fsync
 
 POLL_S = 0.005
 LINK_TIMEOUT_S = 20.0  # a first full resynchronisation takes about 0.3 s

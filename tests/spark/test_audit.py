@@ -9,7 +9,7 @@ import pytest
 from retry_topic.spark.jobs import audit
 from retry_topic.spark.jobs.store import place_of
 from wheel_sched.store import DelayStore, Item
-from wheel_sched.store.plans import shard_of
+from wheel_sched.store.core.plans import shard_of
 from wheel_sched.store.redis.library import KEY_NAMES, shard_keys
 
 if TYPE_CHECKING:
@@ -72,9 +72,9 @@ def test_every_kind_of_damage_is_found_and_mended(
     } <= flaws
     assert {item_id for _, item_id in flaws} <= {*(f"m{n}" for n in range(1, 6)), "grave", "leased", "overdue", "late"}
     assert found.drifted
-    mended = audit(spark, place_of(redis_url), grace_ms=1_000, repair=True)
-    assert mended.mended == 4
-    assert mended.recovered >= 1
+    repaired = audit(spark, place_of(redis_url), grace_ms=1_000, repair=True)
+    assert repaired.repaired == 4
+    assert repaired.recovered >= 1
     ids = ("m1", "m3", "m4", "grave")
     states = {item_id: found and found.state for item_id, found in zip(ids, store.get(ids), strict=True)}
     assert states == {"m1": None, "m3": "held", "m4": "due", "grave": "dead"}

@@ -15,9 +15,9 @@ from retry_topic.spark.faults import JobFailed
 from retry_topic.spark.jobs import audit, backfill, backtest, dead_letters, replay, slo, triage
 from retry_topic.spark.jobs.history import load_history, load_table, store_history
 from retry_topic.spark.jobs.store import place_of
-from retry_topic.spark.source.options import Place
+from retry_topic.spark.source.options import StorePlace
 from wheel_sched.errors import ConfigError, NamespaceMismatch, Rejected, StoreError
-from wheel_sched.store import DelayStore, Item
+from wheel_sched.store import DelayStore, History, Item
 
 if TYPE_CHECKING:
     import redis
@@ -30,7 +30,7 @@ COLUMNS = "id string, topic string, attempt int, due_ms long, started_ms long, o
 
 
 @pytest.fixture
-def place(redis_url: str, store: DelayStore) -> Place:
+def place(redis_url: str, store: DelayStore) -> StorePlace:
     return place_of(redis_url)
 
 
@@ -49,11 +49,11 @@ def nothing(store: DelayStore) -> bool:
         (["'x' id", "1L due_ms"], "a column body"),
         (["'x' id", "'a' body", "array(1) refs"], "expected column refs"),
         (["'x' id", "'a' body", "1.5D due_ms"], "expected column due_ms to be bigint"),
-        (["'x' id", "'a' body", "1L due_ms", "2 colour"], "no use for column 'colour'"),
+        (["'x' id", "'a' body", "1L due_ms", "2 colour"], "column 'colour' is unknown"),
     ],
 )
 def test_missing_columns_and_wrong_types_are_refused(
-    spark: SparkSession, store: DelayStore, place: Place, columns: list[str], words: str
+    spark: SparkSession, store: DelayStore, place: StorePlace, columns: list[str], words: str
 ) -> None:
     """By the job, with every mistake, before a row is looked at."""
     with pytest.raises(ConfigError, match=words):
@@ -62,7 +62,7 @@ def test_missing_columns_and_wrong_types_are_refused(
 
 
 def test_null_ids_and_dues_that_have_passed_are_refused_or_rejected(
-    spark: SparkSession, store: DelayStore, place: Place, tmp_path: Path
+    spark: SparkSession, store: DelayStore, place: StorePlace, tmp_path: Path
 ) -> None:
     """All of the job, or these rows with the reason; a due that has passed can be asked for."""
     rows = rows_of(spark).selectExpr(
@@ -80,7 +80,7 @@ def test_null_ids_and_dues_that_have_passed_are_refused_or_rejected(
 
 
 def test_a_due_that_is_no_number_is_a_bad_row(
-    spark: SparkSession, store: DelayStore, place: Place, tmp_path: Path
+    spark: SparkSession, store: DelayStore, place: StorePlace, tmp_path: Path
 ) -> None:
     """Types that drift inside one file of JSON Lines: told row by row, not by an error half-way."""
     file = tmp_path / "rows.jsonl"
@@ -105,7 +105,7 @@ def test_a_history_whose_types_drift_inside_a_file_is_refused(spark: SparkSessio
 
 
 def test_files_of_a_folder_that_disagree_are_refused(
-    spark: SparkSession, store: DelayStore, place: Place, tmp_path: Path
+    spark: SparkSession, store: DelayStore, place: StorePlace, tmp_path: Path
 ) -> None:
     """One column of two types: refused when the files are looked at. One that is absent in a file is null there."""
     folder = tmp_path / "drift"
@@ -125,7 +125,7 @@ def test_files_of_a_folder_that_disagree_are_refused(
 
 
 def test_a_page_that_is_damaged_inside_a_file_is_refused(
-    spark: SparkSession, store: DelayStore, place: Place, tmp_path: Path
+    spark: SparkSession, store: DelayStore, place: StorePlace, tmp_path: Path
 ) -> None:
     """A file whose footer is whole can be opened; what reads it says so, and nothing is written."""
     folder = tmp_path / "rows"
@@ -159,13 +159,13 @@ def half(store: DelayStore, redis_client: redis.Redis) -> Iterator[Callable[[], 
 
 
 def test_a_shard_that_cannot_be_reached_stops_everything(
-    spark: SparkSession, store: DelayStore, place: Place, half: Callable[[], str]
+    spark: SparkSession, store: DelayStore, place: StorePlace, half: Callable[[], str]
 ) -> None:
     """No table without its rows, no half backfill, half replay or half audit."""
     store.schedule([Item(f"m{n}", DUE_MS + n, b"x") for n in range(30)])
     store.bury([(Item(f"d{n}", 5, b"x", "t"), "broken") for n in range(30)])
     before = store.counts().now
-    shut = Place(half(), "wheel", store.shards)
+    shut = StorePlace(half(), "wheel", store.shards)
     options = {"store": shut.url}
     with pytest.raises((PySparkException, StoreError)):
         spark.read.format("wheelsched").options(**options).load().count()
@@ -179,7 +179,7 @@ def test_a_shard_that_cannot_be_reached_stops_everything(
 
 
 def test_a_namespace_of_another_version_is_refused(
-    spark: SparkSession, store: DelayStore, place: Place, redis_client: redis.Redis
+    spark: SparkSession, store: DelayStore, place: StorePlace, redis_client: redis.Redis
 ) -> None:
     """Reading, writing and every job: nothing of it is understood, so nothing is touched."""
     for shard in range(store.shards):
@@ -197,18 +197,20 @@ def test_a_namespace_of_another_version_is_refused(
     assert not any(redis_client.exists(f"{{wheel:{shard}}}:body") for shard in range(store.shards))
 
 
-def test_a_store_without_a_history_says_so(spark: SparkSession, place: Place) -> None:
+def test_a_store_without_a_history_says_so(spark: SparkSession, place: StorePlace) -> None:
     """An empty report would look like a good one."""
     with pytest.raises(ConfigError, match="there is no attempt history"):
         store_history(spark, place)
 
 
-def test_rows_of_the_log_that_are_no_rows_are_counted(spark: SparkSession, store: DelayStore, place: Place) -> None:
+def test_rows_of_the_log_that_are_no_rows_are_counted(
+    spark: SparkSession, store: DelayStore, place: StorePlace
+) -> None:
     """By slo and backtest alike, as left out."""
     from retry_topic.history import Attempt
 
     entries = [Attempt(f"m{n}", "t", 2, 1_000, 1_004, "ok", None, 0) for n in range(10)]
-    store.log([(row.id, row.encode()) for row in entries] + [("a", b"nonsense"), ("b", b"[9]")], keep=1_000)
+    History(store).append([(row.id, row.encode()) for row in entries] + [("a", b"nonsense"), ("b", b"[9]")], keep=1_000)
     history = store_history(spark, place)
     found = slo(history)
     assert (found.deliveries, found.left_out, found.lateness_ms["max"]) == (10, 2, 4)

@@ -1,4 +1,4 @@
-"""`wheel-sched spark`: every job from the command line, on the session that runs."""
+"""`wheel-sched spark`: every job from the command line, in the running session."""
 
 from __future__ import annotations
 
@@ -33,41 +33,41 @@ def run(url: str, *args: str, code: int = 0) -> Any:
     return result
 
 
-def told(url: str, *args: str, code: int = 0) -> dict[str, Any]:
+def parsed(url: str, *args: str, code: int = 0) -> dict[str, Any]:
     value: dict[str, Any] = json.loads(run(url, *args, "--json", code=code).stdout)
     return value
 
 
 def test_a_backfill_and_an_audit(redis_url: str, store: DelayStore, tmp_path: Path) -> None:
-    """Dry run, run, run again; then nothing is wrong with the store."""
+    """Dry run, run, run again; then the audit finds nothing."""
     file = tmp_path / "rows.jsonl"
     file.write_text("".join(f'{{"n": {n}}}\n' for n in range(50)), "utf-8")
     columns = ("id=concat('n', n)", "due_ms=4000000000000 + n", "topic='t'", "value=to_json(struct(n))")
     job = ["backfill", str(file), "--job-id", "j"] + [part for column in columns for part in ("--column", column)]
-    assert told(redis_url, *job, "--dry-run")["stored"] == 0
-    assert told(redis_url, *job)["stored"] == 50
+    assert parsed(redis_url, *job, "--dry-run")["stored"] == 0
+    assert parsed(redis_url, *job)["stored"] == 50
     assert "0 messages stored" in run(redis_url, *job).output
-    assert told(redis_url, "audit")["healthy"] is True
+    assert parsed(redis_url, "audit")["healthy"] is True
     assert "nothing is wrong" in run(redis_url, "audit").output
-    assert told(redis_url, "capacity", "--sample", "50")["messages"] == 50
+    assert parsed(redis_url, "capacity", "--sample", "50")["messages"] == 50
 
 
-def test_dead_letters_are_sorted_and_replayed(redis_url: str, store: DelayStore) -> None:
-    """What is to be replayed must be said, and be confirmed where nobody can answer."""
+def test_dead_letters_are_grouped_and_replayed(redis_url: str, store: DelayStore) -> None:
+    """A replay needs a selection, and --yes where nobody can answer."""
     from retry_topic.message import Message
     from retry_topic.message.body_codec import encode_body
 
     store.bury([(Item(f"d{n}", 5, encode_body(Message("t", b"x")), "t"), "broken: badly") for n in range(8)])
-    assert told(redis_url, "dlq")["letters"] == 8
+    assert parsed(redis_url, "dlq")["letters"] == 8
     assert "--where, --group or --all" in run(redis_url, "dlq", "--replay", code=2).output
-    assert told(redis_url, "dlq", "--replay", "--all", "--dry-run")["replayed"] == 8
+    assert parsed(redis_url, "dlq", "--replay", "--all", "--dry-run")["replayed"] == 8
     assert store.counts().total("dead") == 8
-    assert told(redis_url, "dlq", "--replay", "--where", "id < 'd3'", "--yes")["replayed"] == 3
+    assert parsed(redis_url, "dlq", "--replay", "--where", "id < 'd3'", "--yes")["replayed"] == 3
     assert store.counts().total("dead") == 5
 
 
 def test_a_history_is_judged_and_a_policy_file_written(redis_url: str, tmp_path: Path) -> None:
-    """slo ends with 1 when the objective is missed; backtest writes what the service loads."""
+    """slo ends with code 1 when the objective is missed; backtest writes a policy file that the service loads."""
     file = tmp_path / "attempts.jsonl"
     rows = []
     for n in range(40):
@@ -77,22 +77,22 @@ def test_a_history_is_judged_and_a_policy_file_written(redis_url: str, tmp_path:
             {"id": f"m{n}", "topic": "t", "attempt": 2, "due_ms": 2000, "started_ms": 2500 + n, "outcome": "ok"},
         ]
     file.write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
-    assert told(redis_url, "slo", str(file), "--html", "page.html")["deliveries"] == 40
+    assert parsed(redis_url, "slo", str(file), "--html", "page.html")["deliveries"] == 40
     assert (tmp_path / "page.html").read_text("utf-8").startswith("<!doctype html>")
-    assert told(redis_url, "slo", str(file), "--target", "100ms", code=1)["met"] is False
-    assert told(redis_url, "backtest", str(file), "--out", "p.toml", "--dry-run")["groups"][0]["messages"] == 40
+    assert parsed(redis_url, "slo", str(file), "--target", "100ms", code=1)["met"] is False
+    assert parsed(redis_url, "backtest", str(file), "--out", "p.toml", "--dry-run")["groups"][0]["messages"] == 40
     assert not (tmp_path / "p.toml").exists()
     run(redis_url, "backtest", str(file), "--out", "p.toml")
     assert load_policies(tmp_path / "p.toml").for_topic("t").rules[0].errors == ("a.B",)
 
 
 def test_a_namespace_that_is_not_there_is_an_error(redis_url: str) -> None:
-    """Not an empty store."""
+    """A missing namespace is not read as an empty store."""
     assert "there is no namespace" in run(redis_url, "audit", code=2).stderr
 
 
-def test_a_missing_java_is_told_with_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Before Spark's own launcher fails in words of its own; also when it is too old."""
+def test_an_error_about_java_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error comes before Spark's launcher fails with a message of its own; also when Java is too old."""
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     with pytest.raises(JavaMissing, match="openjdk-17-jre-headless"):
         check_java()
@@ -100,7 +100,7 @@ def test_a_missing_java_is_told_with_what_to_install(tmp_path: Path, monkeypatch
     java.parent.mkdir()
     java.write_text("#!/bin/sh\necho 'openjdk version \"11.0.2\" 2019-01-15' >&2\n", "utf-8")
     java.chmod(0o755)
-    with pytest.raises(JavaMissing, match=r'is openjdk version "11\.0\.2"'):
+    with pytest.raises(JavaMissing, match=r'reports openjdk version "11\.0\.2"'):
         check_java()
     monkeypatch.delenv("JAVA_HOME")
     monkeypatch.setenv("PATH", str(tmp_path))
@@ -109,7 +109,7 @@ def test_a_missing_java_is_told_with_what_to_install(tmp_path: Path, monkeypatch
 
 
 def test_an_intake(redis_url: str, store: DelayStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Dry run, run, run again, over librdkafka's imitation of a cluster; of a topic that the settings name."""
+    """Dry run, run, run again, with librdkafka's mock cluster and a topic that the settings name."""
     from retry_topic.brokers.kafka import KafkaBroker
     from retry_topic.message import Message
     from tests.servers.kafka import mock_kafka
@@ -127,7 +127,7 @@ def test_an_intake(redis_url: str, store: DelayStore, monkeypatch: pytest.Monkey
         assert "up to 40 records" in intake("--dry-run", servers=servers).output
         done = json.loads(intake("--json", "--connector", "python", servers=servers).stdout)
         assert (done["records"], done["waiting"], done["lag"], done["connector"]) == (40, 40, 0, "python")
-        assert sum(mark["position"] or 0 for mark in done["marks"]) == 40
-        assert "0 records taken in" in intake("--most", "10", servers=servers).output
+        assert sum(part["position"] or 0 for part in done["partitions"]) == 40
+        assert "0 records read" in intake("--most", "10", servers=servers).output
         broker.close()
     assert sum(count for (state, _), count in store.counts().now.items() if state == "due") == 40

@@ -9,12 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from retry_topic.spark.source.columns import items
-from retry_topic.spark.source.shapes import ITEMS
+from retry_topic.spark.source.schemas import ITEMS
 from wheel_sched.store import DelayStore
-from wheel_sched.store.items import Item, State
-from wheel_sched.store.operations import Bulk, BulkPage, Call, Scan
-from wheel_sched.store.plans import shard_of
-from wheel_sched.store.record import encode_text, make_tail
+from wheel_sched.store.core.call import Call
+from wheel_sched.store.core.items import Item, State
+from wheel_sched.store.core.plans import shard_of
+from wheel_sched.store.core.record import encode_text, make_tail
+from wheel_sched.store.core.scan import Bulk, BulkPage, Scan
 from wheel_sched.store.redis.library import KEY_NAMES, shard_keys
 
 pytestmark = pytest.mark.spark

@@ -16,9 +16,9 @@ from retry_topic.spark.jobs import backfill, capacity, dead_letters, replay, tri
 from retry_topic.spark.jobs.capacity import simulate, waiting
 from retry_topic.spark.jobs.dlq import select
 from retry_topic.spark.jobs.store import place_of
-from retry_topic.spark.source.options import Place
+from retry_topic.spark.source.options import StorePlace
 from wheel_sched.errors import ConfigError, Rejected
-from wheel_sched.store import DelayStore, Item
+from wheel_sched.store import AttemptCounts, DelayStore, Item
 from wheel_sched.wheel import TimingWheel
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ DUE_MS = 4_000_000_000_000
 
 
 @pytest.fixture
-def place(redis_url: str, store: DelayStore) -> Place:
+def place(redis_url: str, store: DelayStore) -> StorePlace:
     return place_of(redis_url)
 
 
@@ -48,7 +48,7 @@ COLUMNS = {
 }
 
 
-def test_a_backfill_is_finished_by_running_it_again(spark: SparkSession, store: DelayStore, place: Place) -> None:
+def test_a_backfill_is_finished_by_running_it_again(spark: SparkSession, store: DelayStore, place: StorePlace) -> None:
     """A dry run stores nothing, the job stores all rows, a second run none; expressions make the columns."""
     rows = customers(spark, 1000)
     tried = backfill(rows, place, job_id="r-1", columns=COLUMNS, dry_run=True)
@@ -62,7 +62,7 @@ def test_a_backfill_is_finished_by_running_it_again(spark: SparkSession, store: 
 
 
 def test_a_spread_moves_each_due_by_its_own_and_the_same_amount(
-    spark: SparkSession, store: DelayStore, place: Place
+    spark: SparkSession, store: DelayStore, place: StorePlace
 ) -> None:
     """Later than asked for, never earlier, within the spread, and as much in every run; a rate keeps its pace."""
     columns = COLUMNS | {"due_ms": f"{DUE_MS}L"}
@@ -85,7 +85,7 @@ def test_a_spread_moves_each_due_by_its_own_and_the_same_amount(
 
 
 def test_rows_that_cannot_be_stored_stop_a_backfill_or_go_to_the_rejects(
-    spark: SparkSession, store: DelayStore, place: Place, tmp_path: Path
+    spark: SparkSession, store: DelayStore, place: StorePlace, tmp_path: Path
 ) -> None:
     """Told by kind before anything is written; with a folder for them the rest is stored."""
     bad: list[tuple[Any, ...]] = [
@@ -112,7 +112,7 @@ def test_rows_that_cannot_be_stored_stop_a_backfill_or_go_to_the_rejects(
         "there is no value": 1,
         "there is no topic": 1,
         "the id has over 512 bytes": 1,
-        "the id stands twice": 1,
+        "the id is not unique": 1,
     }
     assert done.stored == 2
     assert [found is not None for found in store.get(["a", "f"])] == [True, True]
@@ -122,20 +122,20 @@ def test_rows_that_cannot_be_stored_stop_a_backfill_or_go_to_the_rejects(
 @pytest.mark.parametrize(
     "expression", ["uuid()", "row_number() over (order by customer)", "monotonically_increasing_id()", "rand() * 5"]
 )
-def test_an_id_that_changes_from_run_to_run_is_refused(spark: SparkSession, place: Place, expression: str) -> None:
+def test_an_id_that_changes_from_run_to_run_is_refused(spark: SparkSession, place: StorePlace, expression: str) -> None:
     """It would store every row again."""
-    with pytest.raises(ConfigError, match="would be another in the next run"):
+    with pytest.raises(ConfigError, match="would change in the next run"):
         backfill(customers(spark, 5), place, job_id="j", columns=COLUMNS | {"id": expression})
 
 
-def test_a_backfill_that_does_not_fit_is_refused(spark: SparkSession, store: DelayStore, place: Place) -> None:
+def test_a_backfill_that_does_not_fit_is_refused(spark: SparkSession, store: DelayStore, place: StorePlace) -> None:
     """By an estimate, before anything is written."""
     with pytest.raises(Rejected, match="more memory"):
         backfill(customers(spark, 500), place, job_id="j", columns=COLUMNS, memory_limit=10_000)
     assert not any(store.counts().now.values())
 
 
-def test_wrong_expressions_are_refused(spark: SparkSession, place: Place) -> None:
+def test_wrong_expressions_are_refused(spark: SparkSession, place: StorePlace) -> None:
     """With Spark's words for it."""
     with pytest.raises(ConfigError, match="an expression is wrong"):
         backfill(customers(spark, 5), place, job_id="j", columns=COLUMNS | {"id": "concat('x', nobody)"})
@@ -170,7 +170,7 @@ def bury(store: DelayStore) -> Callable[[int], None]:
 
 
 def test_dead_letters_are_sorted_by_what_broke_them(
-    spark: SparkSession, store: DelayStore, place: Place, bury: Callable[[int], None]
+    spark: SparkSession, store: DelayStore, place: StorePlace, bury: Callable[[int], None]
 ) -> None:
     """Groups with their size, age and a sample; the same from an archive without fingerprints."""
     bury(120)
@@ -193,7 +193,7 @@ def test_dead_letters_are_sorted_by_what_broke_them(
 
 
 def test_a_selection_is_repaired_and_replayed_once(
-    spark: SparkSession, store: DelayStore, place: Place, bury: Callable[[int], None]
+    spark: SparkSession, store: DelayStore, place: StorePlace, bury: Callable[[int], None]
 ) -> None:
     """A dry run changes nothing; the replay mends payloads and starts attempts anew; a second run does nothing."""
     bury(120)
@@ -220,18 +220,18 @@ def test_a_selection_is_repaired_and_replayed_once(
 
 
 def test_the_loop_guard_holds_for_bulk_replays_too(
-    spark: SparkSession, store: DelayStore, place: Place, bury: Callable[[int], None]
+    spark: SparkSession, store: DelayStore, place: StorePlace, bury: Callable[[int], None]
 ) -> None:
     """What was replayed as often as allowed stays dead and is counted."""
     bury(6)
-    store.remember([("root0!", 3, 4_000_000_000_000)])
+    AttemptCounts(store).raise_to([("root0!", 3, 4_000_000_000_000)])
     done = replay(dead_letters(spark, place), place)
     assert (done.selected, done.replayed, done.guarded) == (6, 5, 1)
     assert store.get(["root0.8"])[0] is not None
     assert store.counts().total("dead") == 1
 
 
-def test_a_wrong_predicate_or_repair_is_refused(spark: SparkSession, place: Place) -> None:
+def test_a_wrong_predicate_or_repair_is_refused(spark: SparkSession, place: StorePlace) -> None:
     """Before anything is replayed."""
     letters = dead_letters(spark, place)
     with pytest.raises(ConfigError, match="the predicate is wrong"):
@@ -242,7 +242,7 @@ def test_a_wrong_predicate_or_repair_is_refused(spark: SparkSession, place: Plac
         replay(letters, place, rate=0)
 
 
-def test_capacity_is_what_the_wheel_itself_counts(spark: SparkSession, store: DelayStore, place: Place) -> None:
+def test_capacity_is_what_the_wheel_itself_counts(spark: SparkSession, store: DelayStore, place: StorePlace) -> None:
     """Each candidate's figures are the counters of a wheel run by hand; peaks, skew and memory are exact."""
     pairs = [(n, n + 10 + (n * 7919) % 5_000) for n in range(2_000)]
     rows: Any = spark.createDataFrame([(f"m{c}", c, d) for c, d in pairs], "id string, created_ms long, due_ms long")
@@ -269,7 +269,7 @@ def test_capacity_is_what_the_wheel_itself_counts(spark: SparkSession, store: De
     assert found.suggested["tick_ms"] == 1
 
 
-def test_capacity_reads_what_waits_now(spark: SparkSession, store: DelayStore, place: Place) -> None:
+def test_capacity_reads_what_waits_now(spark: SparkSession, store: DelayStore, place: StorePlace) -> None:
     """A snapshot of the store stands for arrivals of this moment; an empty one gives nothing."""
     assert capacity(waiting(spark, place)).messages == 0
     store.schedule([Item(f"m{n}", DUE_MS + n, b"") for n in range(300)])

@@ -13,7 +13,7 @@ from retry_topic.message.body_codec import decode_body
 from retry_topic.message.headers import without_ours
 from retry_topic.spark import sizes, spark_session
 from wheel_sched.store import DelayStore, Done
-from wheel_sched.store.items import Item
+from wheel_sched.store.core.items import Item
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -101,7 +101,7 @@ def test_filters_reach_the_store_and_options_do_the_same(
         (["'x' id", "'a' value", "'a' body", "'t' topic"], "a column body"),
         (["7 id", "'a' body"], "expected column id to be string"),
         (["'x' id", "'a' body", "'tomorrow' due_ms"], "expected column due_ms to be bigint"),
-        (["'x' id", "'a' body", "1 colour"], "no use for column 'colour'"),
+        (["'x' id", "'a' body", "1 colour"], "column 'colour' is unknown"),
     ],
 )
 def test_columns_that_do_not_fit_are_refused(
@@ -186,7 +186,7 @@ def test_rows_that_do_not_fit_are_refused(
     used = store.backend.info()["used_memory"]
     size = sizes(rows)
     assert 1_500 * 200 < int(size["bytes"]) < 1_500 * 300
-    with pytest.raises(PySparkException, match=r"1,500 rows need about 0\.\d MB .*nothing of them was stored"):
+    with pytest.raises(PySparkException, match=r"1,500 rows need about 0\.\d MB .*none of them was stored"):
         write(rows, memory_limit=str(used + 200_000), job_id="j", **size)
     with pytest.raises(PySparkException, match=r"the rows need .* more memory"):
         write(rows, memory_limit=str(used // 2), job_id="j")
@@ -205,7 +205,7 @@ def test_rows_that_do_not_fit_are_refused(
         ({"rate": "ten", "rows": "5"}, "expected option rate"),
         ({"rate": "10", "rows": "5", "spread_ms": "10"}, "got both"),
         ({"spread_ms": "-1"}, "expected option spread_ms"),
-        ({"states": "due"}, "expected no option states where rows are written"),
+        ({"states": "due"}, "expected no option states for a write"),
         ({"durability": "sometimes"}, "durability"),
         ({"durability": "replicated"}, "needs connected replicas: 1"),
     ],
@@ -237,9 +237,9 @@ def test_what_a_stream_cannot_have_is_refused(
         query = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).start()
         query.awaitTermination(200)
 
-    with pytest.raises(StreamingQueryException, match="expected no option rate of a stream") as caught:
+    with pytest.raises(StreamingQueryException, match="expected no option rate for a stream") as caught:
         run(rate="10", rows="20", bytes="9000", job_id="j")
-    assert all(f"no option {name} of a stream" in str(caught.value) for name in ("rows", "bytes", "job_id"))
+    assert all(f"no option {name} for a stream" in str(caught.value) for name in ("rows", "bytes", "job_id"))
     with pytest.raises(StreamingQueryException, match="more memory"):
         run(memory_limit="1000")
     assert not any(store.counts().now.values())

@@ -12,7 +12,7 @@ import pytest
 pytest.register_assert_rewrite("wheel_sched.testing.store_conformance")
 
 from wheel_sched.store.redis.backend import client_for  # noqa: E402 - assertions are rewritten before the import
-from wheel_sched.store.redis.conversation import Dialect  # noqa: E402
+from wheel_sched.store.redis.round_trips import Dialect  # noqa: E402
 
 if TYPE_CHECKING:
     import redis

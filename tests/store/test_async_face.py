@@ -23,7 +23,7 @@ from wheel_sched.store.known_ids.face import AsyncKnownIds, KnownIds
 from wheel_sched.store.log_intake.face import AsyncLogIntake, LogIntake
 from wheel_sched.store.redis.asyncio_backend import AsyncRedisBackend, async_client_for
 from wheel_sched.store.redis.backend import RedisBackend
-from wheel_sched.store.redis.conversation import Dialect
+from wheel_sched.store.redis.round_trips import Dialect
 from wheel_sched.store.shard_ownership.face import AsyncShardOwnership, ShardOwnership
 from wheel_sched.store.writer_fence.face import AsyncWriterFences, WriterFences
 from wheel_sched.testing.store_conformance import Bench, BenchMaker, StoreConformance

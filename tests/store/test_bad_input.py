@@ -10,12 +10,12 @@ import pytest
 import redis.asyncio
 
 from wheel_sched.errors import ConfigError, Rejected
-from wheel_sched.store import open_async_store, open_store
+from wheel_sched.store import AttemptCounts, open_async_store, open_store
 from wheel_sched.store.core.items import MAX_BODY_BYTES, MAX_DUE_MS, Item, Outcome
 from wheel_sched.store.core.settle import Dead, Next, Settlement
-from wheel_sched.store.memory.backend import MemoryBackend
+from wheel_sched.store.memory import MemoryBackend
 from wheel_sched.store.redis.backend import RedisBackend
-from wheel_sched.store.redis.conversation import Dialect
+from wheel_sched.store.redis.round_trips import Dialect
 from wheel_sched.testing.store_conformance import Bench
 
 YEAR_12000_MS = 316_516_204_800_000
@@ -84,7 +84,7 @@ def test_a_bad_id_is_refused_everywhere(bench: Bench, value: Any) -> None:
         with pytest.raises(Rejected):
             call([value])
     with pytest.raises(Rejected):
-        bench.store.remember([(value, 1, 1)])
+        AttemptCounts(bench.store).raise_to([(value, 1, 1)])
 
 
 @by_name(BAD_DUES)

@@ -21,7 +21,7 @@ from wheel_sched.store.core.items import STATES, Item
 from wheel_sched.store.core.settle import Done
 from wheel_sched.store.redis import durability
 from wheel_sched.store.redis.backend import RedisBackend, client_for
-from wheel_sched.store.redis.conversation import Dialect
+from wheel_sched.store.redis.round_trips import Dialect
 from wheel_sched.testing.store_conformance import Bench
 
 pytestmark = [pytest.mark.real, pytest.mark.slow]

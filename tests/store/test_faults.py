@@ -19,7 +19,7 @@ from wheel_sched.errors import (
     StoreUnavailable,
     WheelSchedError,
 )
-from wheel_sched.store import open_store
+from wheel_sched.store import ServerPush, open_store
 from wheel_sched.store.core.call import Call
 from wheel_sched.store.core.counts import Count
 from wheel_sched.store.core.items import Item, Outcome
@@ -28,7 +28,7 @@ from wheel_sched.store.core.settle import Dead, Done, Next, Settlement
 from wheel_sched.store.push.push_form import encode_push
 from wheel_sched.store.redis import faults
 from wheel_sched.store.redis.backend import RedisBackend, client_for
-from wheel_sched.store.redis.conversation import Dialect, Sleep
+from wheel_sched.store.redis.round_trips import Dialect, Sleep
 from wheel_sched.testing.store_conformance import Bench
 
 pytestmark = pytest.mark.real
@@ -105,7 +105,7 @@ class TestLostReplies:
         """In the queue once."""
         items = [Item(f"i{n}", bench.now_ms, encode_push("L", "q", [b"%d" % n])) for n in range(5)]
         bench.store.schedule(items)
-        pushed = self.lose(proxy, "publish", lambda: bench.store.push(prefix=f"{namespace}/"))
+        pushed = self.lose(proxy, "publish", lambda: ServerPush(bench.store).push(prefix=f"{namespace}/"))
         assert len(pushed.dues_ms) == 5
         assert shared_client.llen(f"{namespace}/q") == 5
 
@@ -181,14 +181,14 @@ def test_a_failed_connection_says_whether_anything_was_sent(
 
 def test_a_write_that_was_sent_once_stays_in_doubt() -> None:
     """Its reply was lost, and the repeats found nobody: it may have been executed all the same."""
-    talk = Dialect("n").talk([Call(0, Schedule([Item("a", 0, b"")], token="t"))], None)
+    trips = Dialect("n").round_trips([Call(0, Schedule([Item("a", 0, b"")], token="t"))], None)
     lost, refused = redis.ConnectionError("Connection closed by server."), redis.ConnectionError("connecting to h.")
-    next(talk)
-    step = talk.send([lost])
+    next(trips)
+    step = trips.send([lost])
     answers: list[Any] = []
     while not answers:
         try:
-            step = talk.send([] if isinstance(step, Sleep) else [refused])
+            step = trips.send([] if isinstance(step, Sleep) else [refused])
         except StopIteration as end:
             answers = end.value
     assert "may have been executed" in str(answers[0])

@@ -16,9 +16,9 @@ from wheel_sched.store import open_async_store, open_store
 from wheel_sched.store.core.call import Operation
 from wheel_sched.store.core.delay_store import values_of
 from wheel_sched.store.redis.backend import RedisBackend
-from wheel_sched.store.redis.conversation import Dialect
 from wheel_sched.store.redis.durability import Durability
 from wheel_sched.store.redis.library import script_flags
+from wheel_sched.store.redis.round_trips import Dialect
 from wheel_sched.store.rooms import ROOMS
 
 SAFE = {"appendonly": "yes", "appendfsync": "always", "no-appendfsync-on-rewrite": "no"}

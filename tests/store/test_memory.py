@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wheel_sched.errors import ConfigError, NamespaceMismatch, StoreError
-from wheel_sched.store import open_store
+from wheel_sched.store import AttemptCounts, open_store
 from wheel_sched.store.attempt_counts.operations import AttemptCount, ListCounts
 from wheel_sched.store.core.call import Call
 from wheel_sched.store.core.counts import Count
@@ -20,7 +20,7 @@ from wheel_sched.store.core.settle import Done
 from wheel_sched.store.core.sorted_set import BLOCK, SortedSet
 from wheel_sched.store.delay_store import DelayStore
 from wheel_sched.store.maintenance.operations import Freeze
-from wheel_sched.store.memory.backend import MemoryBackend
+from wheel_sched.store.memory import MemoryBackend
 from wheel_sched.testing.store_conformance import Bench
 
 WALL_US = 1_700_000_000_000_000
@@ -101,7 +101,9 @@ def test_attempt_records_are_listed_by_expiry() -> None:
     """A backup reads them as it reads a server's."""
     store = open_store("memory:")
     year_5000_ms = 95_617_584_000_000
-    store.remember([("k", 3, year_5000_ms + 9_000), ("l", 1, year_5000_ms + 5_500), ("m", 0, year_5000_ms)])
+    AttemptCounts(store).raise_to(
+        [("k", 3, year_5000_ms + 9_000), ("l", 1, year_5000_ms + 5_500), ("m", 0, year_5000_ms)]
+    )
     (page,) = store.execute([Call(0, ListCounts(0))])
     assert page == [AttemptCount("l", 1, year_5000_ms + 6_000), AttemptCount("k", 3, year_5000_ms + 9_000)]
     assert store.execute([Call(0, ListCounts(2))]) == [[]]

@@ -32,9 +32,9 @@ from wheel_sched.store.core.open import Open
 from wheel_sched.store.core.record import encode_text
 from wheel_sched.store.core.settle import Dead, Done, Held, Next, Settlement
 from wheel_sched.store.core.window import Window
-from wheel_sched.store.memory.backend import MemoryBackend
+from wheel_sched.store.memory import MemoryBackend
 from wheel_sched.store.redis.backend import RedisBackend
-from wheel_sched.store.redis.conversation import Dialect
+from wheel_sched.store.redis.round_trips import Dialect
 from wheel_sched.testing.store_conformance import Bench
 
 if TYPE_CHECKING:

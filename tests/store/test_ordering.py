@@ -13,7 +13,7 @@ from wheel_sched.store.core.change import Alteration
 from wheel_sched.store.core.settle import Dead, Done, Next
 from wheel_sched.store.maintenance.backup import write_backup
 from wheel_sched.store.maintenance.restoring import restore_backup
-from wheel_sched.store.memory.backend import MemoryBackend
+from wheel_sched.store.memory import MemoryBackend
 from wheel_sched.store.ordering.face import OrderedKeys, lock_of, ref_of, route_of, scope_of
 from wheel_sched.store.ordering.values import UNKNOWN_HEAD, Owner
 from wheel_sched.store.redis.backend import RedisBackend
@@ -21,7 +21,7 @@ from wheel_sched.store.redis.backend import RedisBackend
 if TYPE_CHECKING:
     import redis
 
-    from wheel_sched.store.redis.conversation import Dialect
+    from wheel_sched.store.redis.round_trips import Dialect
 
 SCOPE = scope_of("billing", "orders")
 LOCK = lock_of(SCOPE, b"k")

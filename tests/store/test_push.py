@@ -8,14 +8,15 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from wheel_sched.errors import Rejected, StaleEpoch, StoreError
+from wheel_sched.store import ServerPush
 from wheel_sched.store.core.call import Call
 from wheel_sched.store.core.items import Item, Outcome
 from wheel_sched.store.core.settle import Dead
-from wheel_sched.store.memory.backend import MemoryBackend
+from wheel_sched.store.memory import MemoryBackend
 from wheel_sched.store.push.operations import PushDue
 from wheel_sched.store.push.push_form import encode_push
 from wheel_sched.store.redis.backend import RedisBackend
-from wheel_sched.store.redis.conversation import Dialect
+from wheel_sched.store.redis.round_trips import Dialect
 from wheel_sched.testing.store_conformance import Bench
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ def test_items_reach_their_streams_and_leave_the_store(bench: Bench, client: Any
     """Field by field, byte by byte, once; refs and counters follow."""
     fields = (b"k\0", bytes(range(256)), b"", b"")
     bench.store.schedule([stream_item(bench, "a", "s", *fields), stream_item(bench, "b", "s")])
-    pushed = bench.store.push(prefix=f"{namespace}/", create=True)
+    pushed = ServerPush(bench.store).push(prefix=f"{namespace}/", create=True)
     assert (pushed.number, pushed.dues_ms, pushed.refused) == (0, [bench.now_ms] * 2, [])
     entries = [entry for _, entry in client.xrange(f"{namespace}/s")]
     assert entries == [{b"k\0": bytes(range(256)), b"": b""}, {b"id": b"b"}]
@@ -61,22 +62,22 @@ def test_nothing_is_pushed_before_its_due(bench: Bench, client: Any, namespace: 
     item = list_item(bench, "a", "q")
     item.due_ms = bench.now_ms + 1
     bench.store.schedule([item])
-    assert bench.store.push(prefix=f"{namespace}/").dues_ms == []
+    assert ServerPush(bench.store).push(prefix=f"{namespace}/").dues_ms == []
     assert client.exists(f"{namespace}/q") == 0
     bench.clock.advance(1)
-    assert bench.store.push(prefix=f"{namespace}/").dues_ms == [bench.now_ms]
+    assert ServerPush(bench.store).push(prefix=f"{namespace}/").dues_ms == [bench.now_ms]
 
 
 def test_a_repeat_pushes_nothing_twice(bench: Bench, client: Any, namespace: str) -> None:
     """The same token tells the same dues; the refused come back when their lease ends."""
     bench.store.schedule([list_item(bench, "a", "q"), Item("b", bench.now_ms, b"no push form")])
-    first = bench.store.push(prefix=f"{namespace}/", lease_ms=500, token="t")
-    again = bench.store.push(prefix=f"{namespace}/", lease_ms=500, token="t")
+    first = ServerPush(bench.store).push(prefix=f"{namespace}/", lease_ms=500, token="t")
+    again = ServerPush(bench.store).push(prefix=f"{namespace}/", lease_ms=500, token="t")
     assert (first.dues_ms, again.dues_ms) == ([bench.now_ms], [bench.now_ms])
     assert client.lrange(f"{namespace}/q", 0, -1) == [b"a"]
     assert bench.states("b") == ["fly"]
     bench.clock.advance(500)
-    assert [r.item.id for r in bench.store.push(prefix=f"{namespace}/").refused] == ["b"]
+    assert [r.item.id for r in ServerPush(bench.store).push(prefix=f"{namespace}/").refused] == ["b"]
 
 
 @pytest.mark.parametrize(
@@ -109,7 +110,7 @@ def test_what_cannot_be_pushed_is_reported_and_kept(
     greatest = 2**64 - 1
     client.xadd(f"{namespace}/last", {"a": "b"}, id=f"{greatest}-{greatest}")
     bench.store.schedule([Item("bad", bench.now_ms, body, "t"), list_item(bench, "good", "list")])
-    pushed = bench.store.push(prefix=f"{namespace}/")
+    pushed = ServerPush(bench.store).push(prefix=f"{namespace}/")
     assert [(refused.item.id, refused.item.body) for refused in pushed.refused] == [("bad", body)]
     assert why in pushed.refused[0].reason
     assert pushed.dues_ms == [bench.now_ms]
@@ -126,7 +127,7 @@ def test_nothing_is_pushed_to_keys_of_ours_beside_topics(bench: Bench, client: A
     """The mark of a published id is one: written to, it would answer a later publish with "was sent"."""
     mark = f"{{{namespace}-orders}}:wheel-sched:sent:2:yy:orders"
     bench.store.schedule([Item("a", bench.now_ms, encode_push(kind, mark, [b"k", b"v"][: 2 if kind == "S" else 1]))])
-    (refused,) = bench.store.push(create=True).refused
+    (refused,) = ServerPush(bench.store).push(create=True).refused
     assert "wheel-sched:" in refused.reason
     assert not client.exists(mark)
 
@@ -135,7 +136,7 @@ def test_streams_are_capped_when_told_to(bench: Bench, client: Any, namespace: s
     """MAXLEN is approximate, so only far more than one node's worth is cut."""
     for _ in range(4):
         bench.store.schedule([stream_item(bench, f"i{n}", "s") for n in range(200)])
-        assert len(bench.store.push(500, prefix=f"{namespace}/", create=True, maxlen=10).dues_ms) == 200
+        assert len(ServerPush(bench.store).push(500, prefix=f"{namespace}/", create=True, maxlen=10).dues_ms) == 200
     assert client.xlen(f"{namespace}/s") < 400
 
 
@@ -143,7 +144,7 @@ def test_paused_topics_are_not_pushed(bench: Bench, namespace: str) -> None:
     """They wait in held as under a claim."""
     bench.store.schedule([stream_item(bench, "a", "s")])
     bench.store.pause("t")
-    pushed = bench.store.push(prefix=f"{namespace}/", create=True)
+    pushed = ServerPush(bench.store).push(prefix=f"{namespace}/", create=True)
     assert (pushed.dues_ms, pushed.refused, bench.states("a")) == ([], [], ["held"])
 
 
@@ -155,9 +156,9 @@ def test_a_push_recovers_leases_and_obeys_the_epoch(bench: Bench, namespace: str
     bench.store.report_jump(0, 1, 5)
     (answer,) = bench.store.execute([Call(0, PushDue(10, 1000, f"{namespace}/", epoch=1))])
     assert isinstance(answer, StaleEpoch)
-    assert len(bench.store.push(prefix=f"{namespace}/").dues_ms) == 1
+    assert len(ServerPush(bench.store).push(prefix=f"{namespace}/").dues_ms) == 1
     with pytest.raises(Rejected):
-        bench.store.push(501)
+        ServerPush(bench.store).push(501)
 
 
 @pytest.mark.real
@@ -170,7 +171,7 @@ def test_a_target_the_user_may_not_touch_loses_nothing(shared_client: Any, real_
         with redis.Redis.from_url(real_server.url, username=namespace, password="pw") as narrow:
             bench = Bench(RedisBackend(narrow, Dialect(namespace)), 1)
             bench.store.schedule([list_item(bench, "a", "secret"), list_item(bench, "b", f"allowed-{namespace}")])
-            pushed = bench.store.push()
+            pushed = ServerPush(bench.store).push()
             assert [refused.item.id for refused in pushed.refused] == ["a"]
             assert "secret" in pushed.refused[0].reason
             assert bench.states("a", "b") == ["fly", None]
@@ -184,5 +185,5 @@ def test_memory_has_nothing_to_push_to() -> None:
     bench = Bench(MemoryBackend(1, clock="test"), 1)
     bench.put("a")
     with pytest.raises(StoreError, match="one-script hand-over"):
-        bench.store.push()
+        ServerPush(bench.store).push()
     assert bench.states("a") == ["due"]

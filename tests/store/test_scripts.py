@@ -9,7 +9,7 @@ import fakeredis
 import pytest
 
 from wheel_sched.errors import ConfigError, NamespaceMismatch, StoreError, StoreTooOld, StoreUnavailable
-from wheel_sched.store import open_store
+from wheel_sched.store import WriterFences, open_store
 from wheel_sched.store.core.call import Call
 from wheel_sched.store.core.counts import Count
 from wheel_sched.store.core.get import Find
@@ -17,8 +17,8 @@ from wheel_sched.store.core.items import Item, Outcome
 from wheel_sched.store.delay_store import DelayStore
 from wheel_sched.store.maintenance.operations import Inspect, Mend
 from wheel_sched.store.redis.backend import RedisBackend, check_version
-from wheel_sched.store.redis.conversation import Dialect, Send, Sleep
 from wheel_sched.store.redis.library import library, shard_keys
+from wheel_sched.store.redis.round_trips import Dialect, Send, Sleep
 from wheel_sched.store.writer_fence.operations import Fence
 from wheel_sched.testing.store_conformance import Bench
 
@@ -131,17 +131,17 @@ def test_a_user_without_functions_gets_scripts(real_server: Any, shared_client: 
         shared_client.execute_command("ACL", "DELUSER", namespace)
 
 
-def converse(
+def run_round_trips(
     dialect: Dialect, calls: list[Call[Any]], reply: Callable[[Send], list[Any]]
 ) -> tuple[list[int | str], list[Any]]:
     """Play the server: how many commands each step sent, and what the calls were answered."""
-    talk = dialect.talk(calls, None)
+    trips = dialect.round_trips(calls, None)
     sent: list[int | str] = []
     try:
-        step = next(talk)
+        step = next(trips)
         while len(sent) < 100:
             sent.append("sleep" if isinstance(step, Sleep) else len(step.commands))
-            step = talk.send([] if isinstance(step, Sleep) else reply(step))
+            step = trips.send([] if isinstance(step, Sleep) else reply(step))
     except StopIteration as end:
         return sent, end.value
     raise AssertionError("the conversation has no end")
@@ -153,7 +153,7 @@ def test_a_library_that_vanishes_each_time_is_given_up() -> None:
 
     gone = redis.exceptions.NoScriptError("No matching script")
     calls: list[Call[Any]] = [Call(0, Find("r", 5))]
-    sent, (answer,) = converse(
+    sent, (answer,) = run_round_trips(
         Dialect("n", functions=False), calls, lambda step: [b"sha" if step.commands[0][0] == "SCRIPT" else gone]
     )
     assert isinstance(answer, StoreError)
@@ -167,7 +167,7 @@ def test_what_was_lost_is_repeated_and_then_told() -> None:
     calls: list[Call[Any]] = [Call(0, Find("r", 5)), Call(0, Count())]
     replies = iter([[[b"a"], redis.exceptions.ConnectionError("lost")]])
     late = [redis.exceptions.TimeoutError("late")]
-    sent, (found, lost) = converse(Dialect("n"), calls, lambda step: next(replies, late))
+    sent, (found, lost) = run_round_trips(Dialect("n"), calls, lambda step: next(replies, late))
     assert sent == [2, "sleep", 1, "sleep", 1]
     assert found == ["a"]
     assert isinstance(lost, StoreUnavailable)
@@ -179,11 +179,11 @@ def test_a_call_that_must_not_wait_longer_takes_one_timeout() -> None:
 
     calls: list[Call[Any]] = [Call(0, Find("r", 5))]
     late, lost = redis.exceptions.TimeoutError("late"), redis.exceptions.ConnectionError("lost")
-    sent, (answer,) = converse(Dialect("n", repeat_timeouts=False), calls, lambda _step: [late])
+    sent, (answer,) = run_round_trips(Dialect("n", repeat_timeouts=False), calls, lambda _step: [late])
     assert sent == [1]
     assert isinstance(answer, StoreUnavailable)
     replies = iter([[lost]])
-    sent, (answer,) = converse(Dialect("n", repeat_timeouts=False), calls, lambda _step: next(replies, [[b"a"]]))
+    sent, (answer,) = run_round_trips(Dialect("n", repeat_timeouts=False), calls, lambda _step: next(replies, [[b"a"]]))
     assert (sent, answer) == ([1, "sleep", 1], ["a"])
 
 
@@ -273,9 +273,9 @@ def test_records_without_a_place_are_found_and_held(bench: Bench, client: Any, n
 
 def test_the_ids_of_an_open_epoch_are_forgotten_after_a_week(bench: Bench, client: Any, namespace: str) -> None:
     """And at once when the epoch is closed: what is left of it is one number."""
-    bench.store.schedule([Item("a", bench.now_ms, b"")], fence=Fence("query", 2))
+    WriterFences(bench.store).schedule([Item("a", bench.now_ms, b"")], Fence("query", 2))
     seen = f"{{{namespace}:0}}:seen:2:query".encode()
     assert 0 < client.ttl(seen) <= 7 * 86_400
-    bench.store.close_epoch(Fence("query", 2))
+    WriterFences(bench.store).close_epoch(Fence("query", 2))
     assert client.exists(seen) == 0
     assert client.hgetall(f"{{{namespace}:0}}:fences") == {b"query": b"2"}

@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from wheel_sched.store import ServerPush
 from wheel_sched.store.core.items import Item, Outcome
 from wheel_sched.store.core.settle import Dead, Done, Held, Next
-from wheel_sched.store.memory.backend import MemoryBackend
+from wheel_sched.store.memory import MemoryBackend
 from wheel_sched.store.push.push_form import decode_push, encode_push
 from wheel_sched.store.redis.backend import RedisBackend
-from wheel_sched.store.redis.conversation import Dialect
+from wheel_sched.store.redis.round_trips import Dialect
 from wheel_sched.testing.store_conformance import Bench
 
 if TYPE_CHECKING:
@@ -130,7 +131,7 @@ class TestTasks:
         for _ in range(5):
             bench.clock.advance(1)
             for _ in range(2):
-                bench.store.push(prefix=f"{namespace}/")
+                ServerPush(bench.store).push(prefix=f"{namespace}/")
         etas = [json.loads(client.rpop(f"{namespace}/q"))["eta"] for _ in range(3)]
         assert (etas, client.rpop(f"{namespace}/q")) == ([1, 2, 3], None)
         assert bench.store.counts().ever == {("accepted", "q"): 3, ("completed", "q"): 3}
@@ -140,7 +141,7 @@ class TestTasks:
         bench = Bench(RedisBackend(client, Dialect(namespace)), 1)
         client.set(f"{namespace}/bad", "not a list")
         bench.store.schedule([self.message(bench, "a", "bad"), self.message(bench, "b", "good")])
-        pushed = bench.store.push(prefix=f"{namespace}/")
+        pushed = ServerPush(bench.store).push(prefix=f"{namespace}/")
         (refused,) = pushed.refused
         assert (refused.item.id, client.llen(f"{namespace}/good")) == ("a:0", 1)
         assert "no list: string" in refused.reason
@@ -148,7 +149,7 @@ class TestTasks:
         assert bench.store.find("a") == ["a:0"]
         client.delete(f"{namespace}/bad")
         assert bench.store.requeue([("a:0", bench.now_ms, None)]) == [Outcome.DONE]
-        assert len(bench.store.push(prefix=f"{namespace}/").dues_ms) == 1
+        assert len(ServerPush(bench.store).push(prefix=f"{namespace}/").dues_ms) == 1
         assert json.loads(client.rpop(f"{namespace}/bad"))["id"] == "a"
         bench.check()
 

@@ -1,6 +1,6 @@
-"""Every test of a timer runs on both faces, on real and on virtual time where it can, and on every core.
+"""Every test of a timer runs on both facades, on real and on virtual time where it can, and on every core.
 
-A test is written once, in plain synchronous steps, against a `Face`. Timers made by it are closed at the end.
+A test is written once, in plain synchronous steps, against a `Facade`. Timers made by it are closed at the end.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Timer = SystemTimer | AsyncTimer
 PATIENCE_S = 40.0  # for what must come; only a defect waits that long
 
 
-class Face(ABC):
+class Facade(ABC):
     """One kind of timer on one kind of time.
 
     Attributes:
@@ -63,7 +63,7 @@ class Face(ABC):
         return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=self.clock.wall_ms() + ms)
 
 
-class ThreadFace(Face):
+class ThreadFacade(Facade):
     def __init__(self, clock: Clock) -> None:
         self.clock = clock
         self.virtual = isinstance(clock, VirtualClock)
@@ -85,7 +85,7 @@ class ThreadFace(Face):
                 self.clock.advance(min(self._next_wake_ms(), target_ms) - self.now_ms())
                 self._let_run()
         else:
-            time.sleep(ms / 1000)  # real time is what this face is about
+            time.sleep(ms / 1000)  # real time is what this facade is about
             self._let_run()
 
     def until(self, happened: Callable[[], object]) -> None:
@@ -124,7 +124,7 @@ class ThreadFace(Face):
             return timer.closed or timer._sleeps_until > timer.clock.monotonic_ms()
 
 
-class LoopFace(Face):
+class LoopFacade(Facade):
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
         clock = getattr(loop, "clock", None)
@@ -174,8 +174,8 @@ def loop_of(kind: str) -> asyncio.AbstractEventLoop:
     return asyncio.new_event_loop()
 
 
-def made(kind: str) -> Iterator[Face]:
-    """A face of a kind, "threads" or "asyncio-virtual" say, and of a core where that is named: "threads/pure"."""
+def made(kind: str) -> Iterator[Facade]:
+    """A facade of a kind, "threads" or "asyncio-virtual" say, and of a core where that is named: "threads/pure"."""
     kind, _, core = kind.partition("/")
     with pytest.MonkeyPatch.context() as patch:
         if core:
@@ -183,14 +183,14 @@ def made(kind: str) -> Iterator[Face]:
         yield from made_of(kind)
 
 
-def made_of(kind: str) -> Iterator[Face]:
+def made_of(kind: str) -> Iterator[Facade]:
     if kind.startswith("threads"):
-        face = ThreadFace(VirtualClock() if kind == "threads-virtual" else SystemClock())
-        yield face
-        face.close()
+        facade = ThreadFacade(VirtualClock() if kind == "threads-virtual" else SystemClock())
+        yield facade
+        facade.close()
         return
     with asyncio.Runner(loop_factory=lambda: loop_of(kind)) as runner:
-        over_loop = LoopFace(runner.get_loop())
+        over_loop = LoopFacade(runner.get_loop())
         yield over_loop
         over_loop.close()
 
@@ -203,30 +203,30 @@ REAL_OTHERS = [pytest.param(f"{kind}/{core}", marks=pytest.mark.slow) for core i
 
 
 @pytest.fixture(params=VIRTUAL)
-def virtual(request: pytest.FixtureRequest) -> Iterator[Face]:
-    """Both faces on virtual time and on every core: a test may say exactly when."""
+def virtual(request: pytest.FixtureRequest) -> Iterator[Facade]:
+    """Both facades on virtual time and on every core: a test may say exactly when."""
     yield from made(request.param)
 
 
 @pytest.fixture(params=[*VIRTUAL, *REAL, *REAL_OTHERS])
-def face(request: pytest.FixtureRequest) -> Iterator[Face]:
-    """Both faces on every kind of time, loop and core: a test says in which order, and never early."""
+def facade(request: pytest.FixtureRequest) -> Iterator[Facade]:
+    """Both facades on every kind of time, loop and core: a test says in which order, and never early."""
     yield from made(request.param)
 
 
 @pytest.fixture(params=[kind for kind in [*VIRTUAL, *REAL, *REAL_OTHERS] if "threads" not in str(kind)])
-def loops(request: pytest.FixtureRequest) -> Iterator[Face]:
-    """The asyncio face on every kind of loop and core."""
+def loops(request: pytest.FixtureRequest) -> Iterator[Facade]:
+    """The asyncio facade on every kind of loop and core."""
     yield from made(request.param)
 
 
 @pytest.fixture(params=sorted(CORES))
-def threads(request: pytest.FixtureRequest) -> Iterator[Face]:
+def threads(request: pytest.FixtureRequest) -> Iterator[Facade]:
     """Reaper threads on virtual time, on every core."""
     yield from made(f"threads-virtual/{request.param}")
 
 
 @pytest.fixture(params=sorted(CORES))
-def loop_face(request: pytest.FixtureRequest) -> Iterator[Face]:
-    """The asyncio face on virtual time, on every core."""
+def loop_facade(request: pytest.FixtureRequest) -> Iterator[Facade]:
+    """The asyncio facade on virtual time, on every core."""
     yield from made(f"asyncio-virtual/{request.param}")

@@ -31,68 +31,68 @@ def test_a_coroutine_function_is_awaited(loops: Any) -> None:
     assert steps == [("argument", "caller"), EntryState.RUNNING]
 
 
-def test_any_number_of_timers_costs_the_loop_one_handle(loop_face: Any) -> None:
+def test_any_number_of_timers_costs_the_loop_one_handle(loop_facade: Any) -> None:
     """A thousand timers: one `call_later`; none when all are cancelled."""
-    timer = loop_face.timer()
+    timer = loop_facade.timer()
     handles = [timer.schedule(1000 - number, print) for number in range(500)]
     handles += [timer.schedule(1000 + number, print) for number in range(500)]
-    live = [handle for handle in loop_face.loop._scheduled if not handle.cancelled()]
+    live = [handle for handle in loop_facade.loop._scheduled if not handle.cancelled()]
     assert len(live) == 1
     for handle in handles:
         handle.cancel()
-    loop_face.pass_ms(2000)
-    assert [handle for handle in loop_face.loop._scheduled if not handle.cancelled()] == []
+    loop_facade.pass_ms(2000)
+    assert [handle for handle in loop_facade.loop._scheduled if not handle.cancelled()] == []
 
 
-def test_a_long_batch_lets_the_loop_breathe(loop_face: Any) -> None:
+def test_a_long_batch_lets_the_loop_breathe(loop_facade: Any) -> None:
     """A thousand timers of one tick: other callbacks of the loop come in between."""
-    timer, events = loop_face.timer(), []
+    timer, events = loop_facade.timer(), []
     for _ in range(1000):
         timer.schedule(5, events.append, "timer")
-    timer.schedule(5, loop_face.loop.call_soon, events.append, "other")
+    timer.schedule(5, loop_facade.loop.call_soon, events.append, "other")
 
     def first() -> None:
-        loop_face.loop.call_soon(events.append, "other")
+        loop_facade.loop.call_soon(events.append, "other")
 
     early = timer.schedule(5, first)
     assert early.reschedule(4)
-    timer.schedule(4, lambda: loop_face.clock.advance(1))  # so that all of them are found due at once
-    loop_face.pass_ms(10)
+    timer.schedule(4, lambda: loop_facade.clock.advance(1))  # so that all of them are found due at once
+    loop_facade.pass_ms(10)
     assert events.count("timer") == 1000
     assert events.index("other") < 999
 
 
-def test_a_plain_callback_may_return_an_awaitable(loop_face: Any) -> None:
+def test_a_plain_callback_may_return_an_awaitable(loop_facade: Any) -> None:
     """A future, say, or a partial of a coroutine function."""
-    timer = loop_face.timer()
-    future = loop_face.loop.create_future()
+    timer = loop_facade.timer()
+    future = loop_facade.loop.create_future()
     handle = timer.schedule(1, lambda: future)
-    loop_face.pass_ms(5)
+    loop_facade.pass_ms(5)
     assert handle.state is EntryState.RUNNING
     future.set_result(None)
-    loop_face.pass_ms(1)
+    loop_facade.pass_ms(1)
     assert handle.state is EntryState.FIRED
 
 
-def test_close_leaves_running_coroutines_to_wait_closed(loop_face: Any) -> None:
+def test_close_leaves_running_coroutines_to_wait_closed(loop_facade: Any) -> None:
     """`close` is over at once; `wait_closed` when the last coroutine is."""
-    timer, steps = loop_face.timer(), []
+    timer, steps = loop_facade.timer(), []
 
     async def run() -> None:
-        await asyncio.sleep(0.1)  # the face's own time
+        await asyncio.sleep(0.1)  # the facade's own time
         steps.append("ended")
 
     timer.schedule(1, run)
-    loop_face.pass_ms(2)
+    loop_facade.pass_ms(2)
     assert timer.close() == []
     assert steps == []
-    loop_face.wait(timer.wait_closed())
+    loop_facade.wait(timer.wait_closed())
     assert steps == ["ended"]
 
 
-def test_a_coroutine_of_the_timer_may_close_it_and_wait(loop_face: Any) -> None:
+def test_a_coroutine_of_the_timer_may_close_it_and_wait(loop_facade: Any) -> None:
     """It does not wait for itself."""
-    timer, steps = loop_face.timer(), []
+    timer, steps = loop_facade.timer(), []
 
     async def run() -> None:
         timer.close()
@@ -100,7 +100,7 @@ def test_a_coroutine_of_the_timer_may_close_it_and_wait(loop_face: Any) -> None:
         steps.append("closed")
 
     timer.schedule(1, run)
-    loop_face.pass_ms(5)
+    loop_facade.pass_ms(5)
     assert steps == ["closed"]
 
 
@@ -129,18 +129,18 @@ def test_without_a_loop_there_is_no_timer() -> None:
         AsyncTimer()
 
 
-def test_a_loop_whose_clock_stands_still_while_a_callback_works_makes_no_timer_early(face: Any) -> None:
+def test_a_loop_whose_clock_stands_still_while_a_callback_works_makes_no_timer_early(facade: Any) -> None:
     """uvloop's `time()` is that of the last turn: 20 ms of work before scheduling must not be taken off the delay."""
-    timer, ran_ns = face.timer(), []
+    timer, ran_ns = facade.timer(), []
 
     def work() -> None:
-        if not face.virtual:
+        if not facade.virtual:
             time.sleep(0.02)  # the work that the loop's clock does not see
-        due_ns = face.clock.monotonic_ns() + 30_000_000
-        timer.schedule(30, lambda: ran_ns.append(face.clock.monotonic_ns() - due_ns))
+        due_ns = facade.clock.monotonic_ns() + 30_000_000
+        timer.schedule(30, lambda: ran_ns.append(facade.clock.monotonic_ns() - due_ns))
 
     timer.schedule(1, work)
-    face.until(lambda: ran_ns)
+    facade.until(lambda: ran_ns)
     assert ran_ns[0] >= 0
 
 

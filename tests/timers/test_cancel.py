@@ -115,19 +115,19 @@ def test_cancel_and_wait_answers_at_once_when_nothing_runs(virtual: Any) -> None
     assert virtual.wait(timer.cancel_and_wait(fired)) is FIRED
 
 
-def test_cancel_and_wait_waits_for_the_coroutine(loop_face: Any) -> None:
+def test_cancel_and_wait_waits_for_the_coroutine(loop_facade: Any) -> None:
     """But for the one that calls it."""
-    timer, steps = loop_face.timer(), []
+    timer, steps = loop_facade.timer(), []
 
     async def run() -> None:
         steps.append(await timer.cancel_and_wait(handle))
-        await asyncio.sleep(0.5)  # the face's own time
+        await asyncio.sleep(0.5)  # the facade's own time
         steps.append("ended")
 
     handle = timer.schedule(1, run)
-    loop_face.pass_ms(2)
+    loop_facade.pass_ms(2)
     assert steps == [RUNNING]
-    assert loop_face.wait(timer.cancel_and_wait(handle)) is FIRED
+    assert loop_facade.wait(timer.cancel_and_wait(handle)) is FIRED
     assert steps == [RUNNING, "ended"]
 
 

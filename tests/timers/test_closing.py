@@ -53,9 +53,9 @@ def test_a_closed_timer_takes_nothing_and_says_so(virtual: Any) -> None:
     assert fired == [1]
 
 
-def test_a_callback_may_close_its_timer(face: Any) -> None:
+def test_a_callback_may_close_its_timer(facade: Any) -> None:
     """Deadlock-free; siblings of its tick that have not begun are given back."""
-    timer, fired, given = face.timer(), [], []
+    timer, fired, given = facade.timer(), [], []
 
     def close() -> None:
         given.extend(pending.args[0] for pending in timer.close())
@@ -64,10 +64,10 @@ def test_a_callback_may_close_its_timer(face: Any) -> None:
     for number in range(3):
         timer.schedule(5, fired.append, number)
     timer.schedule(500, fired.append, "later")
-    face.until(lambda: timer.closed and len(given) == 4 - len(fired))
+    facade.until(lambda: timer.closed and len(given) == 4 - len(fired))
     assert sorted(map(str, [*given, *fired])) == ["0", "1", "2", "later"]
     assert "later" in given
-    if face.virtual:
+    if facade.virtual:
         assert fired == []
 
 

@@ -1,4 +1,4 @@
-"""Callbacks that raise: told to somebody, always, and nothing else is disturbed."""
+"""Callbacks that raise: every error is reported, and no other timer is disturbed."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 
-def test_an_exception_is_handed_to_on_error_with_its_handle(face: Any) -> None:
-    """Kafka's timer swallows it; here the others run and the handler hears."""
+def test_an_exception_is_handed_to_on_error_with_its_handle(facade: Any) -> None:
+    """Kafka's timer swallows the error. Here the handler gets it, and the others run."""
     heard, fired = [], []
-    timer = face.timer(on_error=lambda handle, error: heard.append((handle, str(error))))
+    timer = facade.timer(on_error=lambda handle, error: heard.append((handle, str(error))))
 
     def fail(text: str) -> None:
         raise ValueError(text)
@@ -20,7 +20,7 @@ def test_an_exception_is_handed_to_on_error_with_its_handle(face: Any) -> None:
     one = timer.schedule(1, fail, "one")
     timer.schedule(1, fired.append, "between")
     two = timer.schedule(2, fail, "two")
-    face.until(lambda: len(heard) == 2)
+    facade.until(lambda: len(heard) == 2)
     assert heard == [(one, "one"), (two, "two")]
     assert fired == ["between"]
     assert timer.statistics.failed == 2
@@ -73,9 +73,9 @@ def test_system_exit_in_a_callback_does_not_end_the_reaper(threads: Any) -> None
     assert [type(error) for error in threads.errors] == [SystemExit]
 
 
-def test_system_exit_in_a_callback_ends_the_loop_and_loses_no_timer(loop_face: Any) -> None:
-    """As in every callback of a loop. Siblings of its tick run when the loop goes on."""
-    timer, fired = loop_face.timer(), []
+def test_system_exit_in_a_callback_ends_the_loop_and_loses_no_timer(loop_facade: Any) -> None:
+    """As in every callback of a loop. The other timers of its tick run when the loop runs again."""
+    timer, fired = loop_facade.timer(), []
 
     def leave() -> None:
         raise SystemExit(3)
@@ -86,18 +86,18 @@ def test_system_exit_in_a_callback_ends_the_loop_and_loses_no_timer(loop_face: A
     for number in range(2, 5):
         timer.schedule(5, fired.append, number)
     with pytest.raises(SystemExit):
-        loop_face.pass_ms(5)
+        loop_facade.pass_ms(5)
     assert (fired, len(timer)) == ([0, 1], 3)
-    loop_face.pass_ms(1)
+    loop_facade.pass_ms(1)
     assert fired == [0, 1, 2, 3, 4]
 
 
-def test_the_exception_of_a_coroutine_is_reported(loop_face: Any) -> None:
+def test_the_exception_of_a_coroutine_is_reported(loop_facade: Any) -> None:
     """As is that of a plain callback; a cancelled coroutine is not an error."""
-    timer = loop_face.timer()
+    timer = loop_facade.timer()
 
     async def fail() -> None:
-        await asyncio.sleep(0.001)  # the face's own time
+        await asyncio.sleep(0.001)  # the facade's own time
         raise ValueError("late")
 
     async def give_up() -> None:
@@ -105,8 +105,8 @@ def test_the_exception_of_a_coroutine_is_reported(loop_face: Any) -> None:
 
     timer.schedule(1, fail)
     timer.schedule(1, give_up)
-    loop_face.pass_ms(5)
-    assert [str(error) for error in loop_face.errors] == ["late"]
+    loop_facade.pass_ms(5)
+    assert [str(error) for error in loop_facade.errors] == ["late"]
     assert len(timer) == 0
 
 

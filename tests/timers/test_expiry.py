@@ -27,41 +27,41 @@ def test_a_timer_runs_at_its_deadline_and_not_before(virtual: Any) -> None:
     assert (fired, handle.state, handle.remaining_ms(), len(timer)) == (["now"], EntryState.FIRED, 0, 0)
 
 
-def test_a_delay_that_is_over_runs_at_once_but_not_from_within_the_call(face: Any) -> None:
+def test_a_delay_that_is_over_runs_at_once_but_not_from_within_the_call(facade: Any) -> None:
     """Kafka's testAlreadyExpiredTask: -5 to -1, and 0; in the order they were scheduled."""
-    timer, fired = face.timer(), []
+    timer, fired = facade.timer(), []
     for delay_ms in (-5, -4, -3, -2, -1, 0, -1e300, -0.5):
         timer.schedule(delay_ms, fired.append, delay_ms)
-    face.until(lambda: len(fired) == 8)
+    facade.until(lambda: len(fired) == 8)
     assert fired == [-5, -4, -3, -2, -1, 0, -1e300, -0.5]
 
 
-def test_every_timer_of_a_crowd_runs_once(face: Any) -> None:
+def test_every_timer_of_a_crowd_runs_once(facade: Any) -> None:
     """Kafka's testTaskExpiration: 0 to 499 ms with duplicates, on a wheel of small size with many levels."""
-    timer, fired = face.timer(1, 4), []
+    timer, fired = facade.timer(1, 4), []
     delays = [*range(0, 200), *range(50, 100), *range(150, 200)]
     random.Random(1).shuffle(delays)
     for delay_ms in delays:
         timer.schedule(delay_ms, fired.append, delay_ms)
-    face.until(lambda: len(fired) == len(delays))
+    facade.until(lambda: len(fired) == len(delays))
     assert Counter(fired) == Counter(delays)
     assert len(timer) == 0
 
 
-def test_nothing_runs_before_its_deadline(face: Any) -> None:
+def test_nothing_runs_before_its_deadline(facade: Any) -> None:
     """By the nanosecond, for whole and for broken milliseconds; libuv's early_check."""
-    timer, early, fired = face.timer(), [], []
+    timer, early, fired = facade.timer(), [], []
 
     def run(due_ns: int) -> None:
         fired.append(due_ns)
-        if face.clock.monotonic_ns() < due_ns:
-            early.append(due_ns - face.clock.monotonic_ns())
+        if facade.clock.monotonic_ns() < due_ns:
+            early.append(due_ns - facade.clock.monotonic_ns())
 
     for number in range(100):
         delay_ms = number * 0.77 if number % 2 else number
-        before_ns = face.clock.monotonic_ns()
+        before_ns = facade.clock.monotonic_ns()
         timer.schedule(delay_ms, run, before_ns + math.ceil(delay_ms * 1_000_000))
-    face.until(lambda: len(fired) == 100)
+    facade.until(lambda: len(fired) == 100)
     assert early == []
 
 
@@ -92,22 +92,22 @@ def test_deadlines_round_up_to_a_tick(virtual: Any) -> None:
     assert fired == [11, 20]
 
 
-def test_a_timer_runs_though_nobody_keeps_its_handle(face: Any) -> None:
+def test_a_timer_runs_though_nobody_keeps_its_handle(facade: Any) -> None:
     """Tokio cancels what is dropped; here only `cancel` does."""
-    timer, fired = face.timer(), []
+    timer, fired = facade.timer(), []
     for number in range(20):
         timer.schedule(number, fired.append, number)
     gc.collect()
-    face.until(lambda: len(fired) == 20)
+    facade.until(lambda: len(fired) == 20)
 
 
 @pytest.mark.parametrize("delay_ms", [2**63 - 1, 2**63, 10**30, 1.7e308, 10**400])
-def test_a_huge_delay_neither_runs_at_once_nor_disturbs_others(face: Any, delay_ms: float) -> None:
+def test_a_huge_delay_neither_runs_at_once_nor_disturbs_others(facade: Any, delay_ms: float) -> None:
     """Netty's testOverflow and libuv's huge_timeout: what is beyond every clock waits."""
-    timer, fired = face.timer(), []
+    timer, fired = facade.timer(), []
     handle = timer.schedule(delay_ms, fired.append, "huge")
     timer.schedule(5, fired.append, "soon")
-    face.until(lambda: fired)
+    facade.until(lambda: fired)
     assert (fired, len(timer), handle.state) == (["soon"], 1, EntryState.PENDING)
     assert handle.remaining_ms() > 2**62
     assert handle.cancel() is EntryState.CANCELLED
@@ -193,12 +193,12 @@ def test_a_timer_shows_its_state(virtual: Any) -> None:
     assert timer
 
 
-def test_context_variables_are_those_of_the_caller(face: Any) -> None:
+def test_context_variables_are_those_of_the_caller(facade: Any) -> None:
     """As they were when it was scheduled; what a callback changes stays its own."""
     from contextvars import ContextVar
 
     name: ContextVar[str] = ContextVar("name", default="nobody")
-    timer, seen = face.timer(), []
+    timer, seen = facade.timer(), []
 
     def run() -> None:
         seen.append(name.get())
@@ -208,7 +208,7 @@ def test_context_variables_are_those_of_the_caller(face: Any) -> None:
     timer.schedule(1, run)
     recurring = timer.every(1, run)
     name.reset(token)
-    face.until(lambda: len(seen) >= 3)
+    facade.until(lambda: len(seen) >= 3)
     recurring.cancel()
     assert set(seen) == {"caller"}
     assert name.get() == "nobody"
@@ -227,21 +227,21 @@ def test_statistics_count(virtual: Any) -> None:
 
 
 @pytest.mark.slow
-def test_ten_thousand_timers_of_a_second_all_run_and_none_early(face: Any) -> None:
+def test_ten_thousand_timers_of_a_second_all_run_and_none_early(facade: Any) -> None:
     """Netty's testExecutionOnTime: by the clock of the callback, whatever the load."""
     chance, early, fired = random.Random(3), [], []
-    timer = face.timer()
+    timer = facade.timer()
 
     def run(due_ns: int) -> None:
-        late_ns = face.clock.monotonic_ns() - due_ns
+        late_ns = facade.clock.monotonic_ns() - due_ns
         fired.append(late_ns)
         if late_ns < 0:
             early.append(late_ns)
 
     for _ in range(10_000):
         delay_ms = chance.uniform(0, 1000)
-        timer.schedule(delay_ms, run, face.clock.monotonic_ns() + math.ceil(delay_ms * 1_000_000))
-    face.until(lambda: len(fired) == 10_000)
+        timer.schedule(delay_ms, run, facade.clock.monotonic_ns() + math.ceil(delay_ms * 1_000_000))
+    facade.until(lambda: len(fired) == 10_000)
     assert early == []
     assert len(timer) == 0
 

@@ -33,18 +33,18 @@ def test_the_first_run_may_be_at_another_time(virtual: Any) -> None:
     assert fired == [0, 10, 20]
 
 
-def slow_runs(face: Any, slow_ms: int, **options: Any) -> list[int]:
+def slow_runs(facade: Any, slow_ms: int, **options: Any) -> list[int]:
     """When the runs of a 10 ms timer began whose first takes `slow_ms`, up to 100 ms."""
-    timer, began = face.timer(), []
+    timer, began = facade.timer(), []
 
     def run() -> None:
-        began.append(face.now_ms())
+        began.append(facade.now_ms())
         if len(began) == 1:
-            face.clock.advance(slow_ms)
+            facade.clock.advance(slow_ms)
 
     handle = timer.every(10, run, **options)
-    face.pass_ms(10)
-    face.pass_ms(100 - face.now_ms())
+    facade.pass_ms(10)
+    facade.pass_ms(100 - facade.now_ms())
     handle.cancel()
     return began
 
@@ -89,7 +89,7 @@ def test_an_exception_does_not_end_a_recurring_timer(virtual: Any) -> None:
 
 
 def test_a_recurring_timer_may_be_moved(virtual: Any) -> None:
-    """Its rhythm goes on from there."""
+    """Its fixed rate goes on from there."""
     timer, fired = virtual.timer(), []
     handle = timer.every(10, lambda: fired.append(virtual.now_ms()))
     virtual.pass_ms(10)
@@ -98,20 +98,20 @@ def test_a_recurring_timer_may_be_moved(virtual: Any) -> None:
     assert fired == [10, 13, 23, 33]
 
 
-def test_a_coroutine_recurs_without_overlapping_itself(loop_face: Any) -> None:
+def test_a_coroutine_recurs_without_overlapping_itself(loop_facade: Any) -> None:
     """The next run waits for the end of the last, also of one that is longer than the interval."""
-    timer, spans = loop_face.timer(), []
+    timer, spans = loop_facade.timer(), []
 
     async def run() -> None:
-        began = loop_face.now_ms()
-        await asyncio.sleep(0.025)  # the face's own time
-        spans.append((began, loop_face.now_ms()))
+        began = loop_facade.now_ms()
+        await asyncio.sleep(0.025)  # the facade's own time
+        spans.append((began, loop_facade.now_ms()))
 
     timer.every(10, run)
-    loop_face.pass_ms(105)
+    loop_facade.pass_ms(105)
     assert spans == [(10, 35), (35, 60), (60, 85)]
     timer.close()
-    loop_face.wait(timer.wait_closed())
+    loop_facade.wait(timer.wait_closed())
     assert spans[3:] == [(85, 110)]
 
 

@@ -183,10 +183,11 @@ def _target(settings: Settings) -> Iterator[ExaminedTarget]:
 def _examine(stack: contextlib.ExitStack, settings: Settings, url: str) -> ExaminedTarget:
     import redis
 
-    from wheel_sched.store.operations import Call, Count
+    from wheel_sched.store.core.call import Call
+    from wheel_sched.store.core.counts import Count
     from wheel_sched.store.redis.backend import RedisBackend, client_for
-    from wheel_sched.store.redis.conversation import Dialect
     from wheel_sched.store.redis.durability import SYNCED
+    from wheel_sched.store.redis.round_trips import Dialect
 
     client = stack.enter_context(client_for(url))
     client.ping()

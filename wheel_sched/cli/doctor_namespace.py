@@ -8,7 +8,8 @@ from wheel_sched.cli.doctor_finding import ExaminedTarget, Finding, ok, problem,
 from wheel_sched.cli.output import span
 from wheel_sched.cli.overdue import NOTICED_MS, overdue, start_hint
 from wheel_sched.store import DelayStore
-from wheel_sched.store.items import STATES, Counts
+from wheel_sched.store.core.counts import Counts
+from wheel_sched.store.core.items import STATES
 
 DEAD_CAP = 100_000  # the default of dispatchers
 _SAMPLE = 100  # items of each shard whose place is checked
@@ -114,13 +115,18 @@ def readable(target: ExaminedTarget) -> Finding:
 
 def places(target: ExaminedTarget) -> Finding:
     """Items lie in the shard that their route names. A process with an old shard count stores them elsewhere."""
-    from wheel_sched.store.operations import Call, Get, ListIds
-    from wheel_sched.store.plans import EVER, shard_of
+    from wheel_sched.store.core.call import Call
+    from wheel_sched.store.core.get import Get
+    from wheel_sched.store.core.items import MAX_DUE_MS
+    from wheel_sched.store.core.listing import ListIds
+    from wheel_sched.store.core.plans import shard_of
 
     if target.shards == 1:
         return ok("places", "one shard")
     store = _store(target)
-    pages: list[Any] = store.execute([Call(s, ListIds("due", 0, EVER, None, _SAMPLE)) for s in range(target.shards)])
+    pages: list[Any] = store.execute(
+        [Call(s, ListIds("due", 0, MAX_DUE_MS, None, _SAMPLE)) for s in range(target.shards)]
+    )
     looked = astray = 0
     for shard, page in enumerate(pages):
         if isinstance(page, Exception):
@@ -141,6 +147,6 @@ def places(target: ExaminedTarget) -> Finding:
 
 def _store(target: ExaminedTarget) -> DelayStore:
     from wheel_sched.store.redis.backend import RedisBackend
-    from wheel_sched.store.redis.conversation import Dialect
+    from wheel_sched.store.redis.round_trips import Dialect
 
     return DelayStore(RedisBackend(target.client, Dialect(target.settings.namespace)), shards=target.shards)

@@ -164,8 +164,8 @@ def round_trip(target: ExaminedTarget) -> Finding:
     """Scripts load, and an item in a scratch namespace is stored, claimed and settled."""
     from wheel_sched.store import DelayStore, Done, Item
     from wheel_sched.store.redis.backend import RedisBackend
-    from wheel_sched.store.redis.conversation import Dialect
     from wheel_sched.store.redis.library import shard_keys
+    from wheel_sched.store.redis.round_trips import Dialect
 
     namespace = f"doctor-{os.getpid()}-{time.time_ns()}"
     dialect = Dialect(namespace)  # the check `persistence` judges the durability

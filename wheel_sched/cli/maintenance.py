@@ -31,7 +31,7 @@ def backup(session: Session, file: str, force: bool, as_json: bool) -> None:
       wheel-sched backup orders.jsonl
       wheel-sched --namespace orders backup orders-$(date +%F).jsonl --json
     """
-    from wheel_sched.store.backup import write_backup
+    from wheel_sched.store.maintenance.backup import write_backup
 
     there = may_replace(file, force)
     with opened(session.settings) as store, Progress("items written") as progress:
@@ -62,7 +62,7 @@ def restore(session: Session, file: str, resume: bool, as_json: bool) -> None:
       wheel-sched restore orders.jsonl
       wheel-sched --namespace orders2 --shards 4 restore orders.jsonl
     """
-    from wheel_sched.store.restoring import restore_backup, verify_backup
+    from wheel_sched.store.maintenance.restoring import restore_backup, verify_backup
 
     described = verify_backup(file)
     settings = session.settings
@@ -101,9 +101,9 @@ def reshard(session: Session, shards: int | None, resume: bool, yes: bool, as_js
     """
     if shards is None and not resume:
         raise click.UsageError("How many shards? Give a number, or --resume.")
+    from wheel_sched.store.maintenance.reshard import reshard as run
     from wheel_sched.store.redis.backend import RedisBackend, client_for
-    from wheel_sched.store.redis.conversation import Dialect
-    from wheel_sched.store.reshard import reshard as run
+    from wheel_sched.store.redis.round_trips import Dialect
 
     settings = session.settings
     with server_url(settings) as url:

@@ -51,10 +51,11 @@ def server_url(settings: Settings, *, create: bool = False, made_by: str = "") -
         return
     if not create and not folder.is_dir():
         raise CommandFailed(
-            f"there is no data folder {folder}: nothing was changed; give --store, or start "
+            f"there is no data folder {folder}: nothing was changed; give --store, or start with "
             f"{made_by or installed().dispatchers}"
         )
-    from wheel_sched.store.embedded import EmbeddedServer, fsync_for
+    from wheel_sched.store.embedded import EmbeddedServer
+    from wheel_sched.store.embedded.settings import fsync_for
 
     with EmbeddedServer.open(folder, fsync=fsync_for(settings.durability)) as server:
         yield server.url
@@ -91,7 +92,7 @@ def shards_of(settings: Settings, url: str, *, create: bool = False, made_by: st
     if not found and not create:
         raise CommandFailed(
             f"there is no namespace {settings.namespace!r} in {redacted(settings.store)}: nothing was changed; check "
-            f"--namespace and --store, or start {made_by or installed().dispatchers}"
+            f"--namespace and --store, or create it with {made_by or installed().dispatchers}"
         )
     return settings.shards or int(found.get("shards", 1))
 

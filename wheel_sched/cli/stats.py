@@ -12,10 +12,10 @@ from wheel_sched.cli.options import Session, json_option, pass_session
 from wheel_sched.cli.output import amount, emit, relative, say, table, when
 from wheel_sched.cli.overdue import NOTICED_MS, overdue, start_hint
 from wheel_sched.store import Counts
-from wheel_sched.store.flow_control import FlowControl
-from wheel_sched.store.items import STATES
-from wheel_sched.store.key_gates import KeyGates
-from wheel_sched.store.operations.flow import Flow
+from wheel_sched.store.core.items import STATES
+from wheel_sched.store.ordering.face import OrderedKeys
+from wheel_sched.store.rate_limits.face import RateLimits
+from wheel_sched.store.rate_limits.values import Flow
 
 _EVENTS = ("accepted", "completed", "cancelled", "lapsed", "died", "requeued", "deleted", "trimmed")
 
@@ -34,8 +34,8 @@ def stats(session: Session, as_json: bool) -> None:
     with opened(session.settings) as store:
         counts = store.counts()
         shards = store.shards
-        locked, parked = KeyGates(store).counts(counts.topics)
-        flows = FlowControl(store).flows()
+        locked, parked = OrderedKeys(store).counts(counts.topics)
+        flows = RateLimits(store).flows()
         late = overdue(store)
         parts: list[StatsPart] = [
             resolve(target)(store, session.loaded) for one in installed().extensions for target in one.stats

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 
 from wheel_sched.errors import ConfigError
-from wheel_sched.store.items import MAX_BATCH, quoted
+from wheel_sched.store.core.items import MAX_BATCH, quoted
 
 _DAY_MS = 86_400_000
 

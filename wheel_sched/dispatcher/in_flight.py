@@ -13,7 +13,7 @@ from collections.abc import Callable, Hashable, Iterable
 from wheel_sched.clock import Clock
 from wheel_sched.dispatcher.publisher import Answer, Batch
 from wheel_sched.purgatory import DelayedJoin, DelayedProduce, Joined, Purgatory
-from wheel_sched.store.items import Claim
+from wheel_sched.store.core.claim import Claim
 from wheel_sched.timers.queue import DeadlineQueue, deadline_after
 from wheel_sched.wheel import TimerTaskEntry
 

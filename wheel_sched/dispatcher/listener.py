@@ -15,8 +15,8 @@ from typing import Any
 
 from wheel_sched.errors import StoreError
 from wheel_sched.escaping import logger_of
-from wheel_sched.store.delay_store import Backend
-from wheel_sched.store.items import Mark
+from wheel_sched.store.core.delay_store import Backend
+from wheel_sched.store.core.items import Marker
 
 logger = logger_of("wheel_sched.dispatcher")
 
@@ -24,7 +24,7 @@ RECONNECT_S = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0)
 STOP_POLL_S = 0.02
 STOP_TRIES = 100  # 2 s; only a backend that cannot be interrupted needs them
 
-OnMark = Callable[[int, Mark], None]
+OnMark = Callable[[int, Marker], None]
 OnReconnect = Callable[[Sequence[int]], None]
 
 

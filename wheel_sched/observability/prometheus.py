@@ -28,9 +28,9 @@ from wheel_sched.observability.purgatories import of_purgatories
 from wheel_sched.observability.timed_query import TimedQuery
 from wheel_sched.purgatory import Purgatory
 from wheel_sched.store import Counts, DelayStore
-from wheel_sched.store.flow_control import FlowControl
-from wheel_sched.store.key_gates import KeyGates
-from wheel_sched.store.operations.flow import Flow
+from wheel_sched.store.ordering.face import OrderedKeys
+from wheel_sched.store.rate_limits.face import RateLimits
+from wheel_sched.store.rate_limits.values import Flow
 
 logger = logger_of("wheel_sched.observability")
 
@@ -141,8 +141,8 @@ class _StoreAnswers(NamedTuple):
 
 def _ask(store: DelayStore) -> _StoreAnswers:
     counts = store.counts()
-    locked, parked = KeyGates(store).counts(counts.topics)
-    return _StoreAnswers(counts, locked, parked, FlowControl(store).flows())
+    locked, parked = OrderedKeys(store).counts(counts.topics)
+    return _StoreAnswers(counts, locked, parked, RateLimits(store).flows())
 
 
 def _of_counts(counts: Counts) -> Iterator[Metric]:

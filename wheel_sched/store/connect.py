@@ -41,7 +41,7 @@ def open_store(
         replicas: how many replicas confirm under "replicated". Defaults to 1.
         test_clock: now in ms, for a namespace that runs on test time. Defaults to None: server time.
         variant: see `wheel_sched.store.redis.library`. Defaults to "".
-        repeat_timeouts: see `wheel_sched.store.redis.conversation.Dialect`. Defaults to True.
+        repeat_timeouts: see `wheel_sched.store.redis.round_trips.Dialect`. Defaults to True.
 
     Raises:
         ConfigError: an argument is wrong; nothing was opened.
@@ -82,7 +82,7 @@ def _backend(
     )
     try:
         from wheel_sched.store.redis.backend import RedisBackend, client_for
-        from wheel_sched.store.redis.conversation import Dialect
+        from wheel_sched.store.redis.round_trips import Dialect
     except ImportError as error:
         raise _client_missing(target) from error
     dialect = Dialect(namespace, durability, replicas, variant=variant, shards=shards, repeat_timeouts=repeat_timeouts)
@@ -112,7 +112,7 @@ async def open_async_store(
     _check_target(target, _SCHEMES, "an asyncio store to be redis://..., rediss://... or unix://...")
     try:
         from wheel_sched.store.redis.asyncio_backend import AsyncRedisBackend, async_client_for
-        from wheel_sched.store.redis.conversation import Dialect
+        from wheel_sched.store.redis.round_trips import Dialect
     except ImportError as error:
         raise _client_missing(target) from error
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 from wheel_sched.errors import Rejected
 from wheel_sched.store.attempt_counts.face import raise_and_record, raise_counts, schedule_counted
-from wheel_sched.store.attempt_counts.operations import Tries
+from wheel_sched.store.attempt_counts.operations import BatchCount
 from wheel_sched.store.core.async_delay_store import AsyncCoreStore
 from wheel_sched.store.core.call import Plan, new_token
 from wheel_sched.store.core.delay_store import *
@@ -79,7 +79,7 @@ class DelayStore(CoreStore):
         items: Sequence[Item],
         graves: Sequence[tuple[Item, str]] = (),
         *,
-        tries: Sequence[Tries] = (),
+        tries: Sequence[BatchCount] = (),
         token: str | None = None,
     ) -> Stored:
         """Store a slice of a source's log, its dead (with a reason each), its position and `tries`, in one step.
@@ -101,7 +101,7 @@ class DelayStore(CoreStore):
         items: Sequence[Item],
         graves: Sequence[tuple[Item, str]] = (),
         *,
-        tries: Sequence[Tries] = (),
+        tries: Sequence[BatchCount] = (),
         token: str | None = None,
     ) -> Callable[[], Stored]:
         """`accept` in two halves, so that the caller works while the server does.
@@ -185,7 +185,7 @@ class AsyncDelayStore(AsyncCoreStore):
         items: Sequence[Item],
         graves: Sequence[tuple[Item, str]] = (),
         *,
-        tries: Sequence[Tries] = (),
+        tries: Sequence[BatchCount] = (),
         token: str | None = None,
     ) -> Stored:
         return await self.run(accept(self.plans, position, items, graves, tries, token))

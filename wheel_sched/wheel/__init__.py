@@ -4,13 +4,13 @@
     entry = wheel.schedule(task, deadline_ms)       # also: entry.cancel(), .touch(later_ms), .reschedule(ms)
     for entry in wheel.advance(now_ms): ...         # sleep until wheel.next_expiry()
 
-Two cores keep one contract and pass one test-suite: `pure`, in Python, and `_wheel_c`, in Cython, which the
-installation compiles when it can. The compiled one is taken when it is there and Python has a GIL, on which it builds;
-`WHEEL_SCHED_PURE=1` in the environment forces the other. `CORE` says which one runs, `CORE_REASON` why (as
-`wheel-sched doctor` does), and `CORES` holds all there are.
+Two cores have one contract and pass one test-suite: `pure`, in Python, and `_wheel_c`, in Cython. The installation
+compiles `_wheel_c` when it can. It runs when it was built and Python has a GIL, which it depends on.
+`WHEEL_SCHED_PURE=1` in the environment forces the pure core. `CORE` says which core runs and `CORE_REASON` says why, as
+`wheel-sched doctor` does. `CORES` holds all cores there are.
 
-Both are sans-I/O: `now` is an argument, time is whole milliseconds, and one owner calls everything. (Of the compiled
-core any thread may call anything while the GIL is on; faces build on that, users of the core need not.)
+Both are sans-I/O: `now` is an argument, time is whole milliseconds, and one owner calls everything. (While the GIL is
+on, any thread may call the compiled core; the timers depend on that.)
 """
 
 from __future__ import annotations

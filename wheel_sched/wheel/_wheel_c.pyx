@@ -2,25 +2,25 @@
 # cython: auto_pickle=False, binding=False, embedsignature=False, always_allow_keywords=True
 """The compiled core: the contract of `wheel_sched.wheel.pure` on arrays and bitmaps.
 
-Levels of 64 slots (fewer when `wheel_size` is smaller; a greater one is made of levels of 64). The level of a tick is
-that of the highest bit in which it differs from the clock, the slot its digit there, so levels are aligned and FIFO
-inside a tick follows as in the pure core. A slot is an array of its entries in the order they came, each of which knows
-its place; one that leaves makes its place empty, and when most are, the rest close up. A level has a bitmap of its
-occupied slots, and what comes next is one count of trailing zeros.
-Source: Varghese and Lauck's scheme 7 as Tokio has it (`runtime/time/wheel`), which links the entries of a slot. An
-array is no dearer to cancel in and takes 8 bytes an entry where links take 16; above all, who empties a slot of entries
-that no cache holds any more fetches a dozen of them from memory at a time, where links give away one address after the
-other. With 100,000 timers over an hour that makes three times the speed.
+Levels have 64 slots, or fewer with a smaller `wheel_size`; a larger one is made of levels of 64. The highest bit in
+which a tick differs from the clock decides its level, and its digit on that level is its slot. So levels are aligned,
+and each tick is FIFO as in the pure core. A slot is an array of its entries in the order in which they came, and each
+entry knows its place. An entry that leaves makes its place empty; when most places are empty, the others close up. A
+level has a bitmap of its occupied slots, so one count of trailing zeros finds what comes next.
 
-Ownership. The pointers are bare; a slot owns one reference to each entry in it, which the wheel shows to the garbage
-collector and gives up in a loop, never in a recursion. Python code can run wherever an object is made or let go, so
-every method makes its objects first and lets go of tasks last: in between, the slots are whole.
+Source: Varghese and Lauck's scheme 7 as in Tokio (`runtime/time/wheel`), which links the entries of a slot. To cancel
+in an array costs no more, and an entry takes 8 bytes there where links take 16. Above all, the CPU fetches a dozen
+entries of an array from memory at a time, while links give one address after the other. With 100,000 timers over an
+hour, whose entries no cache holds any more, arrays are three times as fast.
 
-Range. What lies from 2**62 ms on, deadline or clock, is kept in a dict with exact Python ints (`_beyond`), slower
-than the rest and just as right.
+Ownership. The pointers are bare. A slot owns one reference to each of its entries. The wheel shows these to the garbage
+collector, and releases them in a loop, never in a recursion. Python code can run wherever an object is made or
+released. So every method makes its objects first and releases tasks last; in between, the slots are consistent.
 
-Threads. Under the GIL one call is one step, so any thread may schedule and cancel; importing the module on a
-free-threaded build turns the GIL on.
+Range. Deadlines and clocks from 2**62 ms on are exact Python ints in a dict (`beyond`): slower, but just as right.
+
+Threads. Under the GIL one call is one step, so any thread may schedule and cancel. On a free-threaded build, the import
+of this module turns the GIL on.
 """
 
 cimport cython
@@ -129,15 +129,15 @@ cdef enum:
     SLOTS = 64
     RANGE_BITS = 62
     BEYOND = 63  # the level of what waits in the dict
-    # An entry that nobody has scheduled is zeroes, and must be as good as cancelled.
+    # The memory of an entry that was never scheduled is all zeroes; it must count as cancelled.
     CANCELLED = 0
     PENDING = 1
     RUNNING = 2
     FIRED = 3
-    FEW = 4  # places that a slot has of itself
-    MANY = 64  # places from which on a slot is closed up when most have left
+    FEW = 4  # places that a slot has without an array
+    MANY = 64  # a slot of at least so many places closes up when most entries have left
     MOST = 1 << 30
-    AHEAD = 12  # entries that are on their way from memory at a time: as many as a core can wait for
+    AHEAD = 12  # entries fetched from memory at a time: as many as a CPU core can wait for
 
 cdef int64_t RANGE_MS = <int64_t>1 << RANGE_BITS
 cdef object _RANGE_MS = RANGE_MS
@@ -146,13 +146,13 @@ cdef object _RUNNING = EntryState.RUNNING
 cdef tuple _STATES = (EntryState.CANCELLED, EntryState.PENDING, EntryState.RUNNING, EntryState.FIRED)
 
 cdef struct Slot:
-    PyObject** items  # in the order they came; NULL where one has left
+    PyObject** items  # in the order in which they came; NULL where one has left
     uint32_t first  # before it all have left
     uint32_t length  # where the next one goes
     uint32_t room
     uint32_t live  # how many are there
-    # Where `items` points while these do. Allocated, small arrays would lie scattered among the entries, and keep the
-    # memory of a million that are gone from going back.
+    # `items` points here while these are enough. Small arrays on the heap would lie scattered among the entries, and
+    # would keep the memory of a million freed entries from going back to the system.
     PyObject* few[FEW]
 
 cdef struct Level:
@@ -169,7 +169,7 @@ cdef class _Giant:
     cdef object deadline_ms
 
 
-# No tp_clear: a cycle through an entry leads through its task, which can be cleared, or its wheel, which is below.
+# No tp_clear: a cycle through an entry leads through its task, which can be cleared, or through its wheel, see below.
 @cython.final
 @cython.no_gc_clear
 @cython.trashcan(True)
@@ -207,7 +207,7 @@ cdef class TimerTaskEntry:
             return _STATES[self.where.standing]
         take_out(self.wheel, self)
         self.where.standing = CANCELLED
-        cdef object task = self._task  # let go of at the very end: its finalizer may call anything
+        cdef object task = self._task  # released at the very end: its finalizer may call anything
         if self.where.giant:
             task = (<_Giant>task).task
             (<_Giant>self._task).task = None
@@ -301,7 +301,7 @@ cdef class TimingWheel:
     cdef object wheel_size
 
     __class_getitem__ = classmethod(GenericAlias)
-    any_thread = True  # under the GIL, which this module turns on: see above
+    any_thread = True  # under the GIL, which this module turns on; see above
 
     def __cinit__(self, now_ms=0, *, tick_ms=1, wheel_size=4096):
         cdef int bit
@@ -328,7 +328,7 @@ cdef class TimingWheel:
             raise MemoryError()
 
     def __dealloc__(self):
-        # Nothing is linked here: each linked entry holds on to its wheel, and the collector has cleared it first.
+        # No entry is linked here: a linked entry keeps its wheel alive, and the collector has cleared it first.
         cdef int level, slot
         if self.levels != NULL:
             for level in range(self.used):
@@ -348,7 +348,7 @@ cdef class TimingWheel:
 
     @property
     def counters(self):
-        """What was done and what waits where: O(levels)."""
+        """What was done, and what waits where: O(levels)."""
         cdef int level
         levels = []
         for level in range(self.used):
@@ -374,7 +374,7 @@ cdef class TimingWheel:
         )
 
     def schedule(self, task, deadline_ms):
-        """Hold `task` until `deadline_ms`; a deadline that has passed is due at once.
+        """Hold `task` until `deadline_ms`. A deadline that has passed is due at once.
 
         Raises:
             Rejected: `deadline_ms` is not an int; nothing was scheduled.
@@ -399,7 +399,7 @@ cdef class TimingWheel:
         return entry
 
     def entry(self, task):
-        """An entry that waits for nothing yet, as one that has fired: `reschedule` arms it."""
+        """An entry that does not wait yet; its state is FIRED. `reschedule` arms it."""
         cdef TimerTaskEntry entry = TimerTaskEntry.__new__(TimerTaskEntry)
         entry._task = task
         entry.wheel = self
@@ -409,8 +409,8 @@ cdef class TimingWheel:
     def advance(self, now_ms, limit=None):
         """Move the clock to `now_ms` and hand out what is due, by deadline, first come first served inside a tick.
 
-        With a `limit` the clock stops at the tick of the last entry handed out; call again with the same now for
-        the rest, until less than `limit` comes back. See the pure core's.
+        With a `limit` the clock stops at the tick of the last entry handed out. Call again with the same now for the
+        rest, until fewer entries than `limit` come back. See the pure core's.
 
         Raises:
             Rejected: `now_ms` is not an int or `limit` is not a positive one; nothing was handed out.
@@ -439,7 +439,7 @@ cdef class TimingWheel:
         return due
 
     def next_expiry(self):
-        """The ms at which `advance` would next hand something out, exactly; at once if not after `now_ms`.
+        """The exact ms at which `advance` would next hand something out. Not after `now_ms`: something is due now.
 
         None when nothing waits. Postponed entries found at the head are moved to where they belong.
         """
@@ -456,11 +456,11 @@ cdef class TimingWheel:
         return None
 
     def snapshot(self):
-        """All that waits as (deadline_ms, task), in the order it would be handed out."""
+        """All that waits as (deadline_ms, task), in the order in which it would be handed out."""
         return [(entry.deadline_ms, entry.task) for entry in waiting(self)]
 
     def restore(self, pending):
-        """Schedule what a `snapshot` or `clear` answered, all or nothing; answers the new entries in that order.
+        """Schedule what `snapshot` or `clear` answered, all or nothing. Answers the new entries in that order.
 
         Raises:
             Rejected: a deadline is not an int; nothing was scheduled.
@@ -469,7 +469,7 @@ cdef class TimingWheel:
         return [self.schedule(task, deadline_ms) for deadline_ms, task in checked]
 
     def clear(self):
-        """Cancel all that waits and answer it as `snapshot` does. The clock and the counters of work done stay."""
+        """Cancel all that waits, and answer it as `snapshot` does. The clock and the counters of work done stay."""
         entries = waiting(self)
         pending = [(entry.deadline_ms, entry.task) for entry in entries]
         for entry in entries:
@@ -484,7 +484,7 @@ generated_traverse = (<PyTypeObject*>TimingWheel).tp_traverse
 (<PyTypeObject*>TimingWheel).tp_traverse = traverse
 (<PyTypeObject*>TimingWheel).tp_clear = clear_garbage
 
-if getsizeof(TimerTaskEntry.__new__(TimerTaskEntry)) == CELL:  # else Python's own memory serves, as for every other class
+if getsizeof(TimerTaskEntry.__new__(TimerTaskEntry)) == CELL:  # else Python's allocator serves, as for every other class
     PyObject_GetArenaAllocator(&arena)
     cells.next = cells.previous = &cells
     (<PyTypeObject*>TimerTaskEntry).tp_alloc = take_cell

@@ -1,46 +1,47 @@
 # The third part of _wheel_c.pyx: the memory of entries.
 #
-# An entry takes 64 bytes with the collector's head before it: one cache line, if it begins where a line does. Python's
-# own allocator puts it across two, and hands memory out again in the order it was given up, each piece naming the next:
-# after a hundred thousand timers have come and gone, every one that is made waits for the memory of the one before. Here
-# entries lie in slabs, on lines, and bits say which lines are free, so new ones are taken in the order of their
-# addresses, which the processor fetches ahead. That is a third of the time of `schedule`, and much of `cancel`'s.
+# An entry and the collector's head before it take 64 bytes: one cache line, if it begins where a line begins. Python's
+# own allocator puts an entry across two lines. It also hands freed memory out in the order in which it was freed, and
+# each free piece names the next. So after a hundred thousand timers have come and gone, each new entry waits until the
+# piece before it has come from memory. Here entries lie in slabs, one to a line, and bits say which lines are free. New
+# entries take lines in the order of their addresses, which the CPU fetches ahead. That saves a third of the time of
+# `schedule`, and much of the time of `cancel`.
 #
-# The collector knows an entry like any other object, only its making is not counted towards the next collection: a cycle
-# through an entry leads through its task or its wheel, whose making was.
+# The collector treats an entry like any other object, with one exception: a new entry does not count towards the next
+# collection. A cycle through an entry leads through its task or its wheel, and these do count.
 #
-# A slab goes back to the system with its last entry, but for one that is kept, so that a timer more or less at the edge
+# A slab goes back to the system with its last entry. One empty slab is kept, so that a timer more or less at the edge
 # of a slab costs nothing.
 
 cdef enum:
     CELL = 64  # bytes
-    CELLS = 4096  # of a slab: as many as a word of words has bits
+    CELLS = 4096  # per slab: as many as 64 words of 64 bits can mark
     WORD_BITS = 64
 
 cdef struct Links:
     Links* next
     Links* previous
 
-cdef struct Slab:  # lies in its own first cells, which are never free
+cdef struct Slab:  # it lies in its own first cells, which are never free
     Links links  # among the slabs that have room
     uint64_t words  # bit n: words[n] has a free cell
     uint64_t free[WORD_BITS]
     uint32_t taken
 
 cdef PyObjectArenaAllocator arena
-cdef Links cells  # before the first and after the last slab that has room
-cdef Slab* spare = NULL  # the empty one that is kept
-cdef Py_ssize_t head_size = CELL - (<PyTypeObject*>TimerTaskEntry).tp_basicsize  # of what the collector keeps before an entry
+cdef Links cells  # head of the ring of slabs that have room
+cdef Slab* spare = NULL  # the empty slab that is kept
+cdef Py_ssize_t head_size = CELL - (<PyTypeObject*>TimerTaskEntry).tp_basicsize  # size of the collector's head before an entry
 
 
 cdef inline void leave(Links* links) noexcept:
-    """The slab has no room any more, or is going."""
+    """Take a slab out of the ring: it is full, or it is freed."""
     links.next.previous = links.previous
     links.previous.next = links.next
 
 
 cdef inline void join(Slab* slab) noexcept:
-    """The slab has room. It comes last: those in front are to be filled, so that some others become empty."""
+    """Put a slab that has room at the end of the ring. The slabs in front fill first, so that others become empty."""
     slab.links.next = &cells
     slab.links.previous = cells.previous
     cells.previous.next = &slab.links
@@ -48,7 +49,7 @@ cdef inline void join(Slab* slab) noexcept:
 
 
 cdef Slab* another_slab() noexcept:
-    """An empty one, which has joined the others; NULL without memory."""
+    """An empty slab, which is in the ring; NULL without memory."""
     global spare
     cdef Slab* slab = spare
     cdef int cell

@@ -1,19 +1,19 @@
-# The second half of _wheel_c.pyx: the slots, what waits beyond them, and what the garbage collector is shown.
+# The second part of _wheel_c.pyx: the slots, what waits beyond them, and what the garbage collector sees.
 
 cdef inline int64_t tick_of(TimingWheel wheel, int64_t deadline) noexcept:
-    """The tick a deadline within range comes out at, never before the clock."""
+    """The tick at which a deadline within range is handed out, never before the clock."""
     if wheel.tick != 1:
         deadline = (deadline - 1) // wheel.tick + 1 if deadline > 0 else 0
     return deadline if deadline > wheel.clock else wheel.clock
 
 
 cdef inline bint in_range(TimingWheel wheel, int64_t deadline) noexcept:
-    """Whether a deadline and the clock are for the lists."""
+    """Whether the slots can hold this deadline, and the clock."""
     return -RANGE_MS < deadline < wheel.range_ms and wheel.beyond_clock is None
 
 
 cdef int grow(Slot* slot) except -1:
-    """Make room for one more; places are taken over by those behind them when most have gone."""
+    """Make room for one more entry. When most entries have left, the others close up."""
     if not slot.room:
         slot.items = slot.few
         slot.room = FEW
@@ -27,7 +27,7 @@ cdef int grow(Slot* slot) except -1:
 
 
 cdef int resized(Slot* slot, uint32_t room) noexcept:
-    """Give a slot's array another size, above FEW; -1, and nothing has changed, without memory."""
+    """Give a slot's array another size, above FEW. Without memory: -1, and nothing has changed."""
     cdef bint own = slot.items == slot.few
     cdef void* items = PyMem_RawRealloc(NULL if own else slot.items, room * sizeof(PyObject*))
     if items == NULL:
@@ -40,7 +40,7 @@ cdef int resized(Slot* slot, uint32_t room) noexcept:
 
 
 cdef void close_up(Slot* slot) noexcept:
-    """Move what is left to the front, in its order, and give back what that leaves unused."""
+    """Move the entries that are left to the front, in their order, and free unused room."""
     cdef uint32_t at, length = 0
     cdef uint32_t room = slot.room
     for at in range(slot.first, slot.length):
@@ -57,7 +57,7 @@ cdef void close_up(Slot* slot) noexcept:
 
 
 cdef inline void give_back(Slot* slot) noexcept:
-    """Be as at first."""
+    """Free the array of an empty slot."""
     if slot.room > FEW:
         PyMem_RawFree(slot.items)
         slot.room = 0
@@ -65,7 +65,7 @@ cdef inline void give_back(Slot* slot) noexcept:
 
 
 cdef inline void emptied(Level* home, int slot) noexcept:
-    """Nothing is left in a slot."""
+    """The last entry has left a slot."""
     home.occupied &= ~((<uint64_t>1) << slot)
     give_back(&home.slots[slot])
 
@@ -100,7 +100,7 @@ cdef inline int link(TimingWheel wheel, PyObject* node, int64_t tick) except -1:
 
 
 cdef inline void unlink(TimingWheel wheel, PyObject* node) noexcept:
-    """Take an entry from its slot, whose reference passes to the caller."""
+    """Take an entry from its slot; the slot's reference passes to the caller."""
     cdef Level* home = &wheel.levels[(<TimerTaskEntry>node).where.level]
     cdef int slot = (<TimerTaskEntry>node).where.slot
     cdef Slot* ends = &home.slots[slot]
@@ -110,7 +110,7 @@ cdef inline void unlink(TimingWheel wheel, PyObject* node) noexcept:
     home.count -= 1
     if ends.live == 0:
         emptied(home, slot)
-    elif place == ends.length - 1:  # as of an entry that is moved again and again
+    elif place == ends.length - 1:  # as with an entry that moves again and again
         ends.length = place
     elif ends.length > MANY and 4 * ends.live < ends.length - ends.first:
         close_up(ends)
@@ -119,7 +119,7 @@ cdef inline void unlink(TimingWheel wheel, PyObject* node) noexcept:
 
 
 cdef inline int take_out(TimingWheel wheel, TimerTaskEntry entry) except -1:
-    """Take a waiting entry, which the caller holds, from wherever it waits."""
+    """Take a waiting entry from its slot or the dict. The caller holds a reference to it."""
     if entry.where.level == BEYOND:
         del wheel.beyond[entry]
     else:
@@ -130,7 +130,7 @@ cdef inline int take_out(TimingWheel wheel, TimerTaskEntry entry) except -1:
 
 
 cdef int put_in(TimingWheel wheel, TimerTaskEntry entry) except -1:
-    """Have an entry that waits nowhere wait where its deadline belongs; without memory it is cancelled."""
+    """Let an entry that waits nowhere wait where its deadline belongs. Without memory it is cancelled."""
     entry.where.standing = CANCELLED
     if wheel.beyond_clock is not None or entry.deadline >= wheel.range_ms:
         entry.where.level = BEYOND
@@ -144,9 +144,9 @@ cdef int put_in(TimingWheel wheel, TimerTaskEntry entry) except -1:
 
 
 cdef int set_deadline(TimerTaskEntry entry, object deadline_ms, _Giant giant) except -1:
-    """Write a deadline of any size down; `giant` is taken when the entry needs one."""
+    """Set a deadline of any size; uses `giant` when the deadline needs one."""
     cdef object task = entry.task
-    cdef object old = entry._task  # let go of after the entry is whole again
+    cdef object old = entry._task  # released when the entry is consistent again
     if -_RANGE_MS < deadline_ms < _RANGE_MS:
         entry.deadline = deadline_ms
         entry.where.giant = False
@@ -198,12 +198,12 @@ cdef int hand_out_slot(TimingWheel wheel, int slot, int64_t clock_ms, Py_ssize_t
                     give(due, node)
                     soon_gone(node)
                     (<TimerTaskEntry>node).where.standing = RUNNING
-                else:  # touched, so it belongs to a later slot
+                else:  # touched, so a later slot is its place
                     link(wheel, node, tick_of(wheel, (<TimerTaskEntry>node).deadline))
                     moved += 1
             at += 1
     finally:
-        # The slot lets go of its front in one step: one by one would cost as much as all the rest.
+        # The slot drops its front in one step: one by one would cost as much as all the rest.
         given = PyList_GET_SIZE(due) - before
         ends.first = at
         ends.live -= moved + <uint32_t>given
@@ -240,14 +240,14 @@ cdef int refill(TimingWheel wheel, int64_t target) except -1:
 
 
 cdef int cascade(TimingWheel wheel, int level, int slot) except -1:
-    """Move all of a far slot, at whose start the clock is, to where it belongs."""
+    """Move all entries of a far slot to where they belong. The clock is at the start of that slot."""
     cdef Level* home = &wheel.levels[level]
     cdef Slot* ends = &home.slots[slot]
     cdef uint32_t at, moved = 0
     cdef PyObject* node
     try:
         for at in range(ends.first, ends.length):
-            # What waits for long is in no cache any more: ask for it in time, many at once.
+            # No cache holds entries that wait for long: fetch them early, many at once.
             if at + AHEAD < ends.length:
                 prefetch(ends.items[at + AHEAD])
             node = ends.items[at]
@@ -265,7 +265,7 @@ cdef int cascade(TimingWheel wheel, int level, int slot) except -1:
 
 
 cdef int earliest(TimingWheel wheel, int level, int slot) except -1:
-    """Find the head of a slot, which becomes `far_head` of a far level; postponed entries move. False: none was left."""
+    """Find the head of a slot; in a far level it becomes `far_head`. Moves postponed entries. False: none was left."""
     cdef int64_t last = start_of(wheel, level, slot) + (<int64_t>1 << (level * wheel.bits)) - 1
     cdef int64_t tick, first = last + 1
     cdef Level* home = &wheel.levels[level]
@@ -329,7 +329,7 @@ cdef int hand_out_beyond(TimingWheel wheel, object target, Py_ssize_t most, list
     target = max(target, wheel.beyond_clock)
     for entry in waiting(wheel):
         tick = exact_tick(wheel, entry)
-        if entry.where.standing != PENDING or tick > target:  # the list may be older than what a finalizer did
+        if entry.where.standing != PENDING or tick > target:  # a finalizer may have changed it after the list was made
             continue
         wheel.beyond_clock = tick
         due.append(entry)
@@ -342,7 +342,7 @@ cdef int hand_out_beyond(TimingWheel wheel, object target, Py_ssize_t most, list
 
 
 cdef list waiting(TimingWheel wheel):
-    """All entries in the order they would be handed out. Walks the slots without running Python code."""
+    """All entries in the order in which they would be handed out. Walks the slots without running Python code."""
     cdef list entries = []
     cdef Slot* ends
     cdef int level, slot
@@ -355,7 +355,7 @@ cdef list waiting(TimingWheel wheel):
                     if ends.items[at] != NULL:
                         PyList_Append(entries, <object>ends.items[at])
     entries += list(wheel.beyond)
-    # Stable: a slot keeps its order. What is due at once is equal, whatever its deadline was.
+    # A stable sort keeps the order of a slot. All that is due now is equal, whatever its deadline was.
     entries.sort(key=lambda entry: exact_tick(wheel, entry))
     return entries
 
@@ -364,7 +364,7 @@ cdef traverseproc generated_traverse = NULL
 
 
 cdef int traverse(PyObject* self, visitproc visit, void* arg) noexcept:
-    """Show the collector what the lists own."""
+    """Show the collector what the slots own."""
     cdef Level* levels = (<TimingWheel>self).levels
     cdef Slot* ends
     cdef int level, slot, answer
@@ -385,7 +385,7 @@ cdef int traverse(PyObject* self, visitproc visit, void* arg) noexcept:
 
 
 cdef int clear_garbage(PyObject* self) noexcept:
-    """Give up what the lists own, one by one, with the wheel whole whenever a task's finalizer runs."""
+    """Release what the slots own, one by one. The wheel is consistent whenever a task's finalizer runs."""
     cdef TimingWheel wheel = <TimingWheel>self
     cdef Level* levels = wheel.levels
     cdef Slot* ends

@@ -1,4 +1,4 @@
-"""What every core takes, and what it says to the rest. Nothing has changed when one of these raises."""
+"""Checks of arguments, for every core. When one of them raises, nothing has changed."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from wheel_sched.errors import ConfigError, Rejected
 
 
 def check_shape(now_ms: Any, tick_ms: Any, wheel_size: Any) -> None:
-    """Refuse what is no wheel, with all that is wrong at once.
+    """Check the shape of a wheel.
 
     Raises:
-        ConfigError: a start before 0, a tick below 1 ms or a size that is no power of two.
+        ConfigError: all that is wrong: a start before 0, a tick below 1 ms, a size that is not a power of two.
     """
     problems = []
     if type(now_ms) is not int or now_ms < 0:
@@ -26,14 +26,18 @@ def check_shape(now_ms: Any, tick_ms: Any, wheel_size: Any) -> None:
 
 
 def whole(name: str, value: Any) -> int:
-    """`value` as an exact int (an IntEnum, say, is one), or an error that says what was wrong with it."""
+    """`value` as an exact int; an IntEnum, for example, is converted.
+
+    Raises:
+        Rejected: `value` is not an int.
+    """
     if isinstance(value, int) and not isinstance(value, bool):
         return int(value)
     raise Rejected(f"expected {name} to be an int (milliseconds), got: {value!r}; nothing was changed")
 
 
 def batch_limit(limit: Any) -> int:
-    """How many entries `advance` may hand out; None is no limit.
+    """How many entries `advance` may hand out; None means no limit.
 
     Raises:
         Rejected: neither None nor a positive int.

@@ -1,32 +1,32 @@
 """The hierarchical timing wheel: who is due at which tick, and nothing else.
 
-Kafka's `TimingWheel` (after Varghese and Lauck, SOSP 1987, scheme 7) as a core without clock, lock, thread or
-callback: `now` is an argument, time is whole milliseconds, and what is due is returned.
+Kafka's `TimingWheel` (after Varghese and Lauck, SOSP 1987, scheme 7) without clock, lock, thread or callback: `now` is
+an argument, time is whole milliseconds, and `advance` returns what is due.
 
     level 0   slots of tick_ms                  up to the end of the block of `wheel_size` ticks the clock is in
     level 1   slots of such a block             up to the end of the 16 blocks the clock is in
     level 2   slots of 16 blocks                up to the end of the 256 of these it is in
     level n   slots of 256 of the level below   and so on without limit
 
-Invariants. Levels are aligned and follow each other without overlap, so where a tick belongs depends on nothing but
-the clock: entries of one tick always share one slot, a slot is emptied before anything can be placed below it
-directly, and FIFO inside a tick follows. Deadlines round up to a tick and now rounds down: never early. A deadline at
-or before the clock joins the tick being handed out. Exempt from FIFO is an entry moved by `touch`: it joins its new
-tick when it is relocated.
+Invariants. Levels are aligned and follow each other without overlap, so only the clock decides where a tick belongs.
+Entries of one tick always share one slot. The wheel empties a slot before it places anything below it. So each tick is
+FIFO: first come, first served. Deadlines round up to a tick and now rounds down, so nothing is early. A deadline at or
+before the clock joins the tick that is handed out now. One exception to FIFO: an entry that `touch` postponed joins its
+new tick when it moves there.
 
-When the clock comes to a slot above level 0, its entries are sorted into the run, a dict from which the next one due is
-popped at the end: a slot of their own for each tick would cost several times as much, as most timers are alone in
-theirs. What lies in that range in the run already is older, what is scheduled there later is younger and waits in level
-0 or 1, which are sorted in in their turn: of one tick, the run's entries come first. Most timers never get there: they
-are cancelled in the slot they were put in.
+The run. When the clock comes to a slot above level 0, its entries are sorted into the run: a dict with the next entry
+due at its end, where `popitem` takes it. Most timers are alone in their tick, and a slot for each of them would cost
+several times as much. Entries that are in the run already are older than those of the slot. Entries that are scheduled
+into its range later are younger; they wait in level 0 or 1 until these are sorted in. So of one tick the run's entries
+come first. Most timers never reach the run, because they are cancelled in their first slot.
 
-Cost. A slot is Kafka's `TimerTaskList`, an insertion-ordered `dict[entry, None]` keyed by its absolute number, and
-each level keeps an int heap of its slots. Schedule and cancel are O(1) apart from the heap push of a new slot; an entry
-is sorted in once, from a crowded slot above level 2 by way of a finer one. A slot emptied by cancels costs some 200
-bytes until the clock passes it, and there are never more than `wheel_size` of them per level. `next_expiry` may scan
-one slot of a far level, once.
+Cost. A slot is Kafka's `TimerTaskList`: an insertion-ordered `dict[entry, None]`, found by its absolute number. Each
+level keeps an int heap of its slots. Schedule and cancel are O(1), plus a heap push for a new slot. An entry is sorted
+once; from a crowded slot above level 2 it moves to a finer slot before. A slot that cancels have emptied costs some 200
+bytes until the clock passes it; a level has at most `wheel_size` of them. `next_expiry` may scan one slot of a far
+level, once.
 
-Threads. None of it is thread-safe: one owner calls everything, `repr` included.
+Threads. Nothing here is thread-safe: one owner calls everything, also `repr`.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _FIRED: Final = EntryState.FIRED
 _NO_LIMIT: Final = sys.maxsize
 _MIDDLE_BITS: Final = 4  # 16 blocks of the lowest level make a span
 _FAR_BITS: Final = 8  # 256 slots of a far level make one of the next
-_FEW: Final = 1024  # what a coarse slot may hold to be sorted in one go
+_FEW: Final = 1024  # how many entries of a coarse slot are sorted at once, at most
 
 _deadline_of: Final[Callable[[Any], int]] = attrgetter("_deadline_ms")
 
@@ -81,7 +81,7 @@ class TimingWheel(Generic[T]):
         ConfigError: all that is wrong with the arguments.
     """
 
-    # Whether a call is one step, so that any thread may make it, and a finalizer in the midst of another.
+    # Whether a call is one step: then any thread may make it, and a finalizer in the middle of another call.
     any_thread: ClassVar[bool] = False
 
     def __init__(self, now_ms: int = 0, *, tick_ms: int = 1, wheel_size: int = 4096) -> None:
@@ -95,15 +95,15 @@ class TimingWheel(Generic[T]):
         middle: _Level[T] = _Level(self._bits, _MIDDLE_BITS, self._clock)
         common: _Level[T] = _Level(middle.span, _FAR_BITS, self._clock)
         self._far = [middle, common]
-        # The slots of that level once more, but for the one with the far head: the shortest way, for ticks of 1 ms.
+        # The slots of that level again, without the one that holds the far head. The fastest way for ticks of 1 ms.
         self._common: dict[int, TimerTaskList[T]] = {}
         self._common_shift = common.shift
         self._far_start = math.inf  # no slot of a far level begins before it
-        # By tick, the next one to be handed out last: popitem() then takes it in O(1), where a walk from the front
-        # would step over all that were taken before. Holds what has been filed, and what a limit left of a slot.
+        # Entries by tick; the next one to hand out is the last, so `popitem` takes it in O(1). A walk from the front
+        # would step over all that were taken before. The run holds sorted entries, and what a limit left of a slot.
         self._run: TimerTaskList[T] = {}
         self._run_tick = 0  # nothing in the run comes before it
-        # The earliest entry of the far levels and its tick. -1 = unknown; stale once the entry left or was touched.
+        # The earliest entry of the far levels and its tick; -1 = unknown. Stale once the entry has left or was touched.
         self._far_head: TimerTaskEntry[T] | None = None
         self._far_tick = -1
         self._cascades = self._relocations = 0
@@ -121,12 +121,12 @@ class TimingWheel(Generic[T]):
 
     @property
     def counters(self) -> WheelCounters:
-        """What was done and what waits where, counted on demand: O(slots)."""
+        """What was done, and what waits where. Counted on demand: O(slots)."""
         clock, levels = self._clock, [0]
         held = [(max(-(-entry._deadline_ms // self._tick_ms), clock), 1) for entry in self._run]
         for level in (self._near, *self._far):
             held += [(number << level.shift, len(slot)) for number, slot in level.slots.items() if slot]
-        for tick, count in held:  # of a slot's ticks the first tells for all
+        for tick, count in held:  # the first tick of a slot decides for all
             number = max((tick ^ clock).bit_length() - 1, 0) // self._bits
             levels += [0] * (number + 1 - len(levels))
             levels[number] += count
@@ -145,7 +145,7 @@ class TimingWheel(Generic[T]):
         )
 
     def schedule(self, task: T, deadline_ms: int) -> TimerTaskEntry[T]:
-        """Hold `task` until `deadline_ms`; a deadline that has passed is due at once.
+        """Hold `task` until `deadline_ms`. A deadline that has passed is due at once.
 
         Raises:
             Rejected: `deadline_ms` is not an int; nothing was scheduled.
@@ -157,8 +157,8 @@ class TimingWheel(Generic[T]):
         entry._deadline_ms = deadline_ms
         entry._wheel = self
         self._pending += 1
-        # What `_place` does, in line: the calls would add a quarter to the cost.
-        slot = self._common.get(deadline_ms >> self._common_shift)  # where most go
+        # As `_place`, but in line: the calls would cost a quarter more.
+        slot = self._common.get(deadline_ms >> self._common_shift)  # most entries go there
         if slot is None:
             tick = deadline_ms if self._tick_ms == 1 else -(-deadline_ms // self._tick_ms)
             level = self._near
@@ -175,9 +175,9 @@ class TimingWheel(Generic[T]):
         return entry
 
     def entry(self, task: T) -> TimerTaskEntry[T]:
-        """An entry that waits for nothing yet, as one that has fired: `reschedule` arms it.
+        """An entry that does not wait yet; its state is FIRED. `reschedule` arms it.
 
-        For callers who must know the entry before it can be handed out.
+        For callers that must know the entry before the wheel can hand it out.
         """
         entry: TimerTaskEntry[T] = TimerTaskEntry()
         entry._task = task
@@ -189,10 +189,10 @@ class TimingWheel(Generic[T]):
     def advance(self, now_ms: int, limit: int | None = None) -> list[TimerTaskEntry[T]]:
         """Move the clock to `now_ms` and hand out what is due, by deadline, first come first served inside a tick.
 
-        With a `limit` the clock stops at the tick of the last entry handed out; call again with the same now for
-        the rest, until less than `limit` comes back. What is cancelled or postponed in between is not handed out;
-        what is scheduled for now or earlier in between comes with a later call. A now that went back is taken as
-        the clock's. The limit bounds what is handed out, not the moves between levels on the way.
+        With a `limit` the clock stops at the tick of the last entry handed out. Call again with the same now for the
+        rest, until fewer entries than `limit` come back. Entries that are cancelled or postponed in between are not
+        handed out; those that are scheduled for now or earlier come with a later call. A now before the clock counts
+        as the clock. The limit bounds the entries handed out, not their moves between levels.
 
         Raises:
             Rejected: `now_ms` is not an int or `limit` is not a positive one; nothing was handed out.
@@ -242,9 +242,9 @@ class TimingWheel(Generic[T]):
         return due
 
     def next_expiry(self) -> int | None:
-        """The ms at which `advance` would next hand something out, exactly; at once if not after `now_ms`.
+        """The exact ms at which `advance` would next hand something out. Not after `now_ms`: something is due now.
 
-        None when nothing waits. Postponed entries found at the head are moved to where they belong.
+        None when nothing waits. Moves postponed entries at the head to where they belong.
         """
         tick_ms, near, run = self._tick_ms, self._near, self._run
         first: int | None = None
@@ -266,11 +266,11 @@ class TimingWheel(Generic[T]):
         return None if first is None else first * tick_ms
 
     def snapshot(self) -> list[tuple[int, T]]:
-        """All that waits as (deadline_ms, task), in the order it would be handed out."""
+        """All that waits as (deadline_ms, task), in the order in which it would be handed out."""
         return [(entry._deadline_ms, entry._task) for entry in self._waiting()]  # type: ignore[misc]  # waiting: has a task
 
     def restore(self, pending: Iterable[tuple[int, T]]) -> list[TimerTaskEntry[T]]:
-        """Schedule what a `snapshot` or `clear` answered, all or nothing; answers the new entries in that order.
+        """Schedule what `snapshot` or `clear` answered, all or nothing. Answers the new entries in that order.
 
         Raises:
             Rejected: a deadline is not an int; nothing was scheduled.
@@ -279,7 +279,7 @@ class TimingWheel(Generic[T]):
         return [self.schedule(task, deadline_ms) for deadline_ms, task in checked]
 
     def clear(self) -> list[tuple[int, T]]:
-        """Cancel all that waits and answer it as `snapshot` does. The clock and the counters of work done stay."""
+        """Cancel all that waits, and answer it as `snapshot` does. The clock and the counters of work done stay."""
         pending = self.snapshot()
         for entry in self._waiting():
             entry.cancel()
@@ -287,7 +287,7 @@ class TimingWheel(Generic[T]):
         return pending
 
     def _place(self, entry: TimerTaskEntry[T]) -> None:
-        """Put an entry where its deadline belongs. The caller counts it and has taken it from its old slot."""
+        """Put an entry where its deadline belongs. The caller counts it, and has removed it from its old slot."""
         tick = -(-entry._deadline_ms // self._tick_ms)  # rounds up
         near = self._near
         if tick < near.end:
@@ -299,7 +299,7 @@ class TimingWheel(Generic[T]):
         entry._slot = slot
 
     def _far_slot(self, entry: TimerTaskEntry[T], tick: int) -> TimerTaskList[T]:
-        """The slot of a tick beyond the lowest level, for an entry that will be put there."""
+        """The slot of a tick beyond the lowest level. The caller puts `entry` there."""
         for level in self._far:
             if tick < level.end:
                 break
@@ -315,7 +315,7 @@ class TimingWheel(Generic[T]):
         self._far_head = entry
         self._far_tick = tick
         if level.shift == self._common_shift:
-            self._common.pop(number, None)  # what comes before the head shall be noticed
+            self._common.pop(number, None)  # so that `schedule` notices an entry before the head
 
     def _add(self, level: _Level[T], number: int) -> TimerTaskList[T]:
         """A new slot."""
@@ -343,7 +343,7 @@ class TimingWheel(Generic[T]):
                 return level
 
     def _forward(self, tick: int) -> None:
-        """Set the clock, which may enter other blocks. The caller has emptied every slot that begins before."""
+        """Set the clock, which may enter other blocks. The caller has emptied every slot that begins before `tick`."""
         self._clock = tick
         if tick < self._near.end:
             return
@@ -353,7 +353,7 @@ class TimingWheel(Generic[T]):
             level.end = ((tick >> level.span) + 1) << level.span
 
     def _emptied(self) -> None:
-        """Give back what held the entries: the last one has left."""
+        """Free the memory of the slots: the last entry has left."""
         self._run.clear()
         self._common.clear()
         for level in (self._near, *self._far):
@@ -363,7 +363,7 @@ class TimingWheel(Generic[T]):
         self._far_start = math.inf
 
     def _take_run(self, last: int, most: int, due: list[TimerTaskEntry[T]]) -> bool:
-        """Hand out of the run what comes by tick `last`; False: nothing did."""
+        """Hand out entries of the run up to tick `last`; False: there were none."""
         run, tick_ms = self._run, self._tick_ms
         taken = -1
         touched: TimerTaskEntry[T] | None = None
@@ -383,16 +383,15 @@ class TimingWheel(Generic[T]):
         if taken < 0:
             return False
         self._forward(taken)
-        if touched is not None:  # it may come before the rest
+        if touched is not None:  # it may be due before the rest of the run
             self._relocations += 1
             self._place(touched)
         return True
 
     def _refill(self, target: int) -> bool:
-        """Sort in the first far slot if it begins by `target`; else note where it begins. Level 0 must be empty.
+        """Sort the first far slot in if it begins by `target`, else note where it begins. Level 0 must be empty.
 
-        Answers whether anything is new, also when all that went were slots that cancels had emptied: they may have
-        held the run up.
+        Answers whether anything changed. Slots that cancels had emptied count too: the run may have waited for them.
         """
         before = self._far_start
         for level in self._far:
@@ -418,7 +417,7 @@ class TimingWheel(Generic[T]):
         return before != math.inf
 
     def _sort_in(self, slot: TimerTaskList[T], last: int) -> None:
-        """File the entries of a slot whose last tick is `last`, and what of the run lies in its range, in the run."""
+        """Sort the entries of a slot, whose last tick is `last`, into the run with the run's entries of its range."""
         run, tick_ms, last_ms = self._run, self._tick_ms, last * self._tick_ms
         entries = []
         while run:
@@ -427,7 +426,7 @@ class TimingWheel(Generic[T]):
                 run[entry] = self._run_tick = tick
                 break
             entries.append(entry)
-        entries += slot  # which are younger
+        entries += slot  # the slot's entries are younger
         touched = [entry for entry in entries if entry._deadline_ms > last_ms]
         if touched:
             entries = [entry for entry in entries if entry._deadline_ms <= last_ms]
@@ -445,7 +444,7 @@ class TimingWheel(Generic[T]):
         self._relocations += len(touched)
 
     def _holds_due(self, slot: TimerTaskList[T], tick: int) -> bool:
-        """Whether an entry of `slot` is due at its `tick`; postponed ones in front of it are moved."""
+        """Whether an entry of `slot` is due at its `tick`. Moves postponed entries in front of it."""
         slot_ms, touched = tick * self._tick_ms, []
         for entry in slot:
             if entry._deadline_ms <= slot_ms:
@@ -455,14 +454,14 @@ class TimingWheel(Generic[T]):
         return bool(slot)
 
     def _relocate(self, slot: TimerTaskList[T], touched: list[TimerTaskEntry[T]]) -> None:
-        """Move postponed entries from `slot` to where they belong, which is a later slot."""
+        """Move postponed entries from `slot` to the later slots where they belong."""
         for entry in touched:
             del slot[entry]
             self._place(entry)
         self._relocations += len(touched)
 
     def _far_expiry(self) -> int | None:
-        """The earliest tick waiting in the far levels, remembered until its entry leaves or is postponed."""
+        """The earliest tick that waits in the far levels. Remembered until its entry leaves or is postponed."""
         tick_ms, head = self._tick_ms, self._far_head
         if head is not None and type(head._slot) is dict and -(-head._deadline_ms // tick_ms) == self._far_tick:
             return self._far_tick
@@ -480,11 +479,11 @@ class TimingWheel(Generic[T]):
         return None
 
     def _waiting(self) -> list[TimerTaskEntry[T]]:
-        """All entries in the order they would be handed out."""
+        """All entries in the order in which they would be handed out."""
         entries = list(reversed(self._run))
         for level in (self._near, *self._far):
             for number in sorted(level.slots):
                 entries += level.slots[number]
-        # Stable: a slot keeps its order. What is due at once is equal, whatever its deadline was.
+        # A stable sort keeps the order of a slot. All that is due now is equal, whatever its deadline was.
         entries.sort(key=lambda entry: max(-(-entry._deadline_ms // self._tick_ms), self._clock))
         return entries

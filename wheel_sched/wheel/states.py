@@ -1,4 +1,4 @@
-"""What every core says of its entries and of itself, in the same words."""
+"""The states of an entry and the counters of a wheel, for every core."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from enum import Enum
 class EntryState(Enum):
     """Where an entry stands.
 
-    PENDING -> RUNNING (handed out) -> FIRED (`finish`); PENDING -> CANCELLED, for good. `reschedule` leads from
-    every state but CANCELLED back to PENDING.
+    PENDING -> RUNNING (handed out) -> FIRED (`finish`), or PENDING -> CANCELLED for good. `reschedule` leads back to
+    PENDING from every state except CANCELLED.
     """
 
     PENDING = "pending"
@@ -21,14 +21,14 @@ class EntryState(Enum):
 
 @dataclass(frozen=True, slots=True)
 class WheelCounters:
-    """What a wheel has done and holds.
+    """What a wheel has done, and what it holds.
 
     Args:
         pending: entries waiting.
-        levels: entries waiting per level, lowest first, by where their ticks belong, up to the last level that holds
-            something; at least one.
-        cascades: moves of an entry to a finer place on its way to the lowest level. How many it takes is the core's.
-        relocations: moves of an entry that `touch` had postponed, made when its old place came up.
+        levels: entries waiting per level, lowest first; each counts where its tick belongs. Up to the last level that
+            holds something; at least one.
+        cascades: moves of an entry to a finer place on its way to the lowest level. The number depends on the core.
+        relocations: moves of entries that `touch` had postponed, made when their old place came up.
         productive_wakeups: `advance` calls that handed something out.
         empty_wakeups: `advance` calls that did not.
     """

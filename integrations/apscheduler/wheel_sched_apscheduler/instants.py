@@ -1,9 +1,8 @@
 """Aware datetimes as instants: integers count, wall clocks do not.
 
-Python compares and subtracts two datetimes of one time zone by what the clock on the wall shows. In autumn that clock
-goes back: 02:35 of summer time is earlier than 02:30 of winter time, and Python says later. So datetimes that come from
-jobs are compared by `to_us` or after `in_utc`, everywhere in this package. In milliseconds due times round up and now
-rounds down, so nothing is ever due early.
+Python compares and subtracts two datetimes of one time zone by their wall clock. In autumn that clock goes back: 02:35
+of summer time is earlier than 02:30 of winter time, but Python says later. So this package compares datetimes of jobs
+by `to_us` or after `in_utc`. In milliseconds, due times round up and now rounds down, so nothing is ever due early.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ _LAST_MS = (datetime.max.replace(tzinfo=UTC) - EPOCH) // timedelta(milliseconds=
 
 
 def to_us(moment: datetime) -> int:
-    """Microseconds since 1970, exact also before it and for every time zone."""
+    """Microseconds since 1970; exact also before 1970 and for every time zone."""
     delta = moment - EPOCH
     return (delta.days * 86_400 + delta.seconds) * 1_000_000 + delta.microseconds
 
@@ -29,7 +28,7 @@ def in_utc(moment: datetime) -> datetime:
 
 
 def earliest(moments: Iterable[datetime | None]) -> datetime | None:
-    """The earliest instant of those that are one, in UTC."""
+    """The earliest of these moments, in UTC; None is skipped."""
     return min((in_utc(moment) for moment in moments if moment is not None), default=None)
 
 
@@ -49,5 +48,5 @@ def from_us(us: int) -> datetime:
 
 
 def from_ms(ms: int) -> datetime:
-    """The moment in UTC; beyond what a calendar has, its first or last."""
+    """The moment in UTC; the first or last one of the calendar if it lies outside."""
     return EPOCH + timedelta(milliseconds=min(max(ms, _FIRST_MS), _LAST_MS))

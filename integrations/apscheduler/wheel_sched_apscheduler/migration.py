@@ -1,8 +1,8 @@
-"""Jobs from a stock store and back: read without running anything, written, and read again to verify.
+"""Migration: copies jobs from a stock store and back, and reads each copy again to verify it.
 
-Stock stores hold pickles. They are read by an unpickler that finds APScheduler's triggers, dates, zones and plain data
-and refuses every other name, so that a migration runs no code of whoever could write to the old store. A job's function
-is only named.
+Stock stores hold pickles. They are read by an unpickler that makes APScheduler's triggers, dates, zones and plain data,
+and refuses every other name. So a migration runs no code, even if somebody else could write to the old store. A job's
+function is only named.
 """
 
 from __future__ import annotations
@@ -57,10 +57,10 @@ class MigrationReport:
     """What a migration did.
 
     Args:
-        found: jobs in the source.
-        copied: of these, written and read again alike (with a dry run: that can be).
-        existing: ids that the target had already; left alone there.
-        failed: id -> why it cannot be copied.
+        found: number of jobs in the source.
+        copied: number of jobs that were written and verified; in a dry run, that can be copied.
+        existing: ids that the target has already; left alone there.
+        failed: id -> why the job cannot be copied.
     """
 
     found: int = 0
@@ -91,10 +91,10 @@ def open_stock(
     run_times_key: str = "apscheduler.run_times",
     table: str = "apscheduler_jobs",
 ) -> Stock:
-    """The stock store behind a URL: redis://, rediss:// or unix:// of a RedisJobStore, any other of SQLAlchemy.
+    """The stock store at a URL: redis://, rediss:// or unix:// of a RedisJobStore, any other of SQLAlchemy.
 
     Raises:
-        ConfigError: the URL is none, or its library is missing.
+        ConfigError: the URL is wrong, or its library is missing.
     """
     if url.startswith(("redis://", "rediss://", "unix://")):
         return StockRedis(url, jobs_key, run_times_key)
@@ -139,7 +139,7 @@ class StockSql:
         self._sql: Any = sql
         try:
             self._engine: Any = sql.create_engine(url)
-        except (ArgumentError, NoSuchModuleError, ValueError, TypeError):  # what they say may quote the password
+        except (ArgumentError, NoSuchModuleError, ValueError, TypeError):  # their text may quote the password
             raise ConfigError(f"expected redis://... or an SQLAlchemy URL, got: {redacted(url)!r}") from None
         self._table: Any = sql.Table(
             table,
@@ -171,7 +171,7 @@ class StockSql:
 
 @contextlib.contextmanager
 def _translated() -> Iterator[None]:
-    """Errors of the stock store's library as ours."""
+    """Raise errors of the stock store's library as ours."""
     try:
         yield
     except WheelSchedError:
@@ -208,10 +208,10 @@ def _zone_maker(kind: Any, name: Any) -> Any:
 
 
 def read_stock(job_id: str, state: bytes, classes: Iterable[str] = ()) -> Any:
-    """A job out of a stock pickle, its function only named.
+    """A job from a stock pickle. Its function is only named.
 
     Raises:
-        StoreError: it holds something that is not allowed, or is no job.
+        StoreError: the pickle names something that is not allowed, or is no job.
     """
     try:
         found = _Unpickler(state, frozenset(classes)).load()
@@ -229,7 +229,7 @@ def read_stock(job_id: str, state: bytes, classes: Iterable[str] = ()) -> Any:
 
 
 def trigger_classes(classes: Iterable[str]) -> list[type]:
-    """Those of the classes "module:name" that are triggers; they are imported.
+    """Import these classes, given as "module:name", and return those that are triggers.
 
     Raises:
         ConfigError: one of them cannot be imported.
@@ -246,16 +246,16 @@ def trigger_classes(classes: Iterable[str]) -> list[type]:
 def migrate(
     stock: Stock, store: RedisWheelJobStore | None, *, classes: Iterable[str] = (), codec: JobCodec | None = None
 ) -> MigrationReport:
-    """Copy every job of a stock store; without `store` only say what would be copied.
+    """Copy every job of a stock store. Without `store`, only check what could be copied.
 
     Args:
-        stock: see `open_stock`; it is left as it is.
+        stock: see `open_stock`; it is not changed.
         store: where the jobs go. None = nowhere.
         classes: "module:name" of classes the pickles may hold besides the known ones. Defaults to none.
         codec: without a store, how jobs would be written. Defaults to None: as a store's own defaults say.
 
     Raises:
-        StoreError: one of the stores does not answer. Repeat the call: what is copied already is left alone.
+        StoreError: a store does not answer. Repeat the call: it leaves alone what is copied already.
     """
     report = MigrationReport()
     codec = store.codec if store is not None else codec or JobCodec()
@@ -300,7 +300,7 @@ def export(store: RedisWheelJobStore, stock: Stock, *, dry_run: bool = False) ->
     """Copy every job back into a stock store.
 
     Raises:
-        StoreError: one of the stores does not answer.
+        StoreError: a store does not answer.
     """
     report = MigrationReport()
     for found in store.repository.pages(("due", "held", "fly")):

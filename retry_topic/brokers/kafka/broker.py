@@ -1,7 +1,7 @@
-"""Topics on a Kafka cluster: the face; the work is done in `producing`, `consumer`, `transactions` and `topology`.
+"""KafkaBroker: topics on a Kafka cluster. The work is done in `producing`, `consumer`, `transactions` and `topology`.
 
-What `Broker` asks for, and three things besides, which the retry service uses where a broker has them: `log_reader`
-(intake with the position kept in the store), `sender` (transactions that carry the claim's number) and `topic_id`.
+It has the methods of `Broker`, and three that the retry service uses if a broker has them: `log_reader` (the intake's
+position is kept in the store), `sender` (transactions that carry the claim's number) and `topic_id`.
 
 Threads: any.
 """
@@ -41,26 +41,27 @@ class KafkaBroker:
     """Publish to and consume from the topics of a Kafka cluster.
 
     Args:
-        servers: `host:port,host:port`, or librdkafka settings that name `bootstrap.servers`: security (SASL, TLS) and
-            whatever else a client needs are passed through. `group.protocol`, `delivery.timeout.ms` and
-            `transaction.timeout.ms` among them stand for the arguments.
-        partitions: of topics that are created. Defaults to 1.
-        replication: of topics that are created, -1 = as the cluster has it. Defaults to -1.
-        topic_settings: of topics that are created (`retention.ms`, ...). Defaults to the cluster's; for a group's own
-            topics to those of `settings_for`.
+        servers: `host:port,host:port`, or librdkafka settings with `bootstrap.servers`. Security (SASL, TLS) and other
+            settings of a client are passed through. `group.protocol`, `delivery.timeout.ms` and
+            `transaction.timeout.ms` stand for the arguments of these names.
+        partitions: of created topics. Defaults to 1.
+        replication: of created topics, -1: the cluster's default. Defaults to -1.
+        topic_settings: of created topics (`retention.ms`, ...). Defaults to the cluster's; for a group's own topics to
+            those of `settings_for`.
         create_topics: publishing to an absent topic creates it instead of failing. Defaults to False.
-        transactions: consume-and-produce, and what is due, go out in transactions; False for clusters without: then
-            idempotent producers and the headers `retry-id` and `retry-attempt` are what is left. Defaults to True.
-        group_protocol: "classic", or "consumer" for KIP-848 (Kafka 4). Defaults to what the settings say, "classic".
-        delivery_timeout_ms: how long a message may take to its broker; below a dispatcher's lease. Defaults to what the
-            settings say, 8 s.
-        transaction_timeout_ms: after which the cluster aborts a transaction of a dead producer; above a dispatcher's
-            lease. Defaults to what the settings say, 60 s.
-        buffer_bytes: how much of what is fetched and not handed out a consumer, or an intake, has in memory at a time,
-            whatever the records' number and size; about, a record larger than that goes through. Defaults to 64 MiB.
+        transactions: use transactions for consume-and-produce and for due messages. Give False for clusters without
+            transactions; then idempotent producers and the headers `retry-id` and `retry-attempt` remain. Defaults to
+            True.
+        group_protocol: "classic", or "consumer" for KIP-848 (Kafka 4). Defaults to the settings, else "classic".
+        delivery_timeout_ms: how long a message may take to its broker; less than a dispatcher's lease. Defaults to the
+            settings, else 8 s.
+        transaction_timeout_ms: after this time the cluster aborts the transaction of a dead producer; more than a
+            dispatcher's lease. Defaults to the settings, else 60 s.
+        buffer_bytes: about how many bytes of fetched records a consumer or an intake keeps in memory. A single larger
+            record still goes through. Defaults to 64 MiB.
 
     Raises:
-        ConfigError: with all that is wrong, also what librdkafka would not take; nothing was connected to.
+        ConfigError: with all problems, also those that librdkafka finds; nothing was connected to.
     """
 
     name = "kafka"
@@ -116,7 +117,7 @@ class KafkaBroker:
         self.create_topics = create_topics
         self.transactions = transactions
         self._group_protocol = protocol
-        # a half in buffers of ours; a quarter in the client's queue, which is full when it is above that, and a fetch
+        # half for our buffers; a quarter for the client's queue; a quarter for a fetch beyond an almost full queue
         self._full_bytes, self._fetch_bytes = buffer_bytes // 2, min(buffer_bytes // 4, _MOST_FETCHED)
         sending = {"transactional.id": "-", "transaction.timeout.ms": self.transaction_timeout_ms}
         problems = refusals(
@@ -138,10 +139,10 @@ class KafkaBroker:
         return f"<KafkaBroker {self.settings['bootstrap.servers']} {mode}>"
 
     def publish(self, messages: Sequence[Message]) -> list[PublishFailure | None]:
-        """Produce each message to its topic; None = the cluster has it, else why not.
+        """Produce each message to its topic. None: the cluster has it.
 
         Raises:
-            BrokerUnavailable: the cluster does not answer and knows nothing of any of them.
+            BrokerUnavailable: the cluster answered for none of them.
         """
         if not messages:
             return []
@@ -165,7 +166,7 @@ class KafkaBroker:
         member = checked_member(self.member_settings(group, idle_ms))
         transactions = None
         if self.transactions:
-            # nobody fences a dead member's producer: until its transaction has timed out the next one has to wait
+            # nobody fences a dead member's producer: its successor waits until the transaction has timed out
             least_ms = max(2 * self.delivery_timeout_ms, int(self.settings["socket.timeout.ms"]))
             timeout_ms = min(self.transaction_timeout_ms, least_ms)
             transactions = self.transaction_producer(f"{group}-{uuid.uuid4().hex[:16]}", timeout_ms)
@@ -184,7 +185,7 @@ class KafkaBroker:
         return consumer
 
     def log_reader(self, topic: str, group: str, positions: PositionsOf, *, idle_ms: int = 30_000) -> KafkaLog:
-        """Read `topic` as a member of `group` whose positions are kept elsewhere; created when absent."""
+        """Read `topic` as a member of `group`; the caller keeps the positions. The topic is created when absent."""
         joining([topic], group, idle_ms)
         self.topology.create([topic])
         member = checked_member(self.member_settings(group, idle_ms))
@@ -193,7 +194,7 @@ class KafkaBroker:
         return log
 
     def sender(self, namespace: str, shards: int) -> KafkaSender | None:
-        """What sends the claims of a store's shards in transactions; None without them."""
+        """The sender of a store's claims in transactions; None: the broker uses none."""
         if not self.transactions:
             return None
         producers = partial(self.transaction_producer, producers=2)
@@ -215,7 +216,7 @@ class KafkaBroker:
         """Create `topic` when it is absent.
 
         Raises:
-            ConfigError: it is no possible name.
+            ConfigError: Kafka cannot have a topic of this name.
             BrokerError: the cluster refused or does not answer.
         """
         if problem := self.topic_problem(topic):
@@ -223,7 +224,7 @@ class KafkaBroker:
         self.topology.create([topic])
 
     def create_group_topics(self, topics: Mapping[str, str]) -> list[str]:
-        """See `GroupTopicsBroker`. What exists is left as it is; see `settings_for` for what is created.
+        """See `GroupTopicsBroker`. Existing topics keep their settings; created ones get those of `settings_for`.
 
         Raises:
             ConfigError: a name is impossible.
@@ -236,14 +237,14 @@ class KafkaBroker:
         return created
 
     def topics(self) -> dict[str, int]:
-        """The cluster's topics, without its own, and how many offsets each spans (markers of transactions count)."""
+        """All topics but the cluster's own, and how many offsets each spans (transaction markers count)."""
         return self.topology.lengths()
 
     def reads(self, group: str, topic: str) -> bool:
-        """Whether `group` reads `topic`: it has committed offsets there, or has a member that was given some of it.
+        """Whether `group` reads `topic`: it has committed offsets there, or a member with a partition of it.
 
         Raises:
-            BrokerError: the cluster does not answer, or does not tell.
+            BrokerError: the cluster does not answer or does not say.
         """
         numbers = range(self.topology.partitions(topic))
         if self.groups.committed(group, [TopicPartition(topic, number) for number in numbers]):
@@ -251,7 +252,7 @@ class KafkaBroker:
         return bool(numbers) and topic in self.groups.assigned(group, self.topology.admin)
 
     def close(self) -> None:
-        """Close consumers and give what is on its way two seconds. Idempotent."""
+        """Close all consumers, and wait two seconds for messages that are under way. Idempotent."""
         for consumer in list(self._consumers):
             consumer.close()
         for log in list(self._logs):
@@ -267,15 +268,15 @@ class KafkaBroker:
     def transaction_producer(
         self, transactional_id: str, timeout_ms: int | None = None, *, producers: int = 1
     ) -> Transactions:
-        """Transactions under an id of its own, which end `timeout_ms` after it died; None: `transaction_timeout_ms`.
+        """Transactions with this id. The cluster ends them `timeout_ms` after a crash; None: `transaction_timeout_ms`.
 
         See `Transactions` for `producers`.
         """
         hasty = {
-            # a transaction asks again and again while the marks of an earlier one are being written
+            # a transaction asks again while the markers of an earlier one are being written
             "retry.backoff.ms": 2,
             "retry.backoff.max.ms": 8,
-            "linger.ms": 0,  # its messages gather until the broker has let their partitions in
+            "linger.ms": 0,  # its messages gather until the broker has added their partitions
         }
         timeout_ms = self.transaction_timeout_ms if timeout_ms is None else timeout_ms
         settings = {**self.producer_settings(hasty), "transaction.timeout.ms": timeout_ms}
@@ -285,7 +286,7 @@ class KafkaBroker:
         )
 
     def producer_settings(self, ours: Mapping[str, Any] = MappingProxyType({})) -> dict[str, Any]:
-        """librdkafka's, of an idempotent producer that chooses partitions as the Java client does, beside `ours`."""
+        """Settings of an idempotent producer that chooses partitions as the Java client does, and `ours`."""
         return {
             "linger.ms": 1,
             "partitioner": "murmur2_random",
@@ -299,9 +300,9 @@ class KafkaBroker:
         }
 
     def member_settings(self, group: str, idle_ms: int) -> dict[str, Any]:
-        """librdkafka's, of a group member that commits by itself and sees only what was committed."""
+        """Settings of a group member whose offsets are committed here and that reads only committed records."""
         classic = {
-            "session.timeout.ms": max(6_000, idle_ms),  # a cluster's least, unless it was told otherwise
+            "session.timeout.ms": max(6_000, idle_ms),  # the least of a cluster with default settings
             "heartbeat.interval.ms": max(500, min(3_000, idle_ms // 3)),
             "partition.assignment.strategy": "cooperative-sticky",
         }
@@ -311,7 +312,7 @@ class KafkaBroker:
             "fetch.wait.max.ms": 100,
             "fetch.max.bytes": max(self._fetch_bytes, int(self.settings.get("message.max.bytes", 1_000_000))),
             "queued.max.messages.kbytes": max(1, self._fetch_bytes // 1024),
-            "fetch.queue.backoff.ms": 20,  # how soon it looks whether a full queue has room; 1 s would be a pause
+            "fetch.queue.backoff.ms": 20,  # how soon a full queue is looked at again; 1 s would be a pause
             "fetch.error.backoff.ms": 100,
             "group.protocol": self._group_protocol,
             **(classic if self._group_protocol == "classic" else {}),

@@ -1,7 +1,7 @@
-"""What users set of librdkafka: what is ours is refused, what an argument says is taken for it, the rest is tried.
+"""Checks the librdkafka settings that a user gives. Some are ours to set, some repeat an argument, the rest is tried.
 
-Settings are tried on clients without a broker, so nothing is connected to, and a mistyped name or an impossible value
-is told when the broker is made instead of when something first needs that client. Cost: below a millisecond.
+Settings are tried on clients without a broker, so nothing is connected to. A mistyped name or an impossible value is
+reported when the broker is made, and not only when something first needs that client. Cost: below a millisecond.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from confluent_kafka import admin as _typed_admin
 
 from wheel_sched.errors import ConfigError
 
-_admin: Any = _typed_admin  # which does not say all it exports
+_admin: Any = _typed_admin  # its stubs leave out some of its names
 
 _OURS = (
     "enable.auto.commit",
@@ -30,7 +30,7 @@ _ADDRESS = ("bootstrap.servers", "metadata.broker.list")
 _LEAVE_OUT = "leave it out: payloads and keys are bytes"
 _LOGIN = "give sasl.mechanism, sasl.username and sasl.password"
 _TRUST = "give ssl.ca.location, a PEM file"
-_JAVA = {  # what properties of Java clients are called here
+_JAVA = {  # properties of Java clients, and what to give here
     "sasl.jaas.config": _LOGIN,
     "sasl.login.callback.handler.class": _LOGIN,
     "sasl.client.callback.handler.class": _LOGIN,
@@ -49,12 +49,12 @@ _ADVICE = "see librdkafka's CONFIGURATION.md; nothing was opened"
 
 
 def ours(settings: Mapping[str, Any]) -> list[str]:
-    """What is wrong with settings that say what only we can know."""
+    """The problems of settings that only this package may set."""
     return [f"expected {name} to be left to us, got: {settings[name]!r}" for name in _OURS if name in settings]
 
 
 def taken(settings: dict[str, Any], names: tuple[str, ...], argument: str, given: Any, problems: list[str]) -> Any:
-    """What an argument and the settings of those names say together, None when neither does; taken out of these."""
+    """The value that an argument or the settings of these names give, None: neither. The settings lose it."""
     said = {name: settings.pop(name) for name in names if name in settings}
     for name, value in said.items():
         if given is not None and str(value).lower() != str(given):
@@ -64,7 +64,7 @@ def taken(settings: dict[str, Any], names: tuple[str, ...], argument: str, given
 
 
 def milliseconds(argument: str, value: Any, default: int, problems: list[str]) -> int:
-    """A time that an argument or a setting gives, the latter as text."""
+    """A time in ms that an argument gives as a number or a setting as text."""
     if value is None:
         return default
     if type(value) is str and re.fullmatch("[0-9]{1,10}", value):
@@ -78,17 +78,17 @@ def milliseconds(argument: str, value: Any, default: int, problems: list[str]) -
 def refusals(
     settings: Mapping[str, Any], producer: Callable[[], Mapping[str, Any]], member: Callable[[], Mapping[str, Any]]
 ) -> list[str]:
-    """What librdkafka does not take: of the settings alone, else of clients that are made of them.
+    """What librdkafka refuses: of the settings alone, or of the clients that are made with them.
 
     Args:
-        settings: as they were given.
-        producer: those of a producer that has transactions, made when these are fine.
-        member: those of a group's member, likewise.
+        settings: the settings as given.
+        producer: makes the settings of a producer with transactions; called when `settings` are fine.
+        member: makes the settings of a group member; called then too.
     """
     said = _refusal(_admin.AdminClient, settings)
     if said is not None:
         apart = [(name, _refusal(_admin.AdminClient, {name: value}, settings)) for name, value in settings.items()]
-        # one that only lacks its neighbours is refused by the client and not by the setting
+        # a setting that only lacks other settings is refused by the client as a whole
         wrong = [_explained(name, text) for name, text in apart if text is not None and "Failed to create" not in text]
         return wrong or [_explained("", said)]
     for kind, made in ((Producer, producer), (Consumer, member)):
@@ -99,10 +99,10 @@ def refusals(
 
 
 def checked_member(settings: dict[str, Any]) -> dict[str, Any]:
-    """The settings of a group's member: what is fine for one may not be for another, which waits longer.
+    """The settings of a group member, checked again: they depend on how long it may be idle.
 
     Raises:
-        ConfigError: librdkafka makes no consumer of them.
+        ConfigError: librdkafka makes no consumer with them.
     """
     said = _refusal(Consumer, settings)
     if said is not None:
@@ -113,9 +113,9 @@ def checked_member(settings: dict[str, Any]) -> dict[str, Any]:
 def _refusal(
     kind: Callable[[dict[str, Any]], Any], settings: Mapping[str, Any], beside: Mapping[str, Any] | None = None
 ) -> str | None:
-    """Why librdkafka makes no client of that kind, without their secrets, or those of `beside`; None: it does.
+    """Why librdkafka makes no client of that kind, without the secrets of the settings or of `beside`; None: it does.
 
-    What it would call while it works is left out: a callback for tokens would be asked for one.
+    Callbacks are left out: a callback for tokens would be asked for one.
     """
     plain = {
         name: value

@@ -24,7 +24,7 @@ from retry_topic.brokers.kafka.offset_tracker import Place
 from retry_topic.brokers.kafka.poll_loop import POLL_S, Committed, PollLoop, now_ms
 from retry_topic.brokers.kafka.topic_ids import TopicIds
 from retry_topic.brokers.kafka.transactions import Transactions
-from retry_topic.brokers.protocol import Delivery, InDoubt, PublishFailure
+from retry_topic.brokers.protocol import BrokerInDoubt, Delivery, PublishFailure
 from retry_topic.message import Message
 from wheel_sched.errors import BrokerError, BrokerUnavailable
 from wheel_sched.escaping import logger_of
@@ -279,7 +279,7 @@ class KafkaConsumer:
             done = not any(failures)
             for index, failure in zip(chosen, failures, strict=True):
                 answers[index] = failure
-        except InDoubt:
+        except BrokerInDoubt:
             with contextlib.suppress(BrokerError):
                 transactions.revive()  # ends the transaction, so that the offsets tell whether it was committed
             self._loop.rejoin(life)

@@ -1,10 +1,10 @@
-"""Offsets of groups, with the texts beside them: read and committed by a client that lends a group its name.
+"""Groups: the committed offsets of consumer groups and the texts beside them, by a client of its own.
 
-It joins nothing. Not by the admin client: while a coordinator still loads its groups, librdkafka 2.16 dies of the
-answer to it (ListConsumerGroupOffsets), where a consumer waits. Nor by a member of the group itself, which may be
-refused while it is being given partitions.
+The client has the group's name and does not join the group. An admin client cannot do this: while a coordinator loads
+its groups, its answer (ListConsumerGroupOffsets) crashes librdkafka 2.16, and a consumer waits instead. Nor can a
+member of the group: the broker may refuse it while partitions are being assigned.
 
-Cost: a connection for each call. Any thread.
+Cost: one connection for each call. Any thread.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ class Groups:
     """The groups of a cluster.
 
     Args:
-        settings: librdkafka's, of the cluster.
+        settings: librdkafka's settings for the cluster.
     """
 
     def __init__(self, settings: Mapping[str, Any]) -> None:
         self._settings = dict(settings)
 
     def places(self, group: str, places: Sequence[TopicPartition]) -> list[TopicPartition]:
-        """Where a group has committed, of some partitions; no transaction that concerns them is open any more.
+        """The committed offsets of a group for some partitions; no open transaction can change them any more.
 
         Raises:
             BrokerError: the cluster does not answer.
@@ -56,14 +56,14 @@ class Groups:
         return {(place.topic, place.partition): place.offset for place in self.places(group, places)}
 
     def assigned(self, group: str, admin: Any) -> set[str]:
-        """The topics of which members of a group have partitions now.
+        """The topics of which the members of a group have partitions now.
 
         Args:
             group: its name.
             admin: an admin client of the cluster.
 
         Raises:
-            BrokerError: the cluster does not answer, or does not tell.
+            BrokerError: the cluster does not answer or does not say.
         """
         try:
             (asked,) = admin.describe_consumer_groups([group], request_timeout=_CALL_S).values()
@@ -76,7 +76,7 @@ class Groups:
         """Commit offsets for a group that has no members.
 
         Raises:
-            BrokerError: it has members, or the cluster does not answer.
+            BrokerError: the group has members, or the cluster does not answer.
         """
         self._do(group, "committed", lambda client: client.commit(offsets=list(places), asynchronous=False))
 

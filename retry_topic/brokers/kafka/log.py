@@ -1,16 +1,15 @@
-"""A member of a group that reads whole partitions in order, from positions that somebody else keeps.
+"""KafkaLog: a member of a group that reads whole partitions in order, from positions that are kept in the delay store.
 
-What is read is cut into slices of one partition. Where a partition begins, the keeper of its position says: the offsets
-that are committed serve only those who look how far the group is. A member that lost a partition may still hold a slice
-of it: the keeper refuses that, since the position has moved on.
+Records are handed out in batches of one partition. The store says where a partition begins; the committed offsets only
+show people how far the group is. A member that has lost a partition may still hold a batch of it. The store refuses
+that batch, because the position has moved on. So exactness does not depend on Kafka's rule of who may commit (see
+`Position`).
 
-A topic may be deleted and made anew under a running member: its partitions are other sources then, read from their
-beginning. The client does not say when it goes on with another log of the name. So the topic's id is looked up when
-partitions come, and asked for again after records were read: they are handed out when it is still the same. That costs
-an answer's time, beside the reading, once for all that was read meanwhile. Offsets are committed with the id, so that
-those of a topic that is gone are not taken for its successor's.
-
-Kafka's own account of who may commit is so not needed for exactness; the store's fence does it (see `Position`).
+A topic may be deleted and recreated while a member reads it. Then its partitions are other sources, read from their
+beginning. The client does not say when it goes on with the other log. So the topic's id is read when partitions come,
+and again after records were read: they are handed out if it is still the same. That costs one answer's time beside the
+reading, once for all records that were read meanwhile. Offsets are committed with the id, so that nobody takes those of
+a deleted topic for its successor's.
 """
 
 from __future__ import annotations
@@ -31,38 +30,38 @@ from retry_topic.brokers.kafka.groups import Groups
 from retry_topic.brokers.kafka.offset_tracker import RECORD_BYTES
 from retry_topic.brokers.kafka.records import from_record
 from retry_topic.brokers.kafka.topology import Topology
-from retry_topic.brokers.protocol import Delivery, PositionsOf, Slice
+from retry_topic.brokers.protocol import Delivery, LogBatch, PositionsOf
 from retry_topic.message.topic_names import source_of
 from wheel_sched.errors import BrokerError, BrokerUnavailable
 from wheel_sched.escaping import logger_of
 
 logger = logger_of("retry_topic.kafka")
 
-_FULL, _LOW = 4_000, 1_000  # records in the buffers at which fetching pauses, and goes on
-_AT_ONCE, _PARTS = 500, 4  # taken from the client before it is seen how large they are, and how often at a time
-_TELL_S = 0.5
-_ASK_S = 0.01  # how often the topic's id is asked for while records come, at most
-_ASK_IDLE_S = 1.0  # and while none does: another log may be as long as what was read of the one before
+_FULL, _LOW = 4_000, 1_000  # records in the buffers at which fetching pauses, and at which it goes on
+_AT_ONCE, _PARTS = 500, 4  # records taken from the client before their size is looked at, and how often in a row
+_COMMIT_EVERY_S = 0.5
+_ASK_S = 0.01  # how often at most the topic's id is asked for while records come
+_ASK_IDLE_S = 1.0  # and while none comes: the other log may be as long as what was read of the old one
 _CLOSE_S = 5.0
 
 
 class _Part:
-    """One partition: its buffer, and how far it was cut."""
+    """One partition: its buffer, and how far it was handed out."""
 
     def __init__(self, number: int, source: str) -> None:
         self.number = number
         self.source = source
         self.buffer: deque[Any] = deque()  # confluent-kafka's records
-        self.unsure: list[Any] = []  # that may be another topic's
-        self.asked_for: list[Any] = []  # that will be known to be this one's
+        self.unsure: list[Any] = []  # records that may belong to a recreated topic
+        self.asked_for: list[Any] = []  # records that the request under way will confirm
         self.began: int | None = None
         self.expected: int | None = None
         self.done: int | None = None
 
 
 def _deliveries(records: list[Any]) -> Iterator[Delivery]:
-    """From the last to the first. Each is let go of at once: what many records have at a time, Python's garbage
-    collection goes through again and again."""
+    """From the last record to the first. Each is dropped at once: Python's garbage collector would go through all the
+    objects that many records have at a time, again and again."""
     while records:
         yield Delivery(from_record(records.pop()), None)
 
@@ -71,13 +70,13 @@ class KafkaLog:
     """See `LogReader`; made by `KafkaBroker.log_reader`. One thread.
 
     Args:
-        settings: librdkafka's, of a group member.
-        topic: what it reads.
-        group: whose member it is.
-        topology: for the topic's id.
-        groups: for where the group has committed.
-        positions: answers for each source where it is to go on; it may take its time, and raise.
-        full_bytes: in the buffers at which fetching pauses.
+        settings: librdkafka's settings of a group member.
+        topic: the topic it reads.
+        group: the consumer group.
+        topology: reads the topic's id.
+        groups: reads the group's committed offsets.
+        positions: says for each source where to go on. It may take long, and may raise.
+        full_bytes: the size of the buffers at which fetching pauses.
     """
 
     def __init__(
@@ -90,7 +89,7 @@ class KafkaLog:
         positions: PositionsOf,
         full_bytes: int,
     ) -> None:
-        self._settings = {**settings, "on_commit": self._told}
+        self._settings = {**settings, "on_commit": self._on_commit}
         self._topic = topic
         self._group = group
         self._topology = topology
@@ -98,8 +97,8 @@ class KafkaLog:
         self._groups = groups
         self._full_bytes = full_bytes
         self._failure: Exception | None = None
-        self._topic_id = ""  # of the topic whose partitions we have
-        self._asked: Any = None  # a look-up of the id that is under way
+        self._topic_id = ""  # of the topic whose partitions this member has
+        self._asked: Any = None  # a request for the id that is under way
         self._ask_s = 0.0
         self._parts: dict[int, _Part] = {}
         self._bytes = 0  # in the buffers, about
@@ -107,7 +106,7 @@ class KafkaLog:
         self._expelled = False
         self._paused = PausedPartitions()
         self._warned: set[int] = set()
-        self._tell_s = 0.0
+        self._commit_at_s = 0.0
         self._closed = False
 
     def __repr__(self) -> str:
@@ -126,7 +125,7 @@ class KafkaLog:
         part = self._part(source)
         if part is None or self._client is None:
             return  # lost meanwhile
-        # a store that has lost all it knew of the partition is given again what this member brought it
+        # a store that has lost the partition's position gets again what this member has brought
         offset = part.began if position is None else position
         try:
             self._client.seek(TopicPartition(self._topic, part.number, -2 if offset is None else offset))
@@ -135,7 +134,7 @@ class KafkaLog:
         self._empty(part)
         part.expected = position
 
-    def poll(self, limit: int, timeout_ms: int) -> Slice | None:
+    def poll(self, limit: int, timeout_ms: int) -> LogBatch | None:
         """See `LogReader`.
 
         Raises:
@@ -146,7 +145,7 @@ class KafkaLog:
         if part is None or len(part.buffer) < limit or sum(len(one.buffer) for one in self._parts.values()) < _LOW:
             self._fetch(0.0 if part is not None else timeout_ms / 1000)
             part = self._fullest()
-        self._tell()
+        self._commit_done()
         if part is None:
             return None
         records = [part.buffer.popleft() for _ in range(min(limit, len(part.buffer)))]
@@ -154,9 +153,9 @@ class KafkaLog:
         behind = records[-1].offset() + 1
         records.reverse()
         expected, part.expected = part.expected, behind
-        return Slice(part.source, expected, behind, _deliveries(records))
+        return LogBatch(part.source, expected, behind, _deliveries(records))
 
-    def done(self, part: Slice) -> None:
+    def done(self, part: LogBatch) -> None:
         """See `LogReader`."""
         known = self._part(part.source)
         if known is not None:
@@ -234,8 +233,8 @@ class KafkaLog:
         return any(part.unsure or part.asked_for for part in self._parts.values())
 
     def _flow(self) -> None:
-        """Pause fetching while the buffers are full, and nobody takes of them: back-pressure without leaving the
-        group. A client that was paused takes half a second to fetch again."""
+        """Pause fetching while the buffers are full: back-pressure without leaving the group. A client that was paused
+        needs half a second until it fetches again."""
         if self._full:
             self._paused.pause(self._client)
         elif self._paused and self._count() <= _LOW and self._bytes <= self._full_bytes // 4:
@@ -263,7 +262,7 @@ class KafkaLog:
                 logger.warning("kafka.nothing_read: %s: %s", self._topic, error.str())
 
     def _make_sure(self) -> None:
-        """Ask whether the topic is still the one whose partitions we have; what was read before it said so may go."""
+        """Ask whether the topic is still the same. Records that were read before the answer may then be handed out."""
         parts = self._parts.values()
         if self._asked is not None:
             if not self._asked.done():
@@ -293,7 +292,7 @@ class KafkaLog:
                     part.asked_for.clear()
 
     def _begin_anew(self) -> None:
-        """What was read and not handed out is dropped: the sources' positions say where to go on."""
+        """Drop the records that were not handed out and join again; the sources' positions say where to go on."""
         logger.warning("kafka.topic_recreated: %s has another id: its partitions are looked up again", self._topic)
         self._expelled = True
         for part in self._parts.values():
@@ -310,7 +309,9 @@ class KafkaLog:
             return
         try:
             topic_id = self._topology.topic_id(self._topic)
-            if self._parts and topic_id != self._topic_id:  # those we have are of another one
+            if (
+                self._parts and topic_id != self._topic_id
+            ):  # the partitions of before are of another topic with this name
                 self._begin_anew()
                 return
             self._topic_id = topic_id
@@ -319,10 +320,10 @@ class KafkaLog:
             ]
             positions = self._positions([part.source for part in parts])
             known = self._groups.places(self._settings["group.id"], partitions)
-        except Exception as error:  # what is raised in here, librdkafka would not know what to do with
+        except Exception as error:  # librdkafka could not handle an exception from in here
             self._failure, self._expelled = error, True
             return
-        # releases before this one committed no id
+        # earlier releases committed no id
         committed = {place.partition: place.offset for place in known if place.metadata in (None, "", self._topic_id)}
         places = []
         for part, position in zip(parts, positions, strict=True):
@@ -334,20 +335,20 @@ class KafkaLog:
         client.incremental_assign(places)
 
     def _revoked(self, client: Any, partitions: list[TopicPartition]) -> None:
-        if client is not self._client:  # one that was left, and took long to close
+        if client is not self._client:  # a client that was left, and took long to close
             return
-        self._tell(now=True)
+        self._commit_done(now=True)
         self._paused.lose((self._topic, place.partition) for place in partitions)
         for place in partitions:
             part = self._parts.pop(place.partition, None)
             if part is not None:
                 self._empty(part)
 
-    def _tell(self, *, now: bool = False) -> None:
-        """Commit how far the slices are kept, for those who look."""
-        if not now and time.monotonic() < self._tell_s:
+    def _commit_done(self, *, now: bool = False) -> None:
+        """Commit how far the batches are stored, for people who look at the group."""
+        if not now and time.monotonic() < self._commit_at_s:
             return
-        self._tell_s = time.monotonic() + _TELL_S
+        self._commit_at_s = time.monotonic() + _COMMIT_EVERY_S
         offsets = self._offsets()
         if offsets and self._client is not None:
             with contextlib.suppress(KafkaException):
@@ -362,7 +363,7 @@ class KafkaLog:
             if part.done is not None
         ]
 
-    def _told(self, error: Any, _: Any) -> None:
+    def _on_commit(self, error: Any, _: Any) -> None:
         if error is not None and error.code() in EXPELLED:
             self._expelled = True
 
@@ -378,10 +379,10 @@ class KafkaLog:
         self._bytes = 0
         self._asked = None
         closing = threading.Thread(target=client.close, name="kafka-close", daemon=True)
-        closing.start()  # it may never return, when the cluster is away
+        closing.start()  # it may never return when the cluster is away
         closing.join(_CLOSE_S)
 
 
 def _size(records: Sequence[Any] | deque[Any]) -> int:
-    """About how many bytes records take."""
+    """About how many bytes records take in memory."""
     return sum(map(len, records)) + len(records) * RECORD_BYTES

@@ -1,7 +1,7 @@
-"""Reads single records again: the payloads of messages by reference.
+"""Originals: reads single records again, for the payloads of messages by reference.
 
-A client that joins no group and commits nothing, made when it is first asked. Records of one partition are read in the
-order of their offsets; the position jumps when the next one is far. Any thread, one at a time.
+Its client joins no group and commits nothing; it is made at the first call. Records of one partition are read in the
+order of their offsets; the position jumps when the next record is far away. Any thread, one at a time.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from retry_topic.brokers.protocol import PublishFailure
 from retry_topic.message import Reference
 
 _WAIT_S = 10.0  # for one record
-_FAR = 50  # records that are rather read over than jumped over
+_FAR = 50  # up to so many records are read over instead of jumped over
 _GONE = frozenset(
     {
         KafkaError._PARTITION_EOF,
@@ -39,8 +39,8 @@ class Originals:
     """See the module.
 
     Args:
-        settings: librdkafka's, of the broker.
-        topology: which topics there are: a client waits long for one that may be on its way.
+        settings: librdkafka's settings of the broker.
+        topology: knows which topics exist; a client waits long for an absent one.
     """
 
     def __init__(self, settings: Mapping[str, Any], topology: Topology) -> None:
@@ -60,7 +60,7 @@ class Originals:
         self._lock = threading.Lock()
 
     def fetch(self, references: Sequence[Reference]) -> list[Original]:
-        """The payload of each, or why not.
+        """The payload of each reference, or the reason why there is none.
 
         Raises:
             BrokerUnavailable: the cluster does not answer; nothing was read.
@@ -73,7 +73,7 @@ class Originals:
         with self._lock:
             if self._client is None:
                 self._client = Consumer(self._settings)
-            position: tuple[str, int, int] | None = None  # what the client would give us next
+            position: tuple[str, int, int] | None = None  # the record that the client would give next
             last: Original | None = None
             for number, at in enumerate(order):
                 reference = references[at]
@@ -90,18 +90,18 @@ class Originals:
                 found[at] = last = self._next(reference)
                 position = (*place, reference.offset + 1) if isinstance(last, bytes) else None
             with contextlib.suppress(KafkaException):
-                self._client.unassign()  # or it would fetch on
+                self._client.unassign()  # otherwise it would go on fetching
         return found
 
     def close(self) -> None:
-        """Let go of the client. Idempotent."""
+        """Close the client. Idempotent."""
         with self._lock:
             client, self._client = self._client, None
         if client is not None:
             client.close()
 
     def _next(self, reference: Reference) -> Original:
-        """Read on until the record is there, or cannot be any more."""
+        """Read on until the record comes or can no longer come."""
         until_s = time.monotonic() + _WAIT_S
         while (left_s := until_s - time.monotonic()) > 0:
             record = self._client.poll(min(left_s, 1.0))

@@ -1,7 +1,7 @@
-"""Producing a batch: every message gets an answer, and no message's failure is another's.
+"""Producing a batch: each message gets its own answer, and one failure does not touch the others.
 
-One idempotent producer for all threads. A batch is produced, and its delivery reports are served until each has come or
-`timeout_s` is over. Cost: about 2 us a message in Python; the rest is librdkafka's.
+All threads share one idempotent producer. A batch is produced; then delivery reports are served until each has come or
+`timeout_s` is over. Cost: about 2 us per message in Python, and the time of librdkafka.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from retry_topic.message import Message
 _UNANSWERED = PublishFailure("the broker has not answered in time", in_doubt=True)
 
 
-def produce(producer: Any, message: Message, told: Callable[[Any, Any], None]) -> PublishFailure | None:
-    """Hand one message to librdkafka; why it was not taken, or None: then `told(error, record)` is called later."""
+def produce(producer: Any, message: Message, reported: Callable[[Any, Any], None]) -> PublishFailure | None:
+    """Give one message to librdkafka. The failure if it refuses; None: `reported(error, record)` is called later."""
     while True:
         try:
             value, headers = to_record(message)
@@ -32,9 +32,9 @@ def produce(producer: Any, message: Message, told: Callable[[Any, Any], None]) -
                 headers=headers,
                 partition=-1 if message.partition is None else message.partition,  # -1: the partitioner's choice
                 timestamp=message.timestamp_ms or 0,  # 0: now
-                on_delivery=told,
+                on_delivery=reported,
             )
-        except BufferError:  # the queue is full: let some of it out
+        except BufferError:  # the queue is full: let some messages out
             producer.poll(0.05)
         except (KafkaException, ValueError, TypeError) as error:
             return publish_failure(error, message.topic)
@@ -46,8 +46,8 @@ class Producing:
     """The producer of a broker.
 
     Args:
-        settings: librdkafka's.
-        partitions: how many partitions a topic has, 0 = there is no such topic.
+        settings: librdkafka's settings.
+        partitions: the number of partitions of a topic, 0: there is no such topic.
         timeout_s: how long a message may take.
     """
 
@@ -57,14 +57,14 @@ class Producing:
         self._timeout_s = timeout_s
 
     def publish(self, messages: Sequence[Message]) -> list[PublishFailure | None]:
-        """Answers in order, None = the broker has it."""
+        """Publish messages; answers in order, None: the broker has the message."""
         answers: list[PublishFailure | None] = [_UNANSWERED] * len(messages)
 
         def reporter(index: int) -> Callable[[Any, Any], None]:
-            def told(error: Any, _: Any) -> None:
+            def reported(error: Any, _: Any) -> None:
                 answers[index] = None if error is None else publish_failure(error_of(error), messages[index].topic)
 
-            return told
+            return reported
 
         for index, message in enumerate(messages):
             if not self._partitions(message.topic):
@@ -79,5 +79,5 @@ class Producing:
         return answers
 
     def close(self) -> None:
-        """Give what is on its way two seconds. Idempotent."""
+        """Wait two seconds for messages that are under way. Idempotent."""
         self._producer.flush(2)

@@ -1,8 +1,8 @@
 """Messages as Kafka records and back, byte for byte.
 
-Kafka has null where a message has none: a record without a value (a tombstone) is read as an empty value with the
-header `kafka-tombstone`, and becomes a tombstone again when it is produced. Header names are C strings to librdkafka,
-so one that holds a NUL, is no text, or looks like it were escaped already, travels percent-encoded behind `%:`.
+Kafka has null values and messages have not. A record without a value (a tombstone) is read as an empty value with the
+header `kafka-tombstone`, and becomes a tombstone again when it is produced. Header names are C strings in librdkafka.
+So a name that has a NUL, is not text, or looks escaped already is sent percent-encoded behind `%:`.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from retry_topic.message import Headers, Message, Source
 TOMBSTONE = "kafka-tombstone"
 _ESCAPED = "%:"
 _MAX_KNOWN = 1_000
-_known: set[str] = set()  # names that stand for themselves; names repeat from message to message
+_known: set[str] = set()  # names that need no decoding; the same names occur in every message
 
 
 def to_record(message: Message) -> tuple[bytes | None, list[tuple[str, bytes]]]:
-    """Value and headers as they are produced."""
+    """The value and the headers to produce."""
     headers = [(_escape(name), content) for name, content in message.headers]
     if not message.value and any(name == TOMBSTONE for name, _ in headers):
         return None, [pair for pair in headers if pair[0] != TOMBSTONE]
@@ -29,19 +29,19 @@ def to_record(message: Message) -> tuple[bytes | None, list[tuple[str, bytes]]]:
 
 
 def from_record(record: Any) -> Message:
-    """The message in a record of confluent-kafka's."""
+    """The message in a record of confluent-kafka."""
     kind, at_ms = record.timestamp()
     topic, value, pairs = record.topic(), record.value(), record.headers()
     source = Source(topic, record.partition(), str(record.offset()), at_ms if kind else None)
     if value is None:
         return from_parts(source, record.key(), None, pairs)
-    return Message(topic, value, record.key(), _headers(pairs) if pairs else (), source)  # as usual
+    return Message(topic, value, record.key(), _headers(pairs) if pairs else (), source)  # the usual case
 
 
 def from_parts(
     source: Source, key: bytes | None, value: bytes | None, pairs: Sequence[tuple[str, bytes | None]] | None
 ) -> Message:
-    """The message in a record that was read there."""
+    """The message in a record that was read at `source`."""
     headers = _headers(pairs or ())
     if value is None:
         value, headers = b"", (*headers, (TOMBSTONE, b"1"))
@@ -53,7 +53,7 @@ def _headers(pairs: Sequence[tuple[str, bytes | None]]) -> Headers:
         if name not in _known or content is None:
             break
     else:
-        return tuple(pairs)  # type: ignore[arg-type]  # as usual
+        return tuple(pairs)  # type: ignore[arg-type]  # the usual case
     if len(_known) < _MAX_KNOWN:
         _known.update(name for name, _ in pairs if not name.startswith(_ESCAPED))
     return tuple([(_plain(name), content or b"") for name, content in pairs])

@@ -22,7 +22,7 @@ from retry_topic.brokers.kafka.deadline_call import DeadlinePassed, call_with_de
 from retry_topic.brokers.kafka.faults import broker_error, said_meanwhile
 from retry_topic.brokers.kafka.topology import Topology
 from retry_topic.brokers.kafka.transactions import Transactions
-from retry_topic.brokers.protocol import InDoubt, PublishFailure
+from retry_topic.brokers.protocol import BrokerInDoubt, PublishFailure
 from retry_topic.message import Message
 from retry_topic.message.headers import return_to_origin
 from wheel_sched.errors import BrokerUnavailable
@@ -91,7 +91,7 @@ class KafkaSender:
         """See `ClaimSender`."""
         sender, messages = self._senders[shard], self._placed(map(return_to_origin, messages))
         if not sender.ready:  # a new producer would fence the present owner of the shard
-            raise InDoubt(f"the producer of shard {shard} was given up: who owns the shard is to be asked first")
+            raise BrokerInDoubt(f"the producer of shard {shard} was given up: who owns the shard is to be asked first")
         offsets = [TopicPartition(self.topic, shard, number)]
         answers = sender.send(messages, offsets, self._reader.consumer_group_metadata())
         self._committed_s[shard] = time.monotonic()

@@ -1,13 +1,13 @@
-"""Whether a member's topics are still those whose partitions it was given.
+"""TopicIds: tells whether a member's topics are still the same ones whose partitions were assigned to it.
 
-A topic may be deleted and made anew under a running member. The client does not say when it goes on with another log of
-the name: it would skip as many records as it had read of the one before, or wait behind the new one's end. So ids are
-looked up when partitions come, asked for again after records were read and before any is handed out, and now and then
-while none comes. Offsets are committed with the id in the text beside them, behind what a ledger says there, so that
-those of a topic that is gone are not taken for its successor's, whoever commits them late.
+A topic may be deleted and recreated while a member reads it. The client does not say when it goes on with the other
+log: it would skip as many records as it had read of the old log, or wait behind the end of the new one. So ids are read
+when partitions come, again after records were read and before any is handed out, and now and then while none comes.
+Offsets are committed with the id in the text beside them, behind the offset tracker's part. So nobody takes the offsets
+of a deleted topic for those of its successor, however late they are committed.
 
-Asking costs an answer's time beside the commit that is due then anyway. Topics without ids (clusters before Kafka 2.8)
-are taken for what their name says. Under the member's lock, but for `ask` and `same`.
+To ask costs one answer's time, beside the commit that is due then anyway. Topics without ids (clusters before Kafka
+2.8) are known by their names. Call everything except `ask` and `same` under the member's lock.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from confluent_kafka import TopicPartition
 from retry_topic.brokers.kafka.topology import Topology
 from wheel_sched.errors import BrokerError
 
-_LOOK_S = 1.0  # how often to ask while no record comes: another log may be as long as what was read of the one before
-_MARK = " id:"  # between a ledger's text and the id; an earlier release reads the one and passes over the other
+_LOOK_S = 1.0  # how often to ask while no record comes: the other log may be as long as what was read of the old one
+_MARK = " id:"  # between the offset tracker's text and the id; an earlier release reads the first and ignores the other
 
 Asked = Mapping[str, Any]
 
@@ -31,21 +31,21 @@ class TopicIds:
     """See the module.
 
     Args:
-        topology: tells ids.
+        topology: reads ids.
     """
 
     def __init__(self, topology: Topology) -> None:
         self._topology = topology
         self._ids: dict[str, str] = {}
-        self._asked: Asked | None = None  # of the look that is under way
+        self._asked: Asked | None = None  # the request that is under way
         self._look_s = 0.0
 
     def of(self, topic: str) -> str:
-        """The id of a topic when its partitions came; its name where it has none."""
+        """The id that a topic had when its partitions came; its name if it has no id."""
         return self._ids.get(topic, topic)
 
     def look_up(self, topics: Iterable[str]) -> dict[str, str]:
-        """What they are now; nothing is changed by it.
+        """The ids of the topics now; changes nothing here.
 
         Raises:
             BrokerError: the cluster does not answer.
@@ -53,28 +53,28 @@ class TopicIds:
         return {topic: self._topology.topic_id(topic) for topic in {*topics}}
 
     def changed(self, found: Mapping[str, str], held: Iterable[str]) -> bool:
-        """Whether one of the topics of which partitions are held is another one by what was found."""
+        """Whether, by the ids in `found`, one of the `held` topics was recreated."""
         return any(found.get(topic, self.of(topic)) != self.of(topic) for topic in held)
 
     def take(self, found: Mapping[str, str]) -> None:
-        """Partitions of these come to the member."""
+        """Partitions of these topics come to the member."""
         self._ids.update(found)
 
     def ask(self, topics: Iterable[str]) -> Asked:
-        """Ask for the ids of topics, without waiting."""
+        """Ask for the ids of topics without waiting for the answers."""
         asked = {topic: self._topology.ask_id(topic) for topic in {*topics}}
         return {topic: answer for topic, answer in asked.items() if answer is not None}
 
     def same(self, asked: Asked) -> bool:
-        """Whether they are what they were when their partitions came; waits for the answers.
+        """Whether the ids are those of when the partitions came; waits for the answers.
 
         Raises:
-            BrokerError: the cluster does not answer, or one is deleted.
+            BrokerError: the cluster does not answer, or a topic is deleted.
         """
         return all(self._topology.id_told(topic, answer) == self.of(topic) for topic, answer in asked.items())
 
     def look(self, held: Iterable[str]) -> bool:
-        """Whether it was found that a topic is another one; to be called often, does not wait."""
+        """Whether a topic turned out to be recreated. Call it often; it does not wait."""
         if self._asked is None:
             if time.monotonic() >= self._look_s:
                 self._look_s = time.monotonic() + _LOOK_S
@@ -86,24 +86,24 @@ class TopicIds:
         topics = {*held}
         try:
             return not self.same({topic: answer for topic, answer in asked.items() if topic in topics})
-        except BrokerError:  # it is deleted, or nobody answers: it is asked again
+        except BrokerError:  # the topic is deleted, or nobody answers: ask again later
             return False
 
     def begin(self) -> None:
-        """The member has left: what is asked is about topics that it has no more."""
+        """The member has left the group: forget the request under way."""
         self._asked = None
 
     def marked(self, offsets: Sequence[TopicPartition]) -> list[TopicPartition]:
-        """Offsets to commit, with the ids of their topics."""
+        """Offsets to commit, with the ids of their topics beside them."""
         return [
             TopicPartition(place.topic, place.partition, place.offset, _with_id(place, self.of(place.topic)))
             for place in offsets
         ]
 
     def own(self, found: Iterable[TopicPartition]) -> dict[tuple[str, int], tuple[int, str]]:
-        """Of what is committed the offsets of these very topics, with the texts beside them.
+        """The committed offsets that belong to these very topics, with the texts beside them.
 
-        Releases before this one committed no id.
+        Earlier releases committed no id; their offsets count.
         """
         own = {}
         for place in found:

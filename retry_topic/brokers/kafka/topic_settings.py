@@ -1,19 +1,20 @@
-"""What a group's topics are created with, by what they are for, unless somebody says otherwise."""
+"""The default settings with which a group's topics are created, by purpose."""
 
 from __future__ import annotations
 
 _DAY_MS = 86_400_000
 _KEEP_MS = {"retry": 7 * _DAY_MS, "redelivery": 7 * _DAY_MS, "dead": 30 * _DAY_MS}
 # As much as our producers send. A topic with the cluster's own limit would refuse a message that just fitted its
-# original topic, because of the headers that it has by now; and most hosted clusters allow no more than this.
+# original topic, because it has more headers by now. Most hosted clusters allow no more than this.
 LARGEST_BYTES = 8 * 1024 * 1024
 
 
 def settings_for(kind: str, replication: int) -> dict[str, str]:
-    """Settings of a group's "retry", "redelivery" or "dead" topic of so many copies, -1 = as the cluster has it.
+    """Settings of a group's "retry", "redelivery" or "dead" topic with `replication` copies, -1: the cluster's default.
 
-    Records are deleted by age and never compacted, whatever the cluster's default is: messages of one key are different
-    messages. With several copies, one may be away and what was confirmed is on all the others that count.
+    Records are deleted by age and never compacted, whatever the cluster's default is: messages with one key are
+    different messages. With several copies, one broker may be absent, and every confirmed record is on all others that
+    are in sync.
     """
     settings = {
         "cleanup.policy": "delete",

@@ -1,8 +1,8 @@
-"""Topics as the cluster has them: which there are, how many partitions, their ids, and creating them.
+"""Topology: the topics of the cluster, their partitions, ids and settings; and creating topics.
 
 Nothing is created by naming it: a cluster that creates topics on demand is asked for its list first, so that a mistyped
 target is an error and not a new topic. What is known is remembered; what is not is looked up again, at most once in a
-second. Ids are asked for each time: a topic may be made anew under the name of another. Any thread.
+second. Ids are asked for each time: a topic may be recreated under its name. Any thread.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _NAME = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ012345678
 
 
 def topic_problem(topic: str) -> str | None:
-    """Why Kafka cannot have a topic of that name, if so."""
+    """Why Kafka cannot have a topic of that name; None: it can."""
     if not topic or len(topic) > 249 or topic in (".", "..") or not _NAME.issuperset(topic):
         return f"expected a Kafka topic of 1 to 249 letters, digits, dots, underscores or dashes, got: {topic!r}"
     return None
@@ -47,23 +47,23 @@ def check_topic(topic: str) -> None:
 
 
 def _plainly(trouble: str) -> str:
-    """With what to do about a certificate, which a client says in one of the places where it finds that out only."""
+    """The error with advice about certificates, which librdkafka gives in some places only."""
     if "certificate verify failed" not in trouble or _TRUST in trouble:
         return trouble
     return f"{trouble}: the broker's certificate could not be verified; {_TRUST} has to name who vouches for it"
 
 
 def _listened_to(settings: Mapping[str, Any], trouble: deque[str]) -> dict[str, Any]:
-    """Settings of a client that notes what it says about its connections; whoever else wants to hear it, does."""
+    """Settings with an error callback that notes errors of connections and calls the user's own callback."""
     theirs = settings.get("error_cb")
 
-    def told(error: Any) -> None:
-        if error.code() != KafkaError._ALL_BROKERS_DOWN:  # which only follows from something else
+    def on_error(error: Any) -> None:
+        if error.code() != KafkaError._ALL_BROKERS_DOWN:  # it only follows from another error
             trouble.append(_plainly(error.str()))
         if theirs is not None:
             theirs(error)
 
-    return {**settings, "error_cb": told}
+    return {**settings, "error_cb": on_error}
 
 
 class Topology:
@@ -90,7 +90,7 @@ class Topology:
         self._lock = threading.Lock()
 
     def partitions(self, topic: str) -> int:
-        """How many partitions a topic has, 0 when there is no such topic.
+        """The number of partitions of a topic, 0: there is no such topic.
 
         Raises:
             BrokerUnavailable: the cluster does not answer, and it is not known from before.
@@ -104,7 +104,7 @@ class Topology:
             return self._known.get(topic, 0)
 
     def counted(self, topic: str) -> int:
-        """As `partitions`, asked anew.
+        """As `partitions`, but asks the cluster again.
 
         Raises:
             BrokerUnavailable: the cluster does not answer; what is known is kept.
@@ -114,13 +114,13 @@ class Topology:
             return self._known.get(topic, 0)
 
     def settings_of(self, topic: str) -> dict[str, str] | None:
-        """The settings in force for a topic; None where they may not be read, or the cluster does not tell.
+        """The settings of a topic; None: they may not be read, or the cluster does not say.
 
         Raises:
             BrokerUnavailable: the cluster does not answer.
         """
         if not self._controlled:
-            return {}  # the imitation keeps all it is given
+            return {}  # librdkafka's imitation keeps all timestamps
         resource = _admin.ConfigResource(_admin.ResourceType.TOPIC, topic)
         try:
             (future,) = self.admin.describe_configs([resource], request_timeout=TIMEOUT_S).values()
@@ -140,7 +140,7 @@ class Topology:
     def create(
         self, topics: Iterable[str], partitions: int | None = None, settings: Mapping[str, str] | None = None
     ) -> list[str]:
-        """Create what is absent; which were created.
+        """Create the absent topics; answers the created ones.
 
         Raises:
             ConfigError: a name is impossible.
@@ -199,7 +199,7 @@ class Topology:
     def ends(
         self, places: list[TopicPartition], *, earliest: bool = False, committed: bool = False
     ) -> dict[tuple[str, int], int]:
-        """The offset behind the last record of each partition, or that of the first.
+        """The offset after the last record of each partition, or the offset of the first record.
 
         With `committed` only up to where no transaction is open: a reader of committed records gets so far, and no
         further for now.
@@ -218,7 +218,7 @@ class Topology:
         return found
 
     def closed(self, topics: Set[str]) -> set[str]:
-        """Those of some topics that this client may not write to; none where the cluster does not say."""
+        """The topics that this client may not write to; none if the cluster does not say."""
         found = set()
         asked = self.admin.describe_topics(
             TopicCollection(sorted(topics)), include_authorized_operations=True, request_timeout=TIMEOUT_S
@@ -235,7 +235,7 @@ class Topology:
         return found
 
     def topic_id(self, topic: str) -> str:
-        """The id of a topic, which a topic made anew under its name does not share; its name where there is none.
+        """The id of a topic; a recreated topic has another one. The topic's name if there are no ids.
 
         Raises:
             BrokerError: the cluster does not answer.
@@ -244,13 +244,13 @@ class Topology:
         return topic if asked is None else self.id_told(topic, asked)
 
     def ask_id(self, topic: str) -> Any:
-        """Ask for the id of a topic: a future for `id_told`; None where topics have none."""
+        """Ask for the id of a topic. Answers a future for `id_told`; None: topics have no ids."""
         if not self._controlled:
             return None
         return self.admin.describe_topics(TopicCollection([topic]), request_timeout=TIMEOUT_S)[topic]
 
     def id_told(self, topic: str, asked: Any) -> str:
-        """What `ask_id` was answered; see `topic_id`."""
+        """The id in the answer to `ask_id`; see `topic_id`."""
         try:
             found = str(asked.result(TIMEOUT_S).topic_id)
         except KafkaException as error:
@@ -259,7 +259,7 @@ class Topology:
             found = topic
         except TimeoutError as error:
             raise BrokerUnavailable(f"topic {topic!r} could not be described in time; repeat it") from error
-        return topic if set(found) <= {"A", "="} else found  # all zero: the cluster does not know ids
+        return topic if set(found) <= {"A", "="} else found  # all zero: the cluster has no ids
 
     def _look(self) -> None:
         try:

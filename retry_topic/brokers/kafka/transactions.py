@@ -34,7 +34,7 @@ from retry_topic.brokers.kafka.faults import (
     unknown_topic,
 )
 from retry_topic.brokers.kafka.producing import produce
-from retry_topic.brokers.protocol import Fenced, InDoubt, PublishFailure
+from retry_topic.brokers.protocol import BrokerInDoubt, Fenced, PublishFailure
 from retry_topic.message import Message
 from wheel_sched.errors import BrokerUnavailable
 from wheel_sched.escaping import logger_of
@@ -50,7 +50,7 @@ class Transactions:
 
     Args:
         settings: librdkafka's.
-        transactional_id: whoever uses it last fences all others.
+        transactional_id: the last producer with this id fences all others.
         partitions: how many partitions a topic has, 0 = there is no such topic.
         timeout_s: how long one call may take.
         closed: which of some topics we may not write to: asked when nobody says what a transaction has failed for.
@@ -108,7 +108,7 @@ class Transactions:
 
         Raises:
             Fenced: another has taken over; nothing was sent.
-            InDoubt: it may be committed.
+            BrokerInDoubt: it may be committed.
             BrokerUnavailable: nothing was sent.
         """
         unknown = {topic for topic in {message.topic for message in messages} if not self._partitions(topic)}
@@ -121,7 +121,7 @@ class Transactions:
             to_blame = DeadlineCall(transaction.perform, "transaction").wait(self._timeout_s, transaction.steps)
         except DeadlinePassed as error:  # what it is at may be done yet, and more after it
             self._producers.clear()
-            raise InDoubt(f"{error}, it was at {transaction.steps[-1]}: it may be committed") from error
+            raise BrokerInDoubt(f"{error}, it was at {transaction.steps[-1]}: it may be committed") from error
         except BrokerUnavailable:
             to_blame = self._barred(messages)
             if not to_blame:
@@ -157,7 +157,7 @@ class Transactions:
         self._producers.clear()
         if isinstance(found, KafkaError) and found.code() in _FENCED:
             raise Fenced(f"{self.transactional_id}: {found.str()}: nothing was sent") from error
-        raise InDoubt(f"{error}: the transaction may be committed") from error
+        raise BrokerInDoubt(f"{error}: the transaction may be committed") from error
 
     def _refused(self, step: str, error: Exception) -> NoReturn:
         """A step before the last failed."""
@@ -230,7 +230,7 @@ class _Transaction:
                 if not found.txn_requires_abort() or found.code() in _FENCED | EXPELLED:
                     raise
                 producer.purge(in_queue=True, in_flight=False, blocking=False)
-                producer.flush(self._timeout_s)  # it may be a message's failure: its report tells
+                producer.flush(self._timeout_s)  # a message may be the cause: its report says so
                 if to_blame := self._to_blame():
                     return to_blame
                 raise BrokerUnavailable(f"a transaction was aborted: {found.str()}: nothing was sent") from error
@@ -251,5 +251,5 @@ class _Transaction:
             self._failures[place] = publish_failure(error_of(error), self._messages[place].topic)
 
     def _to_blame(self) -> dict[int, PublishFailure]:
-        """As far as it was told before an abort, which fails the others as well."""
+        """The messages that failed before the abort; an abort fails all others as well."""
         return {place: failure for place, failure in self._failures.items() if not failure.transient}

@@ -1,9 +1,9 @@
-"""Topics as Redis or Valkey streams: the face; the work is done in `publisher`, `consumer` and `settling`.
+"""RedisStreamsBroker: topics as Redis or Valkey streams. The work is done in `publisher`, `consumer` and `settling`.
 
-Retention: settling a delivery is XACK alone. Deleting the entry (XDEL), or a length limit at XADD, would take it from
-groups that have not read it. With `maxlen` a topic is trimmed instead, to about that length from its oldest end but
-never past an entry that some group has yet to settle; a topic that no group reads is not trimmed, and a group that is
-never read again (XGROUP DESTROY removes it) holds everything back. A group that joins later finds what is left.
+Retention: a delivery is settled by XACK alone. Deleting the entry (XDEL), or a length limit at XADD, would take it from
+groups that have not read it. With `maxlen` a topic is trimmed to about that length from its oldest end, but never past
+an entry that some group has not settled. A topic that no group reads is not trimmed. A group that nobody reads any more
+holds everything back until XGROUP DESTROY removes it. A group that joins later finds what is left.
 
 Threads: any.
 """
@@ -21,8 +21,7 @@ from retry_topic.brokers.redis_streams import faults, scripts
 from retry_topic.brokers.redis_streams.backlog import backlog
 from retry_topic.brokers.redis_streams.connections import Connections
 from retry_topic.brokers.redis_streams.consumer import RedisStreamsConsumer
-from retry_topic.brokers.redis_streams.packing import topic_problem
-from retry_topic.brokers.redis_streams.publisher import Publisher
+from retry_topic.brokers.redis_streams.publisher import StreamPublisher, topic_problem
 from wheel_sched.errors import ConfigError
 from wheel_sched.store.redis.durability import Durability
 
@@ -39,8 +38,8 @@ class RedisStreamsBroker:
     Args:
         client_or_url: a `redis.Redis` (also one made by Sentinel), a `RedisCluster`, or a URL. A client stays the
             caller's; its address, credentials and TLS are used, not its connections.
-        prefix: put before each topic's name to make the key; `{tag}:` keeps all topics on one slot of a Cluster, which
-            makes `forward` exact and waiting free of polling there. Defaults to "".
+        prefix: put before each topic's name to make the key; `{tag}:` keeps all topics on one slot of a Cluster, so
+            that `forward` is exact there and waiting needs no polling. Defaults to "".
         create_topics: publishing to an absent topic creates it instead of failing. Defaults to False.
         maxlen: about how many records of a topic stay after every group has settled them (0: none); unsettled ones
             always stay. Defaults to None (all stay).
@@ -67,7 +66,7 @@ class RedisStreamsBroker:
         self._connections = Connections(client_or_url, self.durability)
         self.prefix = prefix
         self.create_topics = create_topics
-        self._publisher = Publisher(self._connections, prefix, create_topics)
+        self._publisher = StreamPublisher(self._connections, prefix, create_topics)
         self._maxlen = maxlen
         self._consumers: weakref.WeakSet[RedisStreamsConsumer] = weakref.WeakSet()
 

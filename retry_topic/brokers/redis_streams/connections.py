@@ -1,13 +1,13 @@
-"""Connections of our own beside the caller's client: bytes in and out, nothing ever sent twice behind our back.
+"""The broker's own connections: raw bytes in and out, and no command is ever repeated by the client library.
 
-redis-py repeats a command up to 10 times by default, so an XADD whose reply was lost is executed twice; it also turns
-entries into dicts, which loses repeated header names. So every client here is derived from the caller's (its address,
-credentials, TLS and Sentinel stay) with no retries, bytes only and raw replies. Blocking reads get a connection of
-their own whose socket timeout is longer than the block. In a Cluster there is one client per node, a redirection is
-followed once, and a lost connection makes the next call ask for the topology anew.
+redis-py repeats a command up to 10 times by default, so an XADD whose reply was lost is executed twice. It also turns
+entries into dicts, which loses repeated header names. So every client here is derived from the caller's client (its
+address, credentials, TLS and Sentinel stay) without repeats, with bytes only and raw replies. A blocking read has a
+connection of its own, whose socket timeout is longer than the block. In a Cluster there is one client per node, a
+redirection is followed once, and after a lost connection the next call asks for the topology again.
 
-Whatever is acknowledged to anybody goes through `write`, which waits for what the durability level asks; what passes it
-by (reading, holds, trimming) costs a redelivery at most when it is lost.
+Every acknowledged write goes through `write`, which waits as long as the durability level requires. All else (reads,
+holds, trimming) costs a redelivery at most when it is lost.
 
 Threads: any; `reader` gives a client for one thread.
 """
@@ -29,7 +29,7 @@ from redis.exceptions import MovedError, RedisClusterException, RedisError
 from redis.retry import Retry
 from redis.sentinel import SentinelConnectionPool
 
-from retry_topic.brokers.protocol import InDoubt
+from retry_topic.brokers.protocol import BrokerInDoubt
 from retry_topic.brokers.redis_streams import faults
 from wheel_sched.errors import BrokerError, BrokerUnavailable, ConfigError
 from wheel_sched.store.redis.addresses import opened
@@ -129,7 +129,7 @@ class Connections:
             repeat: see `run`. Defaults to False.
 
         Returns:
-            For each its reply, or the error instead: the server's, or `InDoubt` when it was written and not confirmed.
+            The reply to each command, or its error: the server's, or `BrokerInDoubt` for a write that is not confirmed.
 
         Raises:
             RedisError, OSError: as the client raised it.
@@ -149,7 +149,9 @@ class Connections:
             then = "repeat it" if repeat else "a repeat may be a second record"
             doubt = self._durability.doubt(found[len(commands) :], then) if confirmation else None
             if doubt is not None:
-                replies = [one if one is None or isinstance(one, Exception) else InDoubt(str(doubt)) for one in replies]
+                replies = [
+                    one if one is None or isinstance(one, Exception) else BrokerInDoubt(str(doubt)) for one in replies
+                ]
             return replies
 
         return self.run(key, send, repeat=repeat)

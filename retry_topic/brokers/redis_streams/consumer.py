@@ -1,12 +1,12 @@
-"""One member of a consumer group on streams.
+"""RedisStreamsConsumer: one member of a consumer group on streams.
 
-Invariant: an entry the group has read and not settled is in the group's list of pending entries, under exactly one
-member; `beat` renews the member's hold, and whoever finds a hold older than `idle_ms` takes the entry over. The server
-keeps the time, so members' clocks do not matter.
+Invariant: an entry that the group has read and not settled is in the group's list of pending entries, under exactly one
+member. `beat` renews the member's hold. A member that finds a hold older than `idle_ms` takes the entry over. The
+server keeps the time, so the members' clocks do not matter.
 
-Reading: orphans first, looked for every quarter of `idle_ms` (at most 5 s), then new entries, waited for in XREADGROUP
-on a connection of this member's own. In a Cluster, topics on several slots cannot be waited for together: they are
-asked in turn, each for up to 50 ms.
+Reading: orphans come first; the member looks for them every quarter of `idle_ms`, at least every 5 s. Then come new
+entries; the member waits for them in XREADGROUP on a connection of its own. In a Cluster, one command cannot wait for
+topics on several slots: they are asked in turn, each for up to 50 ms.
 
 Threads: one at a time, except `beat`.
 """
@@ -25,17 +25,15 @@ from redis.exceptions import ResponseError
 
 from retry_topic.brokers.protocol import Delivery, PublishFailure
 from retry_topic.brokers.redis_streams import faults, scripts
-from retry_topic.brokers.redis_streams.connections import release
-from retry_topic.brokers.redis_streams.settling import Handle, Settler, by_stream
+from retry_topic.brokers.redis_streams.connections import Connections, release
+from retry_topic.brokers.redis_streams.publisher import StreamPublisher
+from retry_topic.brokers.redis_streams.settling import Handle, StreamSettler, by_stream
+from retry_topic.message import Message
 from retry_topic.message.stream_encoding import from_entry
 from wheel_sched.errors import BrokerError, BrokerUnavailable
 
 if TYPE_CHECKING:
     import redis
-
-    from retry_topic.brokers.redis_streams.connections import Connections
-    from retry_topic.brokers.redis_streams.publisher import Publisher
-    from retry_topic.message import Message
 
 BLOCK_MS = 5_000  # the longest single wait: a dead connection is noticed within this and the slack
 READ_SLACK_SECONDS = 5.0
@@ -51,7 +49,7 @@ class RedisStreamsConsumer:
     def __init__(
         self,
         connections: Connections,
-        publisher: Publisher,
+        publisher: StreamPublisher,
         topics: tuple[str, ...],
         group: str,
         idle_ms: int,
@@ -60,7 +58,7 @@ class RedisStreamsConsumer:
         self.name = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
         self._connections = connections
         self._publisher = publisher
-        self._settler = Settler(connections, publisher, group, maxlen)
+        self._settler = StreamSettler(connections, publisher, group, maxlen)
         self._topics = {publisher.stream_key(topic): topic for topic in topics}
         self._group = group
         self._idle_ms = idle_ms

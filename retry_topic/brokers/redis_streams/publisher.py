@@ -1,34 +1,108 @@
-"""Publishing batches to streams, and the registry of topics.
+"""Publishing batches to streams, what can be published at all, and the registry of topics.
 
-Invariant: a message is in its stream or its failure has been answered; a batch goes in pipelines, so a refused message
-never holds up another. XADD says NOMKSTREAM, and a nil reply means that there is no such topic.
+Invariant: a message is in its stream or its failure has been answered. A batch goes in pipelines, so a refused message
+never holds up another one. XADD says NOMKSTREAM; a nil reply means that there is no such topic.
 
-Cost: one round trip per 500 messages or 16 MiB and server. Threads: any.
+Cost: one round trip per server and 500 messages or 16 MiB. Threads: any.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 
 from redis.exceptions import MovedError
 
-from retry_topic.brokers.protocol import InDoubt
+from retry_topic.brokers.protocol import BrokerInDoubt, PublishFailure
 from retry_topic.brokers.redis_streams import faults, scripts
-from retry_topic.brokers.redis_streams.connections import tag_of
-from retry_topic.brokers.redis_streams.packing import REGISTRY, Parcel, in_parts, pack, pack_fields, unknown_topic
+from retry_topic.brokers.redis_streams.connections import Connections, tag_of
+from retry_topic.message import Message
+from retry_topic.message.stream_encoding import to_fields
 from wheel_sched.errors import BrokerError, BrokerUnavailable
 from wheel_sched.store.redis.durability import OURS
 
-if TYPE_CHECKING:
-    from retry_topic.brokers.protocol import PublishFailure
-    from retry_topic.brokers.redis_streams.connections import Connections
-    from retry_topic.message import Message
+Answers = list[PublishFailure | None]
 
-Answers = list["PublishFailure | None"]
+STORE_KEY = re.compile(r"\{[^{}]*:[0-9]+\}:")  # the beginning of every key of a delay store
+REGISTRY = "topics"  # the key of the set of known topics; so no topic can have this name
+MAX_FIELDS = 3_500  # fields and values of one entry: a script unpacks at most about 8,000 arguments
+MAX_BYTES = 512 * 1024 * 1024  # proto-max-bulk-len: the server hangs up on more, and would on every repetition
+PIPELINE_MESSAGES = 500
+PIPELINE_BYTES = 16 * 1024 * 1024
 
 
-class Publisher:
+@dataclass(frozen=True, slots=True)
+class PreparedEntry:
+    """A message that is ready to be sent: its place in the batch, its topic, the fields of its entry and their size."""
+
+    index: int
+    topic: str
+    fields: list[bytes]
+    size_bytes: int
+
+
+def topic_problem(topic: str) -> str | None:
+    """Why `topic` cannot be the name of a topic; None: it can."""
+    if not isinstance(topic, str) or not topic or topic == REGISTRY:
+        return f"expected topic to be a non-empty name other than {REGISTRY!r} (the registry of topics), got: {topic!r}"
+    if STORE_KEY.match(topic):
+        return f"expected topic to be no name of a delay store's keys ({{namespace:shard}}:...), got: {topic!r}"
+    if OURS in topic:
+        return f"expected topic to be a name without {OURS!r} (keys of ours beside topics have it), got: {topic!r}"
+    try:
+        topic.encode()
+    except UnicodeEncodeError:
+        return f"expected topic to be text, got one with an unpaired surrogate: {topic!r}"
+    return None
+
+
+def unknown_topic(topic: str) -> PublishFailure:
+    """The failure of a message whose stream does not exist."""
+    return _never(f"unknown topic {topic!r}: nothing was sent; create it, or allow create_topics")
+
+
+def pack(index: int, message: Message) -> PreparedEntry | PublishFailure:
+    """The prepared entry of a message, or why the message can never be published."""
+    try:
+        fields = to_fields(message)
+    except UnicodeEncodeError as error:
+        return _never(f"the name of a header is not text ({error}): nothing was sent")
+    return pack_fields(index, message.topic, fields)
+
+
+def pack_fields(index: int, topic: str, fields: list[bytes]) -> PreparedEntry | PublishFailure:
+    """The prepared entry of a flat list of fields and values, or why it can never be published."""
+    problem = topic_problem(topic)
+    if problem:
+        return _never(problem)
+    if len(fields) > MAX_FIELDS:
+        return _never(f"too many headers ({len(fields) // 2}, at most {MAX_FIELDS // 2 - 2}): nothing was sent")
+    size_bytes = sum(map(len, fields))
+    if size_bytes > MAX_BYTES:
+        return _never(f"too large ({size_bytes} bytes, at most {MAX_BYTES}): nothing was sent")
+    return PreparedEntry(index, topic, fields, size_bytes)
+
+
+def in_parts(prepared: Iterable[PreparedEntry], at_most: int = PIPELINE_MESSAGES) -> Iterator[list[PreparedEntry]]:
+    """Parts of bounded count and size, so that neither side must hold a whole batch of large messages."""
+    part: list[PreparedEntry] = []
+    size_bytes = 0
+    for entry in prepared:
+        if part and (len(part) == at_most or size_bytes + entry.size_bytes > PIPELINE_BYTES):
+            yield part
+            part, size_bytes = [], 0
+        part.append(entry)
+        size_bytes += entry.size_bytes
+    if part:
+        yield part
+
+
+def _never(reason: str) -> PublishFailure:
+    return PublishFailure(reason[: faults.REASON_CHARACTERS], transient=False)
+
+
+class StreamPublisher:
     """Sends messages to topics; see `RedisStreamsBroker` for the arguments."""
 
     def __init__(self, connections: Connections, prefix: str, create_topics: bool) -> None:
@@ -36,7 +110,7 @@ class Publisher:
         self.create_topics = create_topics
         self.registry = prefix + REGISTRY
         self._connections = connections
-        self._registered: set[str] = set()  # spares one SADD per batch
+        self._registered: set[str] = set()  # saves one SADD per batch
 
     def stream_key(self, topic: str) -> str:
         """The key of the stream that holds `topic`."""
@@ -46,28 +120,28 @@ class Publisher:
         """Add topics to the registry, once each.
 
         Raises:
-            BrokerError: that failed, or is in doubt; a message comes later.
+            BrokerError: that failed or is in doubt; no message was sent.
         """
         fresh = set(topics) - self._registered
         if fresh:
             try:
                 self._connections.written(self.registry, "SADD", self.registry, *fresh)
-            except InDoubt as error:
+            except BrokerInDoubt as error:
                 raise BrokerUnavailable(f"the list of topics is in doubt: {error}; no message was sent") from error
             self._registered |= fresh
 
     def forget(self, topic: str) -> None:
-        """Register `topic` again the next time, whatever is remembered here."""
+        """Register `topic` again at its next use."""
         self._registered.discard(topic)
 
     def publish(self, messages: Sequence[Message]) -> Answers:
-        """Append each message to its topic; raises BrokerUnavailable when not one of them got an answer."""
+        """Append each message to its topic; raises BrokerUnavailable when no message got an answer."""
         return self._publish([pack(index, message) for index, message in enumerate(messages)])
 
     def publish_once(self, message: Message, message_id: str, window_ms: int) -> PublishFailure | None:
         """Append the message unless one of this id was appended to its topic within `window_ms`."""
         packed = pack(0, message)
-        if not isinstance(packed, Parcel):
+        if not isinstance(packed, PreparedEntry):
             return packed
         stream = self.stream_key(packed.topic)
         mark = f"{{{tag_of(stream)}}}:{OURS}sent:{len(message_id)}:{message_id}:{stream}"
@@ -75,7 +149,7 @@ class Publisher:
             if self.create_topics:
                 self.register([packed.topic])
             answer = scripts.publish_once(self._connections, stream, mark, self.create_topics, window_ms, packed.fields)
-        except (*faults.FAULTS, InDoubt) as error:
+        except (*faults.FAULTS, BrokerInDoubt) as error:
             return faults.publish_failure(error)
         if answer == b"done":
             return None
@@ -89,18 +163,18 @@ class Publisher:
         """`publish` of (topic, flat field list) pairs."""
         return self._publish([pack_fields(index, *entry) for index, entry in enumerate(entries)])
 
-    def _publish(self, packed: Sequence[Parcel | PublishFailure]) -> Answers:
-        answers: Answers = [None if isinstance(one, Parcel) else one for one in packed]
-        parcels = [one for one in packed if isinstance(one, Parcel)]
+    def _publish(self, packed: Sequence[PreparedEntry | PublishFailure]) -> Answers:
+        answers: Answers = [None if isinstance(one, PreparedEntry) else one for one in packed]
+        prepared = [one for one in packed if isinstance(one, PreparedEntry)]
         if self.create_topics:
-            self.register(parcel.topic for parcel in parcels)
+            self.register(entry.topic for entry in prepared)
         outages: dict[int, Exception] = {}
-        for _ in range(2):  # once more for what a Cluster has redirected
-            redirected: list[Parcel] = []
-            for share in self._by_server(parcels, answers, outages):
+        for _ in range(2):  # a second time for what a Cluster has redirected
+            redirected: list[PreparedEntry] = []
+            for share in self._by_server(prepared, answers, outages):
                 for part in in_parts(share):
                     redirected += self._send(part, answers, outages)
-            parcels = redirected
+            prepared = redirected
         if outages and len(outages) == len(packed):
             told = [
                 (one if isinstance(one, BrokerError) else faults.broker_error(one, "message"), one)
@@ -112,38 +186,40 @@ class Publisher:
             raise error from cause
         return answers
 
-    def _by_server(self, parcels: list[Parcel], answers: Answers, outages: dict[int, Exception]) -> list[list[Parcel]]:
-        shares: dict[str, list[Parcel]] = {}
-        for parcel in parcels:
+    def _by_server(
+        self, prepared: list[PreparedEntry], answers: Answers, outages: dict[int, Exception]
+    ) -> list[list[PreparedEntry]]:
+        shares: dict[str, list[PreparedEntry]] = {}
+        for entry in prepared:
             try:
-                shares.setdefault(self._connections.node(self.stream_key(parcel.topic)), []).append(parcel)
+                shares.setdefault(self._connections.node(self.stream_key(entry.topic)), []).append(entry)
             except faults.FAULTS as error:
-                answers[parcel.index] = faults.publish_failure(error)
-                outages[parcel.index] = error
+                answers[entry.index] = faults.publish_failure(error)
+                outages[entry.index] = error
         return list(shares.values())
 
-    def _send(self, part: list[Parcel], answers: Answers, outages: dict[int, Exception]) -> list[Parcel]:
-        """Send one pipeline; what a Cluster redirected, and so did not execute."""
+    def _send(self, part: list[PreparedEntry], answers: Answers, outages: dict[int, Exception]) -> list[PreparedEntry]:
+        """Send one pipeline; answers the entries that a Cluster redirected and so did not execute."""
         option = () if self.create_topics else ("NOMKSTREAM",)
-        commands = [("XADD", self.stream_key(parcel.topic), *option, "*", *parcel.fields) for parcel in part]
+        commands = [("XADD", self.stream_key(entry.topic), *option, "*", *entry.fields) for entry in part]
         try:
             replies = self._connections.write(self.stream_key(part[0].topic), commands)
         except (*faults.FAULTS, BrokerError) as error:
             failure = faults.publish_failure(error)
-            for parcel in part:
-                answers[parcel.index] = failure
+            for entry in part:
+                answers[entry.index] = failure
                 if isinstance(error, BrokerError) or faults.is_lost(error):
-                    outages[parcel.index] = error
+                    outages[entry.index] = error
             return []
         redirected = []
-        for parcel, reply in zip(part, replies, strict=True):
+        for entry, reply in zip(part, replies, strict=True):
             if reply is None:
-                answers[parcel.index] = unknown_topic(parcel.topic)
+                answers[entry.index] = unknown_topic(entry.topic)
             elif isinstance(reply, Exception):
-                answers[parcel.index] = faults.publish_failure(reply)
+                answers[entry.index] = faults.publish_failure(reply)
                 if isinstance(reply, MovedError):
                     self._connections.moved()
-                    redirected.append(parcel)
+                    redirected.append(entry)
             else:
-                answers[parcel.index] = None
+                answers[entry.index] = None
         return redirected

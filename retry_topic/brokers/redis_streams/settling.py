@@ -1,27 +1,30 @@
-"""Settling what a group was given: XACK, publish-and-settle, and trimming what every group has settled.
+"""Settling deliveries: XACK, publish-and-settle, and trimming entries that every group has settled.
 
-`forward` is one script per slot, which publishes only what the group has not settled yet: exactly once, even when its
-reply was lost and it is repeated. Where source and target are on different slots of a Cluster it publishes, then
-settles; what it has published and could not settle is remembered, so that a repetition only settles.
+`forward` is one script per slot. It publishes only messages whose delivery the group has not settled, so it is exact
+also when its reply was lost and it is repeated. Where source and target are on different slots of a Cluster, it
+publishes and then settles. It remembers what it could not settle then, so that a repetition only settles.
 
-Threads: one settles; `trim` may run in the one that polls.
+Threads: one settles; the one that polls may call `trim`.
 """
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
 
 from retry_topic.brokers.protocol import Delivery, PublishFailure
 from retry_topic.brokers.redis_streams import faults, scripts
-from retry_topic.brokers.redis_streams.packing import Parcel, in_parts, pack, unknown_topic
+from retry_topic.brokers.redis_streams.connections import Connections
+from retry_topic.brokers.redis_streams.publisher import (
+    Answers,
+    PreparedEntry,
+    StreamPublisher,
+    in_parts,
+    pack,
+    unknown_topic,
+)
+from retry_topic.message import Message
 from wheel_sched.errors import BrokerError
-
-if TYPE_CHECKING:
-    from retry_topic.brokers.redis_streams.connections import Connections
-    from retry_topic.brokers.redis_streams.publisher import Answers, Publisher
-    from retry_topic.message import Message
 
 TRIM_EVERY = 100  # settled entries; a stream's node holds 100
 FORWARD_AT_ONCE = 100  # pairs in one script: about a millisecond of the server's time
@@ -38,10 +41,10 @@ def by_stream(deliveries: Iterable[Delivery]) -> dict[str, list[bytes]]:
     return ids
 
 
-class Settler:
+class StreamSettler:
     """Settles for one member of `group`."""
 
-    def __init__(self, connections: Connections, publisher: Publisher, group: str, maxlen: int | None) -> None:
+    def __init__(self, connections: Connections, publisher: StreamPublisher, group: str, maxlen: int | None) -> None:
         self._connections = connections
         self._publisher = publisher
         self._group = group
@@ -58,11 +61,11 @@ class Settler:
     def forward(self, pairs: Sequence[tuple[Delivery, Message]]) -> Answers:
         """Publish each message and settle its delivery, in one step where the keys are together."""
         answers: Answers = [None] * len(pairs)
-        together: dict[int, list[Parcel]] = {}
+        together: dict[int, list[PreparedEntry]] = {}
         apart: list[int] = []
         for index, (delivery, message) in enumerate(pairs):
             packed = pack(index, message)
-            if not isinstance(packed, Parcel):
+            if not isinstance(packed, PreparedEntry):
                 answers[index] = packed
                 continue
             slot = self._connections.slot(delivery.handle[0])
@@ -70,8 +73,8 @@ class Settler:
                 together.setdefault(slot, []).append(packed)
             else:
                 apart.append(index)
-        for parcels in together.values():
-            for part in in_parts(parcels, FORWARD_AT_ONCE):
+        for prepared in together.values():
+            for part in in_parts(prepared, FORWARD_AT_ONCE):
                 self._in_one_step(part, pairs, answers)
         if apart:
             self._in_two_steps(apart, pairs, answers)
@@ -85,29 +88,31 @@ class Settler:
     def _ack(self, stream: str, ids: list[bytes]) -> None:
         self._connections.written(stream, "XACK", stream, self._group, *ids)
 
-    def _in_one_step(self, part: list[Parcel], pairs: Sequence[tuple[Delivery, Message]], answers: Answers) -> None:
+    def _in_one_step(
+        self, part: list[PreparedEntry], pairs: Sequence[tuple[Delivery, Message]], answers: Answers
+    ) -> None:
         create = self._publisher.create_topics
-        handles: list[Handle] = [pairs[parcel.index][0].handle for parcel in part]
+        handles: list[Handle] = [pairs[entry.index][0].handle for entry in part]
         moves = [
-            scripts.Move(stream, entry_id, self._publisher.stream_key(parcel.topic), parcel.fields)
-            for (stream, entry_id), parcel in zip(handles, part, strict=True)
+            scripts.Move(stream, entry_id, self._publisher.stream_key(entry.topic), entry.fields)
+            for (stream, entry_id), entry in zip(handles, part, strict=True)
         ]
         try:
             if create:
-                self._publisher.register(parcel.topic for parcel in part)
+                self._publisher.register(entry.topic for entry in part)
             replies = scripts.forward(self._connections, self._group, create, moves)
         except (*faults.FAULTS, BrokerError) as error:
             failure = faults.publish_failure(error)
-            for parcel in part:
-                answers[parcel.index] = failure
+            for entry in part:
+                answers[entry.index] = failure
             return
-        for parcel, (stream, _), reply in zip(part, handles, replies, strict=True):
+        for entry, (stream, _), reply in zip(part, handles, replies, strict=True):
             if reply == b"done":
                 self._count(stream, 1)
             elif reply == b"unknown":
-                answers[parcel.index] = unknown_topic(parcel.topic)
+                answers[entry.index] = unknown_topic(entry.topic)
             else:
-                answers[parcel.index] = faults.publish_failure(reply.decode("utf-8", "replace"))
+                answers[entry.index] = faults.publish_failure(reply.decode("utf-8", "replace"))
 
     def _in_two_steps(self, indexes: list[int], pairs: Sequence[tuple[Delivery, Message]], answers: Answers) -> None:
         fresh = [index for index in indexes if pairs[index][0].handle not in self._published]

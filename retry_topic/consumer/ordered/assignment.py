@@ -28,8 +28,8 @@ from retry_topic.home import Home
 from wheel_sched.errors import StoreError
 from wheel_sched.escaping import logger_of
 from wheel_sched.reviving import RevivedThread
-from wheel_sched.store.key_gates import KeyGates
 from wheel_sched.store.operations.ordering import Owner
+from wheel_sched.store.ordering.face import OrderedKeys
 
 logger = logger_of("retry_topic.consumer")
 
@@ -91,7 +91,7 @@ class PartitionAssignment:
         changed: threading.Condition | None = None,
     ) -> None:
         self._context = context
-        self._gates = KeyGates(context.home.store)
+        self._gates = OrderedKeys(context.home.store)
         self._scope = scope
         self._holder = holder
         self._lease_s = lease_s
@@ -173,7 +173,7 @@ class PartitionAssignment:
         """Give the scope up, so that another can own it at once. If the store does not answer, the lease runs out."""
         self._over.set()
         with contextlib.suppress(StoreError):
-            self._gates.leave(self._scope, self._holder)
+            self._gates.release(self._scope, self._holder)
 
     def _own(self) -> int:
         """Wait for the scope; answers its epoch, or 0 when the assignment is over."""
@@ -181,11 +181,11 @@ class PartitionAssignment:
         while not self._over.wait(pause_s) and not self.lost.is_set():
             asked = time.monotonic()
             try:
-                owned = self._gates.own(self._scope, self._holder, int(self._lease_s * 1000))
+                owned = self._gates.acquire(self._scope, self._holder, int(self._lease_s * 1000))
                 if owned.epoch:
                     self._owned(owned.epoch, asked)
                     if self._over.is_set():  # meanwhile; `leave` may have come before the scope was owned
-                        self._gates.leave(self._scope, self._holder)
+                        self._gates.release(self._scope, self._holder)
                     return owned.epoch
                 pause_s = min(owned.for_ms / 1000 + 0.01, self._lease_s / 8, 1.0)
             except Exception as error:  # an absent server or anything else: records wait
@@ -195,7 +195,7 @@ class PartitionAssignment:
 
     def _owned(self, epoch: int, asked: float) -> None:
         context, self.renewed = self._context, asked
-        closed = [key.gate for key in self._gates.closed(self._scope)]
+        closed = [key.lock for key in self._gates.closed(self._scope)]
         queues = KeyQueues(
             self._gates,
             Owner(self._scope, self._holder, epoch),
@@ -225,7 +225,7 @@ class PartitionAssignment:
             asked = time.monotonic()
             ours = True
             try:
-                ours = self._gates.own(self._scope, self._holder, int(self._lease_s * 1000)).epoch == epoch
+                ours = self._gates.acquire(self._scope, self._holder, int(self._lease_s * 1000)).epoch == epoch
                 self.renewed = asked if ours else self.renewed
             except Exception as error:  # an absent server or anything else: time decides
                 logger.warning("consumer.cannot_renew: %s", error)

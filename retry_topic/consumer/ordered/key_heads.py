@@ -16,7 +16,7 @@ from retry_topic.consumer.outcome import HandlerOutcome, Sink
 from retry_topic.message import Message
 from retry_topic.message.headers import RetryState
 from wheel_sched.store import DelayStore, Outcome
-from wheel_sched.store.key_gates import KeyGates
+from wheel_sched.store.ordering.face import OrderedKeys
 
 Give = Callable[[Delivery, RetryState, Sink], None]
 _AT_ONCE = 200
@@ -33,7 +33,7 @@ class KeyHeads(SettlerThread):
     """
 
     def __init__(self, store: DelayStore, give: Give, sink: Sink, state_of: Callable[[Delivery], RetryState]) -> None:
-        super().__init__(KeyGates(store), sink)
+        super().__init__(OrderedKeys(store), sink)
         self._give = give
         self._state_of = state_of
         self._unknown: list[tuple[Delivery, RetryState, str]] = []

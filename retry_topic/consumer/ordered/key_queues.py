@@ -34,8 +34,8 @@ from retry_topic.policy import Failure
 from wheel_sched.errors import Rejected
 from wheel_sched.escaping import logger_of
 from wheel_sched.store import Item, Outcome
-from wheel_sched.store.key_gates import KeyGates, gate_of, ref_of, route_of
 from wheel_sched.store.operations.ordering import Owner
+from wheel_sched.store.ordering.face import OrderedKeys, lock_of, ref_of, route_of
 
 logger = logger_of("retry_topic.consumer")
 
@@ -74,7 +74,7 @@ class KeyQueues(SettlerThread):
 
     def __init__(
         self,
-        gates: KeyGates,
+        gates: OrderedKeys,
         owner: Owner,
         closed: Iterable[str],
         *,
@@ -112,7 +112,7 @@ class KeyQueues(SettlerThread):
         if message.key is None or message.source is None:  # no key, no order
             self._give(delivery, state, self._sink)
             return
-        gate = gate_of(self._owner.scope, message.key)
+        gate = lock_of(self._owner.scope, message.key)
         state = ordered_state(self._group, message, state, gate, self._topic_id)
         queue = self._queues.setdefault(gate, KeyQueue(gate))
         queue.waiting.append((delivery, state))
@@ -122,7 +122,7 @@ class KeyQueues(SettlerThread):
         if self._lost.is_set():
             return  # it goes to the reader that owns the partition now
         key = outcome.delivery.message.key
-        queue = self._queues[gate_of(self._owner.scope, key or b"")]
+        queue = self._queues[lock_of(self._owner.scope, key or b"")]
         state = self._states.pop(outcome.delivery.message.source)
         if outcome.ended != "acknowledged":
             self._failing.append((queue, state, outcome))

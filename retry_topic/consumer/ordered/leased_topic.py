@@ -17,7 +17,7 @@ from retry_topic.brokers.protocol import BrokerConsumer
 from retry_topic.consumer.ordered.assignment import PartitionAssignment, ReaderContext, new_holder
 from retry_topic.consumer.ordered.reader import READ_AHEAD, OrderedReader
 from retry_topic.consumer.outcome import is_suspect
-from wheel_sched.store.key_gates import KeyGates, scope_of
+from wheel_sched.store.ordering.face import OrderedKeys, scope_of
 
 _POLL_MS = 1_000  # how long an idle reader waits at the broker; only the reaction to `stop` depends on it
 _STAND_BY_S = 1.0  # how soon a topic that was given up is taken over; each look is one small command
@@ -32,7 +32,7 @@ class OrderedTopic(OrderedReader):
 
     def __init__(self, context: ReaderContext) -> None:
         super().__init__(context)
-        self._gates = KeyGates(context.home.store)
+        self._gates = OrderedKeys(context.home.store)
         self._scope = scope_of(context.group, context.topic)
         self._holder = new_holder()
         self._idle_s = context.config.idle_ms / 1000
@@ -44,7 +44,7 @@ class OrderedTopic(OrderedReader):
 
     def _turn(self) -> None:
         asked = time.monotonic()
-        owned = self._gates.own(self._scope, self._holder, int(self._lease_s * 1000))
+        owned = self._gates.acquire(self._scope, self._holder, int(self._lease_s * 1000))
         self._failures = 0
         if owned.epoch:
             self._read(owned.epoch, asked)

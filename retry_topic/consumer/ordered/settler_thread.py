@@ -19,7 +19,7 @@ from retry_topic.consumer.settling import AWAY_S
 from wheel_sched.errors import StoreError
 from wheel_sched.escaping import logger_of
 from wheel_sched.reviving import RevivedThread
-from wheel_sched.store.key_gates import KeyGates
+from wheel_sched.store.ordering.face import OrderedKeys
 
 logger = logger_of("retry_topic.consumer")
 
@@ -34,7 +34,7 @@ class SettlerThread:
         sink: settles outcomes once the order allows it.
     """
 
-    def __init__(self, gates: KeyGates, sink: Sink) -> None:
+    def __init__(self, gates: OrderedKeys, sink: Sink) -> None:
         self._gates = gates
         self._sink = sink
         self._reports: queue.SimpleQueue[Delivery | HandlerOutcome | None] = queue.SimpleQueue()

@@ -1,4 +1,4 @@
-"""Jobs on Spark: each takes DataFrames, answers a report, and changes nothing when it is told to try only."""
+"""The Spark jobs. Each takes DataFrames and returns a report. With `dry_run` a job changes nothing."""
 
 from retry_topic.spark.jobs.audit import audit
 from retry_topic.spark.jobs.backfill import backfill

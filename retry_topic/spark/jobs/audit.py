@@ -1,7 +1,7 @@
-"""audit: what should never be in a store, found by looking at everything, and mended where that is safe.
+"""audit: reads every item of a store, finds damage, and repairs it where that is safe.
 
-A live store moves while it is read, so what looks damaged is looked at a second time, and only what is damaged both
-times is told. A repair looks a third time, in the script that mends (`mend.lua`).
+A live store changes while it is read. So the audit reads the store a second time and reports only what is damaged both
+times. The script that repairs an item (`mend.lua`) checks it a third time.
 """
 
 from __future__ import annotations
@@ -11,27 +11,28 @@ from typing import TYPE_CHECKING, Any
 
 from retry_topic.spark.faults import plain_errors
 from retry_topic.spark.jobs.store import read
-from retry_topic.spark.source.options import Place
+from retry_topic.spark.source.options import StorePlace
 from wheel_sched.store import MAX_BATCH, Counts, DelayStore, Outcome
-from wheel_sched.store.operations import Call, Mend
+from wheel_sched.store.core.call import Call
+from wheel_sched.store.maintenance.operations import Mend
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-MENDABLE = frozenset({"no record", "no place", "two places"})
-_AT_MOST = 10_000  # findings of one kind that are looked at twice and told; the rest is counted in the next run
+REPAIRABLE = frozenset({"no record", "no place", "two places"})
+_AT_MOST = 10_000  # findings of one kind in one run; the next run reports the others
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class FlawedItem:
-    """One thing that should not be.
+    """One damaged or overdue item.
 
     Args:
         flaw: `no record`, `no place`, `unreadable record`, `wrong shard`, `two places`, `two shards`, `expired lease`
             or `overdue`.
-        id: of the item.
-        shard: where it lies.
-        state: the place it lies in; "" = none.
+        id: the item's id.
+        shard: the shard that holds it.
+        state: the state whose index holds it; "" when no index does.
     """
 
     flaw: str
@@ -42,14 +43,14 @@ class FlawedItem:
 
 @dataclass(slots=True)
 class Audit:
-    """What was found and done."""
+    """What the audit found and repaired."""
 
     repair: bool
     items: int = 0
     found: dict[str, int] = field(default_factory=dict)
     drifted: list[str] = field(default_factory=list)
     findings: list[FlawedItem] = field(default_factory=list)
-    mended: int = 0
+    repaired: int = 0
     recovered: int = 0
     left: int = 0
 
@@ -62,17 +63,17 @@ class Audit:
 
 
 @plain_errors
-def audit(spark: SparkSession, place: Place, *, grace_ms: int = 60_000, repair: bool = False) -> Audit:
-    """Look at every item of a store.
+def audit(spark: SparkSession, place: StorePlace, *, grace_ms: int = 60_000, repair: bool = False) -> Audit:
+    """Check every item of a store.
 
     Args:
         spark: the session.
         place: the store.
-        grace_ms: how long a due or a lease may be over before it is told. Defaults to 60,000.
-        repair: mend what can be mended, and let items whose lease is over wait again. Defaults to False.
+        grace_ms: report a due or a lease that is over for longer than this. Defaults to 60,000.
+        repair: repair what can be repaired, and let items with an expired lease wait again. Defaults to False.
 
     Raises:
-        StoreError: a shard could not be reached: nothing was told or mended, for half an audit is none.
+        StoreError: a shard could not be reached. Nothing was reported or repaired: half an audit proves nothing.
     """
     report = Audit(repair)
     with place.opened() as store:
@@ -89,7 +90,7 @@ def audit(spark: SparkSession, place: Place, *, grace_ms: int = 60_000, repair: 
     return report
 
 
-def _suspects(spark: SparkSession, place: Place, before_ms: int) -> list[FlawedItem]:
+def _suspects(spark: SparkSession, place: StorePlace, before_ms: int) -> list[FlawedItem]:
     from pyspark.sql import functions as f
 
     seen = read(spark, place, form="damage")
@@ -116,9 +117,9 @@ def _collected(part: DataFrame) -> list[FlawedItem]:
 
 
 def drift(shard: int, counts: Counts) -> list[str]:
-    """Where the counters of a shard differ from what is there."""
+    """One line for each counter of a shard that differs from the number of its items."""
     return [
-        f"shard {shard}: {counts.total(state):,} {state} by the counters, {counts.sizes[state]:,} there"
+        f"shard {shard}: {counts.total(state):,} {state} by the counters, {counts.sizes[state]:,} in the index"
         for state in ("due", "fly", "held", "dead")
         if counts.total(state) != counts.sizes[state]
     ]
@@ -127,7 +128,7 @@ def drift(shard: int, counts: Counts) -> list[str]:
 def _repair(store: DelayStore, report: Audit) -> None:
     by_shard: dict[int, list[str]] = {}
     for finding in report.findings:
-        if finding.flaw in MENDABLE:
+        if finding.flaw in REPAIRABLE:
             by_shard.setdefault(finding.shard, []).append(finding.id)
     for shard, ids in by_shard.items():
         unique = list(dict.fromkeys(ids))
@@ -135,9 +136,9 @@ def _repair(store: DelayStore, report: Audit) -> None:
             (outcomes,) = store.execute([Call(shard, Mend(unique[at : at + MAX_BATCH]))])
             if isinstance(outcomes, Exception):
                 raise outcomes
-            report.mended += outcomes.count(Outcome.DONE)
+            report.repaired += outcomes.count(Outcome.DONE)
     if "expired lease" in report.found:
         while recovered := sum(swept.recovered for swept in store.sweep()):
             report.recovered += recovered
-    fixed = report.mended + min(report.recovered, report.found.get("expired lease", 0))
+    fixed = report.repaired + min(report.recovered, report.found.get("expired lease", 0))
     report.left = max(0, len(report.findings) - fixed)

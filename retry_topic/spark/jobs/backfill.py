@@ -1,8 +1,8 @@
-"""backfill: schedule the rows of any DataFrame, millions of them, once each however often the job is run.
+"""backfill: schedules the rows of any DataFrame, millions of them. Each row is stored once, however often the job runs.
 
-Nothing is written before all of it was looked at: columns and types, ids that are missing or too long or stand twice,
-dues that are missing or impossible, and whether the server has the memory. What is wrong stops the job, or, given a
-place for them, goes there row by row while the rest is stored.
+The job checks all rows before it writes one: columns and types, missing, too long or repeated ids, missing or
+impossible dues, and the server's memory. Bad rows stop the job. With a folder for rejects they go there, and the job
+stores the other rows.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 from retry_topic.spark.faults import plain_errors
 from retry_topic.spark.sizes import row_bytes
-from retry_topic.spark.source.options import Place
+from retry_topic.spark.source.options import StorePlace
 from retry_topic.spark.source.pacing import bytes_left, check_room, rate_problem
-from retry_topic.spark.source.shapes import TAKEN, check_written
+from retry_topic.spark.source.schemas import TAKEN, check_written
 from wheel_sched.errors import ConfigError, Rejected
-from wheel_sched.store.items import MAX_BODY_BYTES, MAX_DUE_MS, MAX_ID_BYTES
+from wheel_sched.store.core.items import MAX_BODY_BYTES, MAX_DUE_MS, MAX_ID_BYTES
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -29,7 +29,7 @@ _UNSTEADY = re.compile(
 
 @dataclass(slots=True)
 class Backfilled:
-    """What was found and done."""
+    """What the job found and stored."""
 
     dry_run: bool
     job_id: str
@@ -49,7 +49,7 @@ class Backfilled:
 @plain_errors
 def backfill(
     rows: DataFrame,
-    place: Place,
+    place: StorePlace,
     *,
     job_id: str,
     columns: dict[str, str] | None = None,
@@ -60,74 +60,84 @@ def backfill(
     memory_limit: int | None = None,
     past: bool = False,
 ) -> Backfilled:
-    """Schedule every row.
+    """Schedule every row. A second run stores only the rows that the first one did not.
 
     Args:
-        rows: with the columns that `format("wheelsched")` takes, or others that `columns` makes them of.
+        rows: with the columns that `format("wheelsched")` takes, or with others for `columns`.
         place: the store.
-        job_id: names this set of rows for ever: a run that was interrupted is finished by running it again, and one
-            that was finished stores nothing when it is.
-        columns: SQL expressions by column (`{"id": "concat('c', customer)", "value": "to_json(struct(*))"}`), instead
-            of the columns of `rows`. The id must be the same in every run. Defaults to none.
-        spread_ms: spread the dues over this time from each row's own, by a hash of the id. Defaults to 0.
-        rate: instead, about so many a second from now on, none before its own due. Defaults to None: as they are due.
+        job_id: the name of this set of rows. Never use it for other rows.
+        columns: SQL by column (`{"id": "concat('c', customer)", "value": "to_json(struct(*))"}`); it replaces the
+            columns of `rows`. The id must be the same in every run. Defaults to none.
+        spread_ms: delay each row's own due by up to this, by a hash of the id. Defaults to 0.
+        rate: or: about this many a second from now on, none before its own due. Defaults to None.
         rejects: folder for the rows that cannot be stored, with the reason, as Parquet. Defaults to None: one such
             row stops the job.
-        dry_run: look only. Defaults to False.
-        memory_limit: bytes the server may have in use afterwards. Defaults to its own limit, or what its machine has.
-        past: take rows whose due has passed, which go out at once. Defaults to False: they are bad rows.
+        dry_run: only check the rows. Defaults to False.
+        memory_limit: bytes the server may use afterwards. Defaults to its own limit, or its machine's memory.
+        past: store rows whose due has passed; they are due at once. Defaults to False: they are bad rows.
 
     Raises:
-        ConfigError: columns or expressions are wrong.
-        Rejected: rows are bad, or the memory does not suffice. Nothing was written.
+        ConfigError: columns, expressions or arguments are wrong; nothing was written.
+        Rejected: rows are bad, or the memory does not suffice; nothing was written.
         StoreError: the store cannot be reached.
     """
-    from pyspark.sql import functions as f
+    _check_arguments(spread_ms, rate)
+    shaped = _with_due_ms(_shaped(rows, columns or {}), needs_due=bool(spread_ms or rate))
+    with place.opened() as store:
+        store.counts()  # fails before anything is written when a shard is missing
+        now_ms = store.now_ms()
+    judged = shaped.withColumn("flaw", _flaw(shaped.columns, 0 if past else now_ms, MAX_DUE_MS - spread_ms))
+    report = Backfilled(dry_run, job_id, rejects=rejects)
+    _count(judged, report, spread_ms)
+    with place.opened() as store:
+        report.bytes_free = bytes_left(store, memory_limit)
+    if dry_run:
+        return report
+    check_room(report.bytes_needed, report.bytes_free, f"{report.rows:,} rows")
+    _check_rows(report)
+    _write(judged, place, report, spread_ms, rate)
+    return report
 
+
+def _check_arguments(spread_ms: int, rate: float | None) -> None:
     if spread_ms and rate is not None:
         raise ConfigError("expected spread_ms or rate, got both; nothing was written")
     if (problem := rate_problem(rate)) is not None:
         raise ConfigError([problem, "nothing was written"])
-    shaped = _shaped(rows, columns or {})
+
+
+def _with_due_ms(shaped: DataFrame, *, needs_due: bool) -> DataFrame:
+    """Check the columns and turn `due` into `due_ms`, rounded up."""
+    from pyspark.sql import functions as f
+
     check_written({column.name: column.dataType.simpleString() for column in shaped.schema})
     if "due" in shaped.columns:
         shaped = shaped.withColumn("due_ms", f.ceil(f.unix_micros("due") / 1000).cast("bigint")).drop("due")
-    if (spread_ms or rate) and "due_ms" not in shaped.columns:
+    if needs_due and "due_ms" not in shaped.columns:
         raise ConfigError("expected a column due_ms or due beside spread_ms or rate; nothing was written")
-    with place.opened() as store:
-        store.counts()  # every shard is there, before anything is written
-        now_ms = store.now_ms()
-    judged = shaped.withColumn("flaw", _flaw(shaped.columns, 0 if past else now_ms, MAX_DUE_MS - spread_ms))
-    report = Backfilled(dry_run, job_id, rejects=rejects)
-    _count(judged, report)
-    twice = judged.where("flaw = ''").groupBy("id").count().where("count > 1").agg(f.sum(f.col("count") - 1)).first()
-    if twice is not None and twice[0]:
-        report.bad["the id stands twice"] = int(twice[0])
-    if report.last_due_ms is not None:
-        report.last_due_ms += spread_ms
-    with place.opened() as store:
-        report.bytes_free = bytes_left(store, memory_limit)
-    if not dry_run:
-        check_room(report.bytes_needed, report.bytes_free, f"{report.rows:,} rows")
-    if report.bad and rejects is None:
-        told = ", ".join(f"{count:,} rows: {why}" for why, count in report.bad.items())
-        if not dry_run:
-            raise Rejected(f"{told}: nothing was stored; drop them, or name a folder for rejects")
-        return report
-    if dry_run:
-        return report
-    if rejects is not None:
-        judged.where("flaw <> ''").write.mode("overwrite").parquet(rejects)
+    return shaped
+
+
+def _check_rows(report: Backfilled) -> None:
+    """Raise `Rejected` for bad rows when there is no folder for them."""
+    if report.bad and report.rejects is None:
+        problems = ", ".join(f"{count:,} rows: {why}" for why, count in report.bad.items())
+        raise Rejected(f"{problems}: nothing was stored; drop these rows, or name a folder for rejects")
+
+
+def _write(judged: DataFrame, place: StorePlace, report: Backfilled, spread_ms: int, rate: float | None) -> None:
+    """Write bad rows to the folder for rejects and good rows to the store."""
+    if report.rejects is not None:
+        judged.where("flaw <> ''").write.mode("overwrite").parquet(report.rejects)
     good = judged.where("flaw = ''").drop("flaw").dropDuplicates(["id"])
+    options = {"store": place.url, "namespace": place.namespace, "durability": place.durability}
+    options |= {"job_id": report.job_id, "spread_ms": str(spread_ms), "replicas": str(place.replicas)}
+    if rate is not None:
+        options |= {"rate": str(rate), "rows": str(report.rows)}
     with place.opened() as store:
         before = store.counts().happened("accepted")
-        options = {"store": place.url, "namespace": place.namespace, "durability": place.durability, "job_id": job_id}
-        options |= {"spread_ms": str(spread_ms), "replicas": str(place.replicas)}
-        if rate is not None:
-            options |= {"rate": str(rate), "rows": str(report.rows)}
         good.write.format("wheelsched").mode("append").options(**options).save()
         report.stored = store.counts().happened("accepted") - before
-    return report
 
 
 def _shaped(rows: DataFrame, columns: dict[str, str]) -> DataFrame:
@@ -138,8 +148,8 @@ def _shaped(rows: DataFrame, columns: dict[str, str]) -> DataFrame:
         raise ConfigError(f"there is no column {', '.join(strange)}; expected some of {', '.join(TAKEN)}")
     if "id" in columns and _UNSTEADY.search(columns["id"]):
         raise ConfigError(
-            f"the id {columns['id']!r} would be another in the next run, and every row be stored twice: nothing was "
-            "written; make it of the row's own columns"
+            f"the id {columns['id']!r} would change in the next run, so every row would be stored twice: nothing was "
+            "written; build the id from the row's own columns"
         )
     if not columns:
         return rows
@@ -154,7 +164,7 @@ def _shaped(rows: DataFrame, columns: dict[str, str]) -> DataFrame:
 
 
 def _flaw(columns: list[str], least_ms: int, greatest_ms: int) -> Column:
-    """What keeps a row from being stored, "" for nothing."""
+    """Why a row cannot be stored; "" when it can."""
     from pyspark.sql import functions as f
 
     body = "value" if "value" in columns else "body"
@@ -169,7 +179,7 @@ def _flaw(columns: list[str], least_ms: int, greatest_ms: int) -> Column:
         rules.append(((f.col("due_ms") < 0) | (f.col("due_ms") > greatest_ms), "the due is not between 1970 and 9999"))
         rules.append((f.col("due_ms") < least_ms, "the due has passed"))
     if "topic" in columns:
-        rules.append(((f.length("topic") > 249) | f.col("topic").contains("\n"), "the topic is no name"))
+        rules.append(((f.length("topic") > 249) | f.col("topic").contains("\n"), "the topic is not a valid name"))
     if "value" in columns:
         rules.append((f.coalesce(f.col("topic"), f.lit("")) == "", "there is no topic"))
     flaw = f.lit("")
@@ -178,7 +188,8 @@ def _flaw(columns: list[str], least_ms: int, greatest_ms: int) -> Column:
     return flaw
 
 
-def _count(judged: DataFrame, report: Backfilled) -> None:
+def _count(judged: DataFrame, report: Backfilled, spread_ms: int) -> None:
+    """Count rows, bad rows by reason, the bytes of the good rows, and their first and last due."""
     from pyspark.sql import functions as f
 
     dues = f.col("due_ms") if "due_ms" in judged.columns else f.lit(None).cast("bigint")
@@ -193,3 +204,8 @@ def _count(judged: DataFrame, report: Backfilled) -> None:
         else:
             report.bytes_needed = row["bytes"]
             report.first_due_ms, report.last_due_ms = row["first"], row["last"]
+    if report.last_due_ms is not None:
+        report.last_due_ms += spread_ms
+    repeated = judged.where("flaw = ''").groupBy("id").count().where("count > 1").agg(f.sum(f.col("count") - 1)).first()
+    if repeated is not None and repeated[0]:
+        report.bad["the id is not unique"] = int(repeated[0])

@@ -1,7 +1,7 @@
-"""backtest: what other retry policies would have done, from the history of attempts, and a policy file that does it.
+"""backtest: scores today's retry policies on the attempt history and proposes better ones as a policy file.
 
-Spark reduces the history to intervals (`curves`) for each topic and error class, some tens of kilobytes; what follows
-is arithmetic on the driver. The first failure of a message decides its error class.
+Spark reduces the history to intervals (`curves`) for each topic and error class, some tens of kilobytes. The rest is
+arithmetic on the driver. The first failure of a message gives its error class.
 """
 
 from __future__ import annotations
@@ -29,30 +29,29 @@ from retry_topic.spark.jobs.curves import (
     score,
 )
 from retry_topic.spark.jobs.history import check_history, sound
-from retry_topic.spark.jobs.search import Candidate, search
+from retry_topic.spark.jobs.search import ScoredPolicy, search
 from wheel_sched.errors import ConfigError
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-LEAST_MESSAGES = 30  # a group of fewer says nothing
+LEAST_MESSAGES = 30  # a smaller group has too little data
 
 
 @dataclass(slots=True)
 class Verdict:
-    """One topic and error class.
+    """The result for one topic and error class.
 
     Args:
-        topic: of the messages.
-        error_class: of their first failure.
-        messages: that failed at least once.
+        topic: topic of the messages.
+        error_class: class of their first error.
+        messages: messages that failed at least once.
         today: what happened: success, tries a message, wait p50, p90, p99.
-        present: what today's policy would do by the curve; beside `today` it shows how well the curve fits.
-        proposed: what the proposal would do.
-        load: deliveries that the dependency gets of these messages, today and by the proposal, and the one divided by
-            the other.
-        interval: where the proposal's true success and tries are, at a level of 95 % at least, see `curves.interval`.
-        policy: the proposal in words.
+        present: what today's policy does on the curve. Compared with `today` it shows how well the curve fits.
+        proposed: what the proposal does on the curve.
+        load: deliveries of these messages today and with the proposal, and their ratio.
+        interval: confidence intervals of the proposal's success and tries, at least 95 %; see `curves.interval`.
+        policy: the settings of the proposal.
     """
 
     topic: str
@@ -68,7 +67,7 @@ class Verdict:
 
 @dataclass(slots=True)
 class Backtest:
-    """What was found; `policies` is the proposal, for `dump_policies`."""
+    """The result of a backtest. `policies` is the proposal, for `dump_policies`."""
 
     attempts: int = 0
     left_out: int = 0
@@ -92,14 +91,14 @@ def backtest(
     resamples: int = 60,
     seed: int = 0,
 ) -> Backtest:
-    """Score today's policies and better ones on a history.
+    """Score today's policies on a history and propose better ones.
 
     Args:
-        history: see `history`.
-        policies: today's. Defaults to the built-in one.
-        groups: how many pairs of topic and error class, the largest first. Defaults to 50.
-        resamples: for the intervals. Defaults to 60.
-        seed: of the search and the resampling. Defaults to 0.
+        history: the attempts; for the columns see `retry_topic.spark.jobs.history`.
+        policies: today's policies. Defaults to the default policy.
+        groups: most pairs of topic and error class, the largest ones. Defaults to 50.
+        resamples: curves drawn anew for the confidence intervals. Defaults to 60.
+        seed: seed of the search and of the resampling. Defaults to 0.
 
     Raises:
         ConfigError: an argument is wrong, or a column is missing.
@@ -109,45 +108,49 @@ def backtest(
             f"expected groups to be at least 1 and resamples at least 2, got: {groups!r} and {resamples!r}"
         )
     today = policies or PolicySet()
-    checked = check_history(history)
     report = Backtest()
-    cells, sums = _reduce(checked, report)
+    cells, sums = _reduce(check_history(history), report)
     ranked = sorted(sums, key=lambda key: -sums[key]["messages"])
     chosen = [key for key in ranked if sums[key]["messages"] >= LEAST_MESSAGES][:groups]
     report.small_groups = len(sums) - len(chosen)
-    found: dict[tuple[str, str], Candidate] = {}
+    proposals: dict[tuple[str, str], ScoredPolicy] = {}
     for key in chosen:
         topic, error_class = key
+        happened = _happened(sums[key])
         curve = fit(cells[key])
-        had = sums[key]
-        happened = {
-            "success": round(had["succeeded"] / had["messages"], 5),
-            "tries": round(had["tries"] / had["messages"], 3),
-            "wait_ms": dict(zip(("p50", "p90", "p99"), had["waits"] or (0, 0, 0), strict=True)),
-        }
-        wait_p90_ms = happened["wait_ms"]["p90"]
-        best = search(curve, success=happened["success"], wait_p90_ms=wait_p90_ms, seed=seed)
-        found[key] = best
+        best = search(curve, success=happened["success"], wait_p90_ms=happened["wait_ms"]["p90"], seed=seed)
+        proposals[key] = best
+        present = score(curve, _todays(today, topic, error_class, seed)).as_dict()
         others = resample(cells[key], resamples, seed)
-        report.verdicts.append(
-            Verdict(
-                topic,
-                error_class,
-                had["messages"],
-                happened,
-                score(curve, _todays(today, topic, error_class, seed)).as_dict(),
-                best.score.as_dict(),
-                _load(had["tries"], best.score.tries * had["messages"]),
-                intervals_of(best, others, seed),
-                _words(best),
-            )
-        )
-    report.policies = _proposal(today, found)
+        report.verdicts.append(_verdict(key, sums[key], happened, present, best, intervals_of(best, others, seed)))
+    report.policies = _proposal(today, proposals)
     return report
 
 
-def intervals_of(best: Candidate, others: Sequence[Curve], seed: int) -> dict[str, tuple[float, float]]:
-    """The intervals of a proposal's success and tries, from curves of messages drawn anew."""
+def _happened(sums: dict[str, Any]) -> dict[str, Any]:
+    """What happened to the messages of a group: success, tries a message, and wait."""
+    return {
+        "success": round(sums["succeeded"] / sums["messages"], 5),
+        "tries": round(sums["tries"] / sums["messages"], 3),
+        "wait_ms": dict(zip(("p50", "p90", "p99"), sums["waits"] or (0, 0, 0), strict=True)),
+    }
+
+
+def _verdict(
+    key: tuple[str, str],
+    sums: dict[str, Any],
+    happened: dict[str, Any],
+    present: dict[str, Any],
+    best: ScoredPolicy,
+    interval: dict[str, tuple[float, float]],
+) -> Verdict:
+    load = _load(sums["tries"], best.score.tries * sums["messages"])
+    policy = _as_dict(best)
+    return Verdict(*key, sums["messages"], happened, present, best.score.as_dict(), load, interval, policy)
+
+
+def intervals_of(best: ScoredPolicy, others: Sequence[Curve], seed: int) -> dict[str, tuple[float, float]]:
+    """The confidence intervals of a proposal's success and tries, from resampled curves."""
     times = schedules(best.delay, best.attempts, seed)
     found: list[Score] = [score(other, times) for other in others]
     return {
@@ -157,63 +160,68 @@ def intervals_of(best: Candidate, others: Sequence[Curve], seed: int) -> dict[st
 
 
 def _reduce(history: DataFrame, report: Backtest) -> tuple[dict[Any, list[Interval]], dict[Any, dict[str, Any]]]:
-    """Intervals and sums by (topic, error class)."""
+    """The intervals and the sums of each (topic, error class); counts go to the report."""
     from pyspark.sql import functions as f
 
     fine = sound(history)
     counted = history.agg(f.count("*").alias("all"), f.sum(f.when(fine, 0).otherwise(1)).alias("bad")).first()
     if counted is not None:
         report.attempts, report.left_out = counted["all"], counted["bad"] or 0
+    messages = _messages(history.where(fine))
+    consistent = f.col("went").isNull() | (f.col("went") > f.col("failed"))
+    report.inconsistent = messages.where(~consistent).count()
+    kept = messages.where(consistent)
+    sums = _sums(kept)
+    report.messages = sum(group["messages"] for group in sums.values())
+    return _intervals(kept), sums
+
+
+def _messages(attempts: DataFrame) -> DataFrame:
+    """One row for each message that failed: its error class, tries, wait, and the grid lines of its interval."""
+    from pyspark.sql import functions as f
+
     failed, went = f.col("outcome") != "ok", f.col("outcome") == "ok"
     started, klass = f.col("started_ms"), f.coalesce(f.col("error_class"), f.lit(""))
-    messages = (
-        history.where(fine)
-        .groupBy("topic", "id")
-        .agg(
-            f.min(f.when(failed, started)).alias("first"),
-            f.max(f.when(failed, started)).alias("failed"),
-            f.min(f.when(went, started)).alias("went"),
-            f.min_by(klass, f.when(failed, f.col("attempt"))).alias("error_class"),
-            f.count("*").alias("tries"),
-        )
-        .where(f.col("first").isNotNull())
+    messages = attempts.groupBy("topic", "id").agg(
+        f.min(f.when(failed, started)).alias("first"),
+        f.max(f.when(failed, started)).alias("failed"),
+        f.min(f.when(went, started)).alias("went"),
+        f.min_by(klass, f.when(failed, f.col("attempt"))).alias("error_class"),
+        f.count("*").alias("tries"),
     )
     wait, until = f.col("went") - f.col("first"), f.col("failed") - f.col("first")
-    binned = messages.withColumns(
-        {
-            "low": _nearest_line(until),
-            "high": f.when(f.col("went").isNotNull(), _nearest_line(wait)),
-            "wait": wait,
-        }
+    high = f.when(f.col("went").isNotNull(), _nearest_line(wait))
+    lines = {"low": _nearest_line(until), "high": high, "wait": wait}
+    return messages.where(f.col("first").isNotNull()).withColumns(lines)
+
+
+def _sums(messages: DataFrame) -> dict[Any, dict[str, Any]]:
+    """Messages, successes, tries and percentiles of the wait, by (topic, error class)."""
+    from pyspark.sql import functions as f
+
+    rows = messages.groupBy("topic", "error_class").agg(
+        f.count("*").alias("messages"),
+        f.sum(f.when(f.col("went").isNotNull(), 1).otherwise(0)).alias("succeeded"),
+        f.sum("tries").alias("tries"),
+        f.percentile_approx("wait", [0.5, 0.9, 0.99], 10_000).alias("waits"),
     )
-    consistent = f.col("went").isNull() | (f.col("went") > f.col("failed"))
-    report.inconsistent = binned.where(~consistent).count()
-    kept = binned.where(consistent)
-    sums: dict[Any, dict[str, Any]] = {}
-    for row in (
-        kept.groupBy("topic", "error_class")
-        .agg(
-            f.count("*").alias("messages"),
-            f.sum(f.when(f.col("went").isNotNull(), 1).otherwise(0)).alias("succeeded"),
-            f.sum("tries").alias("tries"),
-            f.percentile_approx("wait", [0.5, 0.9, 0.99], 10_000).alias("waits"),
-        )
-        .collect()
-    ):
-        sums[row["topic"], row["error_class"]] = row.asDict()
-    cells: dict[Any, list[Interval]] = {}
-    for row in kept.groupBy("topic", "error_class", "low", "high").count().collect():
+    return {(row["topic"], row["error_class"]): row.asDict() for row in rows.collect()}
+
+
+def _intervals(messages: DataFrame) -> dict[Any, list[Interval]]:
+    """The intervals and their counts, in order, by (topic, error class)."""
+    found: dict[Any, list[Interval]] = {}
+    for row in messages.groupBy("topic", "error_class", "low", "high").count().collect():
         # a success between two lines of the grid: at least one stretch wide
         high = None if row["high"] is None else max(row["high"], row["low"] + 1)
-        cells.setdefault((row["topic"], row["error_class"]), []).append(Interval(row["low"], high, row["count"]))
-    report.messages = sum(had["messages"] for had in sums.values())
-    for intervals in cells.values():
+        found.setdefault((row["topic"], row["error_class"]), []).append(Interval(row["low"], high, row["count"]))
+    for intervals in found.values():
         intervals.sort(key=lambda interval: (interval.failed, interval.recovered or len(GRID_MS)))
-    return cells, sums
+    return found
 
 
 def _nearest_line(at_ms: Column) -> Column:
-    """Number of the grid line nearest to a time."""
+    """The number of the grid line nearest to a time."""
     from pyspark.sql import functions as f
 
     line = f.round(f.log2(f.greatest(at_ms, f.lit(1)) / f.lit(LEAST_MS)) * STEPS) + 1
@@ -222,7 +230,7 @@ def _nearest_line(at_ms: Column) -> Column:
 
 
 def _todays(policies: PolicySet, topic: str, error_class: str, seed: int) -> Any:
-    """The schedules of the policy in force."""
+    """The retry times of today's policy for this topic and error class."""
     policy = policies.for_topic(topic)
     match = first_match(policy.rules, Failure(error_class=error_class)) if error_class else None
     rule = match.rule if match else None
@@ -238,7 +246,7 @@ def _load(today: int, proposed: float) -> dict[str, float]:
     return {"today": today, "proposed": round(proposed), "ratio": round(proposed / today, 3)}
 
 
-def _words(best: Candidate) -> dict[str, Any]:
+def _as_dict(best: ScoredPolicy) -> dict[str, Any]:
     delay = best.delay
     return {
         "kind": "exponential",
@@ -250,8 +258,8 @@ def _words(best: Candidate) -> dict[str, Any]:
     }
 
 
-def _proposal(today: PolicySet, found: dict[tuple[str, str], Candidate]) -> PolicySet:
-    """Today's policies with a rule in front for each error class that was searched."""
+def _proposal(today: PolicySet, found: dict[tuple[str, str], ScoredPolicy]) -> PolicySet:
+    """Today's policies; each searched error class gets a rule before the others."""
     topics = dict(today.topics)
     for topic in dict.fromkeys(topic for topic, _ in found):
         if check_name("topic", topic):

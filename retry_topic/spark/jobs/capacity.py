@@ -1,7 +1,7 @@
-"""capacity: which tick, wheel size and shards a load needs, by running the wheel itself on a sample of it.
+"""capacity: proposes tick, wheel size and shards for a load by running the timing wheel on a sample of it.
 
-The input is either a history of arrivals (`created_ms`, `due_ms`) or what waits in a store right now. Nothing is
-modelled that can be run: each candidate wheel is given the sample and its own counters are read.
+The input is a history of arrivals (`created_ms`, `due_ms`) or the messages that wait in a store now. The job does not
+model the wheel: it runs each candidate wheel on the sample and reads the counters.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from retry_topic.spark.faults import plain_errors
 from retry_topic.spark.jobs.history import check_columns
 from retry_topic.spark.jobs.store import read
-from retry_topic.spark.source.options import Place
+from retry_topic.spark.source.options import StorePlace
 from wheel_sched.errors import ConfigError
 from wheel_sched.wheel import TimingWheel
 
@@ -25,23 +25,23 @@ if TYPE_CHECKING:
 ARRIVALS = MappingProxyType({"id": "string", "created_ms": "bigint", "due_ms": "bigint"})
 TICKS_MS = (1, 10, 100)
 SIZES = (64, 256, 1024, 4096)
-SHARD_PER_S = 20_000  # messages a second through one shard that leave its server room for everything else
-BYTES_A_MESSAGE = 200  # beside the body
+SHARD_PER_S = 20_000  # messages a second that one shard can publish while its server still has time for the rest
+BYTES_A_MESSAGE = 200  # without the body
 
 
 @dataclass(slots=True)
-class Candidate:
-    """What one wheel did with the sample.
+class WheelRun:
+    """What one candidate wheel did with the sample.
 
     Args:
-        tick_ms: of the wheel; what it adds to the lateness of a message is below it.
+        tick_ms: tick of the wheel. It makes a message late by less than this.
         wheel_size: slots of a level.
-        levels: how many it made.
-        most_pending: entries at once.
-        occupancy: most entries at once by level, lowest first.
-        fullest: most entries that one bucket handed out at once.
-        cascades: moves of an entry to a lower level.
-        wakeups: how often there was something to hand out.
+        levels: levels that the wheel made.
+        most_pending: most entries in the wheel at once.
+        occupancy: most entries at once in each level, lowest level first.
+        fullest: most entries that one bucket returned at once.
+        cascades: how often an entry moved to a lower level.
+        wakeups: how often the wheel returned entries.
     """
 
     tick_ms: int
@@ -56,7 +56,7 @@ class Candidate:
 
 @dataclass(slots=True)
 class Capacity:
-    """What was found, and what follows from it."""
+    """The measured load, the candidate wheels and the proposal."""
 
     messages: int = 0
     sampled: int = 0
@@ -65,7 +65,7 @@ class Capacity:
     peak_at_ms: int | None = None
     shard_skew: float = 1.0
     memory_bytes: int = 0
-    candidates: list[Candidate] = field(default_factory=list)
+    candidates: list[WheelRun] = field(default_factory=list)
     suggested: dict[str, Any] = field(default_factory=dict)
 
     def as_dict(self) -> dict[str, Any]:
@@ -81,13 +81,13 @@ def capacity(
     sample: int = 50_000,
     body_bytes: int = 200,
 ) -> Capacity:
-    """Size a wheel and a store for these arrivals.
+    """Measure these arrivals and propose a wheel and a store for them.
 
     Args:
         arrivals: columns id, created_ms, due_ms.
-        shards: of the store as it is, for the skew. Defaults to 1.
-        precision_ms: the coarsest tick that is good enough. Defaults to 1.
-        sample: how many messages each candidate is run on, the whole of a stretch of time. Defaults to 50,000.
+        shards: number of shards of the present store, for the skew. Defaults to 1.
+        precision_ms: the coarsest acceptable tick. Defaults to 1.
+        sample: how many messages each candidate wheel runs, the first ones by creation. Defaults to 50,000.
         body_bytes: mean size of a body. Defaults to 200.
 
     Raises:
@@ -113,7 +113,7 @@ def capacity(
     peak = per_second.orderBy(f.desc("count"), "s").first()
     if peak is not None:
         report.peak_due_per_s, report.peak_at_ms = peak["count"], peak["s"]
-    # the store's own rule for where an id lies
+    # the store chooses the shard of an id in the same way
     per_shard = found.groupBy(f.pmod(f.crc32(f.encode("id", "UTF-8")), f.lit(shards)).alias("s")).count()
     most = per_shard.agg(f.max("count")).first()
     report.shard_skew = round((most[0] if most else 0) * shards / report.messages, 3)
@@ -125,8 +125,8 @@ def capacity(
     return report
 
 
-def waiting(spark: SparkSession, place: Place) -> DataFrame:
-    """What waits in a store now, as arrivals of this moment."""
+def waiting(spark: SparkSession, place: StorePlace) -> DataFrame:
+    """The messages that wait in a store, as arrivals that are created now."""
     from pyspark.sql import functions as f
 
     with place.opened() as store:
@@ -135,8 +135,8 @@ def waiting(spark: SparkSession, place: Place) -> DataFrame:
     return seen.select("id", f.lit(now_ms).cast("bigint").alias("created_ms"), f.col("at_ms").alias("due_ms"))
 
 
-def _run(spark: SparkSession, pairs: list[tuple[int, int]]) -> list[Candidate]:
-    """Each candidate as a task of its own."""
+def _run(spark: SparkSession, pairs: list[tuple[int, int]]) -> list[WheelRun]:
+    """Run each candidate wheel in its own task."""
     wheels = [(tick, size) for tick in TICKS_MS for size in SIZES]
 
     def simulated(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -146,17 +146,17 @@ def _run(spark: SparkSession, pairs: list[tuple[int, int]]) -> list[Candidate]:
             rows = [asdict(simulate(row["tick_ms"], row["wheel_size"], pairs)) for row in batch.to_pylist()]
             yield pyarrow.RecordBatch.from_pylist(rows)
 
-    asked = spark.createDataFrame(wheels, "tick_ms bigint, wheel_size bigint").repartition(len(wheels))
-    told = (
+    wanted = spark.createDataFrame(wheels, "tick_ms bigint, wheel_size bigint").repartition(len(wheels))
+    columns = (
         "tick_ms bigint, wheel_size bigint, levels bigint, most_pending bigint, occupancy array<bigint>, "
         "fullest bigint, cascades bigint, wakeups bigint"
     )
-    rows = asked.mapInArrow(simulated, told).orderBy("tick_ms", "wheel_size").collect()
-    return [Candidate(**row.asDict()) for row in rows]
+    rows = wanted.mapInArrow(simulated, columns).orderBy("tick_ms", "wheel_size").collect()
+    return [WheelRun(**row.asDict()) for row in rows]
 
 
-def simulate(tick_ms: int, wheel_size: int, pairs: list[tuple[int, int]]) -> Candidate:
-    """Run a wheel on (created, due) in ms, in order of creation, and read its counters."""
+def simulate(tick_ms: int, wheel_size: int, pairs: list[tuple[int, int]]) -> WheelRun:
+    """Run a wheel on pairs (created, due) in ms, ordered by creation, and read its counters."""
     wheel: TimingWheel[None] = TimingWheel(pairs[0][0] if pairs else 0, tick_ms=tick_ms, wheel_size=wheel_size)
     occupancy: list[int] = []
     most = fullest = 0
@@ -172,11 +172,11 @@ def simulate(tick_ms: int, wheel_size: int, pairs: list[tuple[int, int]]) -> Can
     counters = wheel.counters
     levels = max(len(occupancy), len(counters.levels))
     cascades, wakeups = counters.cascades, counters.productive_wakeups
-    return Candidate(tick_ms, wheel_size, levels, most, occupancy, fullest, cascades, wakeups)
+    return WheelRun(tick_ms, wheel_size, levels, most, occupancy, fullest, cascades, wakeups)
 
 
 def _advance(wheel: TimingWheel[None], now_ms: int) -> int:
-    """As its owner would: from one armed deadline to the next. The most entries that came at once."""
+    """Advance the wheel from one armed deadline to the next, as its owner does. Return the most entries at once."""
     fullest = 0
     while (armed := wheel.next_expiry()) is not None and armed <= now_ms:
         fullest = max(fullest, len(wheel.advance(armed)))
@@ -193,12 +193,12 @@ def _highest(one: list[int], other: tuple[int, ...]) -> list[int]:
 
 def _suggest(report: Capacity, precision_ms: int) -> dict[str, Any]:
     fitting = [c for c in report.candidates if c.tick_ms <= precision_ms] or report.candidates
-    # a cascade and a wake-up each cost about as much as one schedule
+    # a cascade and a wake-up each cost about as much as one schedule call
     best = min(fitting, key=lambda c: (c.cascades + c.wakeups, c.wheel_size))
     return {
         "tick_ms": best.tick_ms,
         "wheel_size": best.wheel_size,
         "levels": best.levels,
         "shards": max(1, -(-report.peak_due_per_s // SHARD_PER_S)),
-        "memory_bytes": int(report.memory_bytes * 1.5),  # room for the server's copy-on-write and for growth
+        "memory_bytes": int(report.memory_bytes * 1.5),  # reserve for the server's copy-on-write and for growth
     }

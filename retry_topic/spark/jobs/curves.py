@@ -1,10 +1,11 @@
-"""Recovery curves: how likely a message still fails t after its first failure, from attempts that look now and then.
+"""Recovery curves: the probability that a message still fails a time t after its first failure.
 
-A message that failed at L and went through at S has recovered somewhere in between: interval-censored; one that was
-given up at L recovers after it, or never. The curve is Turnbull's (1976) non-parametric maximum likelihood by
-self-consistency, on a grid of times; beyond the last attempt anybody made it is not known, and stays flat.
+Attempts show this only at some times. A message that failed at L and succeeded at S recovered in between: its recovery
+time is interval-censored. A message that was given up at L recovers later or never. The curve is Turnbull's (1976)
+non-parametric maximum likelihood estimate by self-consistency, on a grid of times. After the last attempt in the
+history the curve is unknown and stays flat.
 
-Pure numbers, no Spark: history comes in as counts of intervals, a few thousand at most.
+Pure numbers, no Spark: the input is counts of intervals, a few thousand at most.
 """
 
 from __future__ import annotations
@@ -18,23 +19,24 @@ import numpy as np
 
 from retry_topic.policy.delays import Delay
 
-Floats: TypeAlias = Any  # an array of float64: types are checked without numpy too
+Floats: TypeAlias = Any  # an array of float64; Any, so that types can be checked without numpy
 
-STEPS = 12  # grid lines for each doubling of the time: a time is off by 3 % at most
-LEAST_MS = 50  # recoveries are not told apart below
+STEPS = 12  # grid lines for each doubling of the time: the error of a time is at most 3 %
+LEAST_MS = 50  # the grid has no lines between 0 and this
 LINES = STEPS * 24 + 1  # up to ten days
 GRID_MS: tuple[int, ...] = (0, *(round(LEAST_MS * 2 ** (n / STEPS)) for n in range(LINES)))
 _ROUNDS = 400
-_REDRAWN_ROUNDS = 80  # from the curve found before, which is near
+_REDRAWN_ROUNDS = 80  # starts at the fitted curve, which is near the result
 _DRAWS = 48  # schedules drawn from a policy with jitter
 
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """So many messages still failed at grid line `failed` and had recovered at line `recovered` (None: never seen).
+    """A number of messages that still failed at grid line `failed` and had recovered at line `recovered`.
 
-    Lines are the nearest ones. Were failures moved down and successes up instead, both would cover the stretch around
-    each attempt, and those that never recover would be taken for recovered in it.
+    `recovered` is None when no attempt succeeded. Times are rounded to the nearest line. Rounding failures down and
+    successes up would be wrong: both would cover the stretch around each attempt, so that messages that never recover
+    would count as recovered in it.
     """
 
     failed: int
@@ -44,12 +46,12 @@ class Interval:
 
 @dataclass(slots=True)
 class Curve:
-    """Share of messages that still fail, at each line of the grid.
+    """The share of messages that still fail, at each grid line.
 
     Args:
-        failing: by grid line, from 1 down.
-        horizon_ms: up to where somebody looked; behind it nothing is known.
-        messages: how many it was made of.
+        failing: the share by grid line; it falls from 1.
+        horizon_ms: time of the last attempt. After it nothing is known.
+        messages: number of messages behind the curve.
     """
 
     failing: Floats
@@ -58,21 +60,21 @@ class Curve:
     _grid: Floats = field(default_factory=lambda: np.asarray(GRID_MS, dtype=np.float64), repr=False)
 
     def at(self, times_ms: Floats) -> Floats:
-        """Share still failing at these times; between grid lines a straight line."""
+        """The share that still fails at these times; linear between grid lines."""
         known = np.minimum(times_ms, self.horizon_ms)
         return np.interp(known, self._grid, self.failing)
 
 
 def fit(intervals: Sequence[Interval]) -> Curve:
-    """The curve that makes what was seen most likely."""
+    """The maximum likelihood curve of these intervals."""
     seen = _Seen(intervals)
     return _curve(seen.mass(seen.counts, _ROUNDS), seen)
 
 
 class _Seen:
-    """Intervals as stretches of the grid: stretch n lies behind line n, the last one is "later or never".
+    """Intervals as stretches of the grid. Stretch n begins at line n; the last stretch means "later or never".
 
-    What recovers behind the horizon is "later or never" too, wherever on the grid it is put.
+    A recovery after the horizon also counts as "later or never".
     """
 
     def __init__(self, intervals: Sequence[Interval]) -> None:
@@ -84,7 +86,7 @@ class _Seen:
         self._high = np.asarray([self.horizon if i.recovered is None else i.recovered for i in intervals])
 
     def mass(self, counts: Floats, rounds: int, begin: Floats | None = None) -> Floats:
-        """Share of messages that recover in each stretch, when each interval was seen `counts` times."""
+        """The share of messages that recover in each stretch, when each interval has `counts` messages."""
         size, total = len(GRID_MS), counts.sum()
         mass = np.full(size, 1.0 / size) if begin is None else begin
         for _ in range(rounds):
@@ -108,16 +110,16 @@ def _curve(mass: Floats, seen: _Seen) -> Curve:
 
 
 def resample(intervals: Sequence[Interval], rounds: int, seed: int) -> list[Curve]:
-    """Curves of messages drawn anew from what was seen: how far chance alone may move the curve.
+    """Bootstrap: curves of messages drawn anew from the intervals. They show how far chance alone may move the curve.
 
-    A third as many are drawn as there are: for times known by intervals alone, drawing all of them is known to claim
-    too much (Sen, Banerjee and Woodroofe, 2010), and drawing fewer is the remedy. `interval` makes one of them.
+    Each draw takes a third of the messages. For interval-censored times a draw of all messages gives intervals that are
+    too narrow (Sen, Banerjee and Woodroofe, 2010); a smaller draw repairs that. `interval` uses these curves.
     """
     rng = np.random.default_rng(seed)
     seen = _Seen(intervals)
     total = int(seen.counts.sum())
     found = seen.mass(seen.counts, _ROUNDS)
-    # a little everywhere, or what the curve holds for impossible could not come back
+    # a little mass everywhere: a stretch without mass could never get any again
     begin = 0.95 * found + 0.05 / len(found)
     draws = rng.multinomial(max(1, total // 3), seen.counts / total, size=rounds)
     return [_curve(seen.mass(np.asarray(draw, float), _REDRAWN_ROUNDS, begin), seen) for draw in draws]
@@ -125,13 +127,13 @@ def resample(intervals: Sequence[Interval], rounds: int, seed: int) -> list[Curv
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """What a policy would have done to messages that failed once.
+    """What a policy does, on a curve, to messages that failed once.
 
     Args:
-        success: share that goes through in the end.
-        tries: deliveries a message, the first one included.
-        wait_ms: p50, p90 and p99 of the time from the first failure to success, of those that succeed.
-        beyond: the policy goes on longer than anybody looked; its success is a lower bound.
+        success: share of the messages that succeed in the end.
+        tries: deliveries a message, including the first one.
+        wait_ms: p50, p90 and p99 of the time from the first failure to the success, of the messages that succeed.
+        beyond: the policy retries later than the horizon; then `success` is a lower bound.
     """
 
     success: float
@@ -149,7 +151,7 @@ class Score:
 
 
 def schedules(delay: Delay, attempts: int, seed: int = 0) -> Floats:
-    """When the retries of a policy run, in ms after the first failure: one row for each schedule that was drawn."""
+    """The retry times of a policy, in ms after the first failure. Each row is one drawn schedule."""
     rng = random.Random(seed)
     steady = getattr(delay, "jitter", "") == "none" or type(delay).__name__ == "Fixed"
     rows = []
@@ -164,7 +166,7 @@ def schedules(delay: Delay, attempts: int, seed: int = 0) -> Floats:
 
 
 def score(curve: Curve, times_ms: Floats) -> Score:
-    """What these schedules would have done."""
+    """The score of these schedules on a curve."""
     if times_ms.shape[1] == 0:
         return Score(0.0, 1.0, {"p50": 0, "p90": 0, "p99": 0})
     failing = curve.at(times_ms)
@@ -187,12 +189,12 @@ def _waits(times_ms: Floats, gained: Floats) -> dict[str, int]:
 
 
 def interval(estimate: float, others: Iterable[float], least: float, most: float) -> tuple[float, float]:
-    """Where the truth is to be looked for, at a level of 95 % at least.
+    """A confidence interval of at least 95 %.
 
-    The estimate, plus and minus 1.96 standard deviations of what `resample`'s curves give. These are of a third of the
-    messages, so that the interval is wider than chance alone would make it: for what the grid and the known intervals
-    hide, and because the policy was chosen on the curve that it is judged by. docs/spark-backtest.md tells how often it
-    holds the truth on histories of known laws.
+    It is the estimate plus and minus 1.96 standard deviations of the values of `resample`'s curves. These curves have a
+    third of the messages, so the interval is wider than chance alone requires. The extra width covers what the grid and
+    the censoring hide, and that the same curve both chose and scored the policy. docs/spark-backtest.md says how
+    often the interval held the truth on histories with known recovery laws.
     """
     reach = 1.96 * float(np.std(np.asarray([*others]), ddof=1))
     return max(least, estimate - reach), min(most, estimate + reach)

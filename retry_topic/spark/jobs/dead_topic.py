@@ -1,9 +1,9 @@
-"""dlq over Kafka: what lies in a dead topic, sorted and selected as what lies in a store, and sent to its origin.
+"""dlq over Kafka: groups, selects and replays the dead letters of a dead topic, like those of a store.
 
-A dead topic is a log: nothing is taken out of it. So each letter that is sent off leaves a record with its place in
-`<dead topic>.replayed`, in the same transaction: it is sent with its record, or not at all. A run looks there first. So
-a second run of a selection does nothing, one of a larger selection sends the rest, and one after a failure what the
-failed one has not sent, however it is cut.
+A dead topic is a log: nobody can take a letter out of it. So the transaction that sends a letter also writes the
+letter's id to `<dead topic>.replayed`. Either both records are committed or none. A run skips the letters that this
+topic names. So a second run of a selection does nothing, a run of a larger selection sends the rest, and a run after a
+failure sends what the failed run did not, even if Spark partitions the letters differently.
 """
 
 from __future__ import annotations
@@ -18,15 +18,17 @@ from retry_topic.message.headers import read, write
 from retry_topic.message.topic_names import dead_topic_of, redelivery_topic_of
 from retry_topic.spark.faults import plain_errors
 from retry_topic.spark.jobs.dlq import Replay, repaired, samples_of
+from retry_topic.spark.kafka.availability import retry_until_available
+from retry_topic.spark.kafka.connector import Connector, Kafka, batch, read_settings
+from retry_topic.spark.kafka.marks import MARKS
+from retry_topic.spark.kafka.options import Settings, broker_of, check_topics
 from wheel_sched.errors import ConfigError, Rejected
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
     from retry_topic.brokers.kafka import KafkaBroker
-    from retry_topic.spark.kafka.connector import Connector, Kafka
-    from retry_topic.spark.kafka.options import Settings
 
 _KEPT = "key binary, value binary, headers array<struct<key:string,value:binary>>"
 _LETTERS = (
@@ -39,10 +41,11 @@ _OUT = f"topic string, {_KEPT}"
 
 @plain_errors
 def topic_letters(spark: SparkSession, kafka: Kafka, topic: str, *, connector: Connector = "auto") -> DataFrame:
-    """The dead letters in a topic up to its present end, with the columns that `triage` and `select` know.
+    """The dead letters of a topic up to its present end, with the columns that `triage` and `select` need.
 
-    `id` is the place in the topic, `headers` are as Kafka has them, `text` is the payload where it is text. A record
-    that is no dead letter of ours has no `topic`: it can be sorted, and be sent to a topic that is named.
+    `id` is topic id, partition and offset. `headers` are the record's headers. `text` is the payload, null when it is
+    not UTF-8. A record that is not one of our dead letters has no `topic`: it can be grouped, and be sent to a named
+    topic.
 
     Raises:
         ConfigError: there is no such topic.
@@ -50,13 +53,9 @@ def topic_letters(spark: SparkSession, kafka: Kafka, topic: str, *, connector: C
     """
     from pyspark.sql import functions as f
 
-    from retry_topic.spark.kafka.connector import batch
-    from retry_topic.spark.kafka.options import broker_of
-    from retry_topic.spark.kafka.patience import insist
-
-    settings = _settings(kafka)
+    settings = read_settings(kafka)
     rows = batch(spark, settings, [topic], connector)
-    topic_id = insist(lambda: broker_of(settings).topic_id(topic))
+    topic_id = retry_until_available(lambda: broker_of(settings).topic_id(topic))
     letters = rows.mapInArrow(_Reader(topic_id), _LETTERS)
     return letters.withColumn("text", f.try_validate_utf8(f.col("value").cast("string")))
 
@@ -73,115 +72,163 @@ def replay_topic(
     max_replays: int = MAX_REPLAYS,
     dry_run: bool = False,
 ) -> Replay:
-    """Send these dead letters off again, each once however often this is run; their attempts start anew.
+    """Send these dead letters again, each once, however often this is run. Their attempts start anew.
 
     Args:
         letters: a selection of `topic_letters`.
         kafka: the cluster.
-        topic: the dead topic they lie in.
-        to: "origin", where each first failed; "group", the redelivery topic of its consumer group; or a topic.
-            Defaults to "origin".
-        origins: further topics that letters may go to by what their headers say. Defaults to none: those that the
-            group reads whose dead topic it is (`<group>.dead`), and its redelivery topic.
-        repair: SQL for the new payload, see `replay`.
-        max_replays: the loop guard, by the letter's headers. Defaults to 3.
-        dry_run: change nothing, count. Defaults to False.
+        topic: the dead topic of the letters.
+        to: "origin", the topic where each letter first failed; "group", the redelivery topic of its consumer group;
+            or the name of a topic. Defaults to "origin".
+        origins: further topics that the headers of a letter may name. Defaults to none: only topics that the group of
+            the dead topic (`<group>.dead`) reads, and its redelivery topic.
+        repair: SQL for the new payload, see `replay`. Defaults to None: no change.
+        max_replays: most replays of one message, counted in its headers. Defaults to 3.
+        dry_run: change nothing, only count. Defaults to False.
 
     Raises:
-        ConfigError: an argument is wrong, a topic is absent, or headers name one that is none of the group's; nothing
-            was replayed.
-        Rejected: another run began meanwhile; what was sent stays sent, and another run does the rest.
-        BrokerError, JobFailed: what was sent stays sent, and a second run does the rest.
+        ConfigError: an argument is wrong, a topic is missing, or headers name a topic that is not allowed; nothing was
+            replayed.
+        Rejected: another run began meanwhile. What was sent stays sent; another run does the rest.
+        BrokerError, JobFailed: what was sent stays sent; another run does the rest.
     """
-    from pyspark.sql import functions as f
-
-    from retry_topic.spark.kafka.marks import MARKS
-    from retry_topic.spark.kafka.options import broker_of, check_topics
-    from retry_topic.spark.kafka.patience import insist
-    from retry_topic.spark.kafka.runs import begin_run, is_last
-
-    settings = _settings(kafka)
-    broker, ledger = broker_of(settings), f"{topic}.replayed"
+    settings = read_settings(kafka)
+    broker = broker_of(settings)
     check_topics(broker, (topic,))
-    parts = broker.topology.partitions(topic)
-    place = insist(lambda: broker.topic_id(topic)) + "/"
-    chosen = repaired(letters, repair, _columns(_LETTERS)).withColumn("target", _target(to))
-    chosen = chosen.withColumn("ours", f.col("id").startswith(place)).dropDuplicates(["id"])
-    named = to in ("origin", "group")  # by the letters' headers
-    allowed = _Allowed(broker, topic, frozenset(origins)) if named else None
-    report = _counted(_judged(chosen, settings, broker, ledger, max_replays), broker, topic, allowed)
+    topic_id = retry_until_available(lambda: broker.topic_id(topic))
+    by_headers = to in ("origin", "group")
+    allowed = _Allowed(broker, topic, frozenset(origins)) if by_headers else None
+    run = _Run(broker, settings, topic, to, max_replays, allowed)
+    chosen = _with_targets(repaired(letters, repair, _columns(_LETTERS)), to, topic_id)
+    report = run.count(run.judge(chosen))
     if dry_run:
         report.samples = samples_of(letters, repair)
         return report
+    if report.replayed:
+        report = run.send(chosen)
     report.dry_run = False
-    if not report.replayed:
-        return report
-    broker.topology.create([MARKS], partitions=1, settings={"cleanup.policy": "compact"})
-    broker.topology.create([ledger], partitions=parts, settings={"cleanup.policy": "compact"})
-    job = begin_run(broker, topic, parts)
-    judged = _judged(chosen, settings, broker, ledger, max_replays).persist()  # what is counted is what is sent
-    try:
-        report = _counted(judged, broker, topic, allowed)
-        report.dry_run = False
-        sent = judged.where("fate = ''").repartition(parts, "id")
-        rows = sent.select("id", "target", "key", "value", "headers", "new").mapInArrow(_Sender(ledger, job, to), _OUT)
-        options = {f"kafka.{name}": str(value) for name, value in settings}
-        rows.write.format("wheelsched-kafka").mode("append").options(**options, job_id=job).save()
-    finally:
-        judged.unpersist()
-    if not is_last(broker, topic, job):
-        raise Rejected(
-            f"another replay of {topic} began meanwhile, which ended this one: what was sent is sent once; run it "
-            "again for the rest"
-        )
     return report
 
 
-def _settings(kafka: Kafka) -> Settings:
-    from retry_topic.spark.kafka.connector import settings_of_cluster
-
-    problems: list[str] = []
-    settings = settings_of_cluster(kafka, problems)
-    if problems:
-        raise ConfigError([*problems, "nothing was read"])
-    return settings
-
-
-def _target(to: str) -> Column:
-    """Where a letter goes; null where nobody knows."""
+def _with_targets(letters: DataFrame, to: str, topic_id: str) -> DataFrame:
+    """The letters with `target`, the topic they go to, null when unknown; `ours` is false for another topic's."""
     from pyspark.sql import functions as f
 
+    target = f.lit(to)
     if to == "origin":
-        return f.col("topic")
-    if to == "group":
-        return f.concat(f.col("consumer_group"), f.lit(redelivery_topic_of("x")[1:]))
-    return f.lit(to)
+        target = f.col("topic")
+    elif to == "group":
+        target = f.concat(f.col("consumer_group"), f.lit(redelivery_topic_of("x")[1:]))
+    ours = f.col("id").startswith(f"{topic_id}/")
+    return letters.withColumn("target", target).withColumn("ours", ours).dropDuplicates(["id"])
 
 
-def _judged(chosen: DataFrame, settings: Settings, broker: KafkaBroker, ledger: str, max_replays: int) -> DataFrame:
-    """The letters with what keeps them from being sent, "" for nothing."""
-    from pyspark.sql import functions as f
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """One replay of a dead topic.
 
-    from retry_topic.spark.kafka.connector import batch
+    Args:
+        broker: the cluster.
+        settings: the settings of its client.
+        topic: the dead topic.
+        to, max_replays: see `replay_topic`.
+        allowed: the topics that headers may name; None when `to` names a topic.
+    """
 
-    fate = f.when(~f.col("ours"), "strange").when(f.col("target").isNull(), "unreadable")
-    fate = fate.when(f.col("replays") >= max_replays, "guarded").otherwise("")
-    broker.topology.forget(ledger)
-    if not broker.topology.partitions(ledger):
-        return chosen.withColumn("fate", fate)
-    places = f.col("key").cast("string").alias("id")
-    gone = batch(chosen.sparkSession, settings, [ledger]).select(places).distinct().withColumn("was", f.lit(True))
-    return chosen.join(gone, "id", "left").withColumn("fate", f.when(f.col("was"), "before").otherwise(fate))
+    broker: KafkaBroker
+    settings: Settings
+    topic: str
+    to: str
+    max_replays: int
+    allowed: _Allowed | None
+
+    @property
+    def replayed_topic(self) -> str:
+        """The topic that holds the ids of the letters that were sent."""
+        return f"{self.topic}.replayed"
+
+    def judge(self, letters: DataFrame) -> DataFrame:
+        """The letters with `fate`: why a letter is not sent, "" when it is."""
+        from pyspark.sql import functions as f
+
+        fate = f.when(~f.col("ours"), "strange").when(f.col("target").isNull(), "unreadable")
+        fate = fate.when(f.col("replays") >= self.max_replays, "guarded").otherwise("")
+        self.broker.topology.forget(self.replayed_topic)
+        if not self.broker.topology.partitions(self.replayed_topic):
+            return letters.withColumn("fate", fate)
+        sent = batch(letters.sparkSession, self.settings, [self.replayed_topic])
+        ids = sent.select(f.col("key").cast("string").alias("id")).distinct().withColumn("sent", f.lit(True))
+        return letters.join(ids, "id", "left").withColumn("fate", f.when(f.col("sent"), "before").otherwise(fate))
+
+    def count(self, judged: DataFrame) -> Replay:
+        """Count the letters of each fate.
+
+        Raises:
+            ConfigError: letters lie in another topic, or their target is missing or not allowed; nothing was replayed.
+        """
+        counts: dict[str, int] = {}
+        for row in judged.groupBy("fate", "target").count().collect():
+            if row["fate"] == "" and row["target"] is not None:
+                self._check_target(row["target"], row["count"])
+            counts[row["fate"]] = counts.get(row["fate"], 0) + row["count"]
+        if strange := counts.get("strange"):
+            raise ConfigError(
+                f"{strange:,} letters do not lie in {self.topic} as it is now: nothing was replayed; read it again"
+            )
+        report = Replay(True, before=counts.pop("before", 0), replayed=counts.get("", 0))
+        report.selected = sum(counts.values())
+        report.guarded, report.unreadable = counts.get("guarded", 0), counts.get("unreadable", 0)
+        return report
+
+    def _check_target(self, target: str, letters: int) -> None:
+        if not self.broker.topology.partitions(target):
+            raise ConfigError(
+                f"there is no topic {target} for {letters:,} letters: nothing was replayed; create it, select other "
+                "letters, or name a topic for them"
+            )
+        if self.allowed is not None:
+            self.allowed.check(target)
+
+    def send(self, letters: DataFrame) -> Replay:
+        """End earlier runs, judge the letters again and send them.
+
+        Raises:
+            ConfigError: see `count`.
+            Rejected: another run began meanwhile.
+        """
+        from retry_topic.spark.kafka.runs import begin_run, is_last
+
+        compacted = {"cleanup.policy": "compact"}
+        parts = self.broker.topology.partitions(self.topic)
+        self.broker.topology.create([MARKS], partitions=1, settings=compacted)
+        self.broker.topology.create([self.replayed_topic], partitions=parts, settings=compacted)
+        job = begin_run(self.broker, self.topic, parts)
+        judged = self.judge(letters).persist()  # the letters that are counted are the letters that are sent
+        try:
+            report = self.count(judged)
+            chosen = judged.where("fate = ''").repartition(parts, "id")
+            columns = chosen.select("id", "target", "key", "value", "headers", "new")
+            options = {f"kafka.{name}": str(value) for name, value in self.settings}
+            rows = columns.mapInArrow(_Sender(self.replayed_topic, job, self.to), _OUT)
+            rows.write.format("wheelsched-kafka").mode("append").options(**options, job_id=job).save()
+        finally:
+            judged.unpersist()
+        if not is_last(self.broker, self.topic, job):
+            raise Rejected(
+                f"another replay of {self.topic} began meanwhile and ended this one: no letter was sent twice; run "
+                "it again for the rest"
+            )
+        return report
 
 
 @dataclass(frozen=True, slots=True)
 class _Allowed:
-    """Where letters may go by what their headers say: whoever can write to the dead topic writes those.
+    """The topics that the headers of a letter may name. Any writer of the dead topic sets headers.
 
     Args:
-        broker: of the cluster.
-        dead: the dead topic, whose name tells the group.
-        origins: topics that were named beside the group's.
+        broker: the cluster.
+        dead: the dead topic; its name holds the group's name.
+        origins: topics that the caller allows besides those of the group.
     """
 
     broker: KafkaBroker
@@ -189,7 +236,7 @@ class _Allowed:
     origins: frozenset[str]
 
     def check(self, target: str) -> None:
-        """Raise `ConfigError` for a topic that is none of the group's."""
+        """Raise `ConfigError` for a topic that is not allowed."""
         group = self.dead.removesuffix(dead_topic_of("x")[1:])
         if target in self.origins:
             return
@@ -197,41 +244,16 @@ class _Allowed:
             return
         raise ConfigError(
             f"letters name {target!r} as their topic, which the group of {self.dead} does not read: nothing was "
-            "replayed; select others, name a topic for them (--to), or allow it (--origin)"
+            "replayed; select other letters, name a topic for them (--to), or allow this one (--origin)"
         )
-
-
-def _counted(judged: DataFrame, broker: KafkaBroker, topic: str, allowed: _Allowed | None) -> Replay:
-    """How many there are of each fate.
-
-    Raises:
-        ConfigError: they are of another topic, or one that they are to be sent to is not there; nothing was replayed.
-    """
-    counts: dict[str, int] = {}
-    for row in judged.groupBy("fate", "target").count().collect():
-        target = row["target"]
-        if row["fate"] == "" and target is not None and not broker.topology.partitions(target):
-            raise ConfigError(
-                f"there is no topic {target} for {row['count']:,} letters: nothing was replayed; create it, select "
-                "others, or name a topic for them"
-            )
-        if row["fate"] == "" and target is not None and allowed is not None:
-            allowed.check(target)
-        counts[row["fate"]] = counts.get(row["fate"], 0) + row["count"]
-    if strange := counts.get("strange"):
-        raise ConfigError(f"{strange:,} letters do not lie in {topic} as it is now: nothing was replayed; read it anew")
-    report = Replay(True, before=counts.pop("before", 0), replayed=counts.get("", 0))
-    report.selected = sum(counts.values())
-    report.guarded, report.unreadable = counts.get("guarded", 0), counts.get("unreadable", 0)
-    return report
 
 
 @dataclass(frozen=True, slots=True)
 class _Reader:
-    """Takes records of a dead topic apart.
+    """Turns records of a dead topic into rows of letters.
 
     Args:
-        topic_id: of the topic; one that is made anew has other letters at the same places.
+        topic_id: id of the topic. A topic that was deleted and created again has another id.
     """
 
     topic_id: str
@@ -239,15 +261,15 @@ class _Reader:
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import pyarrow
 
-        from retry_topic.spark.kafka.taking import messages_in
+        from retry_topic.spark.kafka.intake_task import messages_in
 
-        for batch in batches:
-            raw = {name: batch.column(name) for name in ("key", "value", "headers")}
+        for page in batches:
+            raw = {name: page.column(name) for name in ("key", "value", "headers")}
             columns: dict[str, list[Any]] = {name: [] for name in _columns(_LETTERS) if name not in raw}
-            for message in messages_in(iter([batch])):
+            for message in messages_in(iter([page])):
                 state, source = read(message.headers), message.source
-                assert source is not None  # noqa: S101  # they are made with one
-                told = {
+                assert source is not None  # noqa: S101  # `messages_in` sets it
+                known = {
                     "id": f"{self.topic_id}/{source.partition}/{source.offset}",
                     "at_ms": source.timestamp_ms,
                     "topic": state.original_topic,
@@ -255,7 +277,7 @@ class _Reader:
                     "status": state.error_status,
                 }
                 for name, values in columns.items():
-                    values.append(told[name] if name in told else getattr(state, name))
+                    values.append(known[name] if name in known else getattr(state, name))
             kinds = {"attempt": "int32", "replays": "int32", "status": "int32"}
             arrays = {
                 name: pyarrow.array(
@@ -269,15 +291,15 @@ class _Reader:
 
 @dataclass(frozen=True, slots=True)
 class _Sender:
-    """Makes of each letter two records: itself, and its place for the ledger.
+    """Makes two records of each letter: the letter, and its id for the topic of replayed letters.
 
     Args:
-        ledger: the topic of places.
-        job: this run's id.
+        replayed_topic: the topic of the ids.
+        job: id of this run.
         to: see `replay_topic`.
     """
 
-    ledger: str
+    replayed_topic: str
     job: str
     to: str
 
@@ -290,20 +312,22 @@ class _Sender:
         pair = pyarrow.struct([("key", pyarrow.string()), ("value", pyarrow.binary())])
         kinds = [("topic", pyarrow.string()), ("key", pyarrow.binary()), ("value", pyarrow.binary())]
         schema = pyarrow.schema([*kinds, ("headers", pyarrow.list_(pyarrow.field("element", pair)))])
-        for batch in batches:
+        for page in batches:
             rows: list[dict[str, Any]] = []
-            for row in batch.to_pylist():
+            for row in page.to_pylist():
                 pairs = [(header["key"], header["value"]) for header in row["headers"] or ()]
                 target, value = row["target"], row["value"] if row["new"] is None else row["new"]
                 message = from_parts(Source(target, 0, ""), row["key"], value, pairs)
                 state = read(message.headers)
                 state = reborn_state(state, state.replays + 1)
                 if self.to not in ("origin", "group"):
-                    state = replace(state, original_topic=target)  # or its new consumer would take it for a stray copy
+                    state = replace(
+                        state, original_topic=target
+                    )  # otherwise its new consumer drops it as a copy for another topic
                 payload, headers = to_record(message.to(target, write(message.headers, state)))
-                told = [{"key": name, "value": content} for name, content in headers]
-                rows.append({"topic": target, "key": message.key, "value": payload, "headers": told})
-                rows.append({"topic": self.ledger, "key": row["id"].encode(), "value": self.job.encode()})
+                out = [{"key": name, "value": content} for name, content in headers]
+                rows.append({"topic": target, "key": message.key, "value": payload, "headers": out})
+                rows.append({"topic": self.replayed_topic, "key": row["id"].encode(), "value": self.job.encode()})
             yield pyarrow.RecordBatch.from_pylist(rows, schema=schema)
 
 

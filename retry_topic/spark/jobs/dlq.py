@@ -1,8 +1,8 @@
-"""dlq: dead letters in bulk: triage by fingerprint, select by SQL, repair by an expression, replay.
+"""dlq: many dead letters at once: triage by fingerprint, select by SQL, repair by an expression, replay.
 
-A replay lets letters wait again in the store they lie in, each once: in the script that moves it, a letter is dead or
-it is not, so a task that is repeated, and a second run of the same selection, pass over what has gone. From then on it
-travels as any message of the store (exactly once where store and topic share a server).
+A replay lets each letter wait again in its store, once. The script that moves a letter checks that it is still dead. So
+a repeated task and a second run skip letters that were moved before. After that the letter travels like any other
+message of the store (exactly once when store and topic share a server).
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from retry_topic.loop_guard import MAX_REPLAYS
 from retry_topic.message.fingerprint import fingerprint
 from retry_topic.spark.faults import plain_errors
 from retry_topic.spark.jobs.store import read
-from retry_topic.spark.source.options import Place
-from retry_topic.spark.source.pacing import Pace, rate_problem
+from retry_topic.spark.source.options import StorePlace
+from retry_topic.spark.source.pacing import DueSpread, rate_problem
 from wheel_sched.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -26,22 +26,23 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
 _BATCH = 500
+_SUMS = ("selected", "matched", "replayed", "guarded", "unreadable")
 
 
 @dataclass(slots=True)
 class Replay:
-    """What was replayed, or would be.
+    """What a replay did. In a dry run: what it would do.
 
     Args:
         dry_run: nothing was changed.
-        selected: letters that the selection holds now.
-        replayed: of them.
-        guarded: held back by the loop guard.
-        unreadable: that nobody knows where to send.
-        gone: that somebody else replayed or deleted meanwhile.
-        before: of a topic, where they stay: letters of the selection that an earlier run has sent.
-        last_due_ms: when the last one goes out, where that is known.
-        samples: of a dry run.
+        selected: letters in the selection.
+        replayed: of these, letters that were replayed.
+        guarded: of these, letters that the loop guard held back.
+        unreadable: of these, letters without a known target.
+        gone: of these, letters that others replayed or deleted meanwhile.
+        before: with a topic: letters that an earlier run has sent. They are not in `selected`.
+        last_due_ms: due of the last letter, when known.
+        samples: some letters, in a dry run.
     """
 
     dry_run: bool
@@ -58,8 +59,8 @@ class Replay:
         return asdict(self)
 
 
-def dead_letters(spark: SparkSession, place: Place) -> DataFrame:
-    """The dead letters of a store, taken apart (form `letters`); `text` is the payload as text where it is text."""
+def dead_letters(spark: SparkSession, place: StorePlace) -> DataFrame:
+    """The dead letters of a store (form `letters`). `text` is the payload, null when it is not UTF-8."""
     from pyspark.sql import functions as f
 
     letters = read(spark, place, states="dead", form="letters")
@@ -72,8 +73,8 @@ def triage(letters: DataFrame) -> DataFrame:
     Columns: topic, error_class, fingerprint, letters, attempts (mean), first_ms, last_ms, sample_id, sample.
 
     Args:
-        letters: columns topic, error_class, error_message, at_ms, id; also fingerprint and attempt when there are
-            any. An archive will do as well as a store.
+        letters: with columns topic, error_class, error_message, at_ms and id; fingerprint and attempt are optional.
+            They may come from a store, a topic or an archive.
 
     Raises:
         ConfigError: a column is missing.
@@ -102,16 +103,16 @@ def triage(letters: DataFrame) -> DataFrame:
 def _fingerprints(error_class: Column, message: Column) -> Column:
     from pyspark.sql import functions as f
 
-    # without annotations: PySpark takes those for hints of its own kinds of functions, and warns about others
-    of = f.udf(lambda name, text: fingerprint(name or "", text or ""), "string")
-    return of(error_class, message)
+    # no annotations: PySpark would read them as its own type hints and warn
+    to_fingerprint = f.udf(lambda name, text: fingerprint(name or "", text or ""), "string")
+    return to_fingerprint(error_class, message)
 
 
 def select(letters: DataFrame, where: str | None = None, group: str | None = None) -> DataFrame:
-    """The letters that a predicate of SQL or (the start of) a fingerprint means.
+    """Select letters by an SQL predicate, by the start of a fingerprint, or both.
 
     Raises:
-        ConfigError: the predicate is wrong.
+        ConfigError: the predicate is wrong; nothing was replayed.
     """
     from pyspark.errors import PySparkException
     from pyspark.sql import functions as f
@@ -131,23 +132,23 @@ def select(letters: DataFrame, where: str | None = None, group: str | None = Non
 @plain_errors
 def replay(
     letters: DataFrame,
-    place: Place,
+    place: StorePlace,
     *,
     repair: str | None = None,
     rate: float | None = None,
     max_replays: int = MAX_REPLAYS,
     dry_run: bool = False,
 ) -> Replay:
-    """Let these dead letters be tried again; their attempts start anew.
+    """Let these dead letters wait again in their store. Their attempts start anew.
 
     Args:
         letters: a selection of `dead_letters`.
-        place: the store they lie in.
-        repair: SQL for the new payload, over the letter's columns (`text` is the old one): a row for which it is null
-            keeps the payload it has. Defaults to None: none is changed.
-        rate: about so many a second, spread by a hash of the id. Defaults to None: all at once.
-        max_replays: the loop guard, for each message. Defaults to 3.
-        dry_run: change nothing, count. Defaults to False.
+        place: the store of the letters.
+        repair: SQL for the new payload, over the letter's columns (`text` is the old payload). Null keeps the old
+            payload. Defaults to None: no change.
+        rate: replay about this many a second, spread by a hash of the id. Defaults to None: all at once.
+        max_replays: the loop guard: most replays of one message. Defaults to 3.
+        dry_run: change nothing, only count. Defaults to False.
 
     Raises:
         ConfigError: an argument is wrong; nothing was replayed.
@@ -161,11 +162,11 @@ def replay(
     chosen = repaired(letters, repair, ["id", "at_ms"])
     with place.opened() as store:
         now_ms = store.now_ms()
-    pace = Pace() if rate is None else Pace.of_rate(letters.count(), rate, now_ms)
-    # what dies while this runs is not chosen by it
+    spread = DueSpread() if rate is None else DueSpread.of_rate(letters.count(), rate, now_ms)
+    # a message that dies during this run is not part of the selection
     orders = chosen.where(f.col("at_ms") <= now_ms).select("id", "new")
-    told = "selected bigint, matched bigint, replayed bigint, guarded bigint, unreadable bigint, last_due_ms bigint"
-    done = orders.mapInArrow(_replayer(place, pace, max_replays, dry_run), told)
+    columns = ", ".join(f"{name} bigint" for name in (*_SUMS, "last_due_ms"))
+    done = orders.mapInArrow(_replayer(place, spread, max_replays, dry_run), columns)
     total = done.agg(*(f.sum(n).alias(n) for n in done.columns[:-1]), f.max("last_due_ms").alias("last")).first()
     if total is not None and total["selected"]:
         report.selected, report.replayed = total["selected"], total["replayed"]
@@ -178,7 +179,7 @@ def replay(
 
 
 def repaired(letters: DataFrame, repair: str | None, columns: list[str]) -> DataFrame:
-    """These columns of the letters, and `new`: the payload from now on, null for the one it has.
+    """These columns of the letters, and `new`: the new payload, null to keep the old one.
 
     Raises:
         ConfigError: the repair is wrong; nothing was replayed.
@@ -196,7 +197,7 @@ def repaired(letters: DataFrame, repair: str | None, columns: list[str]) -> Data
 
 
 def samples_of(letters: DataFrame, repair: str | None) -> list[dict[str, Any]]:
-    """Five letters, and what their payloads would be."""
+    """Five letters with their new payloads."""
     from pyspark.sql import functions as f
 
     shown = [name for name in ("id", "topic", "error_class", "text") if name in letters.columns]
@@ -204,43 +205,34 @@ def samples_of(letters: DataFrame, repair: str | None) -> list[dict[str, Any]]:
     return [row.asDict() for row in samples.limit(5).collect()]
 
 
-def _due(pace: Pace, letter_id: str) -> int | None:
-    return pace.due_ms(letter_id, 0) if pace.spread_ms else None
+def _due(spread: DueSpread, letter_id: str) -> int | None:
+    return spread.due_ms(letter_id, 0) if spread.spread_ms else None
 
 
-def _replayer(place: Place, pace: Pace, max_replays: int, dry_run: bool) -> Any:
-    """What a task does with its part of the orders."""
+def _replayer(place: StorePlace, spread: DueSpread, max_replays: int, dry_run: bool) -> Any:
+    """The function that replays the letters of one task and returns the counts."""
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import pyarrow
 
         from retry_topic.brokers.memory import MemoryBroker
 
-        sums = [0, 0, 0, 0, 0]
+        sums = [0] * len(_SUMS)
         last: int | None = None
         with place.opened() as store:
-            dead = DeadLetters(Home(store, MemoryBroker()))  # a replay goes through the store, to no topic
+            dead = DeadLetters(
+                Home(store, MemoryBroker())
+            )  # a replay changes only the store, so no real broker is needed
             for batch in batches:
                 rows = batch.to_pylist()
                 for at in range(0, len(rows), _BATCH):
-                    orders = [Order(row["id"], _due(pace, row["id"]), row["new"]) for row in rows[at : at + _BATCH]]
+                    orders = [Order(row["id"], _due(spread, row["id"]), row["new"]) for row in rows[at : at + _BATCH]]
                     done = dead.replay_orders(orders, max_replays=max_replays, dry_run=dry_run)
                     counted = (len(orders), done.matched, done.replayed, done.guarded, done.unreadable)
                     sums = [one + other for one, other in zip(sums, counted, strict=True)]
                     last = max((ms for ms in (last, done.last_due_ms) if ms is not None), default=None)
-        yield pyarrow.RecordBatch.from_pylist(
-            [
-                dict(
-                    zip(("selected", "matched", "replayed", "guarded", "unreadable"), sums, strict=True),
-                    last_due_ms=last,
-                )
-            ],
-            schema=pyarrow.schema(
-                [
-                    (name, pyarrow.int64())
-                    for name in ("selected", "matched", "replayed", "guarded", "unreadable", "last_due_ms")
-                ]
-            ),
-        )
+        row = dict(zip(_SUMS, sums, strict=True)) | {"last_due_ms": last}
+        kinds = [(name, pyarrow.int64()) for name in row]
+        yield pyarrow.RecordBatch.from_pylist([row], schema=pyarrow.schema(kinds))
 
     return run

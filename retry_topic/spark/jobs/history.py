@@ -2,16 +2,16 @@
 
 | column | type | |
 |---|---|---|
-| `id` | string | the message, the same for all its attempts |
-| `topic` | string | where it first failed |
+| `id` | string | the message; all its attempts have the same id |
+| `topic` | string | where the message first failed |
 | `attempt` | int | number of the delivery, from 1 |
-| `due_ms` | bigint | when it was to start; null for the first one, which nobody scheduled |
-| `started_ms` | bigint | when it started |
+| `due_ms` | bigint | when the delivery was due; null for the first delivery |
+| `started_ms` | bigint | when the handler started |
 | `outcome` | string | `ok`, `failed` or `dead` (failed and given up) |
-| `error_class` | string | of a failure, null otherwise |
-| `shard` | int | optional: which shard held it |
+| `error_class` | string | class of the error; null for `ok` |
+| `shard` | int | optional: the shard that held the message |
 
-Rows that cannot be (no id, an attempt below 1, a start before 1970, another outcome) are left out and counted.
+The jobs leave out and count impossible rows: no id, an attempt below 1, a start before 1970, an unknown outcome.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING
 
 from retry_topic.history import OUTCOMES
 from retry_topic.spark.jobs.store import read
-from retry_topic.spark.source.options import Place
-from retry_topic.spark.source.shapes import ATTEMPTS
+from retry_topic.spark.source.options import StorePlace
+from retry_topic.spark.source.schemas import ATTEMPTS
 from wheel_sched.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -36,12 +36,12 @@ OPTIONAL = MappingProxyType({"shard": ATTEMPTS["shard"]})
 
 
 def load_table(spark: SparkSession, path: str, schema: str | None = None) -> DataFrame:
-    """A table of Parquet files, or of JSON Lines when its name ends with .json or .jsonl.
+    """Read Parquet files, or JSON Lines when the path ends with .json or .jsonl (or these and .gz).
 
-    The files of a folder must agree: a column may be absent in some, but not be of two types.
+    The files of a folder must agree: a column may be missing in some files, but it must have one type.
 
     Raises:
-        ConfigError: it cannot be read; nothing was changed.
+        ConfigError: the files cannot be read; nothing was changed.
     """
     from py4j.protocol import Py4JJavaError
     from pyspark.errors import PySparkException
@@ -56,72 +56,68 @@ def load_table(spark: SparkSession, path: str, schema: str | None = None) -> Dat
         return (reader.schema(schema) if schema else reader).json(path)
     except PySparkException as error:
         raise ConfigError(f"{path} cannot be read: {str(error).splitlines()[0]}; nothing was read") from error
-    except Py4JJavaError as error:  # a broken file is none of the errors that PySpark translates
-        told = str(error.java_exception.getMessage()).splitlines()[0]
-        raise ConfigError(f"{path} cannot be read: {told}; nothing was read") from error
+    except Py4JJavaError as error:  # PySpark does not translate the error of a broken file
+        reason = str(error.java_exception.getMessage()).splitlines()[0]
+        raise ConfigError(f"{path} cannot be read: {reason}; nothing was read") from error
 
 
 def load_history(spark: SparkSession, path: str) -> DataFrame:
-    """A history from files.
+    """Read an attempt history from files.
 
     Raises:
-        ConfigError: it cannot be read, or a column is missing or of another type.
+        ConfigError: the files cannot be read, or a column is missing or has a wrong type.
     """
-    return check_history(load_table(spark, path, _described()))
+    return check_history(load_table(spark, path, _ddl()))
 
 
-def store_history(spark: SparkSession, place: Place) -> DataFrame:
-    """The history that services and consumers have left in a store's log.
+def store_history(spark: SparkSession, place: StorePlace) -> DataFrame:
+    """Read the attempt history that services and consumers wrote to a store.
 
-    It is bounded, and read once: all of a report is about the same rows.
+    The history is bounded. It is read once and kept, so all figures of a report come from the same rows.
 
     Raises:
-        ConfigError: there is none.
+        ConfigError: the store has no history.
     """
     history = read(spark, place, form="attempts").persist()
     if history.isEmpty():
         raise ConfigError(
-            "there is no attempt history in the store: nothing was read; run services and consumers with one "
+            "there is no attempt history in the store; nothing was read. Run services and consumers with a history "
             "(`wheel-sched serve --history 100000`, ConsumerConfig.history), or name a file"
         )
     return history
 
 
 def topic_history(spark: SparkSession, kafka: Kafka, topic: str, *, connector: Connector = "auto") -> DataFrame:
-    """The history in a topic of a Kafka cluster: a JSON object with the columns in the value of each record.
+    """Read an attempt history from a Kafka topic. The value of each record is a JSON object with the columns.
 
-    A row that a producer has brought twice counts once. A value that is no such object is a row of nulls, which the
-    jobs count as left out.
+    Equal rows count once: a producer may write a row twice. A value that is no such object becomes a row of nulls; the
+    jobs count it as left out.
 
     Raises:
-        ConfigError: there is no such topic, or nothing in it.
+        ConfigError: there is no such topic, or it is empty.
         BrokerError: the cluster does not answer.
     """
     from pyspark.sql import functions as f
 
-    from retry_topic.spark.kafka.connector import batch, settings_of_cluster
+    from retry_topic.spark.kafka.connector import batch, read_settings
 
-    problems: list[str] = []
-    settings = settings_of_cluster(kafka, problems)
-    if problems:
-        raise ConfigError([*problems, "nothing was read"])
-    rows = batch(spark, settings, [topic], connector)
+    rows = batch(spark, read_settings(kafka), [topic], connector)
     if rows.isEmpty():
         raise ConfigError(f"there is no attempt history in topic {topic}: nothing was read")
-    parsed = f.from_json(f.col("value").cast("string"), _described()).alias("row")
+    parsed = f.from_json(f.col("value").cast("string"), _ddl()).alias("row")
     history = check_history(rows.select(parsed).select("row.*"))
     return history.where(sound(history)).dropDuplicates().unionByName(history.where(~sound(history)))
 
 
-def _described() -> str:
+def _ddl() -> str:
     return ", ".join(f"{name} {kind}" for name, kind in (COLUMNS | OPTIONAL).items())
 
 
 def check_history(history: DataFrame) -> DataFrame:
-    """The history's own columns, when all of them are there.
+    """Check the columns of a history and drop all others.
 
     Raises:
-        ConfigError: with every column that is missing or of another type.
+        ConfigError: lists every column that is missing or has a wrong type.
     """
     return check_columns(history, COLUMNS, OPTIONAL)
 
@@ -129,22 +125,22 @@ def check_history(history: DataFrame) -> DataFrame:
 def check_columns(
     table: DataFrame, needed: MappingProxyType[str, str], optional: MappingProxyType[str, str] = MappingProxyType({})
 ) -> DataFrame:
-    """The table with these columns alone; whole numbers of another width are taken.
+    """Select these columns of a table. Integers of another width are cast.
 
     Raises:
-        ConfigError: with every column that is missing or of another type.
+        ConfigError: lists every column that is missing or has a wrong type.
     """
     from pyspark.sql import functions as f
 
-    there = {field.name: field.dataType.simpleString() for field in table.schema}
-    problems = [f"expected a column {name} {kind}, got none" for name, kind in needed.items() if name not in there]
+    found = {field.name: field.dataType.simpleString() for field in table.schema}
+    problems = [f"expected a column {name} {kind}, got none" for name, kind in needed.items() if name not in found]
     whole = {"int", "bigint", "smallint", "tinyint"}
     kept: list[Column] = []
     for name, kind in {**needed, **optional}.items():
-        if name not in there:
+        if name not in found:
             continue
-        if there[name] != kind and not {there[name], kind} <= whole and there[name] != "void":
-            problems.append(f"expected column {name} to be {kind}, got: {there[name]}")
+        if found[name] != kind and not {found[name], kind} <= whole and found[name] != "void":
+            problems.append(f"expected column {name} to be {kind}, got: {found[name]}")
         kept.append(f.col(name).cast(kind).alias(name))
     if problems:
         raise ConfigError([*problems, "nothing was changed"])
@@ -152,7 +148,7 @@ def check_columns(
 
 
 def sound(history: DataFrame) -> Column:
-    """Whether a row of a history can be."""
+    """Whether a row of a history is possible."""
     from pyspark.sql import functions as f
 
     return f.coalesce(

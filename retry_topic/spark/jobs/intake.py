@@ -1,11 +1,11 @@
-"""intake: the retry topics of a consumer group into the delay store, as a stream, each record once.
+"""intake: store the failed messages of a consumer group's Kafka retry topic, as a stream, each record once.
 
-What the intake of `wheel-sched serve` does, over Spark: same policies, same ids, same positions in the store, moved in
-the script that stores the records. So it may take turns with services, or run beside them, and nothing is lost or comes
-twice; and its checkpoint is a convenience: without one a run begins where the store says. What is due is released by
-services (`wheel-sched serve`), never by Spark.
+It does what the intake of `wheel-sched serve` does: same policies, same ids, same positions in the store. One script
+stores the records of a batch together with the new position. So it may take turns with services or run beside them:
+no record is lost or stored twice. The checkpoint is optional: without one, a run begins at the position in the store.
+Services (`wheel-sched serve`) publish the due messages; Spark never does.
 
-It reads with the JVM connector where that is among the session's jars, else with `format("wheelsched-kafka")`.
+The JVM connector reads the topic when its jars are among the session's; else `format("wheelsched-kafka")` does.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from retry_topic.consumer.config import secrets_problems
@@ -21,30 +22,33 @@ from retry_topic.policy import PolicySet, RetryPolicy
 from retry_topic.policy.dumping import dump_policies
 from retry_topic.release.origins import origins_problems
 from retry_topic.spark.faults import plain_errors
+from retry_topic.spark.kafka.availability import retry_until_available
 from retry_topic.spark.kafka.connector import Connector, Kafka, choose, settings_of_cluster, stream
+from retry_topic.spark.kafka.offsets import ends_of
 from retry_topic.spark.kafka.options import Offsets, Settings, broker_of, check_topics
-from retry_topic.spark.kafka.patience import insist
-from retry_topic.spark.source.options import Place
+from retry_topic.spark.source.options import StorePlace
 from wheel_sched.errors import ConfigError
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
+    from retry_topic.spark.kafka.intake_task import IntakeTask
+
 COLUMNS = ("topic", "partition", "offset", "timestamp", "timestampType", "key", "value", "headers")
 _COUNTS = ("records", "waiting", "dead", "repeated")
-_LOOK_S = 1
+_POLL_S = 1
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
-    """How far one partition is taken in.
+class PartitionProgress:
+    """How much of one partition is in the store.
 
     Args:
-        partition: of the retry topic.
-        position: the high-water mark: the next offset to be taken in, as the store has it; None: nothing was.
-        end: behind the last record there is.
-        lag: offsets between the two (marks of transactions count).
+        partition: its number in the retry topic.
+        position: the next offset to read, from the store; None when the store has no position yet.
+        end: the offset after the last record.
+        lag: offsets still to read, up to `end`. Transaction markers count too.
     """
 
     partition: int
@@ -54,19 +58,19 @@ class Mark:
 
 
 @dataclass(slots=True)
-class TakenIn:
-    """What was taken in, or would be.
+class IntakeReport:
+    """What a run stored. In a dry run: what it would read.
 
     Args:
         dry_run: nothing was changed.
-        group: whose retry topic it is.
+        group: the consumer group of the retry topic.
         connector: "jvm" or "python".
-        batches: of the stream that brought something.
-        records: that were read and stored, or known.
-        waiting: of them, those that wait for their next attempt.
-        dead: those that were given up.
-        repeated: failures that the store had already, by another record.
-        marks: of each partition.
+        batches: batches of the stream that held records.
+        records: records that were read.
+        waiting: of these, messages that now wait for their next attempt.
+        dead: of these, messages that became dead letters.
+        repeated: of these, failures that the store already had from another record.
+        partitions: the progress of each partition.
     """
 
     dry_run: bool
@@ -77,12 +81,12 @@ class TakenIn:
     waiting: int = 0
     dead: int = 0
     repeated: int = 0
-    marks: list[Mark] = field(default_factory=list)
+    partitions: list[PartitionProgress] = field(default_factory=list)
 
     @property
     def lag(self) -> int:
-        """Offsets that are not taken in yet."""
-        return sum(mark.lag for mark in self.marks)
+        """Offsets still to read, in all partitions."""
+        return sum(partition.lag for partition in self.partitions)
 
     def as_dict(self) -> dict[str, Any]:
         return {**asdict(self), "lag": self.lag}
@@ -91,7 +95,7 @@ class TakenIn:
 @plain_errors
 def intake(
     spark: SparkSession,
-    place: Place,
+    place: StorePlace,
     kafka: Kafka,
     group: str,
     policies: PolicySet | RetryPolicy | None = None,
@@ -108,121 +112,111 @@ def intake(
     checkpoint: str | None = None,
     every_s: float | None = None,
     stop: threading.Event | None = None,
-    seen: Callable[[TakenIn], None] | None = None,
+    seen: Callable[[IntakeReport], None] | None = None,
     dry_run: bool = False,
-) -> TakenIn:
-    """Take in what failed.
+) -> IntakeReport:
+    """Store the failed messages of a group's retry topic.
 
     Args:
-        spark: a session.
-        place: the store.
-        kafka: `host:port,host:port`, or librdkafka settings that name `bootstrap.servers`.
-        group: whose retry topic is read.
-        policies: who decides; those of the group's services. Defaults to the default policy.
-        redelivery, origins, headers, secrets, history, reference_above, group_topics: as `ServiceConfig` has them;
-            those of the services.
-        connector: what reads; "auto" takes the JVM one where its jars are and the settings are the address alone.
-            Defaults to "auto".
-        most: offsets in one batch, about. Defaults to None: all there are.
-        checkpoint: folder of the query, reachable by all nodes. Defaults to None: one of Spark's own, gone with it.
-        every_s: go on until `stop`, a batch so often. Defaults to None: take in what is there now, and end.
-        stop: set, it ends a run with `every_s`; the batch at work is left to the next run. Defaults to None: nothing
-            ends it.
-        seen: called with the report after batches. Defaults to nothing.
-        dry_run: change nothing, tell the lag. Defaults to False.
+        spark, place: the session and the store.
+        kafka: `host:port,host:port`, or librdkafka settings with `bootstrap.servers`.
+        group: the consumer group whose retry topic is read. Give the settings that its services have.
+        policies: the retry policies of these services. Defaults to the default policy.
+        redelivery, origins, headers, secrets, history, reference_above, group_topics: see `ServiceConfig`.
+        connector: what reads. "auto" (default): JVM when its jars are there and `kafka` gives an address only.
+        most: offsets in one batch, about. Defaults to None: all.
+        checkpoint: folder of the query; every node must reach it. Defaults to None: a temporary one.
+        every_s: start a batch this often until `stop` is set. Defaults to None: read what is there, then end.
+        stop: setting it ends a run with `every_s`; the next run repeats an unfinished batch. Defaults to None.
+        seen: called with the report after batches. Defaults to None.
+        dry_run: change nothing, only report the lag. Defaults to False.
 
     Raises:
-        ConfigError: an argument is wrong, or a topic or namespace is absent; nothing was taken in.
-        StoreError, BrokerError, JobFailed: what was taken in stays, and another run does the rest.
+        ConfigError: an argument is wrong, or a topic or namespace is missing; nothing was stored.
+        StoreError, BrokerError, JobFailed: what was stored stays; another run does the rest.
     """
-    settings = _settings(kafka, redelivery, origins, headers, secrets, most, every_s)
-    topic = group_topics.of(group)["retry"]
-    broker = broker_of(settings)
-    check_topics(broker, (topic,))
-    from retry_topic.spark.kafka.taking import Taker
+    from retry_topic.spark.kafka.intake_task import IntakeTask
 
-    policies = PolicySet(policies) if isinstance(policies, RetryPolicy) else policies or PolicySet()
-    taker = Taker(
-        place,
-        settings,
-        group,
-        dump_policies(policies),
-        redelivery,
-        headers == "spring",
-        secrets,
-        history,
-        reference_above,
-        group_topics,
-        origins,
-    )
-    report = TakenIn(dry_run, group, choose(spark, settings, connector), marks=marks_of(place, settings, group, topic))
-    if dry_run:
-        return report
-    start: Offsets = {topic: {str(mark.partition): mark.end - mark.lag for mark in report.marks}}
-    done = take_in(stream(spark, report.connector, settings, start, most), taker).observe("intake", *_sums())
-    writer = done.writeStream.format("noop")
-    writer = (
-        writer.trigger(availableNow=True) if every_s is None else writer.trigger(processingTime=f"{every_s} seconds")
-    )
-    if checkpoint is not None:
-        writer = writer.option("checkpointLocation", checkpoint)
-    query = writer.start()
-    try:
-        _follow(query, report, stop, lambda: marks_of(place, settings, group, topic), seen)
-    finally:
-        query.stop()
-    report.marks = marks_of(place, settings, group, topic)
+    settings = _checked_settings(kafka, redelivery, origins, headers, secrets, most, every_s)
+    topic = group_topics.of(group)["retry"]
+    check_topics(broker_of(settings), (topic,))
+    service = (redelivery, headers == "spring", secrets, history, reference_above, group_topics, origins)
+    task = IntakeTask(place, settings, group, _policy_text(policies), *service)
+    progress = partial(progress_of, place, settings, group, topic)
+    report = IntakeReport(dry_run, group, choose(spark, settings, connector), partitions=progress())
+    if not dry_run:
+        rows = stream(spark, report.connector, settings, _start_of(topic, report), most)
+        _follow(_started(take_in(rows, task), checkpoint, every_s), report, stop, progress, seen)
     return report
 
 
-def take_in(rows: DataFrame, taker: Any) -> DataFrame:
-    """Rows of a retry topic, as either connector reads them, taken in by whoever runs the answer.
+def _policy_text(policies: PolicySet | RetryPolicy | None) -> str:
+    """The policies as TOML, as tasks get them."""
+    return dump_policies(PolicySet(policies) if isinstance(policies, RetryPolicy) else policies or PolicySet())
+
+
+def _start_of(topic: str, report: IntakeReport) -> Offsets:
+    """Where a stream without a checkpoint begins."""
+    return {topic: {str(partition.partition): partition.end - partition.lag for partition in report.partitions}}
+
+
+def _started(rows: DataFrame, checkpoint: str | None, every_s: float | None) -> StreamingQuery:
+    """The running query. Its sink stores nothing: the tasks have stored the records already."""
+    writer = rows.observe("intake", *_sums()).writeStream.format("noop")
+    if every_s is None:
+        writer = writer.trigger(availableNow=True)
+    else:
+        writer = writer.trigger(processingTime=f"{every_s} seconds")
+    if checkpoint is not None:
+        writer = writer.option("checkpointLocation", checkpoint)
+    return writer.start()
+
+
+def take_in(rows: DataFrame, task: IntakeTask) -> DataFrame:
+    """A DataFrame whose tasks store the failed messages of `rows`. It does so when it runs.
 
     Args:
-        rows: a stream or a batch with the columns `COLUMNS`, of one retry topic, as they are read: not filtered.
-        taker: see `Taker`.
+        rows: a stream or a batch with the columns `COLUMNS` of one retry topic, from either connector, not filtered.
+        task: what each task does.
 
     Raises:
         ConfigError: a column is missing.
     """
-    from retry_topic.spark.kafka.taking import SUMMARY
+    from retry_topic.spark.kafka.intake_task import SUMMARY
 
     if missing := [name for name in COLUMNS if name not in rows.columns]:
-        raise ConfigError(
-            f"expected columns {', '.join(missing)}, got: {', '.join(rows.columns)}; nothing was taken in"
-        )
-    return rows.select(*COLUMNS).mapInArrow(taker, SUMMARY)
+        raise ConfigError(f"expected columns {', '.join(missing)}, got: {', '.join(rows.columns)}; nothing was stored")
+    return rows.select(*COLUMNS).mapInArrow(task, SUMMARY)
 
 
-def marks_of(place: Place, settings: Settings, group: str, topic: str) -> list[Mark]:
-    """How far each partition of a group's retry topic is taken in.
+def progress_of(place: StorePlace, settings: Settings, group: str, topic: str) -> list[PartitionProgress]:
+    """How much of each partition of a group's retry topic is in the store.
 
     Raises:
-        StoreError, BrokerError: one of them does not answer.
+        StoreError, BrokerError: the store or the cluster does not answer.
     """
     from confluent_kafka import TopicPartition
-
-    from retry_topic.spark.kafka.offsets import ends_of
 
     broker, reader = broker_of(settings), intake_group_of(group)
     ends, first = ends_of(broker, [topic])[topic], ends_of(broker, [topic], earliest=True)[topic]
     numbers = sorted(map(int, ends))
-    topic_id = insist(lambda: broker.topic_id(topic))
+    topic_id = retry_until_available(lambda: broker.topic_id(topic))
     sources = [source_of(reader, topic_id, number) for number in numbers]
     with place.opened() as store:
-        positions = insist(lambda: store.positions(sources))
-    known = insist(lambda: broker.groups.places(reader, [TopicPartition(topic, number) for number in numbers]))
-    committed = {place.partition: place.offset for place in known}
+        positions = retry_until_available(lambda: store.positions(sources))
+    asked = [TopicPartition(topic, number) for number in numbers]
+    known = retry_until_available(lambda: broker.groups.places(reader, asked))
+    committed = {part.partition: part.offset for part in known}
     found = []
     for number, position in zip(numbers, positions, strict=True):
-        # as a service begins: where the store says, else where the group has been, else at the beginning
+        # a service begins in the same way: at the store's position, else at the committed offset, else at the beginning
         at = committed.get(number, 0) if position is None else position
         end = ends[str(number)]
-        found.append(Mark(number, position, end, max(0, end - max(at, first[str(number)]))))
+        found.append(PartitionProgress(number, position, end, max(0, end - max(at, first[str(number)]))))
     return found
 
 
-def _settings(
+def _checked_settings(
     kafka: Kafka,
     redelivery: str,
     origins: tuple[str, ...],
@@ -243,7 +237,7 @@ def _settings(
         problems.append(f"expected every_s to be seconds from 0 to a day, got: {every_s!r}")
     settings = settings_of_cluster(kafka, problems)
     if problems:
-        raise ConfigError([*problems, "nothing was taken in"])
+        raise ConfigError([*problems, "nothing was stored"])
     return settings
 
 
@@ -255,30 +249,39 @@ def _sums() -> list[Any]:
 
 def _follow(
     query: StreamingQuery,
-    report: TakenIn,
+    report: IntakeReport,
     stop: threading.Event | None,
-    marks: Callable[[], list[Mark]],
-    seen: Callable[[TakenIn], None] | None,
+    progress: Callable[[], list[PartitionProgress]],
+    seen: Callable[[IntakeReport], None] | None,
 ) -> None:
-    """Add up what batches did, until the query ends or is to end."""
-    counted = -1
+    """Add the counts of each batch to the report, until the query ends or `stop` is set; then stop the query."""
+    last_batch = -1
     ended = False
-    while not ended:
-        ended = bool(query.awaitTermination(_LOOK_S))
-        before = report.batches
-        for progress in query.recentProgress:
-            number, told = progress["batchId"], progress["observedMetrics"].get("intake")
-            if number <= counted or told is None:
-                continue
-            counted = number
-            # Spark Connect shows the row as one of its values and its schema
-            values = told["values"] if "values" in told else told  # noqa: SIM401  # a Row has no get
-            counts = dict(zip(_COUNTS, values, strict=True))
-            report.batches += bool(counts["records"])
-            for name, count in counts.items():
-                setattr(report, name, getattr(report, name) + count)
-        if seen is not None and report.batches != before:
-            report.marks = marks()
-            seen(report)
-        if stop is not None and stop.is_set():
-            return
+    try:
+        while not ended:
+            ended = bool(query.awaitTermination(_POLL_S))
+            before = report.batches
+            last_batch = _add_batches(query, report, last_batch)
+            if seen is not None and report.batches != before:
+                report.partitions = progress()
+                seen(report)
+            ended = ended or (stop is not None and stop.is_set())
+    finally:
+        query.stop()
+    report.partitions = progress()
+
+
+def _add_batches(query: StreamingQuery, report: IntakeReport, last_batch: int) -> int:
+    """Add the counts of the batches after `last_batch` to the report; return the number of the last one added."""
+    for batch in query.recentProgress:
+        number, observed = batch["batchId"], batch["observedMetrics"].get("intake")
+        if number <= last_batch or observed is None:
+            continue
+        last_batch = number
+        # Spark Connect gives the row as two fields: its values and its schema
+        values = observed["values"] if "values" in observed else observed  # noqa: SIM401  # a Row has no get
+        counts = dict(zip(_COUNTS, values, strict=True))
+        report.batches += bool(counts["records"])
+        for name, count in counts.items():
+            setattr(report, name, getattr(report, name) + count)
+    return last_batch

@@ -1,4 +1,4 @@
-"""The lateness report as one HTML file: no script, nothing loaded from elsewhere, plots drawn in SVG."""
+"""The lateness report as one HTML file with SVG plots. It has no script and loads nothing."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ _COLOURS = {"p50": "#2a7de1", "p99": "#e18a2a", "max": "#b00020"}
 
 
 def page(report: Slo, title: str = "Lateness") -> str:
-    """The report as HTML."""
+    """The report as an HTML page."""
     verdict = "met" if report.met else "missed"
     head = (
-        f"<h1>{escape(title)}</h1><p>{report.deliveries:,} deliveries; at most {report.target_ms:,} ms late was "
-        f"promised for {report.objective:.3%} of them. <b{'' if report.met else ' class=bad'}>{verdict}</b>: "
-        f"{report.late:,} were later, {report.early:,} early; {report.burn:.0%} of the error budget is used."
-        f"{f' {report.left_out:,} rows could not be used.' if report.left_out else ''}</p>"
+        f"<h1>{escape(title)}</h1><p>{report.deliveries:,} deliveries. Objective: {report.objective:.3%} "
+        f"of them at most {report.target_ms:,} ms late. <b{'' if report.met else ' class=bad'}>{verdict}</b>: "
+        f"{report.late:,} were later, {report.early:,} early. {report.burn:.0%} of the error budget is used."
+        f"{f' {report.left_out:,} rows were left out.' if report.left_out else ''}</p>"
     )
     parts = [head, _table("All", [report.lateness_ms | {"deliveries": report.deliveries, "late": report.late}], ())]
     if report.hours:
@@ -61,7 +61,7 @@ def _places(count: int) -> list[float]:
 
 
 def _lines(hours: Sequence[dict[str, Any]]) -> str:
-    """p50, p99 and the maximum hour by hour."""
+    """A plot of p50, p99 and the maximum of each hour."""
     top = max(1, *(max(row["p99"] or 0, row["max"] or 0) for row in hours))
     places = _places(len(hours))
     drawn = []
@@ -79,7 +79,7 @@ def _lines(hours: Sequence[dict[str, Any]]) -> str:
 
 
 def _bars(hours: Sequence[dict[str, Any]]) -> str:
-    """Late deliveries hour by hour."""
+    """A plot of the late deliveries of each hour."""
     top = max(1, *(row["late"] for row in hours))
     width = max(1.0, (_WIDTH - _LEFT) / max(len(hours), 1) - 1)
     bars = "".join(

@@ -1,7 +1,7 @@
-"""Searching a better policy on a recovery curve: the fewest tries that lose nothing of what today's policy reaches.
+"""Searches a better retry policy on a recovery curve: the fewest tries that keep today's success and wait.
 
-Random search over exponential policies, then smaller and smaller steps around the best one: scoring a policy is a
-look-up on the curve, so some hundred of them take a moment. The same seed gives the same policy.
+First a random search over exponential policies, then smaller and smaller steps around the best one. A score is a
+look-up on the curve, so a few hundred scores take a moment. The same seed gives the same policy.
 """
 
 from __future__ import annotations
@@ -15,33 +15,33 @@ from retry_topic.spark.jobs.curves import Curve, Score, schedules, score
 
 _TRIALS = 150
 _STEPS = 90
-SLACK = 0.005  # of today's success that may be given up for fewer tries
+SLACK = 0.005  # share of the success that the search may give up for fewer tries
 _DAY_MS = 86_400_000
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
-    """A policy and what it would have done."""
+class ScoredPolicy:
+    """A policy and its score on the curve."""
 
     delay: Exponential
     attempts: int
     score: Score
 
 
-def search(curve: Curve, *, success: float, wait_p90_ms: int, seed: int = 0) -> Candidate:
-    """The policy with the fewest tries among those that reach `success` and keep to the wait.
+def search(curve: Curve, *, success: float, wait_p90_ms: int, seed: int = 0) -> ScoredPolicy:
+    """Find the policy with the fewest tries that reaches `success` and keeps the wait.
 
     Args:
-        curve: of the messages concerned.
-        success: to be reached, less `SLACK`; never more than the curve lets anybody reach.
-        wait_p90_ms: the longest p90 of the wait, 0 = any.
-        seed: of the search.
+        curve: the recovery curve of the messages.
+        success: the share to reach, less `SLACK`. It is lowered to what the curve allows.
+        wait_p90_ms: longest p90 of the wait, about; 0 for any.
+        seed: seed of the search. Defaults to 0.
     """
     rng = random.Random(seed)
     wanted = min(success, 1.0 - float(curve.failing[-1])) - SLACK
     longest_ms = max(1_000, min(curve.horizon_ms, _DAY_MS))
 
-    def judged(base_ms: float, factor: float, cap_ms: float, attempts: float) -> tuple[float, Candidate]:
+    def judged(base_ms: float, factor: float, cap_ms: float, attempts: float) -> tuple[float, ScoredPolicy]:
         base = int(min(max(base_ms, 100), longest_ms))
         delay = Exponential(
             _rounded(base),
@@ -53,10 +53,10 @@ def search(curve: Curve, *, success: float, wait_p90_ms: int, seed: int = 0) -> 
         found = score(curve, schedules(delay, count, seed))
         short = max(0.0, wanted - found.success)
         late = max(0.0, math.log2((found.wait_ms["p90"] + 1) / (wait_p90_ms * 1.1 + 1))) if wait_p90_ms else 0.0
-        # success first, then the wait, then tries; of equals the one that is done sooner
-        unknown = 50.0 if found.beyond else 0.0  # nobody looked that far
+        # first success, then wait, then tries; of equal policies the one that ends sooner wins
+        unknown = 50.0 if found.beyond else 0.0  # the history says nothing about so late a retry
         cost = short * 10_000 + unknown + late * 20 + found.tries + found.wait_ms["p90"] / (100 * longest_ms)
-        return cost, Candidate(delay, count, found)
+        return cost, ScoredPolicy(delay, count, found)
 
     def drawn() -> tuple[float, float, float, float]:
         base = 100 * (longest_ms / 100) ** rng.random()
@@ -85,7 +85,7 @@ def search(curve: Curve, *, success: float, wait_p90_ms: int, seed: int = 0) -> 
 
 
 def _rounded(delay_ms: int) -> int:
-    """Two significant digits: a policy is read by people."""
+    """Round to two significant digits: people read the policy."""
     if delay_ms < 100:
         return delay_ms
     size = 10 ** (len(str(delay_ms)) - 2)

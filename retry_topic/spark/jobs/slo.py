@@ -1,6 +1,6 @@
-"""slo: how late deliveries were against what was promised, from the attempt history.
+"""slo: how late deliveries were, from the attempt history, and whether they met an objective.
 
-Lateness is the start of a delivery less its due; a first delivery has no due and does not count. Percentiles are
+Lateness is the start of a delivery minus its due. A first delivery has no due and does not count. Percentiles are
 Spark's `percentile_approx` at an accuracy of 10,000 (a rank error of 0.01 %).
 """
 
@@ -25,7 +25,7 @@ WORST = 10
 
 @dataclass(slots=True)
 class Slo:
-    """What was found. Lateness in ms; `burn` is the part of the error budget that is used up (1 = all of it)."""
+    """The lateness report, in ms. `burn` is the used share of the error budget (1 = all of it)."""
 
     target_ms: int
     objective: float
@@ -53,8 +53,8 @@ def slo(history: DataFrame, *, target_ms: int = 1_000, objective: float = 0.999)
     """The lateness report of a history.
 
     Args:
-        history: see `history`.
-        target_ms: a delivery that starts later than this after its due is late. Defaults to 1,000.
+        history: the attempts; for the columns see `retry_topic.spark.jobs.history`.
+        target_ms: a delivery is late when it starts more than this after its due. Defaults to 1,000.
         objective: the share of deliveries that must not be late. Defaults to 0.999.
 
     Raises:
@@ -72,7 +72,7 @@ def slo(history: DataFrame, *, target_ms: int = 1_000, objective: float = 0.999)
     checked = check_history(history)
     fine = sound(checked)
     lateness = f.col("started_ms") - f.col("due_ms")
-    # no cache: scanning columns anew costs less than keeping them for most histories
+    # no cache: for most histories a second scan costs less than keeping the rows
     late = checked.where(fine & f.col("due_ms").isNotNull()).withColumn("lateness", lateness)
     report = Slo(target_ms, objective, left_out=checked.where(~fine).count())
     shard = "shard" if "shard" in checked.columns else None

@@ -1,1 +1,1 @@
-"""`format("wheelsched-kafka")`: topics of a Kafka cluster as a Spark data source, without the JVM connector."""
+"""`format("wheelsched-kafka")`: Kafka topics as a Spark data source, without the JVM connector."""

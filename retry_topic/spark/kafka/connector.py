@@ -1,7 +1,7 @@
-"""What reads topics for the jobs: the JVM connector where its jars are among the session's, else our own source.
+"""Reads topics for the jobs: with the JVM connector when the session has its jars, else with our own source.
 
-Batches are read up to where topics end when they are asked for: a report looks at its rows several times, and all of it
-is about the same ones.
+A batch ends where the topics end when it is created. A report reads its rows several times; so it always sees the same
+rows.
 """
 
 from __future__ import annotations
@@ -22,24 +22,37 @@ Connector = Literal["auto", "jvm", "python"]
 
 
 def settings_of_cluster(kafka: Kafka, problems: list[str]) -> Settings:
-    """`host:port,host:port`, or librdkafka settings that name `bootstrap.servers`, as settings."""
+    """Client settings from `host:port,host:port` or from librdkafka settings with `bootstrap.servers`."""
     settings = {"bootstrap.servers": kafka} if isinstance(kafka, str) else dict(kafka)
     if not settings.get("bootstrap.servers"):
         problems.append("expected kafka to be host:port, or settings with bootstrap.servers")
     return tuple(sorted(settings.items()))
 
 
-def choose(spark: SparkSession, settings: Settings, wanted: str) -> str:
-    """Who reads: "jvm" or "python".
+def read_settings(kafka: Kafka) -> Settings:
+    """Client settings of a cluster that is to be read.
 
     Raises:
-        ConfigError: the JVM connector was asked for and is not there.
+        ConfigError: they name no server; nothing was read.
+    """
+    problems: list[str] = []
+    settings = settings_of_cluster(kafka, problems)
+    if problems:
+        raise ConfigError([*problems, "nothing was read"])
+    return settings
+
+
+def choose(spark: SparkSession, settings: Settings, wanted: str) -> str:
+    """Choose the connector: "jvm" or "python".
+
+    Raises:
+        ConfigError: `wanted` is "jvm" and the session does not have its jars; nothing was read.
     """
     from pyspark.errors import AnalysisException
 
     if wanted not in ("auto", "jvm", "python"):
         raise ConfigError(f"expected connector to be 'auto', 'jvm' or 'python', got: {wanted!r}; nothing was read")
-    plain = [name for name, _ in settings] == ["bootstrap.servers"]  # others have other names in Java
+    plain = [name for name, _ in settings] == ["bootstrap.servers"]  # other settings have other names in Java
     if wanted == "python" or (wanted == "auto" and not plain):
         return "python"
     options = {"kafka.bootstrap.servers": dict(settings)["bootstrap.servers"], "subscribe": "x"}
@@ -49,14 +62,14 @@ def choose(spark: SparkSession, settings: Settings, wanted: str) -> str:
         if wanted == "auto":
             return "python"
         raise ConfigError(
-            "the JVM connector is not among the session's jars: nothing was read; start Spark with --packages "
-            "org.apache.spark:spark-sql-kafka-0-10_2.13:VERSION, or let connector be 'python'"
+            "the session does not have the jars of the JVM connector: nothing was read; start Spark with --packages "
+            "org.apache.spark:spark-sql-kafka-0-10_2.13:VERSION, or set connector to 'python'"
         ) from error
     return "jvm"
 
 
 def stream(spark: SparkSession, connector: str, settings: Settings, start: Offsets, most: int | None) -> DataFrame:
-    """Topics as a stream from these offsets on, about `most` offsets in a batch."""
+    """Topics as a stream that begins at these offsets, with about `most` offsets in a batch."""
     options = _options(settings, start)
     if most is not None:
         options["maxOffsetsPerTrigger"] = str(most)
@@ -64,10 +77,10 @@ def stream(spark: SparkSession, connector: str, settings: Settings, start: Offse
 
 
 def batch(spark: SparkSession, settings: Settings, topics: Sequence[str], wanted: Connector = "auto") -> DataFrame:
-    """All that topics hold now.
+    """All records that the topics hold now.
 
     Raises:
-        ConfigError: there is no such topic, or the JVM connector was asked for and is not there.
+        ConfigError: a topic is missing, or the JVM connector is wanted and its jars are missing.
         BrokerError: the cluster does not answer.
     """
     connector = choose(spark, settings, wanted)
@@ -83,5 +96,5 @@ _COMMITTED: dict[str, dict[str, str]] = {"python": {}, "jvm": {"kafka.isolation.
 
 
 def _options(settings: Settings, start: Offsets) -> dict[str, str]:
-    told = {"subscribe": ",".join(start), "startingOffsets": json.dumps(start), "includeHeaders": "true"}
-    return {f"kafka.{name}": str(value) for name, value in settings} | told
+    ours = {"subscribe": ",".join(start), "startingOffsets": json.dumps(start), "includeHeaders": "true"}
+    return {f"kafka.{name}": str(value) for name, value in settings} | ours

@@ -1,12 +1,12 @@
-"""Where topics begin and end, for readers of committed records, and what of it one batch takes."""
+"""Where topics begin and end for readers of committed records, and which offsets one batch takes."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from retry_topic.spark.kafka.availability import retry_until_available
 from retry_topic.spark.kafka.options import EARLIEST, LATEST, Offsets
-from retry_topic.spark.kafka.patience import insist
 from wheel_sched.errors import BrokerError, ConfigError
 
 if TYPE_CHECKING:
@@ -14,7 +14,9 @@ if TYPE_CHECKING:
 
 
 def ends_of(broker: KafkaBroker, topics: Iterable[str], *, earliest: bool = False) -> Offsets:
-    """The offset behind the last record of each partition that a reader of committed records gets now; or the first.
+    """The offset after the last record of each partition that a reader of committed records gets now.
+
+    With `earliest` it is the first offset of each partition.
 
     Raises:
         BrokerError: the cluster does not answer.
@@ -24,7 +26,7 @@ def ends_of(broker: KafkaBroker, topics: Iterable[str], *, earliest: bool = Fals
     def ask() -> Offsets:
         places = []
         for topic in names:
-            broker.topology.forget(topic)  # it may have more partitions now
+            broker.topology.forget(topic)  # the topic may have new partitions
             places += [TopicPartition(topic, number) for number in range(broker.topology.partitions(topic))]
         found: Offsets = {}
         for (topic, number), offset in broker.topology.ends(places, earliest=earliest, committed=True).items():
@@ -32,14 +34,14 @@ def ends_of(broker: KafkaBroker, topics: Iterable[str], *, earliest: bool = Fals
         return found
 
     names = tuple(topics)
-    return insist(ask)
+    return retry_until_available(ask)
 
 
 def resolved(broker: KafkaBroker, topics: Iterable[str], wanted: int | Offsets) -> Offsets:
-    """Offsets in numbers.
+    """Replace `EARLIEST` and `LATEST` by numbers, for each partition.
 
     Raises:
-        ConfigError: one is named for a partition that there is not.
+        ConfigError: offsets are given for a partition that does not exist; nothing was read.
         BrokerError: the cluster does not answer.
     """
     topics = tuple(topics)
@@ -56,21 +58,22 @@ def resolved(broker: KafkaBroker, topics: Iterable[str], wanted: int | Offsets) 
 
 
 def check_follow(start: Offsets, ends: Offsets) -> None:
-    """Raise `BrokerError` when topics end before where they were read to: they were deleted, or made anew."""
+    """Raise `BrokerError` when a topic ends before `start`: it was deleted, or deleted and created again."""
     for topic, parts in start.items():
         for number, begin in parts.items():
             end = ends.get(topic, {}).get(number)
             if end is None or end < begin:
                 raise BrokerError(
-                    f"{topic}-{number} was read up to {begin} and ends at {end}: it was deleted or made anew; nothing "
-                    "was read; set option failOnDataLoss to false to wait there, or begin with a new checkpoint"
+                    f"{topic}-{number} was read up to {begin} and now ends at {end}: it was deleted, or created again; "
+                    "nothing was read; set option failOnDataLoss to false to wait at this offset, or begin with a new "
+                    "checkpoint"
                 )
 
 
 def within(start: Offsets, ends: Offsets, most: int | None) -> Offsets:
-    """How far a batch goes that begins at `start`: to the ends, or, when that is over `most` offsets, a share of it.
+    """The end of a batch that begins at `start`: `ends`, or less when that is more than `most` offsets.
 
-    Never behind its start; a partition that has come since counts from its beginning.
+    Each partition then gets its share. The end is never before the start. A new partition begins at offset 0.
     """
     waiting = {
         (topic, number): max(0, end - start.get(topic, {}).get(number, 0))

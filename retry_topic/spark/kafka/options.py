@@ -1,7 +1,7 @@
-"""Options of `format("wheelsched-kafka")`, named as the JVM connector names them, checked all at once.
+"""Options of `format("wheelsched-kafka")`: the JVM connector's names, all checked at once.
 
-Whatever begins with `kafka.` is a setting of librdkafka's without that beginning: security and whatever else a client
-needs. Spark hands all names over in lower case, which is what librdkafka's are.
+An option `kafka.NAME` is the librdkafka setting NAME: security and whatever else a client needs. Spark passes option
+names in lower case; librdkafka's names are in lower case anyway.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from wheel_sched.errors import ConfigError
 if TYPE_CHECKING:
     from retry_topic.brokers.kafka import KafkaBroker
 
-LATEST, EARLIEST = -1, -2  # in place of an offset, as the JVM connector has them
+LATEST, EARLIEST = -1, -2  # instead of an offset, as in the JVM connector
 Offsets = dict[str, dict[str, int]]  # topic -> partition -> the next offset
 
 _NAMES = {
@@ -31,7 +31,7 @@ _NAMES = {
     "job_id",
     "in_doubt",
 }
-_SPARKS = {"checkpointlocation", "queryname", "path"}  # a stream's own travel with ours
+_SPARKS = {"checkpointlocation", "queryname", "path"}  # Spark passes its own options of a stream too
 _CLIENT = "kafka."
 _NOT_OURS = ("subscribe", "startingoffsets", "endingoffsets", "maxoffsetspertrigger", "failondataloss")
 # a transaction lasts as long as a task; most clusters allow 15 min
@@ -42,16 +42,16 @@ Settings = tuple[tuple[str, Any], ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
-    """What is read.
+class KafkaReadOptions:
+    """What to read.
 
     Args:
-        settings: librdkafka's, of the client.
-        topics: which ones.
-        starting: where a new query begins: `LATEST`, `EARLIEST`, or offsets (of partitions not named: `EARLIEST`).
-        ending: where a batch ends.
-        most: offsets in one batch of a stream, about. Defaults to None: all there are.
-        lossy: what the cluster has deleted is passed over instead of failing the query. Defaults to False.
+        settings: librdkafka settings of the client.
+        topics: the topics.
+        starting: where a new query begins: `LATEST`, `EARLIEST`, or offsets (partitions without one: `EARLIEST`).
+        ending: where a batch ends. Defaults to `LATEST`.
+        most: offsets in one batch of a stream, about. Defaults to None: all.
+        lossy: skip records that the cluster has deleted; without it the query fails. Defaults to False.
     """
 
     settings: Settings
@@ -63,13 +63,13 @@ class Wanted:
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class KafkaWriteOptions:
     """Where to write.
 
     Args:
-        settings: librdkafka's, of the client.
-        topic: of all rows; None: each says so.
-        in_doubt: go on where the cluster has forgotten what the query has written.
+        settings: librdkafka settings of the client.
+        topic: topic of all rows; None: each row has a column `topic`.
+        in_doubt: write although the cluster has deleted the marks of earlier epochs.
     """
 
     settings: Settings
@@ -78,17 +78,17 @@ class Target:
 
 
 def settings_of(options: Mapping[str, str]) -> Settings:
-    """The client's settings among the options."""
+    """The librdkafka settings among the options."""
     found = {name.lower()[len(_CLIENT) :]: text for name, text in options.items() if name.lower().startswith(_CLIENT)}
     return tuple(sorted(found.items()))
 
 
 @lru_cache(maxsize=8)
 def broker_of(settings: Settings) -> KafkaBroker:
-    """A client of the cluster, kept in this process: connecting costs more than most of what it is asked.
+    """A client of the cluster. The process keeps it, because connecting costs more than most calls.
 
     Raises:
-        ConfigError: the extra is missing, or a setting is wrong.
+        ConfigError: the extra is missing, or a setting is wrong; nothing was done.
     """
     try:
         from retry_topic.brokers.kafka import KafkaBroker
@@ -100,11 +100,11 @@ def broker_of(settings: Settings) -> KafkaBroker:
     return KafkaBroker({**_WRITING, **given}, delivery_timeout_ms=delivery, transaction_timeout_ms=longest)
 
 
-def read_wanted(options: Mapping[str, str], *, streaming: bool) -> Wanted:
-    """What the options want to be read.
+def read_options(options: Mapping[str, str], *, streaming: bool) -> KafkaReadOptions:
+    """Parse and check the options of a read.
 
     Raises:
-        ConfigError: an option is wrong or unknown, or a topic is absent; nothing was read.
+        ConfigError: an option is wrong or unknown, or a topic is missing; nothing was read.
         BrokerError: the cluster does not answer.
     """
     problems = problems_of(options)
@@ -127,32 +127,32 @@ def read_wanted(options: Mapping[str, str], *, streaming: bool) -> Wanted:
         raise ConfigError([*problems, "nothing was read"])
     settings = settings_of(options)
     check_topics(broker_of(settings), topics)
-    return Wanted(settings, topics, starting, ending, None if most is None else int(most), not careful)
+    return KafkaReadOptions(settings, topics, starting, ending, None if most is None else int(most), not careful)
 
 
-def read_target(options: Mapping[str, str]) -> Target:
-    """What the options say of writing.
+def write_options(options: Mapping[str, str]) -> KafkaWriteOptions:
+    """Parse and check the options of a write.
 
     Raises:
         ConfigError: an option is wrong or unknown; nothing was written.
     """
     problems = problems_of(options)
-    problems += [f"expected no option {name} where rows are written" for name in _NOT_OURS if name in options]
+    problems += [f"expected no option {name} for a write" for name in _NOT_OURS if name in options]
     in_doubt = options.get("in_doubt", "refuse")
     if in_doubt not in ("refuse", "write"):
         problems.append(f"expected option in_doubt to be refuse or write, got: {in_doubt!r}")
     if problems:
         raise ConfigError([*problems, "nothing was written"])
-    return Target(settings_of(options), options.get("topic"), in_doubt == "write")
+    return KafkaWriteOptions(settings_of(options), options.get("topic"), in_doubt == "write")
 
 
 def include_headers(options: Mapping[str, str], problems: list[str]) -> bool:
-    """Whether the column `headers` is wanted."""
+    """Whether to read the column `headers`."""
     return _flag(options, "includeHeaders", True, problems)
 
 
 def problems_of(options: Mapping[str, str]) -> list[str]:
-    """What is wrong whether they are for reading or for writing."""
+    """The problems that concern reading and writing."""
     problems = [
         f"there is no option {name!r} (there are: {', '.join(sorted(_NAMES))}, and kafka.*)"
         for name in sorted(map(str.lower, options))
@@ -168,7 +168,7 @@ def problems_of(options: Mapping[str, str]) -> list[str]:
 
 
 def check_topics(broker: KafkaBroker, topics: tuple[str, ...]) -> None:
-    """Raise `ConfigError` unless all of them are there."""
+    """Raise `ConfigError` when a topic is missing."""
     for topic in topics:
         broker.topology.forget(topic)
     if absent := [topic for topic in topics if not broker.topology.partitions(topic)]:
@@ -190,7 +190,7 @@ def _offsets(
         return default if text is None else LATEST if text.lower() == "latest" else EARLIEST
     try:
         found = json.loads(text)
-        told: Offsets = {
+        parsed: Offsets = {
             topic: {str(int(number)): _offset(offset) for number, offset in parts.items()}
             for topic, parts in found.items()
         }
@@ -199,9 +199,9 @@ def _offsets(
             f'expected option {name} to be earliest, latest or JSON like {{"topic": {{"0": 23, "1": -2}}}}, got: {text}'
         )
         return default
-    if strange := sorted(told.keys() - set(topics)):
+    if strange := sorted(parsed.keys() - set(topics)):
         problems.append(f"expected the topics of option {name} among those of subscribe, got: {', '.join(strange)}")
-    return told
+    return parsed
 
 
 def _offset(value: Any) -> int:

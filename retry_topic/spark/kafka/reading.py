@@ -1,7 +1,7 @@
-"""Reading topics: one Spark partition for each partition of a topic, committed records only, Arrow out.
+"""Reads topics: one Spark partition for each topic partition, committed records only, as Arrow batches.
 
-A range was found to be free of open transactions when it was planned, so whoever reads it again reads the same; what
-was aborted, and the marks of transactions, are offsets without a record.
+A range holds no open transaction when it is planned, so every later read of it gives the same records. Aborted records
+and transaction markers are offsets without a record.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from retry_topic.spark.kafka.offsets import ends_of, resolved
-from retry_topic.spark.kafka.options import Offsets, Settings, Wanted, broker_of
+from retry_topic.spark.kafka.options import KafkaReadOptions, Offsets, Settings, broker_of
 from wheel_sched.errors import BrokerError, BrokerUnavailable
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _AT_ONCE = 5_000
 _STALLED_S = 60.0
 _READER: Mapping[str, Any] = {
-    "group.id": "wheelsched-spark",  # never joined, never committed to: a client must have a name
+    "group.id": "wheelsched-spark",  # a client must have a group; nobody joins it or commits to it
     "isolation.level": "read_committed",
     "enable.auto.commit": False,
     "enable.auto.offset.store": False,
@@ -32,12 +32,12 @@ _READER: Mapping[str, Any] = {
     "fetch.wait.max.ms": 100,
     "fetch.error.backoff.ms": 100,
 }
-_clients: dict[tuple[Settings, bool], Any] = {}  # of this process: Spark uses its workers again, one task at a time
+_clients: dict[tuple[Settings, bool], Any] = {}  # of this process: Spark reuses its workers, one task at a time
 
 
 @dataclass(frozen=True)
 class Range(InputPartition):
-    """What one task reads: from `start` to before `end`."""
+    """The records that one task reads: from `start` up to, not including, `end`."""
 
     topic: str
     partition: int
@@ -46,37 +46,37 @@ class Range(InputPartition):
 
 
 class KafkaReader(DataSourceReader):
-    """Reads a batch."""
+    """Reads topics as a batch."""
 
-    def __init__(self, wanted: Wanted, schema: StructType) -> None:
-        self._wanted = wanted
+    def __init__(self, options: KafkaReadOptions, schema: StructType) -> None:
+        self._options = options
         self._schema = schema
 
     def partitions(self) -> Sequence[InputPartition]:
-        wanted = self._wanted
-        broker = broker_of(wanted.settings)
-        start = resolved(broker, wanted.topics, wanted.starting)
-        return [*ranges(wanted, start, resolved(broker, wanted.topics, wanted.ending))] or [_NOTHING]
+        options = self._options
+        broker = broker_of(options.settings)
+        start = resolved(broker, options.topics, options.starting)
+        return [*ranges(options, start, resolved(broker, options.topics, options.ending))] or [_NOTHING]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        return read_range(self._wanted, partition, self._schema)
+        return read_range(self._options, partition, self._schema)
 
 
-def ranges(wanted: Wanted, start: Offsets, end: Offsets) -> list[Range]:
-    """What tasks read between two offsets.
+def ranges(options: KafkaReadOptions, start: Offsets, end: Offsets) -> list[Range]:
+    """The ranges that tasks read between two sets of offsets.
 
     Raises:
-        BrokerError: the cluster has deleted some of it, and that is not to be passed over; nothing was read.
+        BrokerError: the cluster has deleted some of these records and `lossy` is off; nothing was read.
     """
     found = []
-    first = ends_of(broker_of(wanted.settings), wanted.topics, earliest=True)
+    first = ends_of(broker_of(options.settings), options.topics, earliest=True)
     for topic, parts in end.items():
         for number, behind in parts.items():
             begin, least = start.get(topic, {}).get(number, 0), first.get(topic, {}).get(number)
             if begin >= behind:
                 continue
             if least is None or begin < least:
-                if not wanted.lossy:
+                if not options.lossy:
                     raise BrokerError(
                         f"records of {topic}-{number} from {begin} on have been deleted (the first one is {least}): "
                         "nothing was read; set option failOnDataLoss to false to go on without them"
@@ -87,19 +87,19 @@ def ranges(wanted: Wanted, start: Offsets, end: Offsets) -> list[Range]:
     return found
 
 
-def read_range(wanted: Wanted, partition: InputPartition, schema: StructType) -> Iterator[pa.RecordBatch]:
+def read_range(options: KafkaReadOptions, partition: InputPartition, schema: StructType) -> Iterator[pa.RecordBatch]:
     """The records of a range as Arrow."""
-    assert isinstance(partition, Range)  # noqa: S101  # they are ours
+    assert isinstance(partition, Range)  # noqa: S101  # `ranges` made it
     names = schema.fieldNames()
-    for page in records(wanted.settings, partition, lossy=wanted.lossy):
+    for page in records(options.settings, partition, lossy=options.lossy):
         yield _batch(page, names)
 
 
 def records(settings: Settings, part: Range, *, lossy: bool = False) -> Iterator[list[Any]]:
-    """The records of a range, as confluent-kafka has them, page by page.
+    """The records of a range, page by page, as objects of confluent-kafka.
 
     Raises:
-        BrokerError: they cannot be read, or have been deleted.
+        BrokerError: the records cannot be read, or were deleted.
     """
     from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
@@ -114,7 +114,7 @@ def records(settings: Settings, part: Range, *, lossy: bool = False) -> Iterator
         at, until_s = part.start, time.monotonic() + _STALLED_S
         while at < part.end:
             page = []
-            first = client.poll(1.0)  # the first one ends the wait; `consume` would wait for all it was asked for
+            first = client.poll(1.0)  # returns with the first record; `consume` would wait for a full page
             for record in () if first is None else (first, *client.consume(_AT_ONCE, 0)):
                 error = record.error()
                 if error is None or error.code() == KafkaError._PARTITION_EOF:
@@ -126,7 +126,7 @@ def records(settings: Settings, part: Range, *, lossy: bool = False) -> Iterator
                 else:
                     failure = broker_error(KafkaException(error), f"{what} could not be read from {at}")
                     if error.fatal() or not failure.transient:
-                        raise failure  # others pass, or nothing comes for a minute
+                        raise failure  # a transient error: retry until nothing has come for a minute
             if page:
                 until_s = time.monotonic() + _STALLED_S
                 yield page
@@ -150,7 +150,7 @@ def _client(settings: Settings, lossy: bool) -> Any:
 
 
 def _batch(page: list[Any], names: list[str]) -> pa.RecordBatch:
-    """Records as the columns that are wanted."""
+    """Records as a batch with these columns."""
     import pyarrow
 
     header = pyarrow.struct([("key", pyarrow.string()), ("value", pyarrow.binary())])
@@ -171,7 +171,9 @@ def _batch(page: list[Any], names: list[str]) -> pa.RecordBatch:
         "partition": lambda record: record.partition(),
         "offset": lambda record: record.offset(),
         "timestamp": lambda record: record.timestamp()[1] * 1000 if record.timestamp()[0] else None,
-        "timestampType": lambda record: record.timestamp()[0] - 1,  # -1 none, 0 of its creation, 1 of its arrival
+        "timestampType": lambda record: (
+            record.timestamp()[0] - 1
+        ),  # -1 no timestamp, 0 creation time, 1 log append time
         "headers": _headers,
     }
     arrays = [pyarrow.array([take[name](record) for record in page], kinds[name]) for name in names]
@@ -184,4 +186,4 @@ def _headers(record: Any) -> list[dict[str, Any]] | None:
     return [{"key": name, "value": content} for name, content in pairs] if pairs else None
 
 
-_NOTHING = Range("", 0, 0, 0)  # Spark wants a partition
+_NOTHING = Range("", 0, 0, 0)  # Spark needs at least one partition

@@ -1,9 +1,9 @@
-"""Replays of a dead topic, one after the other: each has an id of its own, and ends the one before it.
+"""Replays of a dead topic run one after the other: each has its own id, and a new run ends the one before it.
 
-A run's parts write under its id (`writing`). Whoever begins a run opens the transaction of the topic's runs, which
-fences another that is just beginning; then it closes the epoch of the last run, so that a task of that which comes late
-writes nothing, and opens its parts' transactions, so that what such a task has open is aborted. From then on what the
-cluster has of earlier runs is all there will be, and can be read.
+The tasks of a run write under its id (`writing`). A new run takes three steps. It opens the transaction of the topic's
+runs; this fences another run that begins at the same time. It closes the epoch of the last run, so a late task of that
+run writes nothing. It opens the transactions of that run's parts; this aborts what a late task has open. After that
+earlier runs write nothing more, and what they sent can be read.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from __future__ import annotations
 import uuid
 from typing import TYPE_CHECKING
 
+from retry_topic.spark.kafka.availability import retry_until_available
 from retry_topic.spark.kafka.marks import MARKS, Part, close_epoch
-from retry_topic.spark.kafka.patience import insist
 from retry_topic.spark.kafka.transaction import Transaction
 
 if TYPE_CHECKING:
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
 
 def begin_run(broker: KafkaBroker, topic: str, parts: int) -> str:
-    """Begin a replay of a topic that is cut into so many parts; its job id.
+    """Begin a replay of a topic with `parts` tasks; return its job id.
 
     Raises:
-        BrokerError: the cluster does not answer, or another run begins at this moment; nothing was written.
+        BrokerError: the cluster does not answer, or another run begins at the same time; nothing was written.
     """
     from confluent_kafka import TopicPartition
 
@@ -43,7 +43,7 @@ def begin_run(broker: KafkaBroker, topic: str, parts: int) -> str:
 
 
 def is_last(broker: KafkaBroker, topic: str, job: str) -> bool:
-    """Whether nobody has begun another run since."""
+    """Whether no other run has begun since."""
     known = _last(broker.groups, _name(topic))
     return known is not None and known[0] == job
 
@@ -51,7 +51,7 @@ def is_last(broker: KafkaBroker, topic: str, job: str) -> bool:
 def _last(groups: Groups, name: str) -> tuple[str, int] | None:
     from confluent_kafka import TopicPartition
 
-    place = next(iter(insist(lambda: groups.places(name, [TopicPartition(MARKS, 0, 0)]))), None)
+    place = next(iter(retry_until_available(lambda: groups.places(name, [TopicPartition(MARKS, 0, 0)]))), None)
     if place is None:
         return None
     job, _, count = (place.metadata or "").partition(" ")

@@ -1,16 +1,16 @@
-"""The data source: what `format("wheelsched-kafka")` stands for.
+"""The data source behind `format("wheelsched-kafka")`.
 
 | option | |
 |---|---|
-| `kafka.bootstrap.servers`, `kafka.*` | librdkafka's settings |
+| `kafka.bootstrap.servers`, `kafka.*` | librdkafka settings |
 | `subscribe` | topics to read |
-| `startingOffsets`, `endingOffsets` | `earliest`, `latest` or JSON. Default: of a batch all, of a stream what comes |
-| `maxOffsetsPerTrigger` | how much of a stream goes into one batch, about |
-| `failOnDataLoss` | Defaults to true: what the cluster has deleted before it was read fails the query |
+| `startingOffsets`, `endingOffsets` | `earliest`, `latest` or JSON. Default: a batch reads all, a stream new records |
+| `maxOffsetsPerTrigger` | offsets in one batch of a stream, about |
+| `failOnDataLoss` | Defaults to true: the query fails when the cluster deleted records before they were read |
 | `includeHeaders` | Defaults to true |
-| `topic` | where to write; without it a column says so |
-| `job_id` | of a batch that is written: the same rows under the same id are written once |
-| `in_doubt` | `write`: go on although the cluster has forgotten what the query has written |
+| `topic` | topic of all rows; without it each row needs a column `topic` |
+| `job_id` | for a batch write: the same rows with the same id are written once |
+| `in_doubt` | `write`: write although the cluster deleted its record of what the query wrote |
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSource
 
-from retry_topic.spark.kafka.options import broker_of, check_topics, include_headers, read_target, read_wanted
-from retry_topic.spark.kafka.shapes import COLUMNS, check_written
-from retry_topic.spark.source.shapes import ddl
+from retry_topic.spark.kafka.options import broker_of, check_topics, include_headers, read_options, write_options
+from retry_topic.spark.kafka.schemas import COLUMNS, check_written
+from retry_topic.spark.source.schemas import ddl
 from wheel_sched.errors import ConfigError
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
-    from retry_topic.spark.kafka.options import Target
+    from retry_topic.spark.kafka.options import KafkaWriteOptions
     from retry_topic.spark.kafka.reading import KafkaReader
     from retry_topic.spark.kafka.streaming import KafkaStreamReader
     from retry_topic.spark.kafka.writing import KafkaBatchWriter, KafkaStreamWriter
 
 
 class WheelSchedKafkaSource(DataSource):
-    """Topics as a data source. Registered by `retry_topic.spark.register`."""
+    """Kafka topics as a data source. `retry_topic.spark.register` registers it."""
 
     @classmethod
     def name(cls) -> str:
@@ -50,7 +50,7 @@ class WheelSchedKafkaSource(DataSource):
         from retry_topic.spark.kafka.reading import KafkaReader
 
         _check_read(schema)
-        return KafkaReader(read_wanted(self.options, streaming=False), schema)
+        return KafkaReader(read_options(self.options, streaming=False), schema)
 
     def streamReader(self, schema: StructType) -> KafkaStreamReader:  # noqa: N802  # PySpark's name
         try:
@@ -60,28 +60,28 @@ class WheelSchedKafkaSource(DataSource):
                 "a stream from Kafka needs PySpark 4.2 or newer, or the JVM connector: nothing was read"
             ) from error
         _check_read(schema)
-        return KafkaStreamReader(read_wanted(self.options, streaming=True), schema)
+        return KafkaStreamReader(read_options(self.options, streaming=True), schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> KafkaBatchWriter:
         from retry_topic.spark.kafka.writing import KafkaBatchWriter
 
         if overwrite:
-            raise ConfigError("expected mode append: a topic is not overwritten; nothing was written")
+            raise ConfigError("expected mode append: a topic cannot be overwritten; nothing was written")
         return KafkaBatchWriter(self._target(schema), self.options.get("job_id") or uuid.uuid4().hex)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> KafkaStreamWriter:  # noqa: N802  # PySpark's name
         from retry_topic.spark.kafka.writing import KafkaStreamWriter
 
         if "job_id" in self.options:
-            raise ConfigError("expected no option job_id: a stream is known by its checkpoint; nothing was written")
+            raise ConfigError("expected no option job_id: the checkpoint identifies a stream; nothing was written")
         return KafkaStreamWriter(self._target(schema))
 
-    def _target(self, schema: StructType) -> Target:
-        """Where to write, once it was seen that it is there."""
+    def _target(self, schema: StructType) -> KafkaWriteOptions:
+        """Check the columns and the options, and create the topic of marks."""
         from retry_topic.spark.kafka.marks import MARKS
 
         check_written({field.name: field.dataType.simpleString() for field in schema}, "topic" in self.options)
-        target = read_target(self.options)
+        target = write_options(self.options)
         broker = broker_of(target.settings)
         if target.topic is not None:
             check_topics(broker, (target.topic,))

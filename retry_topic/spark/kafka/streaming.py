@@ -1,6 +1,6 @@
-"""Reading topics as a stream: offsets lie in the query's checkpoint, as `{topic: {partition: next}}`.
+"""Reads topics as a stream. The query's checkpoint holds the offsets, as `{topic: {partition: next}}`.
 
-Needs PySpark 4.2, which tells a source where a batch starts and how much it may take.
+It needs PySpark 4.2: older versions do not tell a source where a batch starts and how much it may take.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
 from retry_topic.spark.kafka.offsets import check_follow, ends_of, resolved, within
-from retry_topic.spark.kafka.options import Offsets, Wanted, broker_of
+from retry_topic.spark.kafka.options import KafkaReadOptions, Offsets, broker_of
 from retry_topic.spark.kafka.reading import ranges, read_range
 
 if TYPE_CHECKING:
@@ -21,25 +21,25 @@ if TYPE_CHECKING:
 
 
 class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Reads a stream. One of them plans in a process of the driver's as long as the query runs; others read."""
+    """Reads topics as a stream. One instance plans batches in a process of the driver; others read in tasks."""
 
-    def __init__(self, wanted: Wanted, schema: StructType) -> None:
-        self._wanted = wanted
+    def __init__(self, options: KafkaReadOptions, schema: StructType) -> None:
+        self._options = options
         self._schema = schema
         self._target: Offsets | None = None
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802  # PySpark's name
-        return resolved(broker_of(self._wanted.settings), self._wanted.topics, self._wanted.starting)
+        return resolved(broker_of(self._options.settings), self._options.topics, self._options.starting)
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802  # PySpark's name
-        return ReadAllAvailable() if self._wanted.most is None else ReadMaxRows(self._wanted.most)
+        return ReadAllAvailable() if self._options.most is None else ReadMaxRows(self._options.most)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802  # PySpark's name
         self._target = self._ends()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802  # PySpark's name
         ends = self._ends() if self._target is None else self._target
-        if not self._wanted.lossy:
+        if not self._options.lossy:
             check_follow(start, ends)
         return within(start, ends, limit.max_rows if isinstance(limit, ReadMaxRows) else None)
 
@@ -47,10 +47,10 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._ends()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        return ranges(self._wanted, start, end)
+        return ranges(self._options, start, end)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        return read_range(self._wanted, partition, self._schema)
+        return read_range(self._options, partition, self._schema)
 
     def _ends(self) -> Offsets:
-        return ends_of(broker_of(self._wanted.settings), self._wanted.topics)
+        return ends_of(broker_of(self._options.settings), self._options.topics)

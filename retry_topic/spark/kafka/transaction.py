@@ -1,7 +1,8 @@
-"""One transaction that is written to for as long as a task lasts.
+"""One Kafka transaction that lasts as long as a Spark task.
 
-The retry service's transactions hold what they send; here rows come by the hundred thousand, so they are handed to the
-client as they come. Whoever opens an id fences whoever had it before, and ends what that one had open.
+The retry service collects the messages of a transaction first. A task has hundreds of thousands of rows, so this
+transaction gives each message to the client at once. Opening a transactional id fences its previous owner and aborts
+that owner's open transaction.
 """
 
 from __future__ import annotations
@@ -32,11 +33,11 @@ _TURN_S = 0.5
 
 
 class Transaction:
-    """One transaction under an id. One thread.
+    """One transaction with an id. One thread.
 
     Args:
-        broker: of which cluster.
-        name: its id, and the group that commits offsets in it.
+        broker: the cluster.
+        name: the transactional id, and the group whose offsets the transaction commits.
 
     Raises:
         BrokerUnavailable: the cluster does not answer.
@@ -51,46 +52,46 @@ class Transaction:
         self._call("init_transactions", lambda: self._producer.init_transactions(_CALL_S))
 
     def begin(self) -> None:
-        """Begin it: from now on its time runs."""
+        """Begin the transaction. Its timeout runs from now on."""
         self._call("begin_transaction", self._producer.begin_transaction)
 
     def add(self, message: Message) -> None:
-        """Hand one message over.
+        """Add one message.
 
         Raises:
-            Rejected: this or an earlier one was refused for good.
-            BrokerUnavailable: an earlier one did not get through.
+            Rejected: the cluster refused this or an earlier message for good.
+            BrokerUnavailable: an earlier message could not be sent.
         """
         refused = produce(self._producer, message, self._reporter(message.topic))
         if refused is not None:
             self._failure = refused
-        self._look()
+        self._raise_failure()
 
     def turn(self) -> None:
-        """Let the client tell what has become of messages, now and then.
+        """Collect delivery reports from the client. Call this now and then.
 
         Raises:
             Rejected, BrokerUnavailable: as `add`.
         """
         self._producer.poll(0)
-        self._look()
+        self._raise_failure()
 
     def commit(self, offsets: Sequence[TopicPartition]) -> None:
-        """Commit what was added, and these offsets for the group of its name: all or nothing.
+        """Commit the messages, and these offsets for the group `name`: all or nothing.
 
         Raises:
-            Rejected, BrokerUnavailable: as `add`; whether it is committed, the offsets say.
+            Rejected, BrokerUnavailable: as `add`. The committed offsets show whether the transaction is committed.
         """
         until_s, left = time.monotonic() + _CALL_S, len(self._producer)
         while left:
             self._producer.flush(_TURN_S)
-            self._look()
+            self._raise_failure()
             if len(self._producer) < left:
                 until_s, left = time.monotonic() + _CALL_S, len(self._producer)
             elif time.monotonic() >= until_s:
                 raise BrokerUnavailable(f"{self._name}: {left} messages got no answer: nothing was written")
-        self._look()
-        # never subscribes: it lends its name to the transaction
+        self._raise_failure()
+        # never subscribes: only its group metadata is needed
         named: Any = Consumer({**self._settings, "group.id": self._name})
         try:
             group = named.consumer_group_metadata()
@@ -101,19 +102,19 @@ class Transaction:
         self._call("commit_transaction", lambda: self._producer.commit_transaction(_CALL_S))
 
     def abort(self) -> None:
-        """Let nothing of it be seen. Where that fails, whoever opens the id next does it, or its time ends it."""
+        """Abort the transaction. If that fails, the next owner of the id aborts it, or its timeout does."""
         with contextlib.suppress(KafkaException, DeadlinePassed, RuntimeError):
             self._producer.purge(in_queue=True, in_flight=False, blocking=False)
             call_with_deadline(lambda: self._producer.abort_transaction(_CALL_S), _CALL_S, "abort_transaction")
 
     def _reporter(self, topic: str) -> Callable[[Any, Any], None]:
-        def told(error: Any, _: Any) -> None:
+        def report(error: Any, _: Any) -> None:
             if error is not None and self._failure is None:
                 self._failure = publish_failure(error_of(error), topic)
 
-        return told
+        return report
 
-    def _look(self) -> None:
+    def _raise_failure(self) -> None:
         failure = self._failure
         if failure is None:
             return

@@ -1,12 +1,12 @@
-"""Writing topics, exactly once: each task writes its part of an epoch in one transaction, with a mark of the epoch.
+"""Writes topics exactly once: each task writes its part of an epoch in one transaction, with a mark of the epoch.
 
-So a part is in the topics with its mark, or not at all: a task that is repeated, an epoch that is run again from the
-checkpoint and a zombie that wakes up late find the mark and write nothing. The transactions of a part have one id: who
-opens it fences whoever had it before. Readers must read committed records only.
+So the topics hold a part together with its mark, or nothing of it. A repeated task, an epoch that runs again from the
+checkpoint and a late zombie task find the mark and write nothing. All transactions of a part have one id: opening it
+fences the previous owner. Readers must read committed records only.
 
-What it rests on: an epoch that had failed is cut into the same parts when it is run again. Spark does so when the way
-from source to sink is narrow, or ends with a repartition by a fixed number. A part that has another number of rows than
-it was written with is refused. An epoch that was done may be cut in any way: nothing of it is written again.
+This needs one condition: when a failed epoch runs again, Spark must partition it into the same parts. It does so when
+there is no shuffle between source and sink, or when a repartition by a fixed number comes last. A part whose number of
+rows changed is refused. An epoch that is done may be partitioned in any way: nothing of it is written again.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 
 from retry_topic.message import Message, Source
 from retry_topic.spark.kafka.marks import Part, close_epoch, mark_of, note_epoch, rows_written
-from retry_topic.spark.kafka.options import Target, broker_of
+from retry_topic.spark.kafka.options import KafkaWriteOptions, broker_of
 from retry_topic.spark.source.writing import query_and_epoch
 from wheel_sched.errors import ConfigError, Rejected
 
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Written(WriterCommitMessage):
-    """What one task did: `repeated` when its rows were there before."""
+class TopicWritten(WriterCommitMessage):
+    """What one task wrote. `repeated`: its rows were in the topics before."""
 
     writer: str
     rows: int
@@ -40,38 +40,38 @@ class Written(WriterCommitMessage):
 
 
 class KafkaBatchWriter(DataSourceArrowWriter):
-    """Writes a DataFrame under a job id."""
+    """Writes a DataFrame with a job id to topics."""
 
-    def __init__(self, target: Target, job_id: str) -> None:
+    def __init__(self, target: KafkaWriteOptions, job_id: str) -> None:
         self._target = target
         self._writer = f"job-{job_id}"
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> TopicWritten:
         return write_part(self._target, _part(self._writer, 0), iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         close_epoch(_groups(self._target), self._writer, 0)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Parts that were written stay; a run under the same job id brings the rest."""
+        """Do nothing: written parts stay; a run with the same job id writes the rest."""
 
 
 class KafkaStreamWriter(DataSourceStreamArrowWriter):
-    """Writes the batches of a streaming query."""
+    """Writes the batches of a streaming query to topics."""
 
-    def __init__(self, target: Target) -> None:
+    def __init__(self, target: KafkaWriteOptions) -> None:
         self._target = target
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> TopicWritten:
         query_id, epoch = query_and_epoch()
         return write_part(self._target, _part(f"query-{query_id}", epoch), iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803  # PySpark's name
-        for writer in {message.writer for message in messages if isinstance(message, Written)}:
+        for writer in {message.writer for message in messages if isinstance(message, TopicWritten)}:
             close_epoch(_groups(self._target), writer, batchId)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803  # PySpark's name
-        """Parts that were written stay; the next run of the epoch brings the rest."""
+        """Do nothing: written parts stay; the next run of the epoch writes the rest."""
 
 
 def _part(writer: str, epoch: int) -> Part:
@@ -79,34 +79,33 @@ def _part(writer: str, epoch: int) -> Part:
 
     context = TaskContext.get()
     if context is None:
-        raise ConfigError("rows are written by Spark's tasks: nothing was written")
+        raise ConfigError("only a Spark task can write rows: nothing was written")
     return Part(writer, epoch, context.partitionId())
 
 
-def write_part(target: Target, part: Part, batches: Iterator[pa.RecordBatch]) -> Written:
-    """Write what one task was given, once.
+def write_part(target: KafkaWriteOptions, part: Part, batches: Iterator[pa.RecordBatch]) -> TopicWritten:
+    """Write the rows of one task, once.
 
     Raises:
         Rejected: a row cannot be written, or the part was written with other rows before; nothing was written.
-        BrokerError: the cluster does not answer; repeated, the part is written once.
+        BrokerError: the cluster does not answer. The task may be repeated: the part is written once.
     """
     from retry_topic.spark.kafka.transaction import Transaction
 
     broker = broker_of(target.settings)
     groups = _groups(target)
-    transaction = Transaction(broker, part.name)  # first of all: from here on nobody else writes this part
+    transaction = Transaction(broker, part.name)  # comes first: from here on no other task can write this part
     if note_epoch(groups, part, in_doubt=target.in_doubt):
-        return Written(part.writer, sum(batch.num_rows for batch in batches), repeated=True)
+        return TopicWritten(part.writer, sum(batch.num_rows for batch in batches), repeated=True)
     before = rows_written(groups, part)
     if before is not None:
         rows = sum(batch.num_rows for batch in batches)
         if rows != before:
             raise Rejected(
-                f"part {part.number} of epoch {part.epoch} of {part.writer} had {before} rows when it was written, and "
-                f"has {rows} now, so that rows could be missing or come twice: nothing was written; what is computed "
-                "again must be the same"
+                f"part {part.number} of epoch {part.epoch} of {part.writer} was written with {before} rows and has "
+                f"{rows} now, so rows could be missing or doubled: nothing was written; the same rows must come again"
             )
-        return Written(part.writer, rows, repeated=True)
+        return TopicWritten(part.writer, rows, repeated=True)
     rows = 0
     transaction.begin()
     try:
@@ -120,14 +119,14 @@ def write_part(target: Target, part: Part, batches: Iterator[pa.RecordBatch]) ->
     except BaseException:
         transaction.abort()
         raise
-    return Written(part.writer, rows, repeated=False)
+    return TopicWritten(part.writer, rows, repeated=False)
 
 
 def messages_of(batch: pa.RecordBatch, topic: str | None) -> Iterator[Message]:
-    """Rows as messages.
+    """The rows as messages.
 
     Raises:
-        Rejected: one has no topic.
+        Rejected: a row has no topic.
     """
     from retry_topic.brokers.kafka.records import from_parts
 
@@ -141,12 +140,11 @@ def messages_of(batch: pa.RecordBatch, topic: str | None) -> Iterator[Message]:
         target = topics[at] if topic is None else topic
         if not target:
             raise Rejected("a row has no topic: nothing of this part was written; drop such rows first")
-        pairs = [(pair["key"], pair["value"]) for pair in headers[at] or ()]  # named as Kafka has them
+        pairs = [(pair["key"], pair["value"]) for pair in headers[at] or ()]  # Kafka's own header names
         yield from_parts(Source(target, 0, ""), _bytes(keys[at]), _bytes(value), pairs)
 
 
-def _groups(target: Target) -> Groups:
-
+def _groups(target: KafkaWriteOptions) -> Groups:
     return broker_of(target.settings).groups
 
 

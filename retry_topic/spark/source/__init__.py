@@ -1,1 +1,1 @@
-"""`format("wheelsched")`: the delay store as a Spark data source, to read and to write, in batches and as a stream."""
+"""`format("wheelsched")`: the delay store as a Spark data source. It reads batches; it writes batches and streams."""

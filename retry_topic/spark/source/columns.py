@@ -1,9 +1,9 @@
-"""Packed pages of a scan as Arrow columns, in bulk: Python touches no row by itself.
+"""Turns packed pages of a scan into Arrow columns, in bulk: Python handles no single row.
 
-Ids and records come one behind the other in long strings, with their lengths beside them, so a column of ids is a
-view of one. The heads of records are read by numpy, all rows at once and a digit at a time, whatever their topics,
-routes and refs; what lies between two places is then one cut. Batches that hold a row without a readable record are
-read one by one.
+The server packs all ids of a page into one string and all records into another, and sends their lengths. So a column
+of ids is a view of the string. numpy reads the headers of all records at once, one digit at a time, whatever their
+topics, routes and refs. Each field is then a slice between two offsets. A batch with an unreadable or missing record is
+read row by row instead.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from wheel_sched.errors import StoreError
-from wheel_sched.store.items import State
-from wheel_sched.store.operations import BulkPage
-from wheel_sched.store.record import Record, encode_text, read_record
+from wheel_sched.store.core.items import State
+from wheel_sched.store.core.record import Record, encode_text, read_record
+from wheel_sched.store.core.scan import BulkPage
 
 Arrays = dict[str, Any]  # name -> Arrow array, of the same length each
 
-compute: Any = pc  # its functions are made at run time
+compute: Any = pc  # PyArrow creates its functions at run time
 
-_DIGITS = 15  # a longer number is none that this schema writes
-_GREATEST = 2**63 - 1  # version that Spark's bigint holds
+_DIGITS = 15  # the record format has no longer number
+_GREATEST = 2**63 - 1  # greatest version that fits Spark's bigint
 _COLON = b":"
-_VIEWABLE = 2**31 - 1  # bytes that Arrow's offsets reach
+_VIEWABLE = 2**31 - 1  # greatest size that Arrow's 32-bit offsets reach
 
 
 def places(shard: int, state: State, pages: Sequence[BulkPage], names: set[str]) -> Arrays:
-    """id, state, shard and at_ms, as far as they are wanted."""
+    """The columns id, state, shard and at_ms, if `names` has them."""
     lengths = _whole(page.id_lengths for page in pages)
     found: Arrays = {}
     if "id" in names:
@@ -48,44 +48,46 @@ def places(shard: int, state: State, pages: Sequence[BulkPage], names: set[str])
 
 
 def items(shard: int, state: State, pages: Sequence[BulkPage], names: set[str]) -> Arrays:
-    """The form `items`."""
+    """The columns of the form `items`, if `names` has them."""
     found = places(shard, state, pages, names)
     wanted = names - found.keys()
     if not wanted:
         return found
     stored = b"".join([page.records for page in pages])
     lengths = _whole(page.record_lengths for page in pages)
-    told = [reason for page in pages for reason in page.reasons]
-    parts = _in_bulk(state, stored, lengths, told, wanted)
-    found.update(_one_by_one(state, _apart(stored, lengths), told) if parts is None else parts)
+    reasons_raw = [reason for page in pages for reason in page.reasons]
+    parts = _in_bulk(state, stored, lengths, reasons_raw, wanted)
+    found.update(_one_by_one(state, _apart(stored, lengths), reasons_raw) if parts is None else parts)
     return {name: found[name] for name in names}
 
 
 def _whole(lists: Iterable[bytes]) -> Any:
-    """Numbers between blanks, as an array of int64."""
+    """Space-separated numbers as an array of int64."""
     text = pa.array([b" ".join(lists)], pa.binary()).cast(pa.string())
-    # by way of floats: a server may write a score as 4e+12
+    # through float64: a server may write a score as 4e+12
     return compute.split_pattern(text, " ").values.cast(pa.float64()).cast(pa.int64()).to_numpy()
 
 
 def _slices(raw: bytes, starts: Any, stops: Any) -> Any:
-    """What lies between each start and its stop, which are in order."""
+    """The bytes between each start and its stop. Starts and stops are in order."""
     count = len(starts)
     edges: Any = np.empty(2 * count, np.int32)
     edges[0::2], edges[1::2] = starts, stops
     buffers = [None, pa.py_buffer(edges), pa.py_buffer(raw)]
-    if (starts[1:] == stops[:-1]).all():  # nothing lies between them: a view
+    if (starts[1:] == stops[:-1]).all():  # no gaps: a view needs no copy
         buffers[1] = pa.py_buffer(np.append(edges[0::2], edges[-1:]))
         return pa.Array.from_buffers(pa.binary(), count, buffers)
     between = pa.Array.from_buffers(pa.binary(), 2 * count - 1, buffers)
     return between.take(pa.array(np.arange(0, 2 * count - 1, 2)))
 
 
-def _in_bulk(state: State, stored: bytes, lengths: Any, told: list[bytes | None], wanted: set[str]) -> Arrays | None:
-    """What is wanted of records; None when one of them is missing or is none."""
+def _in_bulk(
+    state: State, stored: bytes, lengths: Any, reasons_raw: list[bytes | None], wanted: set[str]
+) -> Arrays | None:
+    """The wanted columns of records; None when a record is missing or not readable."""
     if len(stored) > _VIEWABLE or (lengths < 0).any():
         return None
-    # colons behind the last one, so that a number that is cut off ends somewhere
+    # colons after the last record, so that a truncated number still ends
     text = np.frombuffer(stored + 8 * _COLON, np.uint8)
     ends = np.cumsum(lengths)
     begins = ends - lengths
@@ -110,17 +112,17 @@ def _in_bulk(state: State, stored: bytes, lengths: Any, told: list[bytes | None]
         "route": lambda: _or_null(texts(_slices(stored, route, refs))),
         "refs": lambda: _lists(_slices(stored, refs, body)),
         "body": lambda: _slices(stored, body, ends),
-        "reason": lambda: _reasons(state, told, _slices(stored, why, start)),
+        "reason": lambda: _reasons(state, reasons_raw, _slices(stored, why, start)),
     }
     return {name: make() for name, make in made.items() if name in wanted}
 
 
 def _numbers(text: Any, at: Any) -> tuple[Any, Any]:
-    """The number that begins at each place, -1 where there is none; and the place behind the colon at its end."""
+    """The number at each offset, -1 when there is none; and the offset after the colon that ends it."""
     first = at = np.minimum(at, len(text) - 1)
     values: Any = np.zeros(len(at), np.int64)
     for _ in range(_DIGITS):
-        digits = text[at] - ord("0")  # bytes below wrap around
+        digits = text[at] - ord("0")  # bytes below "0" wrap around and are above 9
         goes_on = digits < 10
         if not goes_on.any():
             break
@@ -131,35 +133,35 @@ def _numbers(text: Any, at: Any) -> tuple[Any, Any]:
 
 
 def _or_null(found: Any) -> Any:
-    """Texts, null for empty ones."""
+    """The texts, with null for empty ones."""
     return compute.if_else(compute.equal(found, ""), pa.scalar(None, pa.string()), found)
 
 
 def _lists(found: Any) -> Any:
-    """Lines as lists of them."""
+    """Each text as a list of its lines."""
     if not compute.any(compute.greater(compute.binary_length(found), 0)).as_py():
         nothing = pa.array(np.zeros(len(found) + 1, np.int32))
         return pa.ListArray.from_arrays(nothing, pa.array([], pa.string()))
     return pa.array([text.split("\n") if text else [] for text in texts(found).to_pylist()], pa.list_(pa.string()))
 
 
-def _reasons(state: State, told: list[bytes | None], of_dead: Any) -> Any:
+def _reasons(state: State, reasons_raw: list[bytes | None], of_dead: Any) -> Any:
     if state == "due":
         return pa.nulls(len(of_dead), pa.string())
     if state == "dead":
-        told = of_dead.to_pylist()
-    return pa.array([_reason(state, raw) for raw in told], pa.string())
+        reasons_raw = of_dead.to_pylist()
+    return pa.array([_reason(state, raw) for raw in reasons_raw], pa.string())
 
 
-def _reason(state: State, told: bytes | None) -> str | None:
-    raw = told or b""
+def _reason(state: State, reasons_raw: bytes | None) -> str | None:
+    raw = reasons_raw or b""
     if state == "held":
         raw = raw.partition(b"\n")[0]
     return raw.decode("utf-8", "replace") or None
 
 
 def _apart(stored: bytes, lengths: Any) -> list[bytes | None]:
-    """The records, None for missing ones."""
+    """The records, with None for missing ones."""
     found: list[bytes | None] = []
     at = 0
     for length in lengths.tolist():
@@ -168,9 +170,9 @@ def _apart(stored: bytes, lengths: Any) -> list[bytes | None]:
     return found
 
 
-def _one_by_one(state: State, stored: list[bytes | None], told: list[bytes | None]) -> Arrays:
-    """All columns of records that may be damaged."""
-    reasons = told or [None] * len(stored)
+def _one_by_one(state: State, stored: list[bytes | None], reasons_raw: list[bytes | None]) -> Arrays:
+    """All columns of records, row by row. Records may be damaged."""
+    reasons = reasons_raw or [None] * len(stored)
     records = stored
     if state == "dead":
         split = [(b"", None) if raw is None else _without_reason(raw) for raw in stored]
@@ -197,7 +199,7 @@ def _one_by_one(state: State, stored: list[bytes | None], told: list[bytes | Non
 
 
 def read_or_none(raw: bytes | None) -> Record | None:
-    """The record, None when it is missing or cannot be read."""
+    """The record; None when it is missing or not readable."""
     try:
         record = None if raw is None else read_record(raw)
     except StoreError:
@@ -206,13 +208,13 @@ def read_or_none(raw: bytes | None) -> Record | None:
 
 
 def _without_reason(raw: bytes) -> tuple[bytes, bytes]:
-    """The reason that stands in front of a dead record, and the record."""
+    """Split a stored dead letter into its reason and its record."""
     length, _, rest = raw.partition(b":")
     return (rest[: int(length)], rest[int(length) :]) if length.isdigit() else (b"", raw)
 
 
 def texts(found: Any) -> Any:
-    """Bytes as text; what is no UTF-8 is shown in escapes."""
+    """Bytes as text. Bytes that are not UTF-8 become escapes."""
     try:
         return found.cast(pa.string())
     except pa.ArrowInvalid:

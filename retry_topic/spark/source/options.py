@@ -1,5 +1,7 @@
-"""Options of `format("wheelsched")`, checked all at once, before a task is started. Spark hands their names over in
-lower case."""
+"""Options of `format("wheelsched")`, all checked at once, before a task starts.
+
+Spark passes option names in lower case.
+"""
 
 from __future__ import annotations
 
@@ -11,34 +13,34 @@ from retry_topic.spark.source.pacing import rate_problem
 from wheel_sched.errors import ConfigError
 from wheel_sched.redacting import redacted
 from wheel_sched.store import DelayStore, open_store
-from wheel_sched.store.items import MAX_DUE_MS, STATES, State
+from wheel_sched.store.core.items import MAX_DUE_MS, STATES, State
 
 _PLACE = frozenset({"store", "path", "namespace", "durability", "replicas"})
 _READING = frozenset({"states", "topic", "shards", "from_ms", "until_ms", "records", "form"})
 _WRITING = frozenset({"job_id", "spread_ms", "rate", "memory_limit", "rows", "bytes"})
 _NAMES = _PLACE | _READING | _WRITING
 _OF_BATCHES = (
-    ("job_id", "it is known by its checkpoint"),
-    ("rate", "it has no end to spread its rows over; let the policy file limit how fast they go out (`rate`)"),
-    ("rows", "it has no end"),
-    ("bytes", "it has no end; memory_limit is looked at as rows come"),
+    ("job_id", "its checkpoint identifies it"),
+    ("rate", "it has no last row; limit the retries with `rate` in the policy file"),
+    ("rows", "it has no last row"),
+    ("bytes", "it has no last row; memory_limit is checked as rows come"),
 )
 FORMS = ("items", "letters", "damage", "attempts")
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class StorePlace:
     """Where the store is.
 
     Args:
-        url: redis://, rediss:// or unix://, reachable by every worker.
-        namespace: prefix of its keys. Defaults to "wheel".
-        shards: how many it has, as found out by the driver.
+        url: redis://, rediss:// or unix://; every worker must reach it.
+        namespace: prefix of the store's keys.
+        shards: number of shards; the driver reads it from the store.
         durability: what a write waits for. Defaults to "everysec".
-        replicas: how many confirm under "replicated". Defaults to 1.
+        replicas: replicas that must confirm a write, with "replicated". Defaults to 1.
     """
 
-    url: str = field(repr=False)  # it may hold a password
+    url: str = field(repr=False)  # may hold a password
     namespace: str
     shards: int
     durability: str = "everysec"
@@ -46,10 +48,10 @@ class Place:
 
     @contextlib.contextmanager
     def opened(self) -> Iterator[DelayStore]:
-        """The store, closed at the end of the block.
+        """Open the store; close it at the end of the block.
 
         Raises:
-            StoreError: it cannot be reached, or is another; nothing was changed.
+            StoreError: the store cannot be reached, or has other settings; nothing was changed.
         """
         with open_store(
             self.url,
@@ -63,14 +65,14 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """What is read.
+    """Which items to read.
 
     Args:
-        states: Defaults to all four.
-        topic: only this one. Defaults to None: all.
-        shards: only these. Defaults to None: all.
-        from_ms: least due, lease end or time of death. Defaults to 0.
-        until_ms: greatest one. Defaults to the end of time.
+        states: the states. Defaults to all four.
+        topic: the only topic. Defaults to None: all.
+        shards: the only shards. Defaults to None: all.
+        from_ms: earliest due, end of lease or time of death. Defaults to 0.
+        until_ms: latest due, end of lease or time of death. Defaults to `MAX_DUE_MS`.
     """
 
     states: tuple[State, ...] = STATES
@@ -81,16 +83,16 @@ class Scope:
 
 
 @dataclass(frozen=True, slots=True)
-class Writing:
+class StoreWriteOptions:
     """How rows are written.
 
     Args:
-        job_id: of a batch; None: nobody will run it again.
-        spread_ms: dues are moved by up to this. Defaults to 0.
-        rate: messages a second, from now on. Defaults to None: as they are due.
-        rows: how many there are. Defaults to None: not said.
-        bytes_needed: what all of them need on the server. Defaults to None: not said.
-        memory_limit: bytes the server may have in use. Defaults to None: its own limit.
+        job_id: id of a batch. Defaults to None: a batch that is never run again, or a stream.
+        spread_ms: delay each due by up to this. Defaults to 0.
+        rate: messages a second, from now on. Defaults to None: each row at its own due.
+        rows: number of rows. Defaults to None: unknown.
+        bytes_needed: bytes that all rows need on the server. Defaults to None: unknown.
+        memory_limit: bytes the server may use. Defaults to None: its own limit.
     """
 
     job_id: str | None = None
@@ -101,11 +103,11 @@ class Writing:
     memory_limit: int | None = None
 
 
-def read_place(options: Mapping[str, str]) -> Place:
-    """The store that the options name.
+def read_place(options: Mapping[str, str]) -> StorePlace:
+    """Parse the options that name the store.
 
     Raises:
-        ConfigError: an option is wrong or unknown, or there is no such namespace; nothing was read or written.
+        ConfigError: an option is wrong or unknown, or the namespace is missing; nothing was read or written.
         StoreError: the server cannot be reached.
     """
     problems = [f"there is no option {name!r} (there are: {', '.join(sorted(_NAMES))})" for name in _strange(options)]
@@ -124,16 +126,16 @@ def read_place(options: Mapping[str, str]) -> Place:
             f"there is no namespace {namespace!r} in the store: nothing was read or written; check option namespace, "
             "or create it with `wheel-sched publish` or `wheel-sched serve`"
         )
-    return Place(url, namespace, int(found["shards"]), options.get("durability", "everysec"), replicas)
+    return StorePlace(url, namespace, int(found["shards"]), options.get("durability", "everysec"), replicas)
 
 
 def read_scope(options: Mapping[str, str], shards: int) -> Scope:
-    """What the options want to see.
+    """Parse the options of a read.
 
     Raises:
         ConfigError: an option is wrong; nothing was read.
     """
-    problems = [f"expected no option {name} where the store is read" for name in _given(options, _WRITING)]
+    problems = [f"expected no option {name} for a read" for name in _given(options, _WRITING)]
     states = tuple(part.strip() for part in options.get("states", ",".join(STATES)).split(",") if part.strip())
     known: tuple[State, ...] = tuple(state for state in STATES if state in states)
     if not states or len(known) != len(set(states)):
@@ -152,15 +154,15 @@ def read_scope(options: Mapping[str, str], shards: int) -> Scope:
     return Scope(known, options.get("topic"), chosen, from_ms, until_ms)
 
 
-def read_writing(options: Mapping[str, str], *, streaming: bool) -> Writing:
-    """How the options want rows to be written.
+def read_writing(options: Mapping[str, str], *, streaming: bool) -> StoreWriteOptions:
+    """Parse the options of a write.
 
     Raises:
-        ConfigError: an option is wrong, or has no meaning here; nothing was written.
+        ConfigError: an option is wrong, or has no meaning for this write; nothing was written.
     """
-    problems = [f"expected no option {name} where rows are written" for name in _given(options, _READING)]
+    problems = [f"expected no option {name} for a write" for name in _given(options, _READING)]
     if streaming:
-        problems += [f"expected no option {name} of a stream: {why}" for name, why in _OF_BATCHES if name in options]
+        problems += [f"expected no option {name} for a stream: {why}" for name, why in _OF_BATCHES if name in options]
     spread_ms = _whole(options, "spread_ms", 0, problems)
     rows = _whole(options, "rows", 0, problems) if "rows" in options else None
     needed = _whole(options, "bytes", 0, problems) if "bytes" in options else None
@@ -174,20 +176,24 @@ def read_writing(options: Mapping[str, str], *, streaming: bool) -> Writing:
         if (problem := rate_problem(rate)) is not None:
             problems.append(problem)
         if rows is None and not streaming:
-            problems.append("expected option rows beside rate: no task sees all rows (`**sizes(frame)` says it)")
+            problems.append(
+                "expected option rows beside rate, because no task sees all rows (`**sizes(frame)` gives it)"
+            )
         if spread_ms:
             problems.append("expected option spread_ms or option rate, got both")
     if problems:
         raise ConfigError([*problems, "nothing was written"])
-    return Writing(options.get("job_id"), spread_ms, rate, rows, needed, limit)
+    return StoreWriteOptions(options.get("job_id"), spread_ms, rate, rows, needed, limit)
 
 
 def read_form(options: Mapping[str, str]) -> str:
-    """How items are shown: `items` as they lie there, `letters` taken apart, `damage` what an audit looks for, and
-    `attempts`, which are none: the history.
+    """Parse the option `form`: which columns a read returns.
+
+    `items`: items as they are stored. `letters`: messages decoded into payload, key and retry headers. `damage`: what
+    an audit checks. `attempts`: the attempt history.
 
     Raises:
-        ConfigError: it is another.
+        ConfigError: the form is unknown; nothing was read.
     """
     form = options.get("form", "items")
     if form not in FORMS:
@@ -200,7 +206,7 @@ def _given(options: Mapping[str, str], names: frozenset[str]) -> list[str]:
 
 
 def _strange(options: Mapping[str, str]) -> list[str]:
-    # a stream's own options travel with ours
+    # Spark passes its own options of a stream too
     return sorted(name for name in map(str.lower, options) if name not in _NAMES | {"checkpointlocation", "queryname"})
 
 

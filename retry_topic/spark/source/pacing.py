@@ -1,7 +1,7 @@
-"""When messages of a batch go out, and whether there is room for them: asked of every writer in the same way.
+"""Spreads the dues of a write over time, and checks whether the server has room. All writers use it.
 
-No task sees all rows. So each row's place in a spread is a hash of its id, the same in every run and wherever it is
-computed: a spread is even as far as a hash is, and a rate is kept on average, not to the message.
+No task sees all rows. So a hash of a row's id gives its delay: the same in every run and in every task. A spread is as
+even as the hash is, and a rate holds on average, not for each message.
 """
 
 from __future__ import annotations
@@ -15,29 +15,29 @@ from wheel_sched.errors import Rejected
 if TYPE_CHECKING:
     from wheel_sched.store import DelayStore
 
-BYTES_BESIDE_A_BODY = 200  # of server memory, measured by `python -m benchmarks store` with short ids
+BYTES_BESIDE_A_BODY = 200  # server memory, measured by `python -m benchmarks store` with short ids
 MOST_PER_S = 1e6
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
-    """How dues are moved: later, never earlier.
+class DueSpread:
+    """Moves dues later, never earlier.
 
     Args:
-        spread_ms: by up to this, by a hash of the id. Defaults to 0: not at all.
-        from_ms: what is due before is due then, and spread from there. Defaults to 0: each row from its own due.
+        spread_ms: the greatest delay; a hash of the id chooses the delay. Defaults to 0: none.
+        from_ms: an earlier due counts as this before the delay is added. Defaults to 0: no effect.
     """
 
     spread_ms: int = 0
     from_ms: int = 0
 
     @classmethod
-    def of_rate(cls, rows: int, per_s: float, now_ms: int) -> Pace:
-        """So many rows from now on, about `per_s` a second."""
+    def of_rate(cls, rows: int, per_s: float, now_ms: int) -> DueSpread:
+        """Spread this number of rows over the time from now on, about `per_s` a second."""
         return cls(max(1, int(rows * 1000 / per_s)), now_ms)
 
     def due_ms(self, item_id: str, own_ms: int) -> int:
-        """When the row with this id goes out that is due at `own_ms`."""
+        """The new due of a row with this id and the due `own_ms`."""
         if not self.spread_ms:
             return own_ms
         digest = blake2b(item_id.encode("utf-8", "surrogatepass"), digest_size=8).digest()
@@ -45,15 +45,16 @@ class Pace:
 
 
 def rate_problem(rate: float | None) -> str | None:
-    """What is wrong with a rate in messages a second, None when nothing is."""
+    """The problem with a rate in messages a second; None when there is none."""
     if rate is None or 0 < rate <= MOST_PER_S:
         return None
     return f"expected rate to be messages a second, above 0 and up to {MOST_PER_S:,.0f}, got: {rate!r}"
 
 
 def bytes_left(store: DelayStore, limit: int | None) -> int | None:
-    """How many bytes the server may still use: up to `limit`, or its own limit, or what its machine has; None where
-    it does not say. Of a Cluster one node is asked.
+    """How many bytes the server may still use; None when the server does not say. In a Cluster one node is asked.
+
+    The most it may use is `limit`, else the server's own limit, else the memory of its machine.
 
     Raises:
         StoreError: the server does not answer.
@@ -67,6 +68,6 @@ def check_room(needed: int, left: int | None, what: str) -> None:
     """Raise `Rejected` when rows need more memory than the server has left."""
     if left is not None and needed > left:
         raise Rejected(
-            f"{what} need about {needed / 1e6:,.1f} MB and the server has {left / 1e6:,.1f} MB left: nothing of them "
-            "was stored; give it more memory, add shards on other servers, or schedule a part"
+            f"{what} need about {needed / 1e6:,.1f} MB and the server has {left / 1e6:,.1f} MB left: none of them "
+            "was stored; give it more memory, add shards on other servers, or schedule fewer rows"
         )

@@ -1,10 +1,11 @@
-"""Reading the store: each shard in one Spark partition or several, pages continued behind the last id, Arrow out.
+"""Reads the store page by page into Arrow batches. A shard is one Spark partition or several.
 
-The server looks for the next page while this one is taken apart.
+The server prepares the next page while this process decodes the last one. A page begins after the last id of the page
+before.
 
-A state with many items is cut by score into partitions of about `PART` rows, so that a store of one shard is read by
-several tasks too. A live store is no snapshot: what moves while it is read may be seen in two places, or in none. What
-stays where it is is seen exactly once. Who asks for `id`, `state`, `shard` and `at_ms` alone spares the server its
+A state with many items is cut by score into partitions of about `PART` rows, so several tasks can read one shard. A
+live store is not a snapshot: an item that changes its state or score during the read may be seen twice or not at all.
+An item that does not change is seen exactly once. A read of only `id`, `state`, `shard` and `at_ms` does not load
 records.
 """
 
@@ -16,11 +17,12 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 
-from retry_topic.spark.source.narrowing import narrow
-from retry_topic.spark.source.options import Place, Scope
-from retry_topic.spark.source.shapes import LIGHT
-from wheel_sched.store.items import MAX_BATCH, State
-from wheel_sched.store.operations import Bulk, BulkPage, Call, Cuts, Scan
+from retry_topic.spark.source.filters import narrow
+from retry_topic.spark.source.options import Scope, StorePlace
+from retry_topic.spark.source.schemas import LIGHT
+from wheel_sched.store.core.call import Call
+from wheel_sched.store.core.items import MAX_BATCH, State
+from wheel_sched.store.core.scan import Bulk, BulkPage, Cuts, Scan
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -28,15 +30,15 @@ if TYPE_CHECKING:
 
     from wheel_sched.store import DelayStore
 
-_ROWS = 5_000  # of one Arrow batch, about
-_BYTES = 8 << 20  # of its records, about
-PART = 250_000  # rows of a partition, about: a task costs as much as reading ten thousand of them or more
-_MOST = 64  # partitions of one state of a shard
+_ROWS = 5_000  # rows of one Arrow batch, about
+_BYTES = 8 << 20  # bytes of its records, about
+PART = 250_000  # rows of a partition, about; starting a task costs as much as reading 10,000 rows or more
+_MOST = 64  # most partitions of one state of a shard
 
 
 @dataclass(frozen=True)
 class Stretch(InputPartition):
-    """What one task reads: of a shard some states, between two scores."""
+    """What one task reads: some states of a shard, between two scores."""
 
     shard: int
     states: tuple[State, ...]
@@ -45,23 +47,23 @@ class Stretch(InputPartition):
 
 
 class StoreReader(DataSourceReader):
-    """Reads a form of the store.
+    """Reads the items of a store.
 
     Args:
-        place: where it is.
-        scope: what is wanted.
-        form: how items are shown.
-        schema: the columns that are wanted.
+        place: the store.
+        scope: which items to read.
+        form: `items`, `letters` or `damage`; see `read_form`.
+        schema: the columns to return.
     """
 
-    def __init__(self, place: Place, scope: Scope, form: str, schema: StructType) -> None:
+    def __init__(self, place: StorePlace, scope: Scope, form: str, schema: StructType) -> None:
         self._place = place
         self._scope = scope
         self._form = form
         self._schema = schema
 
     def pushFilters(self, filters: list[Filter]) -> Iterator[Filter]:  # noqa: N802  # PySpark's name
-        """Take what the store or the reader can do by itself; the rest goes back to Spark."""
+        """Apply the filters that the store can apply; return the others to Spark."""
         for given in filters:
             narrowed = narrow(self._scope, given)
             if narrowed is None:
@@ -72,7 +74,7 @@ class StoreReader(DataSourceReader):
     def partitions(self) -> Sequence[InputPartition]:
         scope = self._scope
         shards = [shard for shard in range(self._place.shards) if scope.shards is None or shard in scope.shards]
-        if self._form == "damage" or not scope.states:  # an audit looks at a shard as a whole
+        if self._form == "damage" or not scope.states:  # an audit reads a whole shard in one task
             return [Stretch(shard, scope.states, scope.from_ms, scope.until_ms) for shard in shards]
         found: list[InputPartition] = []
         with self._place.opened() as store:
@@ -82,14 +84,14 @@ class StoreReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if not isinstance(partition, Stretch):
-            return  # Spark plans one of its own where there are none
+            return  # without partitions Spark makes one of its own
         names = set(self._schema.fieldNames())
         with self._place.opened() as store:
             for arrays in self._arrays(store, partition, names):
                 yield self._batch(arrays)
 
     def _arrays(self, store: DelayStore, part: Stretch, names: set[str]) -> Iterator[dict[str, Any]]:
-        from retry_topic.spark.source import columns, taken_apart
+        from retry_topic.spark.source import columns, rows
 
         if self._scope.topic is not None:
             names = names | {"topic"}
@@ -100,14 +102,14 @@ class StoreReader(DataSourceReader):
                 if self._form == "items":
                     yield columns.items(part.shard, state, pages, names)
                 elif self._form == "letters":
-                    yield taken_apart.letters(part.shard, state, pages)
+                    yield rows.letters(part.shard, state, pages)
                 else:
-                    yield taken_apart.flaws(part.shard, state, pages, self._place.shards)
+                    yield rows.flaws(part.shard, state, pages, self._place.shards)
         if self._form == "damage":
-            yield from taken_apart.without_place(store, part.shard)
+            yield from rows.without_place(store, part.shard)
 
     def _batch(self, arrays: dict[str, Any]) -> pa.RecordBatch:
-        """The columns that are wanted, in their order, of the rows of the topic that is wanted."""
+        """The columns of the schema, in its order; only rows of the wanted topic."""
         import pyarrow as pa
         from pyspark.sql.pandas.types import to_arrow_schema
 
@@ -118,12 +120,12 @@ class StoreReader(DataSourceReader):
             return batch
         import pyarrow.compute as pc
 
-        compute: Any = pc  # its functions are made at run time
+        compute: Any = pc  # PyArrow creates its functions at run time
         return batch.filter(compute.equal(pa.array(arrays["topic"], pa.string()), self._scope.topic))
 
 
 def _stretches(store: DelayStore, shard: int, scope: Scope) -> list[InputPartition]:
-    """A shard's partitions: one for all that is small, several for a state that is not."""
+    """The partitions of a shard: one for all small states, several for each large state."""
     calls = [Call(shard, Cuts(state, scope.from_ms, scope.until_ms, PART, _MOST)) for state in scope.states]
     small: list[State] = []
     found: list[InputPartition] = []
@@ -142,11 +144,11 @@ def _stretches(store: DelayStore, shard: int, scope: Scope) -> list[InputPartiti
 
 
 def _gathered(store: DelayStore, part: Stretch, scan: Scan) -> Iterator[list[Any]]:
-    """A state, page by page in order of score, several pages at a time.
+    """The items of a state in order of score, as lists of pages.
 
     Raises:
-        StoreError: the shard cannot be reached; Spark tries the task again, and gives the whole query up rather than
-            leave a shard out.
+        StoreError: the shard cannot be reached. Spark repeats the task, and at last fails the query: it never leaves a
+            shard out.
     """
     gathered: list[Any] = []
     rows = size = 0
@@ -169,7 +171,7 @@ def _gathered(store: DelayStore, part: Stretch, scan: Scan) -> Iterator[list[Any
 
 
 def _extent(page: Any) -> tuple[int, int, tuple[str, int] | None, bool]:
-    """How many rows a page has, how many bytes, its last row, and whether there may be more."""
+    """The rows and bytes of a page, its last row, and whether there may be more pages."""
     if isinstance(page, BulkPage):
         last = page.end()
         return page.id_lengths.count(b" ") + (last is not None), len(page.records), last, page.more

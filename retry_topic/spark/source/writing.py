@@ -1,12 +1,13 @@
-"""Writing to the store, in batches and as a stream, exactly once however often Spark repeats a task.
+"""Writes batches and streams to the store, exactly once, however often Spark repeats a task.
 
-Every row passes the store's fence (`wheel_sched.store.Fence`) in the script that stores it: the ids that a writer has
-brought in an epoch are known until the driver closes the epoch. So a task that failed half-way, a speculative twin, an
-epoch that is run again from the checkpoint and a zombie that wakes up late add nothing, even when a dispatcher has sent
-the first copies off meanwhile. It depends on the ids alone: rows may come in another order or another partition.
+The script that stores a row also checks the store's writer fence (`wheel_sched.store.Fence`). The fence keeps the ids
+that a writer has stored in an epoch until the driver closes the epoch; a closed epoch accepts nothing. So a repeated
+task, a speculative copy, an epoch that runs again from the checkpoint and a late zombie task store nothing twice, even
+if a dispatcher has published the first copies meanwhile. Only the ids count: rows may come in another order or
+partition.
 
-A stream's writer is the id of its query, which lies in the checkpoint; its epochs are Spark's batches. A batch's
-writer is its `job_id`: a second run of it stores what the first has not, and nothing once one has been committed.
+The writer of a stream is the id of its query, from the checkpoint; its epochs are Spark's batches. The writer of a
+batch is its `job_id`: a second run stores what the first one did not, and nothing once a run has been committed.
 """
 
 from __future__ import annotations
@@ -22,83 +23,83 @@ from retry_topic.message import Message
 from retry_topic.message.body_codec import encode_body
 from retry_topic.message.headers import published
 from retry_topic.message.headers.fields import FIELDS
-from retry_topic.spark.source.options import Place
-from retry_topic.spark.source.pacing import BYTES_BESIDE_A_BODY, Pace, bytes_left, check_room
+from retry_topic.spark.source.options import StorePlace
+from retry_topic.spark.source.pacing import BYTES_BESIDE_A_BODY, DueSpread, bytes_left, check_room
 from wheel_sched.errors import ConfigError, Rejected
-from wheel_sched.store import Fence, Item
+from wheel_sched.store import Fence, Item, WriterFences
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-AS_THEY_ARE = Pace()
-_ROWS = 4_000  # in one go: a few calls of 500 for each shard, pipelined
+UNCHANGED = DueSpread()
+_ROWS = 4_000  # rows in one pipelined round trip: a few calls of 500 for each shard
 
 
 @dataclass(frozen=True)
-class Written(WriterCommitMessage):
-    """What one task did."""
+class StoreWritten(WriterCommitMessage):
+    """What one task of a batch stored."""
 
     rows: int
     stored: int
 
 
 class BatchWriter(DataSourceArrowWriter):
-    """Stores a DataFrame under a job id."""
+    """Writes a DataFrame with a job id to the store."""
 
-    def __init__(self, place: Place, job_id: str, pace: Pace, memory_limit: int | None) -> None:
+    def __init__(self, place: StorePlace, job_id: str, spread: DueSpread, memory_limit: int | None) -> None:
         self._place = place
-        self._pace = pace
+        self._spread = spread
         self._memory_limit = memory_limit
         self._fence = Fence(f"job:{job_id}")
         self._fence.check()
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
-        return store_batches(self._place, self._fence, iterator, self._pace, self._memory_limit)
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> StoreWritten:
+        return store_batches(self._place, self._fence, iterator, self._spread, self._memory_limit)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         with self._place.opened() as store:
-            store.close_epoch(self._fence)
+            WriterFences(store).close_epoch(self._fence)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """What was stored stays; a run under the same job id brings the rest."""
+        """Do nothing: stored rows stay; a run with the same job id stores the rest."""
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
-    """Stores the batches of a streaming query."""
+    """Writes the batches of a streaming query to the store."""
 
-    def __init__(self, place: Place, pace: Pace, memory_limit: int | None) -> None:
+    def __init__(self, place: StorePlace, spread: DueSpread, memory_limit: int | None) -> None:
         self._place = place
-        self._pace = pace
+        self._spread = spread
         self._memory_limit = memory_limit
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> StreamWritten:
         query_id, epoch = query_and_epoch()
         fence = Fence(f"query:{query_id}", epoch)
-        written = store_batches(self._place, fence, iterator, self._pace, self._memory_limit)
+        written = store_batches(self._place, fence, iterator, self._spread, self._memory_limit)
         return StreamWritten(written.rows, written.stored, query_id)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803  # PySpark's name
         writers = {message.query_id for message in messages if isinstance(message, StreamWritten)}
         with self._place.opened() as store:
             for query_id in writers:
-                store.close_epoch(Fence(f"query:{query_id}", batchId))
+                WriterFences(store).close_epoch(Fence(f"query:{query_id}", batchId))
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803  # PySpark's name
-        """What was stored stays known to the epoch; its next run brings the rest."""
+        """Do nothing: the fence knows the stored rows; the next run of the epoch stores the rest."""
 
 
 @dataclass(frozen=True)
-class StreamWritten(Written):
-    """What one task of a stream did, and for which query."""
+class StreamWritten(StoreWritten):
+    """What one task of a stream stored, and for which query."""
 
     query_id: str
 
 
 def query_and_epoch() -> tuple[str, int]:
-    """Which query and batch this task belongs to.
+    """The id of the query and the number of the batch that this task belongs to.
 
     Raises:
-        ConfigError: Spark does not say; nothing was written.
+        ConfigError: Spark does not give them; nothing was written.
     """
     from pyspark import TaskContext
 
@@ -107,52 +108,52 @@ def query_and_epoch() -> tuple[str, int]:
     epoch = context.getLocalProperty("streaming.sql.batchId") if context else None
     if not query_id or not epoch:
         raise ConfigError(
-            "this Spark does not tell a task its query and batch, without which nothing is exactly once: nothing was "
-            "written; write with foreachBatch and a job_id made of both"
+            "this Spark does not give a task its query and batch, so a stream cannot be written exactly once: nothing "
+            "was written; use foreachBatch with a job_id made of query id and batch number"
         )
     return query_id, int(epoch)
 
 
 def store_batches(
-    place: Place, fence: Fence, batches: Iterator[pa.RecordBatch], pace: Pace, memory_limit: int | None
-) -> Written:
-    """Store what one task was given.
+    place: StorePlace, fence: Fence, batches: Iterator[pa.RecordBatch], spread: DueSpread, memory_limit: int | None
+) -> StoreWritten:
+    """Store the rows of one task, in blocks.
 
     Args:
-        place: where.
-        fence: which knows what was stored before.
+        place: the store.
+        fence: the writer and epoch of the rows.
         batches: the rows.
-        pace: how dues are moved.
-        memory_limit: bytes the server may have in use; None: as many as it lets us.
+        spread: how dues are moved.
+        memory_limit: bytes the server may use; None: the server's own limit.
 
     Raises:
-        Rejected: a row cannot be stored, or its block would not fit; nothing of its block was. Rows before it stay, and
-            are known to the fence.
-        StoreError: the store could not be reached, or refused.
+        Rejected: a row cannot be stored, or its block does not fit. Nothing of this block was stored. Earlier blocks
+            stay, and the fence knows them.
+        StoreError: the store could not be reached, or refused the rows.
     """
     rows = stored = 0
     with place.opened() as store:
         for batch in batches:
             for at in range(0, batch.num_rows, _ROWS):
                 part = batch.slice(at, _ROWS)
-                items = items_of(part, pace)
+                items = items_of(part, spread)
                 if memory_limit is not None:
                     needed = sum(len(item.id) + len(item.body) + BYTES_BESIDE_A_BODY for item in items)
                     check_room(needed, bytes_left(store, memory_limit), f"the next {len(items):,} rows")
-                stored += store.schedule(items, fence=fence).accepted
+                stored += WriterFences(store).schedule(items, fence).accepted
                 rows += part.num_rows
-    return Written(rows, stored)
+    return StoreWritten(rows, stored)
 
 
-def items_of(batch: pa.RecordBatch, pace: Pace = AS_THEY_ARE) -> list[Item]:
-    """Rows as items.
+def items_of(batch: pa.RecordBatch, spread: DueSpread = UNCHANGED) -> list[Item]:
+    """The rows as items of the store.
 
     Args:
         batch: the rows.
-        pace: how dues are moved. Defaults to not at all.
+        spread: how dues are moved. Defaults to no change.
 
     Raises:
-        Rejected: a row cannot be stored, with its id.
+        Rejected: a row cannot be stored; the error holds its id.
     """
     columns: dict[str, list[Any]] = {}
     for name, column in zip(batch.schema.names, batch.columns, strict=True):
@@ -160,10 +161,12 @@ def items_of(batch: pa.RecordBatch, pace: Pace = AS_THEY_ARE) -> list[Item]:
     nothing: list[Any] = [None] * batch.num_rows
     ids = columns["id"]
     if None in ids:
-        raise Rejected(f"{ids.count(None)} rows have no id: none of these {len(ids)} rows was stored; drop them first")
+        raise Rejected(
+            f"{ids.count(None)} rows have no id: none of these {len(ids)} rows was stored; drop rows without an id"
+        )
     dues = columns.get("due_ms") or columns.get("due") or nothing
-    if pace.spread_ms:
-        dues = [None if own is None else pace.due_ms(row_id, own) for row_id, own in zip(ids, dues, strict=True)]
+    if spread.spread_ms:
+        dues = [None if own is None else spread.due_ms(row_id, own) for row_id, own in zip(ids, dues, strict=True)]
     topics = [topic or "" for topic in columns.get("topic", nothing)]
     routes = columns.get("route", nothing)
     refs = columns.get("refs")
@@ -183,12 +186,12 @@ def items_of(batch: pa.RecordBatch, pace: Pace = AS_THEY_ARE) -> list[Item]:
 
 
 def _with_id(message: Message, row_id: str, now_ms: int) -> Message:
-    """A message that is new has the id of its row; one that is a retry has its own."""
+    """Give a new message the id of its row. A retry already has an id in its headers."""
     return published(message, row_id, now_ms) if message.header(FIELDS["id"].header) is None else message
 
 
 def _instants(column: Any) -> Any:
-    """Timestamps as whole ms, up: nothing fires early."""
+    """Timestamps as whole ms, rounded up: no message is early."""
     import pyarrow as pa
     import pyarrow.compute as pc
 

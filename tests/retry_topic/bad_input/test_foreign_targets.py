@@ -9,7 +9,7 @@ import pytest
 
 from retry_topic import RetryPolicy
 from retry_topic.brokers.memory import MemoryBroker
-from retry_topic.brokers.redis_streams.packing import topic_problem
+from retry_topic.brokers.redis_streams.publisher import topic_problem
 from retry_topic.home import Home
 from retry_topic.message.headers import RetryState, write
 from retry_topic.message.topic_names import redelivery_topic_of, retry_topic_of

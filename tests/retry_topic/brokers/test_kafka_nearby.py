@@ -24,7 +24,7 @@ from retry_topic.policy import Fixed, Rate
 from retry_topic.service import ServiceConfig
 from tests.servers.mock_cluster import MockCluster
 from wheel_sched.errors import BrokerError
-from wheel_sched.store.flow_control import FlowControl
+from wheel_sched.store.rate_limits.face import RateLimits
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(120)]
 
@@ -171,7 +171,7 @@ def test_topics_are_shared_with_spring_and_limits_hold(imitation: MockCluster, n
             assert not any(broker.publish(records))
             until(lambda: len(told) == 5, lambda: told)
         assert sorted(told) == [(b"%d" % n, (3).to_bytes(4, "big")) for n in range(5)]
-        assert [flow.topic for flow in FlowControl(home.store).flows()] == [f"{name}/{name}"]
+        assert [flow.topic for flow in RateLimits(home.store).flows()] == [f"{name}/{name}"]
 
 
 def test_transactions_bring_each_failure_back_once(with_transactions: str, name: str) -> None:

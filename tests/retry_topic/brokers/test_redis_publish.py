@@ -73,7 +73,7 @@ def test_a_topic_whose_stream_was_deleted_is_not_listed(broker: RedisStreamsBrok
         (Message("\ud800", b""), "unpaired surrogate"),
         (Message("absent", b""), "unknown topic 'absent'"),
         (Message("text", b""), "no stream"),
-        (Message("t", b"", None, (("\ud800", b""),)), "no text"),
+        (Message("t", b"", None, (("\ud800", b""),)), "not text"),
         (Message("t", b"", None, (("h", b""),) * 1_800), "too many headers"),
     ],
     ids=["empty", "registry", "surrogate", "absent", "no-stream", "header-name", "headers"],
@@ -97,7 +97,7 @@ def test_a_message_beyond_the_servers_limit_is_not_sent(
     broker: RedisStreamsBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The server would hang up on it, and on the batch around it, each time it is repeated."""
-    monkeypatch.setattr("retry_topic.brokers.redis_streams.packing.MAX_BYTES", 1_000)
+    monkeypatch.setattr("retry_topic.brokers.redis_streams.publisher.MAX_BYTES", 1_000)
     broker.create_topic("t")
     done, failure = broker.publish([Message("t", b"x" * 900), Message("t", b"x" * 1_100)])
     assert done is None

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from wheel_sched.store.maintenance.reshard import reshard
 from wheel_sched.store.redis.backend import RedisBackend, client_for
-from wheel_sched.store.redis.conversation import Dialect
-from wheel_sched.store.reshard import reshard
+from wheel_sched.store.redis.round_trips import Dialect
 
 HOUR = 3_600_000
 

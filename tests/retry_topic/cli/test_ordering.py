@@ -14,13 +14,13 @@ from retry_topic.message.body_codec import encode_body
 from retry_topic.message.headers import RetryState
 from retry_topic.release.flow import flow_of
 from wheel_sched.store import Item, Outcome
-from wheel_sched.store.flow_control import FlowControl
-from wheel_sched.store.key_gates import KeyGates, gate_of, ref_of, route_of, scope_of
-from wheel_sched.store.operations.flow import Limits
 from wheel_sched.store.operations.ordering import Owner
+from wheel_sched.store.ordering.face import OrderedKeys, lock_of, ref_of, route_of, scope_of
+from wheel_sched.store.rate_limits.face import RateLimits
+from wheel_sched.store.rate_limits.values import Limits
 
 SCOPE = scope_of("billing", "orders")
-GATE = gate_of(SCOPE, b"customer-7")
+GATE = lock_of(SCOPE, b"customer-7")
 FUTURE_MS = 4_000_000_000_000
 
 
@@ -33,8 +33,8 @@ def sharded(redis_url: str) -> Iterator[Home]:
 @pytest.fixture
 def line(sharded: Home) -> tuple[str, list[str]]:
     """A closed key with its head waiting and two parked behind it, on three shards: the ids."""
-    gates = KeyGates(sharded.store)
-    owner = Owner(SCOPE, "me", gates.own(SCOPE, "me", 60_000).epoch)
+    gates = OrderedKeys(sharded.store)
+    owner = Owner(SCOPE, "me", gates.acquire(SCOPE, "me", 60_000).epoch)
     items = []
     for number in range(3):
         message = Message("orders", b"%d" % number, b"customer-7", (), Source("orders", 0, f"{number}-0"))
@@ -100,7 +100,7 @@ def test_stats_tell_of_locked_keys_and_reshard_is_refused(cli: Any, line: tuple[
 def test_stats_and_explain_tell_what_is_held_back(cli: Any, home: Home, wait_for: Any) -> None:
     """By rate and by circuit, with the reason in the message's own story."""
     wait_for("a", FUTURE_MS)
-    control = FlowControl(home.store)
+    control = RateLimits(home.store)
     limits = Limits(interval_us=60_000_000, burst=1, trip_ppm=500_000, of=2, within_ms=60_000, open_ms=60_000)
     flow = flow_of("billing", "orders")
     control.admit(flow, limits, [("api", 3)])

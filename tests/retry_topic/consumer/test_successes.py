@@ -15,7 +15,7 @@ from retry_topic.consumer.settling import KNOWN_FOR_MS, Successes
 from retry_topic.message import Message, Source
 from retry_topic.message.headers import RetryState, content_id, published, read
 from wheel_sched.errors import StoreUnavailable
-from wheel_sched.store import ENDED, DelayStore
+from wheel_sched.store import ENDED, AttemptCounts, DelayStore
 from wheel_sched.store.memory import MemoryBackend
 
 if TYPE_CHECKING:
@@ -30,13 +30,13 @@ MESSAGE = Message("orders", b"m", b"k", (), Source("orders", 0, "1", 1))
 def told(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Keys that stores were told of as ended."""
     keys: list[str] = []
-    remember = DelayStore.remember
+    raise_to = AttemptCounts.raise_to
 
-    def noting(self: DelayStore, tries: Any, **more: Any) -> list[int]:
-        keys.extend(key for key, attempts, _ in tries if attempts == ENDED)
-        return remember(self, tries, **more)
+    def noting(self: AttemptCounts, counts: Any, **more: Any) -> list[int]:
+        keys.extend(key for key, attempts, _ in counts if attempts == ENDED)
+        return raise_to(self, counts, **more)
 
-    monkeypatch.setattr(DelayStore, "remember", noting)
+    monkeypatch.setattr(AttemptCounts, "raise_to", noting)
     return keys
 
 

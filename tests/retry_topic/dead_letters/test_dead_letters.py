@@ -16,7 +16,7 @@ from retry_topic.message.body_codec import decode_body, encode_body
 from retry_topic.message.headers import RetryState, read, verify, write
 from retry_topic.message.topic_names import redelivery_topic_of
 from wheel_sched.errors import ConfigError, Rejected, UnknownTopic
-from wheel_sched.store import Found, Item
+from wheel_sched.store import AttemptCounts, Found, Item
 
 if TYPE_CHECKING:
     from conftest import Bench, Handler
@@ -148,7 +148,7 @@ def test_a_dry_run_changes_nothing(mixed: Graveyard) -> None:
     assert result.last_due_ms >= before.now_us // 1000 + 2_000
     after = mixed.store.counts()
     assert (after.now, after.ever, after.sizes) == (before.now, before.ever, before.sizes)
-    assert mixed.store.remember([(f"{name}!", 0, 0) for name in "abcd"]) == [0, 0, 0, 0]
+    assert AttemptCounts(mixed.store).raise_to([(f"{name}!", 0, 0) for name in "abcd"]) == [0, 0, 0, 0]
 
 
 def test_a_replay_starts_the_attempts_anew(yard: Graveyard) -> None:
@@ -222,7 +222,7 @@ def test_an_edit_that_makes_nothing_sendable_is_refused(yard: Graveyard, edited:
     with pytest.raises(Rejected):
         yard.letters.replay(edit=lambda m: edited)
     assert yard.dead() == ["m.3"]
-    assert yard.store.remember([("m!", 0, 0)]) == [0]
+    assert AttemptCounts(yard.store).raise_to([("m!", 0, 0)]) == [0]
 
 
 def test_a_target_is_another_topic(yard: Graveyard) -> None:

@@ -1,4 +1,4 @@
-"""The demo: its own bookkeeping, its input, and a small run from start to end."""
+"""The demo: its counts, its input, and a small run from start to end."""
 
 from __future__ import annotations
 
@@ -7,31 +7,31 @@ from pathlib import Path
 
 import pytest
 
+from retry_topic.demo.failure_profile import Answer, failure_profile_of
 from retry_topic.demo.records import DEFAULT_COUNT, load_records
-from retry_topic.demo.report import Report, as_text, percentiles
+from retry_topic.demo.report import DemoReport, as_text, percentiles
 from retry_topic.demo.run import run
-from retry_topic.demo.temper import Mood, temper_of
 from wheel_sched.errors import ConfigError
 
 
 def test_the_records_are_real_and_many() -> None:
-    """At least 2,000 airports, each with an id of its own."""
+    """There are at least 2,000 airports; each has its own id."""
     records = load_records(None, None)
     assert len(records) == DEFAULT_COUNT >= 2_000
     assert len({record_id for record_id, _ in records}) == len(records)
     assert b'"country"' in records[0][1]
 
 
-def test_every_kind_of_failure_is_met() -> None:
-    """Among the default records each temper occurs, in about the shares promised."""
-    moods = Counter(temper_of(record_id).mood for record_id, _ in load_records(None, None))
-    assert set(moods) == set(Mood)
-    assert 0.66 < moods[Mood.FINE] / DEFAULT_COUNT < 0.74
-    assert moods[Mood.GONE] >= 20
+def test_every_kind_of_failure_occurs() -> None:
+    """Each failure profile occurs among the default records, in about the documented share."""
+    answers = Counter(failure_profile_of(record_id).answer for record_id, _ in load_records(None, None))
+    assert set(answers) == set(Answer)
+    assert 0.66 < answers[Answer.FINE] / DEFAULT_COUNT < 0.74
+    assert answers[Answer.GONE] >= 20
 
 
 def test_a_bad_input_file_names_its_lines(tmp_path: Path) -> None:
-    """Lines that are no JSON objects are named; nothing is started."""
+    """The error lists lines that are not JSON objects; nothing is started."""
     path = tmp_path / "events.jsonl"
     path.write_text('{"a": 1}\nnot json\n[1]\n')
     with pytest.raises(ConfigError) as caught:
@@ -41,7 +41,7 @@ def test_a_bad_input_file_names_its_lines(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("text", ["", "\n\n"])
 def test_an_empty_input_file_is_refused(tmp_path: Path, text: str) -> None:
-    """A file without records is an error, not an empty success."""
+    """A file without records is an error."""
     path = tmp_path / "events.jsonl"
     path.write_text(text)
     with pytest.raises(ConfigError, match="holds no records"):
@@ -49,7 +49,7 @@ def test_an_empty_input_file_is_refused(tmp_path: Path, text: str) -> None:
 
 
 def test_a_missing_input_file_is_refused(tmp_path: Path) -> None:
-    """The file's name is in the message."""
+    """The error holds the name of the file."""
     with pytest.raises(ConfigError, match=r"gone\.jsonl"):
         load_records(str(tmp_path / "gone.jsonl"), None)
 
@@ -57,9 +57,9 @@ def test_a_missing_input_file_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "wrong", [{"early": 1}, {"lost": 1, "delivered": 9}, {"delivered": 9}], ids=["early", "lost", "missing"]
 )
-def test_the_account_can_fail(wrong: dict[str, int]) -> None:
-    """One early, lost or missing record and the demo says so."""
-    report = Report(**{"records": 10, "delivered": 8, "dead": {"gone": 2}, "lateness_ms": percentiles([])})
+def test_the_report_can_fail(wrong: dict[str, int]) -> None:
+    """One early, lost or missing record makes the run fail, and the text says so."""
+    report = DemoReport(**{"records": 10, "delivered": 8, "dead": {"gone": 2}, "lateness_ms": percentiles([])})
     assert report.accounted
     for name, value in wrong.items():
         setattr(report, name, value if name != "delivered" else value - 2)
@@ -75,10 +75,10 @@ def test_percentiles_are_those_of_the_values() -> None:
 @pytest.mark.real
 @pytest.mark.slow
 def test_a_small_run_accounts_for_every_record(tmp_path: Path) -> None:
-    """Five processes, a kill half-way, and nothing early, lost or unaccounted for."""
+    """Five processes and a kill half-way: no record is early, lost or missing from the counts."""
     report = run(count=300, folder=tmp_path / "demo")
     assert report.accounted
-    assert report.takeover_ms is not None  # the kill did happen
+    assert report.takeover_ms is not None  # the first service was killed
     assert report.delivered + sum(report.dead.values()) == 300
     assert report.early == report.lost == 0
     assert set(report.delivered_by_attempt) >= {"1", "2"}

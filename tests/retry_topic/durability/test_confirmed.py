@@ -21,7 +21,7 @@ from retry_topic.message import Message
 from tests.servers.faulty_proxy import FaultyProxy
 from tests.servers.valkey import TemporaryServer, temporary_server
 from wheel_sched.errors import BrokerUnavailable, ConfigError, InDoubt, StoreError, StoreUnavailable
-from wheel_sched.store import Done, Item, open_async_store, open_store
+from wheel_sched.store import AttemptCounts, Done, Item, open_async_store, open_store
 from wheel_sched.store.core.call import Call
 from wheel_sched.store.core.schedule import Schedule
 from wheel_sched.store.redis import durability
@@ -236,7 +236,7 @@ def test_every_acknowledged_write_goes_through_the_confirmation(
             "release": lambda: store.release(["c"]),
             "pause": lambda: store.pause("t"),
             "resume": lambda: store.resume("t"),
-            "remember": lambda: store.remember([("k", 1, 10**15)]),
+            "remember": lambda: AttemptCounts(store).raise_to([("k", 1, 10**15)]),
         }
         for write in writes.values():
             with pytest.raises((InDoubt, BrokerUnavailable), match="doubted"):

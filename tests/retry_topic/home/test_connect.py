@@ -18,7 +18,7 @@ from tests.servers.valkey import temporary_server
 from wheel_sched.errors import BrokerUnavailable, ConfigError, StoreUnavailable
 from wheel_sched.store import DelayStore
 from wheel_sched.store.redis.backend import RedisBackend
-from wheel_sched.store.redis.conversation import Dialect
+from wheel_sched.store.redis.round_trips import Dialect
 
 
 def test_memory_is_the_default() -> None:

@@ -16,7 +16,7 @@ import pytest
 import redis as redis_py
 
 from retry_topic import Message, connect
-from wheel_sched.store.key_gates import KeyGates
+from wheel_sched.store.ordering.face import OrderedKeys
 
 if TYPE_CHECKING:
     import redis
@@ -141,9 +141,9 @@ def test_order_is_kept_per_key_through_kills_and_stops_and_nothing_is_lost(
         expected = {b"%d" % key: list(range(EACH)) for key in range(KEYS)}
         until_s = time.monotonic() + PATIENCE_S
         while (done := judge(told_client.lrange("told", 0, -1))) != expected:
-            assert time.monotonic() < until_s, (done, list(KeyGates(home.store).closed()), home.store.counts())
+            assert time.monotonic() < until_s, (done, list(OrderedKeys(home.store).closed()), home.store.counts())
             time.sleep(0.1)  # other processes' doing
-        gates = KeyGates(home.store)
+        gates = OrderedKeys(home.store)
         while gates.counts([])[0] or home.store.counts().total("held"):
             assert time.monotonic() < until_s, list(gates.closed())
             time.sleep(0.05)  # other processes' doing

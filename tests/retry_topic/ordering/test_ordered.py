@@ -26,8 +26,8 @@ from retry_topic.consumer.retry_record import ordered_state
 from retry_topic.message.headers import RetryState
 from retry_topic.message.topic_names import redelivery_topic_of
 from wheel_sched.errors import ConfigError
-from wheel_sched.store.key_gates import KeyGates, gate_of, scope_of
 from wheel_sched.store.operations.ordering import Owner
+from wheel_sched.store.ordering.face import OrderedKeys, lock_of, scope_of
 
 if TYPE_CHECKING:
     from ..conftest import Bench
@@ -58,7 +58,7 @@ class Journal:
 
 
 def closed(bench: Bench) -> int:
-    return KeyGates(bench.home.store).counts([])[0]
+    return OrderedKeys(bench.home.store).counts([])[0]
 
 
 def test_a_failed_message_keeps_back_its_key_and_no_other(bench: Bench, policy: Callable[..., RetryPolicy]) -> None:
@@ -239,12 +239,12 @@ def test_a_head_whose_consumer_died_before_telling_its_failure_is_handled_again(
     (delivery,) = dead.poll(1, 10_000)
     dead.close()
     scope = scope_of(bench.group, "orders")
-    gate = gate_of(scope, b"a")
+    gate = lock_of(scope, b"a")
     stem = ordered_state(bench.group, delivery.message, RetryState(), gate).stem
-    gates = KeyGates(bench.home.store)
-    epoch = gates.own(scope, "crashed", 60_000).epoch
+    gates = OrderedKeys(bench.home.store)
+    epoch = gates.acquire(scope, "crashed", 60_000).epoch
     gates.close(Owner(scope, "crashed", epoch), [(gate, stem, True, "a")])
-    gates.leave(scope, "crashed")
+    gates.release(scope, "crashed")
     journal = Journal()
     bench.serve(policy())
     bench.consume(journal, ordering="key", idle_ms=IDLE_MS)

@@ -18,8 +18,8 @@ from retry_topic.consumer.ordered.reader import OrderedReader
 from retry_topic.message import Source
 from retry_topic.message.headers import retry_id
 from wheel_sched.store import Item, Outcome, open_store
-from wheel_sched.store.key_gates import KeyGates, gate_of, ref_of, scope_of
 from wheel_sched.store.operations.ordering import Owner
+from wheel_sched.store.ordering.face import OrderedKeys, lock_of, ref_of, scope_of
 
 PATIENCE_S = 30.0
 PLACE = ("orders", 0)
@@ -94,7 +94,7 @@ class Bench:
 
     def __init__(self, home: Home, member: Member) -> None:
         self.home, self.member = home, member
-        self.gates = KeyGates(home.store)
+        self.gates = OrderedKeys(home.store)
         self.seen: list[bytes] = []
         self.fails: set[bytes] = set()
         self.hold: dict[bytes, threading.Event] = {}
@@ -143,19 +143,19 @@ def test_a_failed_message_parks_what_follows(bench: Bench) -> None:
         until(lambda: bench.member.forwarded == [b"1"])
         assert bench.seen == [b"0", b"1"]
         (closed,) = bench.gates.closed()
-        assert (closed.gate, closed.parked) == (gate_of(SCOPE, b"k"), 2)
+        assert (closed.lock, closed.parked) == (lock_of(SCOPE, b"k"), 2)
 
 
 def test_records_wait_until_the_partition_s_scope_is_ours(bench: Bench) -> None:
     """The last reader has closed a key meanwhile: what it did is known before anything is handed out."""
-    before = bench.gates.own(SCOPE, "before", 60_000)
+    before = bench.gates.acquire(SCOPE, "before", 60_000)
     assert before.epoch
     bench.member.ours = {PLACE: 1}
     with bench.consumer:
         bench.member.give(1, b"0")
         until(lambda: bench.reader._assignments and len(bench.reader._assignments[PLACE][1].in_flight) == 1)
         assert bench.seen == []
-        bench.gates.leave(SCOPE, "before")
+        bench.gates.release(SCOPE, "before")
         until(lambda: bench.member.settled == [b"0"])
 
 
@@ -185,12 +185,12 @@ def test_a_message_that_is_through_and_is_read_again_does_not_close_its_key(benc
     so. Were the key closed now, the third would know the head as one that has succeeded, settle it, and park all that
     follows for ever.
     """
-    gate, stem = gate_of(SCOPE, b"k"), retry_id("g", "id-of-orders", 0, "0")
-    first = Owner(SCOPE, "first", bench.gates.own(SCOPE, "first", 60_000).epoch)
+    gate, stem = lock_of(SCOPE, b"k"), retry_id("g", "id-of-orders", 0, "0")
+    first = Owner(SCOPE, "first", bench.gates.acquire(SCOPE, "first", 60_000).epoch)
     bench.gates.close(first, [(gate, stem, True, "k")])
     bench.gates.succeeded([(gate, stem)])
     bench.gates.close(first, [(gate, stem, True, "k")])
-    bench.gates.leave(SCOPE, "first")
+    bench.gates.release(SCOPE, "first")
     bench.member.ours = {PLACE: 1}
     with bench.consumer:
         bench.member.give(1, b"0", b"1", b"2")
@@ -201,11 +201,11 @@ def test_a_message_that_is_through_and_is_read_again_does_not_close_its_key(benc
 
 def test_the_failure_of_what_was_through_before_is_told_to_nobody(bench: Bench) -> None:
     """Its retry topic would have it tried once more than it was."""
-    gate, stem = gate_of(SCOPE, b"k"), retry_id("g", "id-of-orders", 0, "0")
-    first = Owner(SCOPE, "first", bench.gates.own(SCOPE, "first", 60_000).epoch)
+    gate, stem = lock_of(SCOPE, b"k"), retry_id("g", "id-of-orders", 0, "0")
+    first = Owner(SCOPE, "first", bench.gates.acquire(SCOPE, "first", 60_000).epoch)
     bench.gates.close(first, [(gate, stem, True, "k")])
     bench.gates.succeeded([(gate, stem)])
-    bench.gates.leave(SCOPE, "first")
+    bench.gates.release(SCOPE, "first")
     bench.fails = {b"0"}
     bench.member.ours = {PLACE: 1}
     with bench.consumer:
@@ -217,11 +217,11 @@ def test_the_failure_of_what_was_through_before_is_told_to_nobody(bench: Bench) 
 
 def test_a_message_that_was_given_up_and_is_read_again_is_not_retried_anew(bench: Bench) -> None:
     """It was parked, retried and dead-lettered while its offset was not committed: its attempts are used up."""
-    gate, stem = gate_of(SCOPE, b"k"), retry_id("g", "id-of-orders", 0, "0")
-    first = Owner(SCOPE, "first", bench.gates.own(SCOPE, "first", 60_000).epoch)
+    gate, stem = lock_of(SCOPE, b"k"), retry_id("g", "id-of-orders", 0, "0")
+    first = Owner(SCOPE, "first", bench.gates.acquire(SCOPE, "first", 60_000).epoch)
     bench.gates.close(first, [(gate, stem, True, "k")])
     bench.gates.given_up([(gate, stem)])
-    bench.gates.leave(SCOPE, "first")
+    bench.gates.release(SCOPE, "first")
     bench.fails = {b"0"}
     bench.member.ours = {PLACE: 1}
     with bench.consumer:
@@ -234,13 +234,13 @@ def test_a_message_that_was_given_up_and_is_read_again_is_not_retried_anew(bench
 def test_a_head_read_again_behind_others_is_handled_though_the_line_is_full(bench: Bench) -> None:
     """What came before it was through; there is no room for these until it has moved the line."""
     count = 2 * _PARKED_AT_ONCE
-    gate = gate_of(SCOPE, b"k")
+    gate = lock_of(SCOPE, b"k")
     stems = [retry_id("g", "id-of-orders", 0, str(offset)) for offset in range(count + 3)]
-    first = Owner(SCOPE, "first", bench.gates.own(SCOPE, "first", 60_000).epoch)
+    first = Owner(SCOPE, "first", bench.gates.acquire(SCOPE, "first", 60_000).epoch)
     bench.gates.close(first, [(gate, stems[count], True, "k")])
     parked = Item(f"{stems[count + 1]}.0", None, b"", "orders", (ref_of(gate),), SCOPE)
     assert bench.gates.park(first, 1, [(gate, stems[count + 1], True, parked)]) == [Outcome.HELD]
-    bench.gates.leave(SCOPE, "first")
+    bench.gates.release(SCOPE, "first")
     values = [b"%d" % offset for offset in range(count + 3)]
     bench.member.ours = {PLACE: 1}
     bench.consumer = bench.consume(parked_cap=1, concurrency=count)
@@ -261,13 +261,13 @@ def test_a_scope_that_is_anothers_makes_the_member_begin_anew(bench: Bench) -> N
     with bench.consumer:
         until(lambda: bench.reader._assignments and bench.reader._assignments[PLACE][1]._queues is not None)
         assignment = bench.reader._assignments[PLACE][1]
-        bench.gates.leave(SCOPE, assignment._holder)
-        assert bench.gates.own(SCOPE, "another", 60_000).epoch
+        bench.gates.release(SCOPE, assignment._holder)
+        assert bench.gates.acquire(SCOPE, "another", 60_000).epoch
         bench.fails = {b"0"}
         bench.member.give(1, b"0", b"1")
         until(lambda: bench.member.rejoined == 1)
         assert bench.member.forwarded == []
-        bench.gates.leave(SCOPE, "another")
+        bench.gates.release(SCOPE, "another")
         bench.fails = set()
         bench.member.ours = {PLACE: 2}
         bench.member.give(2, b"0", b"1")

@@ -10,11 +10,11 @@ import fakeredis
 import pytest
 
 from wheel_sched.store import DelayStore
-from wheel_sched.store.flow_control import FlowControl
 from wheel_sched.store.memory import MemoryBackend
-from wheel_sched.store.operations.flow import Admitted, Limits
+from wheel_sched.store.rate_limits.face import RateLimits
+from wheel_sched.store.rate_limits.values import Admitted, Limits
 from wheel_sched.store.redis.backend import RedisBackend, client_for
-from wheel_sched.store.redis.conversation import Dialect
+from wheel_sched.store.redis.round_trips import Dialect
 
 if TYPE_CHECKING:
     import redis
@@ -27,7 +27,7 @@ class Control:
 
     def __init__(self, store: DelayStore) -> None:
         self.store = store
-        self.flow = FlowControl(store)
+        self.flow = RateLimits(store)
 
     def admit(self, limits: Limits, wanted: int, destination: str = "") -> Admitted:
         return self.flow.admit("g/orders", limits, [(destination, wanted)])[0]

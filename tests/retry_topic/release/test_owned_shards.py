@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from retry_topic.brokers.protocol import Fenced, InDoubt, PublishFailure
+from retry_topic.brokers.protocol import BrokerInDoubt, Fenced, PublishFailure
 from retry_topic.message import Message
 from retry_topic.message.body_codec import encode_body
 from retry_topic.message.headers.fields import FIELDS
@@ -53,7 +53,7 @@ class Sender:
         if deed == "away":
             raise BrokerUnavailable("nobody answers")
         if deed == "aborted":
-            raise InDoubt("no answer")
+            raise BrokerInDoubt("no answer")
         if isinstance(deed, bytes):
             return [
                 PublishFailure("too large", transient=False) if message.value == deed else None for message in messages
@@ -61,7 +61,7 @@ class Sender:
         self.cluster.sent += [message.value for message in messages]
         self.cluster.number = number
         if deed == "lost":
-            raise InDoubt("no answer")
+            raise BrokerInDoubt("no answer")
         return [None] * len(messages)
 
     def stale(self, shard: int) -> bool:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from retry_topic import Message, RetryPolicy
 from retry_topic.consumer.reporting import Reporter
 from retry_topic.policy import Breaker, Budget, PolicySet, Rate
-from wheel_sched.store.flow_control import FlowControl
+from wheel_sched.store.rate_limits.face import RateLimits
 
 if TYPE_CHECKING:
     from ..conftest import Bench
@@ -58,7 +58,7 @@ def test_a_rate_holds_releases_back_and_loses_none(bench: Bench, policy: Policy)
     # two at once, then one each 10 ms: sooner would be above the rate, whatever the machine
     assert bench.home.store.now_ms() - start_ms >= 28 * 10
     assert len(set(again)) == 30
-    topic = next(flow for flow in FlowControl(bench.home.store).flows() if flow.destination is None)
+    topic = next(flow for flow in RateLimits(bench.home.store).flows() if flow.destination is None)
     assert topic.numbers["granted"] == 30
     assert bench.home.store.counts().total("dead") == 0
 
@@ -68,7 +68,7 @@ def test_an_open_circuit_keeps_retries_in_the_store_until_a_probe_succeeds(bench
     remote = Remote()
     breaker = Breaker(percent=50, of=5, within_ms=60_000, open_ms=100, by="x-host")
     bench.serve(policy(base_ms=60, max_attempts=None, breaker=breaker))
-    control = FlowControl(bench.home.store)
+    control = RateLimits(bench.home.store)
 
     def circuit() -> Any:
         return next((flow for flow in control.flows() if flow.destination == "ill"), None)
@@ -90,7 +90,7 @@ def test_one_destination_that_is_down_holds_back_no_other(bench: Bench, policy: 
     remote = Remote()
     breaker = Breaker(percent=50, of=2, within_ms=60_000, open_ms=600_000, by="x-host")
     bench.serve(policy(base_ms=10, max_attempts=None, breaker=breaker))
-    control = FlowControl(bench.home.store)
+    control = RateLimits(bench.home.store)
     control.report("billing/orders", [("ill", 0, 0, 50)])
     bench.publish(b"ill", headers=(("x-host", b"ill"),))
     once: list[Message] = []
@@ -116,7 +116,7 @@ def test_a_budget_goes_by_the_first_attempts_that_consumers_report(bench: Bench)
         reporter.note(message, first=number < 6, succeeded=number % 2 == 0)
     reporter.report()
     reporter.report()
-    topic, circuit = sorted(FlowControl(bench.home.store).flows(), key=lambda flow: flow.destination or "")
+    topic, circuit = sorted(RateLimits(bench.home.store).flows(), key=lambda flow: flow.destination or "")
     assert (topic.topic, topic.numbers["f0"] + topic.numbers.get("f1", 0)) == ("billing/orders", 6)
     assert (circuit.numbers["ok0"], circuit.numbers["bad0"]) == (5, 5)
 
@@ -150,7 +150,7 @@ def test_spread_dues_are_told_by_topic(bench: Bench, policy: Policy) -> None:
 
     consumer = bench.consume(handle, topics=["orders", "invoices"], idle_ms=IDLE_MS)
     bench.until(lambda: consumer.stats.acknowledged == 11)
-    control = FlowControl(bench.home.store)
+    control = RateLimits(bench.home.store)
     bench.until(lambda: [one.numbers["spread"] for one in control.flows()] == [20])
     (flow,) = control.flows()
     assert (flow.topic, "granted" in flow.numbers) == ("billing/orders", False)

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from retry_topic.brokers.memory import MemoryBroker
-from retry_topic.brokers.protocol import Delivery, Slice
+from retry_topic.brokers.protocol import Delivery, LogBatch
 from retry_topic.cases import Taken, tries_of
 from retry_topic.consumer.retry_record import failed_message
 from retry_topic.herds import Herds, Ready
@@ -23,7 +23,7 @@ from retry_topic.message import Headers, Message, Source
 from retry_topic.message.headers import RetryState, read, write
 from retry_topic.policy import Decorrelated, Failure, Fixed, PolicySet, RetryPolicy, Rule, explain
 from retry_topic.slices import SliceIntake
-from wheel_sched.store import DelayStore, Found, open_store
+from wheel_sched.store import AttemptCounts, DelayStore, Found, History, LogIntake, open_store
 from wheel_sched.store.memory import MemoryBackend
 
 T = TypeVar("T")
@@ -61,10 +61,10 @@ class Reader:
     def __init__(self) -> None:
         self.position: int | None = None
 
-    def poll(self, limit: int, timeout_ms: int) -> Slice | None:
+    def poll(self, limit: int, timeout_ms: int) -> LogBatch | None:
         return None
 
-    def done(self, part: Slice) -> None:
+    def done(self, part: LogBatch) -> None:
         self.position = part.next
 
     def expected(self) -> dict[str, int]:
@@ -108,22 +108,22 @@ def outcome(records: Sequence[Message], *, herds: bool, at_once: int = 4, **more
         for start in range(0, len(records), at_once):
             part = records[start : start + at_once]
             deliveries = [Delivery(one, None) for one in part]
-            told += taking.take_slice(reader, Slice(SOURCE, reader.position, start + len(part), deliveries), once)
+            told += taking.take_slice(reader, LogBatch(SOURCE, reader.position, start + len(part), deliveries), once)
         found: list[Found] = []
         for state in ("due", "dead"):
             found += home.store.list_items(state, limit=1_000).found  # type: ignore[arg-type]
         keys = [tries_of(RetryState(id=read(one.headers).id), one) for one in records]
-        tries = home.store.remember([(key, 0, 0) for key in keys])
+        tries = AttemptCounts(home.store).raise_to([(key, 0, 0) for key in keys])
         assert any(tries) or more
         whys = [None if one.decision is None else explain(one.decision) for one in told]
-        rows = home.store.read_log(0).entries
+        rows = History(home.store).read(0).entries
         return (
             [replace(one, version=0) for one in found],
             tries,
             [replace(one, decision=None) for one in told],
             whys,
             rows,
-            home.store.positions([SOURCE]),
+            LogIntake(home.store).positions([SOURCE]),
         )
 
 
@@ -271,7 +271,7 @@ def test_other_policies_make_other_herds() -> None:
         records = usual(9)
         for start in range(0, 9, 3):
             deliveries = [Delivery(one, None) for one in records[start : start + 3]]
-            part = Slice(SOURCE, reader.position, start + 3, deliveries)
+            part = LogBatch(SOURCE, reader.position, start + 3, deliveries)
             taken = taking.take_slice(reader, part, once)
             wanted = "default@1" if start < 6 else "new@1"
             assert {one.decision.why.policy for one in taken if one.decision} == {wanted}

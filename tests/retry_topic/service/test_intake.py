@@ -21,9 +21,9 @@ from retry_topic.message.headers import MAX_COUNT, RetryState, read, sign, write
 from retry_topic.message.topic_names import dead_topic_of, retry_topic_of
 from retry_topic.policy import Failure, PolicySet
 from wheel_sched.errors import StoreUnavailable
-from wheel_sched.store import Item, Outcome, Stored
-from wheel_sched.store.key_gates import KeyGates, gate_of, scope_of
+from wheel_sched.store import AttemptCounts, Item, Outcome, Stored
 from wheel_sched.store.operations.ordering import Owner
+from wheel_sched.store.ordering.face import OrderedKeys, lock_of, scope_of
 
 if TYPE_CHECKING:
     from conftest import Bench
@@ -271,7 +271,7 @@ def test_the_count_is_remembered_until_the_cap_by_age(desk: Desk) -> None:
     """The record outlives the longest wait: it is kept from the retry's due on."""
     desk.put(id="m")
     desk.take()
-    assert desk.store.remember([(attempts_of("m"), 0, 0)]) == [1]
+    assert AttemptCounts(desk.store).raise_to([(attempts_of("m"), 0, 0)]) == [1]
 
 
 @pytest.mark.parametrize("bench", ["memory"], indirect=True)
@@ -304,7 +304,7 @@ class TestCopies:
             desk.release()
             assert self.fail(desk, attempt).duplicate
         assert (desk.waiting(), desk.letters()) == ([], [])
-        assert desk.store.remember([(attempts_of("m"), 0, 0)]) == [2]
+        assert AttemptCounts(desk.store).raise_to([(attempts_of("m"), 0, 0)]) == [2]
         assert self.fail(desk, 3).id == "m.3"
 
     @pytest.mark.parametrize("verdict", ["dead", None])
@@ -368,9 +368,9 @@ class TestCopies:
     @pytest.mark.parametrize("succeeded", [True, False])
     def test_a_key_with_an_order_waits_for_no_copy_of_what_has_succeeded(self, desk: Desk, succeeded: bool) -> None:
         """The failing copy has closed its key: it opens, unless the retry of the first copy is under way to open it."""
-        gates, scope = KeyGates(desk.store), scope_of("billing", "orders")
-        gate = gate_of(scope, b"k")
-        owner = Owner(scope, "me", gates.own(scope, "me", 60_000).epoch)
+        gates, scope = OrderedKeys(desk.store), scope_of("billing", "orders")
+        gate = lock_of(scope, b"k")
+        owner = Owner(scope, "me", gates.acquire(scope, "me", 60_000).epoch)
         self.fail(desk, 2, ordering=gate)
         desk.release()
         assert gates.close(owner, [(gate, "m", True, "k")]) == [Outcome.DUPLICATE]  # cancelled: given up
@@ -378,7 +378,7 @@ class TestCopies:
         if succeeded:
             Successes(desk.store).remember([attempts_of("m")])
         assert self.fail(desk, 2, ordering=gate).duplicate
-        assert [key.gate for key in gates.closed(scope)] == ([] if succeeded else [gate])
+        assert [key.lock for key in gates.closed(scope)] == ([] if succeeded else [gate])
 
     def test_two_groups_that_read_one_published_message_count_apart(self, desk: Desk) -> None:
         """Under the id they both see; nor do two messages that were given one id, one after the other."""
@@ -424,7 +424,7 @@ class TestSigned:
             assert not taken.id.startswith("m.")
             desk.release()
         assert told == [(1, None), (2, None), (3, None), (4, "max-attempts")]
-        assert desk.store.remember([(attempts_of("m"), 0, 0)]) == [0]
+        assert AttemptCounts(desk.store).raise_to([(attempts_of("m"), 0, 0)]) == [0]
         assert [letter.message.value for letter in desk.bench.letters() if letter.message] == [b"m"]
 
     def test_a_record_without_headers_is_counted_by_its_payload(self, desk: Desk) -> None:

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import pytest
 
 from retry_topic.brokers.memory import MemoryBroker
-from retry_topic.brokers.protocol import Delivery, Slice
+from retry_topic.brokers.protocol import Delivery, LogBatch
 from retry_topic.cases import Taken, tries_of
 from retry_topic.consumer.settling import Successes
 from retry_topic.history import read_attempt
@@ -20,7 +20,7 @@ from retry_topic.message.body_codec import decode_body
 from retry_topic.message.headers import RetryState, content_id, read, write
 from retry_topic.policy import Fixed, PolicySet, RetryPolicy
 from retry_topic.slices import SliceIntake
-from wheel_sched.store import Found, open_store
+from wheel_sched.store import AttemptCounts, Found, History, LogIntake, open_store
 
 T = TypeVar("T")
 
@@ -46,10 +46,10 @@ class Reader:
         self.position: int | None = None
         self.rewound: list[int | None] = []
 
-    def poll(self, limit: int, timeout_ms: int) -> Slice | None:
+    def poll(self, limit: int, timeout_ms: int) -> LogBatch | None:
         return None
 
-    def done(self, part: Slice) -> None:
+    def done(self, part: LogBatch) -> None:
         self.position = part.next
 
     def rewind(self, source: str, position: int | None) -> None:
@@ -78,7 +78,7 @@ class Bench:
             Message("g.retry", b"v", None, write((), state), Source("g.retry", 0, str(start + n), 1))
             for n, state in enumerate(states)
         ]
-        part = Slice(SOURCE, expected, start + len(records), [Delivery(record, None) for record in records])
+        part = LogBatch(SOURCE, expected, start + len(records), [Delivery(record, None) for record in records])
         return self.intake.take_slice(self.reader, part, once)
 
     def found(self, item_id: str) -> Found:
@@ -112,7 +112,7 @@ def test_a_slice_is_stored_with_its_headers(bench: Bench) -> None:
     state = read(message.headers)
     assert (message.topic, state.attempt, state.policy, state.delay_ms) == ("g.redelivery", 3, "default@1", 60_000)
     assert (state.due_ms, state.consumer_group) == (taken[1].due_ms, "g")
-    assert (bench.reader.position, bench.home.store.positions([SOURCE])) == (2, [2])
+    assert (bench.reader.position, LogIntake(bench.home.store).positions([SOURCE])) == (2, [2])
 
 
 def test_items_are_found_and_changed_wherever_their_source_put_them(bench: Bench) -> None:
@@ -130,7 +130,7 @@ def test_no_header_lowers_a_count(bench: Bench) -> None:
     bench.home.store.cancel(["a.5"], route=bench.found("a.5").route)
     (again,) = bench.take(failed("a", 1), expected=1)
     assert again.id == "a.6"
-    bench.home.store.remember([("b!", 2, bench.home.store.now_ms() + 60_000)])
+    AttemptCounts(bench.home.store).raise_to([("b!", 2, bench.home.store.now_ms() + 60_000)])
     (replayed,) = bench.take(failed("b", 1), expected=2)
     assert replayed.id == "br2.1"
     (forged,) = bench.take(failed("c", 1, replays=9), expected=3)
@@ -189,7 +189,7 @@ def test_a_slice_from_elsewhere_is_read_again_from_where_the_store_is(bench: Ben
 def test_the_history_has_a_row_for_each(bench: Bench) -> None:
     """Without a shard where the source chose it: its id does not tell."""
     bench.take(failed("a", 2), failed("b", 1))
-    logged = [bench.home.store.read_log(shard) for shard in range(bench.home.store.shards)]
+    logged = [History(bench.home.store).read(shard) for shard in range(bench.home.store.shards)]
     rows = {row.id: row for page in logged for row in (read_attempt(entry) for entry in page.entries)}
     assert {name: (row.attempt, row.outcome) for name, row in rows.items()} == {"a": (2, "failed"), "b": (1, "failed")}
     assert rows["a"].shard == (None if bench.home.by_source else 0)

@@ -10,19 +10,19 @@ from typing import Any
 import pytest
 
 from retry_topic.brokers.memory import MemoryBroker
-from retry_topic.brokers.protocol import Delivery, Slice
+from retry_topic.brokers.protocol import Delivery, LogBatch
 from retry_topic.cases import Taken, tries_of
 from retry_topic.home import Home
 from retry_topic.message import Message, Source
 from retry_topic.message.headers import RetryState, write
 from retry_topic.policy import Fixed, PolicySet, RetryPolicy
 from retry_topic.slices import SliceIntake
-from wheel_sched.store import DelayStore, Done, Item
-from wheel_sched.store.key_gates import KeyGates, gate_of, ref_of, scope_of
+from wheel_sched.store import AttemptCounts, DelayStore, Done, Item, LogIntake
+from wheel_sched.store.core.plans import shard_of
 from wheel_sched.store.log_intake.operations import LogIntakeInMemory
 from wheel_sched.store.memory import MemoryBackend
 from wheel_sched.store.operations.ordering import Owner
-from wheel_sched.store.plans import shard_of
+from wheel_sched.store.ordering.face import OrderedKeys, lock_of, ref_of, scope_of
 
 SOURCE = "g.retry/0"
 SHARDS = 4
@@ -51,13 +51,13 @@ class Reader:
     def __init__(self) -> None:
         self.rewound: list[int | None] = []
 
-    def poll(self, limit: int, timeout_ms: int) -> Slice | None:
+    def poll(self, limit: int, timeout_ms: int) -> LogBatch | None:
         return None
 
     def expected(self) -> dict[str, int]:
         return {}
 
-    def done(self, part: Slice) -> None:
+    def done(self, part: LogBatch) -> None:
         """Nobody looks."""
 
     def rewind(self, source: str, position: int | None) -> None:
@@ -81,12 +81,12 @@ class Bench:
         self.now_ms = 1_000_000
         store = DelayStore(MemoryBackend(shards, clock="test"), shards=shards, test_clock=lambda: self.now_ms).open()
         self.home, self.reader = Home(store, Logs()), Reader()
-        self.gates = KeyGates(store)
+        self.gates = OrderedKeys(store)
         self.records: list[Message] = []
 
     def failed(self, name: str, scope: str | None = None, attempt: int = 1) -> None:
         """One more record: a failure of a message, of a key named after it when that has an order."""
-        gate = None if scope is None else gate_of(scope, name.encode())
+        gate = None if scope is None else lock_of(scope, name.encode())
         state = RetryState(id=name, attempt=attempt, original_topic="orders", error_class="E", ordering=gate)
         source = Source("g.retry", 0, str(len(self.records)), 1)
         self.records.append(Message("g.retry", b"v", b"k", write((), state), source))
@@ -100,11 +100,11 @@ class Bench:
         return self.take_from(intake, self.position(), end)
 
     def take_from(self, intake: SliceIntake, start: int | None, end: int) -> list[Taken]:
-        part = Slice(SOURCE, start, end, [Delivery(record, None) for record in self.records[start or 0 : end]])
+        part = LogBatch(SOURCE, start, end, [Delivery(record, None) for record in self.records[start or 0 : end]])
         return intake.take_slice(self.reader, part, lambda call: call())
 
     def position(self) -> int | None:
-        (position,) = self.home.store.positions([SOURCE])
+        (position,) = LogIntake(self.home.store).positions([SOURCE])
         return position
 
     def sent(self) -> list[str]:
@@ -183,7 +183,7 @@ def test_what_went_out_before_its_record_is_read_again_goes_out_once(
         assert sorted(gone + bench.sent()) == [f"{name}.1" for name in "abcdef"], f"death at step {step}"
         assert bench.position() == 6
         keys = [tries_of(RetryState(id=name), Message("g.retry", b"v", b"k")) for name in "abcdef"]
-        counts = bench.home.store.remember([(key, 0, 0) for key in keys])
+        counts = AttemptCounts(bench.home.store).raise_to([(key, 0, 0) for key in keys])
         assert max(counts) == 1
         assert min(counts) == 1 or shards > 1  # there they are raised one step later; headers count as well
         if taken is not None:
@@ -211,10 +211,10 @@ def test_a_dead_head_lets_the_next_follow_in_the_step_that_buries_it(
     monkeypatch: pytest.MonkeyPatch, shards: int, before: bool
 ) -> None:
     """A death at any step leaves no key closed for ever."""
-    gate = gate_of(AWAY, b"a")
+    gate = lock_of(AWAY, b"a")
     for step in range(100):
         bench = Bench(shards)
-        owner = Owner(AWAY, "me", bench.gates.own(AWAY, "me", 60_000).epoch)
+        owner = Owner(AWAY, "me", bench.gates.acquire(AWAY, "me", 60_000).epoch)
         bench.gates.close(owner, [(gate, "a", True, "a")])
         bench.gates.park(owner, 10, [(gate, "b", True, Item("b.0", None, b"", "orders", (ref_of(gate),), AWAY))])
         bench.failed("a", AWAY, attempt=4)
@@ -235,8 +235,8 @@ def test_a_dead_head_lets_the_next_follow_in_the_step_that_buries_it(
 
 def test_another_message_s_id_is_left_to_it(bench: Bench) -> None:
     """The record gets one of its own; its key, which waits for the other id, goes on."""
-    gate = gate_of(AWAY, b"a")
-    owner = Owner(AWAY, "me", bench.gates.own(AWAY, "me", 60_000).epoch)
+    gate = lock_of(AWAY, b"a")
+    owner = Owner(AWAY, "me", bench.gates.acquire(AWAY, "me", 60_000).epoch)
     bench.gates.close(owner, [(gate, "a", True, "a")])
     bench.home.store.schedule([Item("a.1", bench.now_ms, b"another", "t", route=AWAY)])
     bench.failed("a", AWAY)

@@ -10,7 +10,7 @@ from uuid import uuid4
 import pytest
 
 from retry_topic.brokers.memory import MemoryBroker
-from retry_topic.brokers.protocol import Delivery, Slice
+from retry_topic.brokers.protocol import Delivery, LogBatch
 from retry_topic.home import Home
 from retry_topic.message import Message, Source
 from retry_topic.message.body_codec import decode_body, encode_body
@@ -19,7 +19,7 @@ from retry_topic.message.topic_names import dead_topic_of
 from retry_topic.policy import Fixed, PolicySet, RetryPolicy
 from retry_topic.slices import SliceIntake
 from tests.servers.valkey import TemporaryServer
-from wheel_sched.store import DelayStore, Item, open_store
+from wheel_sched.store import DelayStore, Item, LogIntake, open_store
 
 T = TypeVar("T")
 
@@ -53,19 +53,19 @@ class Log:
         ]
         self.place: int | None = None
 
-    def poll(self, limit: int, timeout_ms: int = 0) -> Slice | None:
+    def poll(self, limit: int, timeout_ms: int = 0) -> LogBatch | None:
         start = self.place or 0
         records = self.records[start : start + limit]
         if not records:
             return None
-        part = Slice(SOURCE, self.place, start + len(records), [Delivery(one, None) for one in records])
+        part = LogBatch(SOURCE, self.place, start + len(records), [Delivery(one, None) for one in records])
         self.place = part.next
         return part
 
     def expected(self) -> dict[str, int]:
         return {} if self.place is None else {SOURCE: self.place}
 
-    def done(self, part: Slice) -> None:
+    def done(self, part: LogBatch) -> None:
         """Nobody looks."""
 
     def rewind(self, source: str, position: int | None) -> None:
@@ -122,7 +122,7 @@ def intake(home: Home) -> SliceIntake:
 
 def drain(home: Home, log: Log, limit: int = 3) -> None:
     """As a service does it that begins here."""
-    (log.place,) = home.store.positions([SOURCE])
+    (log.place,) = LogIntake(home.store).positions([SOURCE])
     taking = intake(home)
     while (part := log.poll(limit)) is not None or taking.busy:
         taking.finish(once) if part is None else taking.offer(log, part, once)

@@ -10,7 +10,7 @@ from uuid import uuid4
 import pytest
 
 from retry_topic.brokers.memory import MemoryBroker
-from retry_topic.brokers.protocol import Delivery, Slice
+from retry_topic.brokers.protocol import Delivery, LogBatch
 from retry_topic.cases import Taken, tries_of
 from retry_topic.home import Home
 from retry_topic.message import Message, Source
@@ -21,7 +21,7 @@ from retry_topic.slices import SliceIntake
 from tests.servers.faulty_proxy import FaultyProxy
 from tests.servers.valkey import TemporaryServer
 from wheel_sched.errors import StoreUnavailable
-from wheel_sched.store import DelayStore, open_store
+from wheel_sched.store import AttemptCounts, DelayStore, LogIntake, open_store
 
 T = TypeVar("T")
 
@@ -58,25 +58,25 @@ class Log:
         self.told: list[int] = []
         self.mine = True
 
-    def poll(self, limit: int, timeout_ms: int = 0) -> Slice | None:
+    def poll(self, limit: int, timeout_ms: int = 0) -> LogBatch | None:
         start = self.place or 0
         records = self.records[start : start + limit]
         if not records:
             return None
-        part = Slice(self.source, self.place, start + len(records), [Delivery(one, None) for one in records])
+        part = LogBatch(self.source, self.place, start + len(records), [Delivery(one, None) for one in records])
         self.place = part.next
         return part
 
     def expected(self) -> dict[str, int]:
         return {} if self.place is None else {self.source: self.place}
 
-    def next(self, limit: int) -> Slice:
+    def next(self, limit: int) -> LogBatch:
         """The next slice, which there is."""
         part = self.poll(limit)
         assert part is not None
         return part
 
-    def done(self, part: Slice) -> None:
+    def done(self, part: LogBatch) -> None:
         if self.mine:
             self.told.append(part.next)
 
@@ -174,7 +174,7 @@ def test_a_partition_lost_between_the_two_is_taken_on_by_another_member(home: Ho
     taking.offer(mine, mine.next(2), once)
     read = mine.next(2)
     mine.mine = False
-    (theirs.place,) = home.store.positions([theirs.source])
+    (theirs.place,) = LogIntake(home.store).positions([theirs.source])
     taken = [*drain(intake(home), theirs), *taking.offer(mine, read, once), *taking.finish(once)]
     assert sorted(one.id for one in taken) == [f"{name}.1" for name in "abcdef"]
     assert (mine.rewound, mine.told) == ([6], [])
@@ -189,7 +189,7 @@ def test_a_process_that_dies_with_one_underway_leaves_it_taken_in_once(home: Hom
     taking.offer(dying, dying.next(2), once)
     taking.offer(dying, dying.next(2), once)  # and is never heard of again
     del taking
-    (log.place,) = home.store.positions([log.source])
+    (log.place,) = LogIntake(home.store).positions([log.source])
     again = [one.id for one in drain(intake(home), log)]
     assert len(again) == len(set(again))
     assert waiting(home.store) == [f"{name}.1" for name in "abcdef"]
@@ -203,7 +203,7 @@ def test_no_header_lowers_a_count_that_came_with_the_slice_before(home: Home) ->
     assert [one.id for one in taken] == ["a.5", "b.2", "a.6", "c.1"]
     assert "attempt 6 of unlimited" in taken[2].why
     keys = [tries_of(RetryState(id=name), Message("g.retry", b"v", b"k")) for name in "ab"]
-    assert home.store.remember([(key, 0, 0) for key in keys]) == [6, 2]
+    assert AttemptCounts(home.store).raise_to([(key, 0, 0) for key in keys]) == [6, 2]
 
 
 def test_a_failure_told_again_in_the_slice_behind_is_no_second_one(home: Home) -> None:

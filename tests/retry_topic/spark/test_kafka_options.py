@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from retry_topic.spark.kafka.offsets import check_follow, within
-from retry_topic.spark.kafka.options import problems_of, read_target, read_wanted, settings_of
-from retry_topic.spark.kafka.shapes import HEADERS, check_written
+from retry_topic.spark.kafka.options import problems_of, read_options, settings_of, write_options
+from retry_topic.spark.kafka.schemas import HEADERS, check_written
 from wheel_sched.errors import BrokerError, ConfigError
 
 HERE = {"kafka.bootstrap.servers": "h:1"}
@@ -37,14 +37,14 @@ def test_settings_of_the_client_are_handed_on() -> None:
 def test_wrong_options_of_a_stream_are_refused(options: dict[str, str], words: str) -> None:
     """Before the cluster is asked for anything."""
     with pytest.raises(ConfigError, match=words):
-        read_wanted(options, streaming=True)
+        read_options(options, streaming=True)
 
 
 def test_every_mistake_is_named() -> None:
     """All at once."""
     assert len(problems_of({"a": "1", "b": "2"})) == 3  # and no address
     with pytest.raises(ConfigError, match="4 problems"):
-        read_target({"subscribe": "t", "in_doubt": "guess"})
+        write_options({"subscribe": "t", "in_doubt": "guess"})
 
 
 @pytest.mark.parametrize(
@@ -54,7 +54,7 @@ def test_every_mistake_is_named() -> None:
         ({"value": "bigint"}, True, "value to be binary or string"),
         ({"value": "string"}, False, "a column topic"),
         ({"value": "string", "topic": "string"}, True, "and not both"),
-        ({"value": "string", "offset": "bigint"}, True, "no use for column 'offset'"),
+        ({"value": "string", "offset": "bigint"}, True, "column 'offset' is unknown"),
         ({"value": "string", "headers": "map<string,string>"}, True, "headers to be"),
     ],
 )
@@ -78,6 +78,6 @@ def test_a_batch_takes_its_share_of_each_partition() -> None:
 @pytest.mark.parametrize("ends", [{"t": {"0": 99}}, {"t": {"1": 100}}, {}])
 def test_a_topic_that_was_made_anew_is_noticed(ends: dict[str, dict[str, int]]) -> None:
     """It ends before where it was read to."""
-    with pytest.raises(BrokerError, match="made anew"):
+    with pytest.raises(BrokerError, match="created again"):
         check_follow({"t": {"0": 100}}, ends)
     check_follow({"t": {"0": 100}}, {"t": {"0": 100, "1": 5}, "u": {"0": 1}})

@@ -7,7 +7,7 @@ from statistics import mean
 import pytest
 
 from retry_topic.spark.source.options import read_scope, read_writing
-from retry_topic.spark.source.pacing import Pace, check_room, rate_problem
+from retry_topic.spark.source.pacing import DueSpread, check_room, rate_problem
 from wheel_sched.errors import ConfigError, Rejected
 
 IDS = [f"m{n}" for n in range(2_000)]
@@ -15,17 +15,17 @@ IDS = [f"m{n}" for n in range(2_000)]
 
 def test_a_pace_moves_dues_later_and_evenly() -> None:
     """By a hash of the id: the same in every run; from the row's own due, or from now when that is later."""
-    spread = Pace(10_000)
+    spread = DueSpread(10_000)
     late = [spread.due_ms(name, 500) - 500 for name in IDS]
     assert all(0 <= one < 10_000 for one in late)
     assert 4_700 < mean(late) < 5_300
-    assert late == [Pace(10_000).due_ms(name, 500) - 500 for name in IDS]
-    assert Pace().due_ms("m", 7) == 7
-    rate = Pace.of_rate(2_000, 100, 1_000_000)
+    assert late == [DueSpread(10_000).due_ms(name, 500) - 500 for name in IDS]
+    assert DueSpread().due_ms("m", 7) == 7
+    rate = DueSpread.of_rate(2_000, 100, 1_000_000)
     assert rate.spread_ms == 20_000
     assert all(1_000_000 <= rate.due_ms(name, 5) < 1_020_000 for name in IDS)
     assert rate.due_ms("m", 2_000_000) >= 2_000_000
-    assert Pace.of_rate(0, 5, 9).due_ms("m", 0) == 9
+    assert DueSpread.of_rate(0, 5, 9).due_ms("m", 0) == 9
 
 
 @pytest.mark.parametrize("rate", [0.0, -1.0, 1e7, float("nan")])
@@ -50,7 +50,7 @@ def test_every_mistake_of_a_write_is_named() -> None:
     assert len(caught.value.problems) == 6
     with pytest.raises(ConfigError, match="6 problems"):
         read_writing({"rate": "5", "rows": "5", "bytes": "5", "job_id": "j", "states": "due"}, streaming=True)
-    with pytest.raises(ConfigError, match="expected no option rate where the store is read"):
+    with pytest.raises(ConfigError, match="expected no option rate for a read"):
         read_scope({"rate": "5"}, 3)
     found = read_writing({"rate": "5", "rows": "7", "job_id": "j", "bytes": "9", "memory_limit": "8"}, streaming=False)
     assert (found.rate, found.rows, found.job_id, found.bytes_needed, found.memory_limit) == (5.0, 7, "j", 9, 8)

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from retry_topic.brokers.protocol import Slice
+from retry_topic.brokers.protocol import LogBatch
 from retry_topic.message import Message, Source
-from retry_topic.spark.kafka.rows import RowLog
+from retry_topic.spark.kafka.row_log import RowLog
 from wheel_sched.errors import Rejected
 
 
@@ -16,7 +16,7 @@ def row(offset: int) -> Message:
     return Message("g.retry", b"%d" % offset, source=Source("g.retry", 0, str(offset)))
 
 
-def offsets(part: Slice | None) -> list[int]:
+def offsets(part: LogBatch | None) -> list[int]:
     assert part is not None
     return [int(delivery.message.value) for delivery in part.deliveries]
 

@@ -20,6 +20,7 @@ from retry_topic.spark.jobs.store import place_of
 from retry_topic.spark.kafka.connector import choose
 from wheel_sched.cli.program import cli
 from wheel_sched.errors import ConfigError
+from wheel_sched.store import History
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -66,7 +67,7 @@ def test_a_topic_tells_what_a_file_and_the_log_tell(
     """From the log into a topic by our sink, and back by both connectors; repeats count once, what is no row is
     counted, and a second look is about the same rows although the topic grows."""
     rows = attempts(300)
-    store.log([(row.id, row.encode()) for row in rows], keep=100_000)
+    History(store).append([(row.id, row.encode()) for row in rows], keep=100_000)
     logged = store_history(spark, place_of(redis_url))
     file = str(tmp_path / "attempts.parquet")
     assert export(store, file).rows == len(rows)

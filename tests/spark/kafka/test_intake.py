@@ -25,10 +25,10 @@ from retry_topic.message.topic_names import dead_topic_of, intake_group_of, retr
 from retry_topic.policy import Fixed
 from retry_topic.spark.jobs import intake
 from retry_topic.spark.jobs.store import place_of
-from retry_topic.spark.kafka.patience import insist
-from retry_topic.spark.source.options import Place
+from retry_topic.spark.kafka.availability import retry_until_available
+from retry_topic.spark.source.options import StorePlace
 from wheel_sched.errors import ConfigError
-from wheel_sched.store import DelayStore, Found, Position, open_store
+from wheel_sched.store import DelayStore, Found, LogIntake, Position, open_store
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -58,11 +58,11 @@ def failure(group: str, n: int) -> Message:
 
 
 @pytest.fixture
-def opened(redis_url: str) -> Iterator[Callable[[str], tuple[DelayStore, Place]]]:
+def opened(redis_url: str) -> Iterator[Callable[[str], tuple[DelayStore, StorePlace]]]:
     """Namespaces of the session's server."""
     with ExitStack() as stack:
 
-        def namespace(name: str) -> tuple[DelayStore, Place]:
+        def namespace(name: str) -> tuple[DelayStore, StorePlace]:
             store = stack.enter_context(open_store(redis_url, namespace=name, shards=SHARDS))
             return store, place_of(redis_url, name)
 
@@ -100,7 +100,7 @@ def contents(store: DelayStore) -> dict[str, Any]:
 
 def positions(store: DelayStore, broker: KafkaBroker, group: str) -> list[int | None]:
     topic_id = broker.topic_id(retry_topic_of(group))
-    return store.positions([source_of(intake_group_of(group), topic_id, number) for number in range(3)])
+    return LogIntake(store).positions([source_of(intake_group_of(group), topic_id, number) for number in range(3)])
 
 
 def test_both_connectors_give_the_same_store(
@@ -108,7 +108,7 @@ def test_both_connectors_give_the_same_store(
     kafka: TemporaryKafka,
     broker: KafkaBroker,
     name: str,
-    opened: Callable[[str], tuple[DelayStore, Place]],
+    opened: Callable[[str], tuple[DelayStore, StorePlace]],
 ) -> None:
     """Ids, states, payloads, headers and positions; also in batches of other sizes."""
     topics(broker, name)
@@ -118,7 +118,7 @@ def test_both_connectors_give_the_same_store(
     for way, most in ways:
         # a store that knows nothing of a partition begins where the group has been
         beginning = [TopicPartition(retry_topic_of(name), number, 0) for number in range(3)]
-        insist(lambda: broker.groups.put(intake_group_of(name), beginning))  # noqa: B023  # done at once
+        retry_until_available(lambda: broker.groups.put(intake_group_of(name), beginning))  # noqa: B023  # done at once
         store, place = opened(f"{name}-{way}-{most}")
         done = intake(spark, place, kafka.bootstrap, name, POLICY, connector=way, most=most)
         assert (done.connector, done.records, done.waiting, done.dead, done.repeated, done.lag) == (
@@ -129,7 +129,7 @@ def test_both_connectors_give_the_same_store(
             0,
             0,
         )
-        assert [mark.position for mark in done.marks] == positions(store, broker, name)
+        assert [part.position for part in done.partitions] == positions(store, broker, name)
         stores.append((contents(store), positions(store, broker, name)))
     assert len(stores[0][0]) == 700
     assert all(store == stores[0] for store in stores[1:])
@@ -141,7 +141,7 @@ def test_it_takes_turns_with_services(
     broker: KafkaBroker,
     redis_url: str,
     name: str,
-    opened: Callable[[str], tuple[DelayStore, Place]],
+    opened: Callable[[str], tuple[DelayStore, StorePlace]],
     until: Callable[[Callable[[], bool]], None],
 ) -> None:
     """Service, Spark, service, Spark: each goes on where the other one ended, with nothing but the store to tell."""
@@ -177,7 +177,7 @@ def test_a_store_that_is_behind_the_checkpoint_is_given_what_it_lacks(
     kafka: TemporaryKafka,
     broker: KafkaBroker,
     name: str,
-    opened: Callable[[str], tuple[DelayStore, Place]],
+    opened: Callable[[str], tuple[DelayStore, StorePlace]],
     tmp_path: Path,
 ) -> None:
     """As after a failover that lost the last records: the task reads them from the topic again."""
@@ -188,7 +188,7 @@ def test_a_store_that_is_behind_the_checkpoint_is_given_what_it_lacks(
     store, place = opened(f"{name}-behind")
     topic_id = broker.topic_id(retry_topic_of(name))
     for number in range(3):  # it has the first five of each partition, and let them go meanwhile
-        store.accept(Position(source_of(intake_group_of(name), topic_id, number), None, 5), [])
+        LogIntake(store).accept(Position(source_of(intake_group_of(name), topic_id, number), None, 5), [])
     broker.publish([failure(name, n) for n in range(300, 340)])
     done = intake(spark, place, kafka.bootstrap, name, POLICY, checkpoint=checkpoint)
     assert (done.records, done.lag) == (340 - 3 * 5, 0)
@@ -238,7 +238,7 @@ def test_what_is_wrong_is_refused_before_anything_is_taken_in(
     broker: KafkaBroker,
     redis_url: str,
     name: str,
-    opened: Callable[[str], tuple[DelayStore, Place]],
+    opened: Callable[[str], tuple[DelayStore, StorePlace]],
 ) -> None:
     """A dry run changes nothing; topics, namespaces, arguments and columns are looked at first."""
     store, place = opened(name)

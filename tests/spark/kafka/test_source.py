@@ -15,7 +15,7 @@ from pyspark.errors import PySparkException
 from retry_topic.brokers.kafka import KafkaBroker
 from retry_topic.message import Message
 from retry_topic.spark.faults import plain
-from retry_topic.spark.kafka.shapes import COLUMNS
+from retry_topic.spark.kafka.schemas import COLUMNS
 from wheel_sched.errors import BrokerError, ConfigError, Rejected
 
 if TYPE_CHECKING:

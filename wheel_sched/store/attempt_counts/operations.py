@@ -16,7 +16,7 @@ ENDED = 999
 """In place of a number of attempts: the message has succeeded. Of numbers, a record knows none above 998."""
 
 
-Tries = tuple[str, int, int | None]
+BatchCount = tuple[str, int, int | None]
 """An attempt record that a slice is stored with: its key, the attempts to raise it to, until when it is kept (ms).
 
 A record that knows of as many, or has ended, refuses the slice. Without an expiry it is not raised, and must know of

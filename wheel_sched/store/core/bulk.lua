@@ -1,6 +1,6 @@
 #!lua flags=no-writes
--- One page of a state as scan.lua finds it, in a few long strings instead of several for each row, which the server and
--- whoever reads everything would pay for one by one. Writes nothing.
+-- One page of a state as scan.lua finds it, packed into a few long strings: several strings for each row would cost the
+-- server and the reader too much. Writes nothing.
 -- ARGV[3..9] -> as in scan.lua
 -- Answers {now (us), "1" = there may be more, ids, their lengths, scores, records, their lengths, reasons}: ids and records
 -- each one behind the other, lengths and scores as text between blanks; length -1 = no record. The last three are empty

@@ -1,6 +1,7 @@
-"""A call: an operation addressed to a shard, and what every operation has in common.
+"""Operation, the base of everything a store does to a shard, and Call, an operation with the number of its shard.
 
-An operation with a `token` may be repeated after a lost reply: it is executed once and answers alike (for a minute).
+An operation with a `token` may be repeated after a lost reply. The server executes it once and gives the first answer
+again, for a minute.
 """
 
 from __future__ import annotations
@@ -32,15 +33,18 @@ def new_token() -> str:
 
 
 class Operation(Generic[R_co]):
-    """One deed of a shard, three ways: as arguments of its script, as what the script replies, and in memory.
+    """One step on one shard: the arguments of its script, how to read the reply, and the same step in memory.
 
-    The script is the file `<script>.lua` beside the module of the operation, and `in_memory` is the twin of the script:
-    whoever changes the one changes the other.
+    The script is the file `<script>.lua` beside the module of the operation. `in_memory` is its twin: whoever changes
+    one of the two changes the other.
 
-    `script`: the name of the script. `reads`: it changes nothing, and works while the namespace is frozen. `writes`: it
-    changes what is promised to last, so its answer waits for the durability level. What takes a lease or counts for
-    reports costs a redelivery at most when it is lost: `writes` is False. `repeatable`: a repeat changes nothing
-    more, so it may be repeated without a token. `while_frozen`: it works in a frozen namespace.
+    Attributes:
+        script: the name of the script.
+        reads: it changes nothing, so it works while the namespace is frozen.
+        writes: it changes what the durability level protects, so its answer waits for that level. False for leases and
+            for figures in reports: to lose them costs a redelivery at most.
+        repeatable: a repeat changes nothing more, so it may be repeated without a token.
+        while_frozen: it changes things also while the namespace is frozen.
     """
 
     __slots__ = ()
@@ -52,7 +56,7 @@ class Operation(Generic[R_co]):
     token: str
 
     def argv(self) -> list[Argument]:
-        """The script's arguments behind now and token."""
+        """The arguments of the script, without time and token."""
         raise NotImplementedError
 
     def parse(self, reply: Any, shard: int) -> R_co:
@@ -77,17 +81,17 @@ Plan = Generator[list[Call[Any]], list[Any], R]
 
 
 def outcomes_of(codes: bytes) -> list[Outcome]:
-    """The outcomes behind a script's string of codes."""
+    """The outcomes that a string of codes stands for."""
     if codes.count(codes[:1]) == len(codes):  # mostly they are all alike
         return [OUTCOME_OF[codes[0]]] * len(codes) if codes else []
     return [OUTCOME_OF[code] for code in codes]
 
 
 def head_of(value: int) -> int | None:
-    """The head of a set as a script tells it; negative = the set is empty."""
+    """The first score of a set in the reply of a script; negative = the set is empty."""
     return None if value < 0 else value
 
 
 def bounded_reason(text: str) -> bytes:
-    """A reason as it is stored: one line, bounded, since it lies beside every held or dead item."""
-    return text.replace("\n", " ")[:500].encode("utf-8", "backslashreplace")  # for people: it must never be refused
+    """A reason as the store keeps it: one line of bounded length, because every held or dead item has one."""
+    return text.replace("\n", " ")[:500].encode("utf-8", "backslashreplace")  # people read it, so no text is refused

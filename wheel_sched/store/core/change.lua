@@ -1,10 +1,10 @@
 #!lua flags=allow-oom
--- Changes waiting, held and dead items one by one; an id in flight is only marked, but for i and m.
+-- Changes waiting, held and dead items one by one; an id in flight is only marked; i and m change it.
 -- ARGV[3..] -> quintuples: id, verb, argument, version ("" = any), tail ("" = keep the record):
 --   r <due ms>           reschedule a waiting or held id
 --   p <due ms, "" = parked, "=" = keep>  replace the record; P: also create it when it is absent
 --   i <due ms, "" = parked, "=" = keep>  as p; of an id in flight the record alone, it stays claimed (settle.lua: v)
---   m <other id>         an id in flight goes on as this one, with this record, under the same claim: its own id is free
+--   m <other id>         gives an id in flight this other id and this record, under the same claim; its own id is free
 --   c                    cancel: remove a waiting or held id; mark one in flight
 --   h <reason>           hold a waiting id
 --   u <due ms, "=" = keep>  release a held id
@@ -41,7 +41,7 @@ local function flush_places()  -- one id may be named twice: its place must be r
     s.due, s.least, s.held, s.tally = {}, nil, {}, {}
   end
 end
--- The record of an id in flight is replaced, or goes on under another id; claim, lease and cancel mark stay.
+-- Replaces the record of an id in flight, or gives it another id; claim, lease and cancel mark stay.
 local function change_claimed(id, claim, verb, other, topic, refs, tail)
   local cut, number = string.match(claim, '^(!?)(%d+:%d+:)')
   if verb == 'i' then

@@ -25,8 +25,10 @@ class Alteration:
 
 @dataclass(slots=True)
 class Change(Operation[list[Outcome]]):
-    """Reschedule, replace, cancel, hold, release, requeue or delete items that are not in flight; `i` and `m` are for
-    those that are."""
+    """Reschedule, replace, cancel, hold, release, requeue or delete items that are not in flight.
+
+    The verbs `i` and `m` change items in flight.
+    """
 
     script = "change"
     writes = True
@@ -105,7 +107,7 @@ def _change_waiting(shard: MemoryShard, item: MemoryItem, change: Alteration, ve
 
 
 def _change_claimed(shard: MemoryShard, item: MemoryItem, change: Alteration, versions: Iterator[int]) -> Outcome:
-    """The record of an id in flight is replaced, or goes on under another id; claim, lease and cancel mark stay."""
+    """Replace the record of an id in flight, or give it another id; claim, lease and cancel mark stay."""
     if change.verb == "i":
         if item.cancelled:
             return Outcome.ABSENT
@@ -173,5 +175,5 @@ def _take_out(shard: MemoryShard, item: MemoryItem) -> bytes:
 
 
 def _place(shard: MemoryShard, item: MemoryItem, due: int | str | None) -> State:
-    """Among the waiting, or parked when there is no due."""
+    """Let an item wait, or park it when there is no due."""
     return shard.put_waiting(item, due) if isinstance(due, int) else shard.put_held(item, 0, b"parked")

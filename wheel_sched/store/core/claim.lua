@@ -3,9 +3,9 @@
 -- ARGV[3] -> n   ARGV[4] -> lease (ms, "" = without an end)
 -- ARGV[5] -> until (ms, "" = now)   ARGV[6] -> epoch ("" = any)
 -- ARGV[7] -> lapses until an item is poison (0 = never)
--- ARGV[8] -> the claim's number is above this one (0 = any), also when this server has forgotten that it was given out
+-- ARGV[8] -> the number of the claim is above this one (0 = any), even when this server has lost what it gave out
 -- Answers {claim number (0 = nothing), now (us), epoch, head of due, head of fly, id, due, record, ...}; the due of an id
--- whose lease ran out n times is told as <due>+<n>.
+-- whose lease ran out n times is <due>+<n>.
 local NO_LEASE_END_MS = 253402300799999  -- the year 9999: only its shard's owner ends such a claim
 local s = begin(KEYS, ARGV, LATER, 'claims')
 if s.err then return s end

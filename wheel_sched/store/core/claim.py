@@ -15,9 +15,9 @@ from wheel_sched.store.core.shard import MemoryItem, MemoryShard, check_batch
 
 @dataclass(slots=True)
 class Claimed:
-    """An item in the hands of a claimer: settle it before the lease ends, or it is handed out again.
+    """A claimed item. Settle it before its lease ends, or the next claim gets it again.
 
-    `lapses` is how often it was claimed before by somebody whose lease ran out.
+    `lapses`: how often a lease of it ran out before.
     """
 
     id: str
@@ -44,7 +44,7 @@ class Claim:
 
 
 class NumberedClaim(Protocol):
-    """What a settlement needs to know of a claim, whoever made it."""
+    """What settling needs of a claim: its shard and its number."""
 
     @property
     def shard(self) -> int: ...
@@ -53,7 +53,7 @@ class NumberedClaim(Protocol):
 
 
 def claimed_items(reply: Sequence[Any], start: int, stop: int, step: int) -> list[Claimed]:
-    """Items from runs of id, due, record in a reply; records of one batch start alike, so most are only compared."""
+    """Items from runs of id, due and record in a reply. Records of a batch start alike, so most are only compared."""
     items = []
     known, version, topic = b"\n", 0, ""
     due_ms, read = 0, b""
@@ -86,7 +86,7 @@ def _lapsed(item_id: str, due: bytes, raw: bytes) -> Claimed:
 
 
 def check_lease(lease_ms: int) -> None:
-    """Raise `Rejected` unless `lease_ms` is a time one can work in."""
+    """Raise `Rejected` unless `lease_ms` is whole milliseconds from 1 up."""
     if type(lease_ms) is not int or lease_ms < 1:
         raise Rejected(f"expected lease_ms to be whole milliseconds from 1 up, got: {lease_ms!r}; nothing was claimed")
 
@@ -152,7 +152,7 @@ class ClaimDue(Operation[Claim]):
 
 
 def _claimed_before(shard: MemoryShard, number: int, keys: list[bytes]) -> Claim:
-    """The same batch, as far as it is still under this claim."""
+    """The items of a claim that was answered before, as far as they are still under it."""
     items = (shard.items.get(key) for key in keys)
     still = [_claimed(item) for item in items if item is not None and item.state == "fly" and item.claim == number]
     return Claim(shard.number, number, shard.now_us, shard.epoch, *shard.heads(), still)

@@ -1,8 +1,8 @@
-"""CoreStore: the blocking face of the delay store, over any backend.
+"""DelayStore: the blocking face of the delay store, over any backend.
 
-Every method runs a plan (see `plans`), from any thread. Errors are those of `wheel_sched.errors`; after
-`StoreUnavailable` the outcome is unknown, and the same call with the same `token` (or the same ids) is safe and
-answers alike.
+Every method runs a plan (see `plans`), from any thread. Errors are those of `wheel_sched.errors`. After
+`StoreUnavailable` the outcome is unknown: repeat the call with the same `token` or the same ids. That is safe and gives
+the first answer.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from collections.abc import Callable, Generator, Sequence
 from typing import Any, Protocol, Self, TypeVar
 
 from wheel_sched.errors import InDoubt
-from wheel_sched.store.core.begun import Begun
 from wheel_sched.store.core.call import Call, new_token
 from wheel_sched.store.core.change import Alteration
 from wheel_sched.store.core.claim import Claim, ClaimDue, NumberedClaim
 from wheel_sched.store.core.counts import Counts
-from wheel_sched.store.core.items import MAX_DUE_MS, Found, Item, Mark, Outcome, State
+from wheel_sched.store.core.items import MAX_DUE_MS, Found, Item, Marker, Outcome, State
 from wheel_sched.store.core.levels import opening
 from wheel_sched.store.core.listing import Page
+from wheel_sched.store.core.pending import SentCalls
 from wheel_sched.store.core.plans import Plans
 from wheel_sched.store.core.schedule import Stored
 from wheel_sched.store.core.settle import Settled, Settlement
@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 
 class Backend(Protocol):
-    """What performs calls for the synchronous face."""
+    """What performs calls for the blocking face."""
 
     cluster: bool
 
@@ -37,16 +37,16 @@ class Backend(Protocol):
         """Perform calls; a value or an exception for each, in order."""
         ...
 
-    def begin(self, calls: Sequence[Call[Any]], now_ms: int | None = None) -> Begun:
-        """`execute` in two halves: send calls, one at least; the answers are waited for when they are asked for."""
+    def begin(self, calls: Sequence[Call[Any]], now_ms: int | None = None) -> SentCalls:
+        """`execute` in two halves: send at least one call now, and wait for the answers later."""
         ...
 
     def check_server(self) -> None:
-        """Refuse a server that cannot keep the promises asked for."""
+        """Refuse a server that cannot keep the durability level."""
         ...
 
     def info(self) -> dict[str, Any]:
-        """What the server says of itself, {} where there is none."""
+        """The INFO of the server, {} where there is none."""
         ...
 
     def identity(self) -> tuple[str, int] | None:
@@ -54,11 +54,11 @@ class Backend(Protocol):
         ...
 
     def waiter(self, shard: int, timeout_ms: int) -> Any:
-        """A connection of its own for `wait_for_mark`."""
+        """A new connection for `wait_for_mark`."""
         ...
 
-    def wait_for_mark(self, waiter: Any, marks: dict[int, bytes], timeout_ms: int) -> dict[int, Mark]:
-        """Block until a shard's marker is newer; the newer ones, {} at the timeout."""
+    def wait_for_mark(self, waiter: Any, marks: dict[int, bytes], timeout_ms: int) -> dict[int, Marker]:
+        """Block until the marker of a shard is newer; the newer ones, {} at the timeout."""
         ...
 
     def interrupt(self, waiter: Any) -> None:
@@ -71,7 +71,7 @@ class Backend(Protocol):
 
 
 def values_of(answers: list[Any]) -> list[Any]:
-    """The answers, or the first exception among them; one that says "written, but" only where no other says less."""
+    """The answers. Raises the first error among them, and `InDoubt` only when there is no other error."""
     errors = [answer for answer in answers if isinstance(answer, Exception)]
     for error in errors:
         if not isinstance(error, InDoubt):
@@ -82,7 +82,7 @@ def values_of(answers: list[Any]) -> list[Any]:
 
 
 def release_of(ids: Sequence[str], due_ms: int | None) -> list[Alteration]:
-    """Changes that release held items, at the due they had unless one is given."""
+    """Changes that release held items, at `due_ms` or at the due that they had."""
     return [Alteration(item_id, "u", "=" if due_ms is None else due_ms) for item_id in ids]
 
 
@@ -95,10 +95,10 @@ def replacement_of(
 
 
 class CoreStore:
-    """The blocking face. Thread-safe when its backend is; both of ours are.
+    """The blocking face. Thread-safe when its backend is; the backends of this package are.
 
     Args:
-        backend: who performs the calls.
+        backend: what performs the calls.
         shards: how many shards the namespace has. Defaults to 1.
         test_clock: gives now in ms for a namespace created with `clock="test"`. Defaults to None: the server's time.
     """
@@ -114,12 +114,12 @@ class CoreStore:
 
     @property
     def ticks(self) -> bool:
-        """Whether its time goes on by itself; False under a test clock."""
+        """Whether time goes on by itself; False under a test clock."""
         return self._test_clock is None
 
     @property
     def namespace(self) -> str:
-        """Whose keys these are; a memory store has a name that no other has."""
+        """The namespace of the keys; of a store in memory, a name that no other store has."""
         dialect = getattr(self.backend, "dialect", None)
         return str(dialect.namespace) if dialect is not None else f"memory-{id(self.backend):x}"
 
@@ -133,7 +133,7 @@ class CoreStore:
         self.close()
 
     def run(self, plan: Generator[list[Call[Any]], list[Any], T], answers: list[Any] | None = None) -> T:
-        """A plan to its end, from its beginning or from the answers to its first calls."""
+        """Run a plan to its end, from its beginning or from the answers to its first calls."""
         try:
             calls = next(plan) if answers is None else plan.send(values_of(answers))
             while True:
@@ -143,18 +143,18 @@ class CoreStore:
             return result
 
     def execute(self, calls: Sequence[Call[Any]]) -> list[Any]:
-        """Perform calls as they are, one round trip; a value or an exception for each (the dispatcher's way in)."""
+        """Perform calls in one round trip; a value or an exception for each."""
         return self.backend.execute(calls, None if self._test_clock is None else self._test_clock())
 
-    def begin(self, calls: Sequence[Call[Any]]) -> Begun:
+    def begin(self, calls: Sequence[Call[Any]]) -> SentCalls:
         """`execute` in two halves, so that the caller works while the server does."""
         return self.backend.begin(calls, None if self._test_clock is None else self._test_clock())
 
     def open(self) -> Self:
-        """Check the server, create the namespace when it is absent, compare it when it is there.
+        """Check the server; create the namespace when it is absent, else compare it.
 
         Raises:
-            StoreError: the server is away, too old or cannot keep the durability level, or the namespace is another.
+            StoreError: the server is away, too old or cannot keep the durability level, or the namespace differs.
         """
         self.backend.check_server()
         with opening():
@@ -162,10 +162,10 @@ class CoreStore:
         return self
 
     def schedule(self, items: Sequence[Item], *, token: str | None = None) -> Stored:
-        """Store new items; ids that exist anywhere are left alone (DUPLICATE).
+        """Store new items; an id that exists, in whatever state, is left alone (DUPLICATE).
 
-        With the token "" nothing is kept for repeats, which saves two commands: a repeat then answers DUPLICATE for
-        what the first call stored.
+        With the token "" the server keeps nothing for repeats, which saves two commands. A repeat then answers
+        DUPLICATE for what the first call stored.
 
         Raises:
             Rejected: one of the items is malformed; none was stored.
@@ -185,8 +185,8 @@ class CoreStore:
     ) -> Claim:
         """Claim up to `limit` items due at min(store's now, `until_ms`) under a lease.
 
-        Leases that ran out go back first, to the dead after `lapse_cap` times (0 = never). With the same `token` the
-        same batch is answered again.
+        Before that, items whose lease ran out wait again, or die after `lapse_cap` times (0 = never). The same `token`
+        gives the same batch again.
         """
         operation = ClaimDue(limit, lease_ms, until_ms, epoch, lapse_cap, token or new_token())
         return self.run(self.plans.one(shard, operation))
@@ -199,17 +199,17 @@ class CoreStore:
         dead_cap: int = 0,
         token: str | None = None,
     ) -> Settled:
-        """End items of a claim; those that are no longer under it are STALE and nothing of them changes."""
+        """End items of a claim; an item that is not under the claim any more is STALE and stays as it is."""
         return self.run(self.plans.settle(claim, settlements, dead_cap, token))
 
     def extend(self, claim: NumberedClaim, ids: Sequence[str], lease_ms: int = 30_000) -> list[Outcome]:
-        """Lengthen leases, counted from now."""
+        """Let leases end `lease_ms` from now."""
         return self.run(self.plans.extend(claim, ids, lease_ms))
 
     def reschedule(
         self, ids: Sequence[str], due_ms: int, *, route: str | None = None, token: str | None = None
     ) -> list[Outcome]:
-        """Give waiting or held items a new due; IN_FLIGHT ones are left alone."""
+        """Give waiting or held items a new due; items in flight stay as they are (IN_FLIGHT)."""
         return self.run(self.plans.change([Alteration(i, "r", due_ms) for i in ids], route, token))
 
     def replace(
@@ -224,26 +224,26 @@ class CoreStore:
     ) -> Outcome:
         """Give an item a new body (and due, unless `keep_due`), only at `if_version` when given.
 
-        With `in_flight` also one that is claimed: it stays claimed, and a settlement that names the version of the
-        claim is refused with OTHER_VERSION. One that was cancelled is ABSENT then. Not together with `create`.
+        With `in_flight` also a claimed item: it stays claimed, and a settlement that names the version of the claim
+        gets OTHER_VERSION. A claimed item that was cancelled is ABSENT then. `in_flight` excludes `create`.
         """
         change = replacement_of(item, keep_due, if_version, create, in_flight)
         return self.run(self.plans.change(change, None, token))[0]
 
     def cancel(self, ids: Sequence[str], *, route: str | None = None, token: str | None = None) -> list[Outcome]:
-        """Remove waiting or held items (DONE); for one in flight its `Next` is dropped (CANCELLED)."""
+        """Remove waiting or held items (DONE); an item in flight leaves when its claim ends (CANCELLED)."""
         return self.run(self.plans.change([Alteration(i, "c") for i in ids], route, token))
 
     def hold(
         self, ids: Sequence[str], reason: str, *, route: str | None = None, token: str | None = None
     ) -> list[Outcome]:
-        """Park waiting items."""
+        """Hold waiting items for a reason."""
         return self.run(self.plans.change([Alteration(i, "h", reason) for i in ids], route, token))
 
     def release(
         self, ids: Sequence[str], due_ms: int | None = None, *, route: str | None = None, token: str | None = None
     ) -> list[Outcome]:
-        """Let held items wait again, at the due they had unless one is given."""
+        """Let held items wait again, at `due_ms` or at the due that they had."""
         return self.run(self.plans.change(release_of(ids, due_ms), route, token))
 
     def requeue(
@@ -253,24 +253,24 @@ class CoreStore:
         route: str | None = None,
         token: str | None = None,
     ) -> list[Outcome]:
-        """Let dead items wait again: (id, due, new body or None)."""
+        """Let dead letters wait again: (id, due, item with a new body or None)."""
         alterations = [Alteration(i, "q", due, None, item) for i, due, item in dues]
         return self.run(self.plans.change(alterations, route, token))
 
     def delete_dead(self, ids: Sequence[str], *, route: str | None = None, token: str | None = None) -> list[Outcome]:
-        """Delete dead items for good."""
+        """Delete dead letters for good."""
         return self.run(self.plans.change([Alteration(i, "x") for i in ids], route, token))
 
     def change(
         self, alterations: Sequence[Alteration], *, route: str | None = None, token: str | None = None
     ) -> list[Outcome]:
-        """Changes of different kinds, or with a due each, in as few calls as the batches need."""
+        """Make changes of different kinds, or with a due each, in as few calls as possible."""
         return self.run(self.plans.change(alterations, route, token))
 
     def get(self, ids: Sequence[str], *, route: str | None = None, anywhere: bool = False) -> list[Found | None]:
-        """Items wherever they lie, None where there is none.
+        """Items in whatever state, None for an id that does not exist.
 
-        With `anywhere` those not found in their shard are looked for in every other, where a route may have put them.
+        With `anywhere` the store looks for absent ids in all shards, because a route may have put them there.
         """
         return self.run(self.plans.get(ids, route, anywhere))
 
@@ -311,15 +311,15 @@ class CoreStore:
         return self.run(self.plans.counts_by_shard())
 
     def pause(self, topic: str) -> int:
-        """Hold everything of a topic until `resume`; how many items were moved now."""
+        """Hold everything of a topic until `resume`; how many waiting items were held now."""
         return self.run(self.plans.pause(topic))
 
     def resume(self, topic: str, *, spread_ms: int = 0) -> int:
-        """Let a paused topic go on, the overdue spread over `spread_ms`; how many items were moved."""
+        """Let a paused topic go on, overdue items spread over `spread_ms`; how many items wait again."""
         return self.run(self.plans.resume(topic, spread_ms))
 
     def now_ms(self) -> int:
-        """The store's time in ms, by which everything is early or late; one round trip."""
+        """The time of the store in ms, which decides what is due; one round trip."""
         return self.run(self.plans.now_ms())
 
     def windows(self, ahead_ms: int, limit: int = 1000) -> list[Window]:
@@ -327,21 +327,21 @@ class CoreStore:
         return self.run(self.plans.windows(ahead_ms, limit))
 
     def sweep(self, *, dead_cap: int = 0, dead_age_ms: int = 0, lapse_cap: int = 0) -> list[Swept]:
-        """House-keeping, one bounded step per shard."""
+        """Recover leases, remove dead letters above the caps and clean up, one bounded step per shard."""
         return self.run(self.plans.sweep(dead_cap, dead_age_ms, lapse_cap))
 
     def report_jump(self, shard: int, epoch: int, step_ms: int) -> int:
-        """Record a clock step; the shard's epoch after it."""
+        """Record a step of the clock; the epoch of the shard after it."""
         return self.run(self.plans.one(shard, ReportJump(epoch, step_ms)))
 
     def restore(self, found: Sequence[Found]) -> int:
-        """Put items back exactly as they were, for restore and reshard; how many were absent and put."""
+        """Put items back exactly as they were, for restore and reshard; how many were put."""
         return self.run(self.plans.restore(found))
 
     def bury(self, graves: Sequence[tuple[Item, str]]) -> int:
-        """Put items straight among the dead, with a reason each; their `due_ms` is the time of death.
+        """Store items as dead letters, with a reason each; their `due_ms` is the time of death.
 
-        Ids that exist are left alone; how many were put.
+        An id that exists is left alone; how many were put.
         """
         return self.run(self.plans.bury(graves))
 

@@ -1,7 +1,7 @@
-"""What goes into the delay store and what comes out of it: plain values, the same for every implementation.
+"""Items: the values that a caller stores and finds, the same for every implementation.
 
-An item is (id, due, body) with a topic it is counted under, a route that chooses its shard and refs it can be found
-by. It is in exactly one place at a time:
+An item has an id, a due and a body. It is counted under its topic, its route chooses its shard, and its refs are
+names to find it by. An item is in exactly one state at a time:
 
     schedule ─► due ─► fly ─► (gone)          due   waiting for its time
                  ▲      │ └──► dead           fly   claimed, under a lease
@@ -52,11 +52,11 @@ class Item:
 
     Args:
         id: unique within the namespace, 1 to 512 bytes of UTF-8.
-        due_ms: when it is to be released, or None: parked in `held` until somebody gives it a due. The past is due
-            at once.
+        due_ms: when the store releases it. A due in the past is due at once. None parks it in `held` until somebody
+            gives it a due.
         body: opaque bytes, at most 16 MiB.
-        topic: what it is counted, paused and listed under. Defaults to "".
-        refs: names it can be found by, see `find`. Defaults to none.
+        topic: the name under which it is counted, paused and listed. Defaults to "".
+        refs: names to find it by, see `DelayStore.find`. Defaults to none.
         route: what chooses its shard. Defaults to the id.
 
     Raises:
@@ -86,7 +86,7 @@ class Item:
             and (route is None or (type(route) is str and route.isascii() and len(route) <= MAX_ID_BYTES))
             and (not refs or all(map(_is_plain_ref, refs)))
         ):
-            return  # as usual; what follows says what is wrong, or right in another way
+            return  # the usual case; the checks below find what is wrong, or accept what is unusual
         check_id(self.id)
         check_due(self.due_ms, self.id)
         if not isinstance(self.body, bytes):
@@ -162,7 +162,7 @@ def _short(text: str) -> str:
 
 
 def quoted(value: object) -> str:
-    """A value as an error's text has it: no more than the beginning of a long one."""
+    """A value for the text of an error: of a long one only the beginning."""
     try:
         return _short(repr(value))
     except Exception:  # an integer of over 4,300 digits, or somebody's own __repr__
@@ -185,14 +185,14 @@ class Found:
     shard: int = 0
 
     def item(self) -> Item:
-        """The same as something to store elsewhere."""
+        """The item to store elsewhere."""
         due_ms = self.score_ms if self.state == "due" else None
         return Item(self.id, due_ms, self.body, self.topic, self.refs, self.route)
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
-    """A shard's wake-up marker: its id, and the due of the earlier head that arrived; None: it does not say."""
+class Marker:
+    """The marker of a shard: its id, and the due of the earlier head that raised it (None: unknown)."""
 
     id: bytes
     due_ms: int | None

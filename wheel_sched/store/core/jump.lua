@@ -1,5 +1,5 @@
 #!lua flags=allow-oom
--- A dispatcher saw the server's clock step against its own monotonic one: record it and raise the epoch, once.
+-- Records a step of the server's clock that a dispatcher saw against its own monotonic clock, and raises the epoch, once.
 -- ARGV[3] -> epoch it was seen in   ARGV[4] -> step (ms, signed)
 -- Answers {now (us), epoch}.
 local s = begin(KEYS, ARGV)

@@ -1,4 +1,4 @@
-"""The durability levels by name, and how a doubt is told; what a level waits for is the server's kind's to say."""
+"""The durability levels by name. What a level waits for depends on the kind of server, see `redis.durability`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ REPEAT = "repeat under the same token or id"
 
 
 def check_level(level: str, replicas: int, *, server: bool = True) -> None:
-    """Refuse a level that there is not, or that a store without a server cannot keep.
+    """Refuse an unknown level, and a level that a store without a server cannot keep.
 
     Raises:
         ConfigError: with all that is wrong.
@@ -33,7 +33,7 @@ def check_level(level: str, replicas: int, *, server: bool = True) -> None:
 
 @contextlib.contextmanager
 def opening() -> Iterator[None]:
-    """What is in doubt of a namespace's opening is its own entry: no caller's message, so that is no doubt of theirs.
+    """Turn a doubt about the first write of a namespace into an error that says: no message is in doubt.
 
     Raises:
         StoreUnavailable: instead of a doubt.

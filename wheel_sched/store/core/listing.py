@@ -1,7 +1,7 @@
 """Listing: pages of a state over all shards, in order of score: the operation on one shard, and the plan over all.
 
-A cursor is JSON: per shard the last id looked at and its score. What is there from the first page to the last is listed
-once, whatever comes and goes meanwhile. A page costs one call to each shard and one for the items found.
+A cursor is JSON: per shard the last id looked at and its score. An item that stays from the first page to the last is
+listed once, whatever comes and goes meanwhile. A page costs one call to each shard and one for the items found.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Page:
 
 
 class IdPage(NamedTuple):
-    """A page of (id, score): `last` is the last one looked at, None of none; `more` is False when that was all."""
+    """A page of (id, score). `last`: the last one looked at, None = none. `more`: whether there may be another page."""
 
     found: list[tuple[str, int]]
     last: tuple[str, int] | None
@@ -84,7 +84,7 @@ class ListIds(Operation[IdPage]):
 
 
 class IdsWanted(Protocol):
-    """What a page of a state is asked for by."""
+    """What a page of a state needs to know."""
 
     state: State
     least_ms: int
@@ -177,7 +177,7 @@ def _page(shards: range, wanted: ListIds, behind: Behind | None) -> Plan[tuple[l
 
 
 def _rewind(taken: Iterable[Found], before: Behind | None) -> Behind:
-    """The cursor behind the items taken from a page that was not used up."""
+    """The cursor behind the items taken from a page, when some of the page are left."""
     behind = dict(before or {})
     for item in taken:
         behind[str(item.shard)] = (item.id, item.score_ms)
@@ -185,10 +185,10 @@ def _rewind(taken: Iterable[Found], before: Behind | None) -> Behind:
 
 
 def read_cursor(cursor: str | None, shards: int) -> Behind | None:
-    """A cursor as it was handed out.
+    """A cursor as its text says it.
 
     Raises:
-        Rejected: it was not handed out by this namespace.
+        Rejected: it is no cursor of this namespace.
     """
     if cursor is None:
         return None

@@ -1,7 +1,7 @@
 """Plans: each method of the store as a generator of calls, without I/O.
 
-A plan yields lists of calls and is given their values; what it returns is the method's answer. The synchronous and
-the asyncio store run the same plans, so routing to shards, batching and paging stand here and only here.
+A plan yields lists of calls, receives their values, and returns the answer of the method. The blocking and the asyncio
+store run the same plans, so only the plans know how to route to shards, to batch and to page.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ T = TypeVar("T")
 
 
 def shard_of(route: str, shards: int) -> int:
-    """The shard of a route; stable for ever, because it decides where data lies."""
+    """The shard of a route. It never changes, because it decides where data lies."""
     return 0 if shards == 1 else zlib.crc32(encode_text(route)) % shards
 
 
 def together(*plans: Plan[Any]) -> Plan[list[Any]]:
-    """Plans of one round trip each, in one round trip; what each of them answers."""
+    """Run plans of one round trip each in a single round trip; the answer of each."""
     first: list[list[Call[Any]]] = []
     values: list[Any] = [None] * len(plans)
     places: list[int] = []
@@ -97,7 +97,7 @@ class Plans:
 
     def open(self, clock: str) -> Plan[list[int]]:
         """Create or check every shard; answers their epochs."""
-        # the first one alone: were all opened at once, a wrong shard count would leave new shards behind
+        # the first one alone: to open all at once with a wrong shard count would create shards
         first = yield [Call(0, Open(self.shards, clock))]
         self._check_opened(0, first[0], clock)
         others = [Call(shard, Open(self.shards, clock)) for shard in range(1, self.shards)]
@@ -197,7 +197,7 @@ class Plans:
             for i, answer in zip(indices, answers, strict=True):
                 found[i] = answer
         absent = [i for i, item in enumerate(found) if item is None]
-        if anywhere and absent and self.shards > 1:  # stored with a route of their own
+        if anywhere and absent and self.shards > 1:  # they may have a route of their own
             for at in range(0, len(absent), MAX_BATCH):
                 page = absent[at : at + MAX_BATCH]
                 everywhere = yield self.everywhere(lambda page=page: Get([ids[i] for i in page]))  # type: ignore[misc]
@@ -212,7 +212,7 @@ class Plans:
         return [item_id for ids in replies for item_id in ids][:limit]
 
     def now_ms(self) -> Plan[int]:
-        """The store's time, by which everything is early or late."""
+        """The time of the store, which decides what is due."""
         window: Window = yield from self.one(0, Look(0, 0))
         return window.now_us // 1000
 
@@ -244,7 +244,7 @@ class Plans:
         return moved
 
     def resume(self, topic: str, spread_ms: int) -> Plan[int]:
-        """Let a topic go on, in pages; those overdue are spread over `spread_ms`."""
+        """Let a topic go on, in pages; overdue items are spread over `spread_ms`."""
         check_name(topic, "topic")
         totals: list[Counts] = yield from self.counts_by_shard()
         moved = 0
@@ -275,7 +275,7 @@ class Plans:
         return list_items(self.shards, ListIds(state, least_ms, greatest_ms, None, limit, topic), cursor, matches)
 
     def bury(self, graves: Sequence[tuple[Item, str]]) -> Plan[int]:
-        """Items straight among the dead; `due_ms` is the time of death."""
+        """Store items as dead letters; `due_ms` is the time of death."""
         for item, _ in graves:
             item.check()
         found = [

@@ -1,4 +1,4 @@
--- Shared by every script of the delay store; loaded once per library, or in front of each script under EVALSHA.
+-- What the scripts of the delay store share. A function library loads it once; under EVALSHA it precedes each script.
 --
 -- Every script gets the same KEYS, all with one hash tag {ns:shard}:
 --   KEYS[1]  meta   HASH    clock, last (ms), epoch, seq, claims, frozen, owner, owned (until, ms),
@@ -12,7 +12,7 @@
 --   KEYS[7]  why    HASH    id -> <reason>\n<topic>, of held ids
 --   KEYS[8]  dead   ZSET    id -> time of death (ms)
 --   KEYS[9]  deadbody HASH  id -> <length of reason>:<reason><record>
---   KEYS[10] mark   STREAM  of one entry {d: due}: "an earlier head arrived"
+--   KEYS[10] mark   STREAM  of one entry {d: due}, raised when an earlier head arrived
 --   KEYS[11] lapsed HASH    id -> how often its lease ran out
 -- and, with the same hash tag: op:<token> (the first answer of a call, for repeats), ref:<ref> (SET of ids) and
 -- held:<reason code>:<topic> (ZSET id -> due). The rooms beside the core keep further keys with the same hash tag; the
@@ -29,9 +29,9 @@ local MAX_BATCH = 500        -- a larger batch gains little and blocks the serve
 local CLAMP_MS = 5000        -- a backward step up to this is taken for jitter and clamped
 local REPLY_TTL_MS = 60000   -- how long the first answer of a call is kept for its repeats
 
--- Longer than any server packs: a set or hash that starts with it is a table from the start. Packed ones are searched
--- from end to end, which for a batch of 125 costs more than all the rest of a claim.
--- It is longer than any id can be (512 bytes), or the id that is the same would be taken out with it.
+-- A server packs small sets and hashes, and searches packed ones from end to end: for a batch of 125 that costs more than
+-- the rest of a claim. A set or hash that starts with this long member is never packed. It is longer than any id (512
+-- bytes), so it is never the same as an id.
 local PAD = '~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~'
 PAD = PAD .. PAD .. PAD .. PAD .. PAD .. PAD .. PAD .. PAD
 
@@ -49,9 +49,9 @@ local function call_all(hooks, ...)
   for i = 1, #hooks do hooks[i](...) end
 end
 
--- The state of one call: time, epoch and what is to be written at its end. `mode` is READING for what changes nothing
--- and works while frozen, LATER when the call ends with `write` or `finish`, which then put down the time as well. `...`
--- are more fields of meta, found in `meta` from 7 up: a command costs more than what it fetches.
+-- Begins a call. Answers its state: time, epoch and what to write at the end. `mode` READING: the call changes nothing, and
+-- works while the namespace is frozen. `mode` LATER: the call ends with `write` or `finish`, which write the time as well.
+-- `...`: more fields of meta, found in `meta` from 7 up: a command costs more than what it fetches.
 local READING, LATER = 'reading', 'later'
 local function begin(KEYS, ARGV, mode, ...)
   local m = redis.call('HMGET', KEYS[META], 'clock', 'last', 'epoch', 'paused', 'frozen', 'shards', ...)
@@ -101,7 +101,7 @@ end
 
 local function add(s, field, by) s.tally[field] = (s.tally[field] or 0) + by end
 
--- `by` ids (1 unless told) change place, nil = outside; the counters follow.
+-- Counts that `by` ids (default 1) change their state; nil = outside.
 local function moves(s, topic, from, to, by)
   if from then add(s, 'n:' .. from .. ':' .. topic, -(by or 1)) end
   if to then add(s, 'n:' .. to .. ':' .. topic, by or 1) end
@@ -125,7 +125,7 @@ local function head_of(tail)
   return string.sub(tail, at, at + tl - 1), tonumber(tl), tonumber(kl), tonumber(rl), at
 end
 
--- Topic, refs and where the body starts. Records of one batch start alike, so most are only compared.
+-- Topic, refs and where the body starts. Records of a batch start alike, so most are only compared.
 local function glance(s, rec)
   local known = s.known
   if known and string.sub(rec, 1, #known) == known then return s.known_topic, nil, #known + 1 end
@@ -173,7 +173,7 @@ local function is_paused(s, topic)
   return s.blocked[topic]
 end
 
--- Where an id waits: among the due, or held when its topic is paused. Answers the state's name.
+-- Lets an id wait, or holds it when its topic is paused. Answers the name of its state.
 local function put_waiting(s, id, due, topic)
   if is_paused(s, topic) then
     put_held(s, id, due, topic, 'paused')
@@ -196,7 +196,7 @@ local function drop_held(s, id)
   return reason
 end
 
--- An item leaves because somebody cancelled it.
+-- An item leaves because it was cancelled.
 local function cancelled(s, id, rec)
   local _, refs = parse(rec)
   if refs then
@@ -213,7 +213,7 @@ local function put_dead(s, id, rec, topic, reason)
   if refs then call_all(on_given_up, s, id, refs) end
 end
 
--- The oldest dead letters above `cap` go, at most MAX_BATCH a call; cap 0 = unlimited.
+-- Removes the oldest dead letters above `cap`, at most MAX_BATCH a call; cap 0 = unlimited.
 local function trim_dead(s, ids)
   if #ids == 0 then return end
   local recs = redis.call('HMGET', s.K[DEADBODY], unpack(ids))
@@ -237,8 +237,8 @@ local function trim_dead_above(s, cap)
   if over > 0 then trim_dead(s, redis.call('ZRANGE', s.K[DEAD], 0, math.min(over, MAX_BATCH) - 1)) end
 end
 
--- A score as the ms it stands for. Ours are whole and from 0 up; one that somebody else has written must not pass for
--- "there is none" (-1), nor break what is made of it.
+-- A score as whole ms from 0 up. Our scores are; a score that somebody else has written must neither pass for "none" (-1)
+-- nor break a record.
 local LAST_MS = 9007199254740991
 local function ms_of(score)
   if string.find(score, '^%d+$') then return score end
@@ -250,13 +250,13 @@ local function first_score(key)
   return head[2] and tonumber(ms_of(head[2])) or -1
 end
 
--- A field of meta that is written with all others.
+-- Sets a field of meta; `write` writes it with the others.
 local function set(s, field, value)
   local k = #s.sets
   s.sets[k + 1], s.sets[k + 2] = field, value
 end
 
--- Writes what the call gathered; raises the marker when an earlier head arrived. Answers the head of due if it knows it.
+-- Writes what the call has gathered, and raises the marker when an earlier head arrived. Answers the head of due, or nil.
 local function write(s)
   local head
   if #s.due > 0 then
@@ -296,7 +296,7 @@ local function record_answer(s, text)
   if s.token ~= '' then redis.call('SET', s.prefix .. 'op:' .. s.token, text, 'PX', REPLY_TTL_MS) end
 end
 
--- Leases that ran out: back to waiting, or to the dead after `cap` lapses (0 = never), or gone when cancelled.
+-- Recovers leases that ran out: an id waits again, dies after `cap` lapses (0 = never), or leaves when it was cancelled.
 local function recover(s, limit, cap)
   local ids = redis.call('ZRANGEBYSCORE', s.K[FLY], '-inf', s.now, 'LIMIT', 0, limit)
   if #ids == 0 then return 0 end
@@ -338,8 +338,8 @@ local function behind(a, b)            -- by bytes: Lua's own < goes by the serv
   return #a > #b
 end
 
--- The rank of the first id that sorts behind `last`, which has or had this score. When it has left, its place is found by
--- halves: a million may have one score.
+-- The rank of the first id that sorts behind `last`, which has or had this score. When `last` has left, a binary search
+-- finds its place, because a million ids may have one score.
 local function rank_behind(key, last, score)
   local rank = redis.call('ZRANK', key, last)
   if rank and tonumber(redis.call('ZSCORE', key, last)) == tonumber(score) then return rank + 1 end
@@ -352,14 +352,14 @@ local function rank_behind(key, last, score)
   return low
 end
 
--- Topics take turns while more is overdue than two calls take: up to half of a full batch is left for topics that the batch
--- has nothing of, be they behind a million of another one. Each call looks at the NEWEST ids that are overdue, where a
--- topic that goes on as usual is found at once, and at TURN_LOOK ids from where the call before it stopped (field `turn` of
--- meta), where any other is found in time. One that came to the end goes on with what has become due since, or from the
--- front again when it had to leave something of a topic behind.
+-- Topics take turns while more is overdue than two calls take. Up to half of a full batch goes to topics that the batch
+-- does not have yet, even when a million ids of another topic stand before them. To find them, each call looks at two
+-- places: at the NEWEST overdue ids, where it finds at once a topic that goes on as usual, and at TURN_LOOK ids from where
+-- the last call stopped (field `turn` of meta), where it finds every other topic in time. A call that reached the end goes
+-- on with what has become due since, or from the front again when it had to leave something behind.
 local TURN_LOOK, NEWEST, TURN_BYTES, TURN_PART, TURN_LEAST = 150, 50, 65536, 50, 8
 
--- Shares `places` out among topics one by one until each has what it wants or nothing is left. `wants`: topic -> number.
+-- Shares out `places` among topics one by one until each has what it wants or none is left. `wants`: topic -> number.
 local function shares_of(order, wants, places)
   local shares, left = {}, places
   for _, topic in ipairs(order) do shares[topic] = 0 end
@@ -376,8 +376,8 @@ local function shares_of(order, wants, places)
   return shares
 end
 
--- What is overdue of topics that the first `n` ids (`bodies` are their records) have nothing of, at most n / 2: ids, scores
--- and records, in order.
+-- Overdue ids of topics that the first `n` ids (`bodies` are their records) do not have, at most n / 2: ids, scores and
+-- records, in order.
 local function overdue_of_others(s, bodies, n, until_ms)
   local due, ids, scores, recs = s.K[DUE], {}, {}, {}
   local overdue = redis.call('ZCOUNT', due, '-inf', until_ms)
@@ -447,8 +447,8 @@ local function overdue_of_others(s, bodies, n, until_ms)
   return ids, scores, recs
 end
 
--- Takes up to `n` ids due at `until_ms` or before out of `due`: lists of ids, dues (text), records, topics, refs and
--- body starts. Ids of paused topics move to held on the way, ids without a readable record to the dead.
+-- Takes up to `n` ids due at `until_ms` or before out of `due`: lists of ids, dues (text), records, topics, refs and body
+-- starts. On the way, ids of paused topics are held, and ids without a readable record die.
 local function take(s, n, until_ms)
   local ids, dues, recs, topics, refs, starts = {}, {}, {}, {}, {}, {}
   local found = redis.call('ZRANGEBYSCORE', s.K[DUE], '-inf', until_ms, 'WITHSCORES', 'LIMIT', 0, n)
@@ -487,13 +487,13 @@ local function take(s, n, until_ms)
       ids[k], dues[k], recs[k], topics[k], refs[k], starts[k] = id, due, rec, topic, ref or false, at
     end
   end
-  -- by rank: these are the head of the set, so no member is looked up
+  -- by rank: these ids are the head of the set, so the server looks up no member
   if first > 0 then redis.call('ZREMRANGEBYRANK', s.K[DUE], 0, first - 1) end
   return ids, dues, recs, topics, refs, starts
 end
 
 -- Up to `limit` ids with their scores, in order, behind the id `last` ("" = from the start) that had `last_score`. By
--- rank: to skip equals by an offset, the server would walk over each of them.
+-- rank, because an offset would make the server walk over every id of the same score.
 local function page_behind(key, least, greatest, last, last_score, limit)
   limit = math.min(limit, MAX_BATCH)
   if limit < 1 then return {} end
@@ -510,7 +510,7 @@ local function page_behind(key, least, greatest, last, last_score, limit)
   return found
 end
 
--- How many there are of each, in no order: counters are moved once per topic, not once per id.
+-- How many there are of each name, in no order: a counter changes once per topic, not once per id.
 local function tally_of(list)
   local counts = {}
   for _, name in ipairs(list) do counts[name] = (counts[name] or 0) + 1 end

@@ -1,9 +1,10 @@
-"""The record: how an item lies in the store, one versioned, length-prefixed envelope.
+"""The record: the bytes of an item in the store, with a version and the lengths of its parts.
 
     1:<version>:<length of topic>:<of route>:<of refs>:<topic><route><refs, one per line><body>
 
-The version is the shard's sequence number of the write; the server puts it in front of the *tail*, which the client
-makes. Plain decimal lengths, because Lua everywhere (also in test doubles) can read them without `struct`.
+The version is the sequence number of the write in its shard. The client makes the *tail*, and the server puts the
+version in front of it. The lengths are decimal numbers, because every Lua reads them without `struct`, test doubles
+included.
 """
 
 from __future__ import annotations

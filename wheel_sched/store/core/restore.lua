@@ -1,5 +1,5 @@
 -- Puts items back exactly as they were, for restore and reshard; an id that exists is left alone.
--- Works in a frozen namespace: it is what freezes it.
+-- Works in a frozen namespace, because a reshard freezes it.
 -- ARGV[3..] -> quintuples: id, state (one in flight is due when its lease would have ended), score (ms), record, reason
 -- Answers how many were put.
 local s = begin(KEYS, ARGV, READING)

@@ -14,7 +14,7 @@ from wheel_sched.store.core.shard import MemoryItem, MemoryShard, plain
 
 @dataclass(slots=True)
 class Restore(Operation[int]):
-    """Put items back exactly as they were; what exists is left alone. Answers how many were put."""
+    """Put items back exactly as they were; an id that exists is left alone. Answers how many items were put."""
 
     script = "restore"
     writes = True

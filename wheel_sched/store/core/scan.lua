@@ -1,5 +1,5 @@
 #!lua flags=no-writes
--- One page of a state with its records, in order of score: what readers of everything take. Writes nothing.
+-- One page of a state with its records, in order of score, for readers of everything. Writes nothing.
 -- ARGV[3] -> state: due, fly, held or dead   ARGV[4] -> least score   ARGV[5] -> greatest score
 -- ARGV[6] -> id of the last page's end ("" = from the start)   ARGV[7] -> its score   ARGV[8] -> limit
 -- ARGV[9] -> "1" = with records and reasons, "0" = ids and scores alone

@@ -15,7 +15,7 @@ from wheel_sched.store.core.shard import MemoryShard
 
 
 class Scanned(NamedTuple):
-    """An item as a scan sees it: `record` is None when it was not asked for, is missing or cannot be read."""
+    """An item of a scan. `record` is None when nobody wanted it, when it is missing or when it cannot be read."""
 
     id: str
     score_ms: int
@@ -81,7 +81,7 @@ class Scan(Operation[Any]):
 
 
 class BulkPage(NamedTuple):
-    """A page as the server packed it, see bulk.lua; the last three are empty when records were not asked for."""
+    """A page as the server packed it, see bulk.lua; the last three are empty when nobody wanted the records."""
 
     more: bool
     ids: bytes

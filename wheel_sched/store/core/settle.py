@@ -15,7 +15,7 @@ from wheel_sched.store.core.shard import MemoryItem, MemoryShard, check_batch
 
 @dataclass(slots=True)
 class Done:
-    """Settle: the item is finished and removed; with a `version` only while its record is that one."""
+    """Settle: the item is finished and leaves; with a `version`, only while its record has that version."""
 
     id: str
     version: int | None = None
@@ -25,7 +25,7 @@ class Done:
 class Next:
     """Settle: the same id waits again, with a new body when one is given; `due_ms` None parks it.
 
-    With a `version` only while its record is that one: see `DelayStore.replace` with `in_flight`.
+    With a `version`, only while its record has that version: see `DelayStore.replace` with `in_flight`.
     """
 
     id: str
@@ -39,7 +39,7 @@ class Next:
 
 @dataclass(slots=True)
 class Held:
-    """Settle: the item is parked in `held` under `reason` (its first word is the code it is indexed by)."""
+    """Settle: the item is held under `reason`; the first word of the reason is the code that it is indexed by."""
 
     id: str
     reason: str
@@ -47,7 +47,7 @@ class Held:
 
 @dataclass(slots=True)
 class Dead:
-    """Settle: the item is given up and kept among the dead, with a new body when one is given."""
+    """Settle: the item is given up and becomes a dead letter, with a new body when one is given."""
 
     id: str
     reason: str
@@ -61,7 +61,7 @@ Settlement = Done | Next | Held | Dead
 
 
 def check_settlement(settlement: Settlement) -> None:
-    """Raise `Rejected` unless the store can hold what is to become of the item."""
+    """Raise `Rejected` unless the store can carry out the settlement."""
     if isinstance(settlement, Next):
         check_due(settlement.due_ms, settlement.id)
     if isinstance(settlement, Next | Dead) and settlement.body is not None:
@@ -70,9 +70,10 @@ def check_settlement(settlement: Settlement) -> None:
 
 @dataclass(slots=True)
 class Settled:
-    """Outcomes in the order of the settlements, and what comes next in the shard.
+    """Outcomes in the order of the settlements, and the heads of the shard.
 
-    DONE, STALE, CANCELLED, or OTHER_VERSION: its record was replaced meanwhile; it is still claimed.
+    DONE. STALE: the item is not under this claim any more. CANCELLED: somebody cancelled it meanwhile. OTHER_VERSION:
+    somebody replaced its record meanwhile, and it is still claimed.
     """
 
     outcomes: list[Outcome]
@@ -83,10 +84,7 @@ class Settled:
 
 @dataclass(slots=True)
 class Settle(Operation[Settled]):
-    """End items of a claim: done, next, held or dead. What is not under this claim any more is STALE.
-
-    What names a version and finds another is OTHER_VERSION, and stays claimed.
-    """
+    """End items of a claim: done, next, held or dead; see `Settled`."""
 
     script = "settle"
     writes = True
@@ -96,7 +94,7 @@ class Settle(Operation[Settled]):
     token: str = field(default_factory=new_token)
 
     def order(self) -> tuple[list[int], list[int]]:
-        """Indices of the settlements in the order the script works: the plain `Done` first."""
+        """Indices of the settlements in the order in which the script works: the plain `Done` first."""
         rest = [i for i, s in enumerate(self.settlements) if type(s) is not Done or s.version is not None]
         if not rest:
             return list(range(len(self.settlements))), rest

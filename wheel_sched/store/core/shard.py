@@ -1,8 +1,8 @@
 """MemoryShard: one shard of a store in memory, and the steps of its operations: the twin of `prelude.lua`.
 
 Every item is one `MemoryItem` in `items`, and its id is in exactly one of `due`, `fly`, `held` and `dead`.
-Counters move in the same call, so they never drift. Keys are the bytes of an id, because order and identity are
-those of bytes, as in Redis. No lock and no clock of its own: `MemoryBackend` has one lock for all shards.
+Counters change in the same call, so they never drift. A key is the bytes of an id, because Redis orders and compares
+bytes. A shard has no lock: `MemoryBackend` has one lock for all shards.
 """
 
 from __future__ import annotations
@@ -14,14 +14,16 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 from wheel_sched.errors import NamespaceMismatch, Rejected
-from wheel_sched.store.core.items import MAX_BATCH, Item, Mark, Outcome, State
+from wheel_sched.store.core.items import MAX_BATCH, Item, Marker, Outcome, State
 from wheel_sched.store.core.record import decode_text, encode_text
 from wheel_sched.store.core.sorted_set import SortedSet
 from wheel_sched.store.core.turns import Turns
 
-CLAMP_MS = 5_000  # a backward step up to this is taken for jitter and clamped
+CLAMP_MS = 5_000  # a step back of up to this much counts as jitter and is ignored
 ANSWER_TTL_US = 60_000_000  # how long the first answer of a call is kept for its repeats
-ANSWERS_AT_MOST = 100_000  # no reply gets lost in one process, so a flood of calls need not keep a minute of answers
+ANSWERS_AT_MOST = (
+    100_000  # no reply gets lost in one process, so many calls need not keep the answers of a whole minute
+)
 
 R = TypeVar("R")
 
@@ -29,7 +31,7 @@ _CODE = re.compile(rb"[A-Za-z0-9_-]+")
 
 
 def plain(text: str) -> str:
-    """The text as it would come back from its bytes (surrogate escapes may spell valid UTF-8)."""
+    """The text as its bytes would give it back (surrogate escapes may spell valid UTF-8)."""
     return text if text.isascii() else decode_text(encode_text(text))
 
 
@@ -44,14 +46,14 @@ def check_batch(count: int) -> None:
 
 
 def reason_code(reason: bytes) -> bytes:
-    """What a reason is indexed by: its first word."""
+    """The first word of a reason, which it is indexed by."""
     found = _CODE.match(reason)
     return found[0] if found else b"other"
 
 
 @dataclass(slots=True, eq=False)
 class MemoryItem:
-    """An item as it lies in the shard; of `claim` on the fields have a meaning in one state only."""
+    """An item in the shard. The fields from `claim` on have a meaning in one state only."""
 
     key: bytes
     id: str
@@ -75,11 +77,11 @@ class RoomState(Protocol):
 
 
 class MemoryShard:
-    """State and steps of one shard. `now_ms` and `now_us` are those of the call under way.
+    """State and steps of one shard. `now_ms` and `now_us` are the time of the current call.
 
     Args:
         number: of the shard.
-        clock: "server" or "test", see GUARANTEES on virtual time.
+        clock: "server" or "test", see docs/guarantees.md on virtual time.
         wall_us: the process's wall clock in microseconds; the store's time when `clock` is "server".
     """
 
@@ -108,13 +110,13 @@ class MemoryShard:
         self.epoch, self.jumps, self.last_jump_ms = 1, 0, 0
         self.seq = self.claims = 0
         self.frozen: str | None = None
-        self.mark = Mark(b"0-0", -1)
+        self.mark = Marker(b"0-0", -1)
         self.now_ms = self.now_us = 0
         self.turns = Turns(self.due, self.items, self.now, self.paused)
         self._wall_us = wall_us
         self._last_ms = 0
         self._marks = 0
-        self._earlier_ms: int | None = None  # the due that came before the head in this call
+        self._earlier_ms: int | None = None  # the earliest due of this call, if it came before the head
         self._answers: dict[str, Any] = {}
         self._expiries: deque[tuple[int, str]] = deque()
 
@@ -130,7 +132,7 @@ class MemoryShard:
     # A call begins and ends.
 
     def begin(self, now_ms: int | None, *, reading: bool) -> None:
-        """Set the call's time: monotonic up to steps of `CLAMP_MS`; a greater step back raises the epoch.
+        """Set the time of the call. A step back of up to `CLAMP_MS` is ignored; a greater one raises the epoch.
 
         Raises:
             NamespaceMismatch: frozen, or the wrong kind of clock; nothing was changed.
@@ -163,15 +165,15 @@ class MemoryShard:
         self.last_jump_ms = step_ms
 
     def forget_earlier(self) -> None:
-        """What came so far needs no marker: the caller of this very call is told the heads."""
+        """Raise no marker for the heads that came so far: the answer of this call has them."""
         self._earlier_ms = None
 
     def end(self) -> bool:
-        """Raise the marker when an earlier head arrived; whether it did."""
+        """Raise the marker when an earlier head arrived; whether one did."""
         if self._earlier_ms is None:
             return False
         self._marks += 1
-        self.mark = Mark(b"%d-0" % self._marks, self._earlier_ms)
+        self.mark = Marker(b"%d-0" % self._marks, self._earlier_ms)
         return True
 
     def heads(self) -> tuple[int | None, int | None]:
@@ -179,7 +181,7 @@ class MemoryShard:
         return None if due < 0 else due, None if fly < 0 else fly
 
     def recall(self, token: str) -> Any:
-        """The first answer under this token, None when there is none (any more)."""
+        """The first answer under this token, None when there is none, or none any more."""
         wall_us = self._wall_us()
         while self._expiries and (self._expiries[0][0] <= wall_us or len(self._expiries) > ANSWERS_AT_MOST):
             del self._answers[self._expiries.popleft()[1]]
@@ -193,7 +195,7 @@ class MemoryShard:
     # Counters, refs, records.
 
     def moves(self, topic: str, source: State | None, target: State | None) -> None:
-        """One id changes place (None = outside); the counters follow."""
+        """Count that one id changes its state (None = outside)."""
         if source == target:
             return
         if source is not None:
@@ -221,7 +223,7 @@ class MemoryShard:
                     del self.refs[ref]
 
     def sequence(self) -> Iterator[int]:
-        """One version for all records that a call writes; it is drawn at the first."""
+        """The version of all records that a call writes; the first record draws it."""
         self.seq += 1
         seq = self.seq
         while True:
@@ -230,7 +232,7 @@ class MemoryShard:
     def rewrite(
         self, item: MemoryItem, version: int, topic: str, route: str | None, refs: tuple[str, ...], body: bytes
     ) -> None:
-        """Give an item a new record; the caller moves the counters."""
+        """Give an item a new record; the caller changes the counters."""
         self.drop_refs(item)
         item.version, item.topic, item.body = version, plain(topic), body
         item.route = plain(route) if route else None
@@ -260,7 +262,7 @@ class MemoryShard:
         return item.reason
 
     def put_waiting(self, item: MemoryItem, due_ms: int) -> State:
-        """Among the due, or held when the topic is paused; the state's name."""
+        """Let an item wait, or hold it when its topic is paused; the new state."""
         if self.paused and item.topic in self.paused:
             return self.put_held(item, due_ms, b"paused")
         return self.put_due(item, due_ms)
@@ -281,7 +283,7 @@ class MemoryShard:
         return "dead"
 
     def remove(self, item: MemoryItem, source: State, happened: str) -> None:
-        """An item leaves for good; the caller has taken it out of its place."""
+        """Remove an item for good; the caller has taken it out of its sorted set."""
         del self.items[item.key]
         self.drop_refs(item)
         self.moves(item.topic, source, None)
@@ -332,13 +334,13 @@ class MemoryShard:
             self.remove(self.items[key], "dead", "trimmed")
 
     def trim_dead_above(self, cap: int, batch: int) -> None:
-        """The oldest dead letters above `cap` go, at most `batch` of them; cap 0 = unlimited."""
+        """Remove the oldest dead letters above `cap`, at most `batch` of them; cap 0 = unlimited."""
         over = len(self.dead) - cap
         if cap > 0 and over > 0:
             self.trim_dead([key for _, key in self.dead.by_rank(0, min(over, batch))])
 
     def recover(self, limit: int, cap: int) -> int:
-        """Leases that ran out: back to waiting, to the dead after `cap` lapses (0 = never), gone when cancelled."""
+        """Recover leases that ran out: items wait again, die after `cap` lapses (0 = never), or leave if cancelled."""
         expired = self.fly.up_to(self.now_ms, limit)
         for _, key in expired:
             item = self.items[key]
@@ -356,7 +358,7 @@ class MemoryShard:
         return len(expired)
 
     def take(self, limit: int, until_ms: int) -> list[tuple[int, MemoryItem]]:
-        """Up to `limit` items due at `until_ms` or before, out of `due`; those of paused topics move to held."""
+        """Take up to `limit` items due at `until_ms` or before out of `due`; those of paused topics are held."""
         found = self.due.up_to(until_ms, limit)
         others = self.turns.overdue_of_others(found, limit, until_ms) if len(found) == limit else []
         found = found[: len(found) - len(others)]

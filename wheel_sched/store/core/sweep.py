@@ -12,7 +12,7 @@ from wheel_sched.store.core.shard import MemoryShard
 
 @dataclass(slots=True)
 class Swept:
-    """What a sweep of one shard found."""
+    """How many leases a sweep of a shard recovered, and the heads of the shard."""
 
     shard: int
     now_us: int
@@ -24,7 +24,7 @@ class Swept:
 
 @dataclass(slots=True)
 class Sweep(Operation[Swept]):
-    """House-keeping in bounded steps: expired leases, dead letters above the caps, old attempt records."""
+    """House-keeping in bounded steps: expired leases, dead letters above the caps, whatever the rooms clean up."""
 
     script = "sweep"
     writes = False
@@ -52,7 +52,7 @@ class Sweep(Operation[Swept]):
 
 @dataclass(slots=True)
 class ReportJump(Operation[int]):
-    """Record a clock step that a dispatcher saw and raise the epoch once for all dispatchers."""
+    """Record a step of the server's clock that a dispatcher saw, and raise the epoch, once for all dispatchers."""
 
     script = "jump"
     writes = False

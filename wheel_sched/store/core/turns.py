@@ -1,4 +1,4 @@
-"""Topics take turns in a burst: the twin of `overdue_of_others` in `lua/prelude.lua`, which says how."""
+"""Topics take turns in a burst: the twin of `overdue_of_others` in `prelude.lua`, which explains it."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ LEAST = 8  # a smaller claim goes by due time alone
 
 
 class TopicAndBody(Protocol):
-    """What is asked of an item."""
+    """What taking turns needs of an item."""
 
     topic: str
     body: bytes
 
 
 class Turn(NamedTuple):
-    """Where the last look ended, and whether it left something of another topic behind."""
+    """Where the last look ended, and whether it left an item of another topic behind."""
 
     left: bool
     score_ms: int
@@ -49,7 +49,7 @@ class Turns:
         self._turn: Turn | None = None
 
     def overdue_of_others(self, found: list[Entry], limit: int, until_ms: int) -> list[Entry]:
-        """What is overdue of topics that `found`, the first `limit` entries, has nothing of; at most half a batch."""
+        """Overdue items of topics that `found`, the first `limit` entries, does not have; at most half a batch."""
         due, items = self._due, self._items
         overdue = due.rank_behind(until_ms + 1, b"")
         if limit < LEAST or overdue <= 2 * limit:
@@ -97,7 +97,7 @@ class Turns:
 
 
 def shares_of(wants: Mapping[str, int], places: int) -> dict[str, int]:
-    """Places shared out among topics one by one, until each has what it wants or none is left."""
+    """Share out places among topics one by one, until each has what it wants or no place is left."""
     shares = dict.fromkeys(wants, 0)
     while places:
         hungry = [topic for topic in wants if shares[topic] < wants[topic]][:places]

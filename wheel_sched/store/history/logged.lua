@@ -1,5 +1,5 @@
 #!lua flags=no-writes
--- One page of the shard's log, oldest first. Writes nothing.
+-- One page of the history of the shard, oldest first. Writes nothing.
 -- ARGV[3] -> place of the last page's end ("" = from the start)   ARGV[4] -> limit
 -- Answers {now (us), places, entries}.
 local s = begin(KEYS, ARGV, READING)

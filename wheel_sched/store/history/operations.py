@@ -1,6 +1,6 @@
-"""The shard's log: a bounded stream of what happened, which nothing in the store depends on.
+"""History: a bounded stream of what happened in a shard. Nothing in the store depends on it.
 
-What an entry says is up to who writes it; `retry_topic.history` keeps attempts there.
+The writer decides what an entry says; `retry_topic.history` writes attempts.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from wheel_sched.store.core.shard import MemoryShard
 
 
 class Logged(NamedTuple):
-    """A page of a log: the place to go on behind ("" = nothing was there), and the entries, oldest first."""
+    """A page of a history: where it ends ("" = the page is empty), and its entries, oldest first."""
 
     last: str
     entries: list[bytes]
@@ -58,7 +58,7 @@ class Log(Operation[int]):
 
 @dataclass(slots=True)
 class ReadLog(Operation[Logged]):
-    """One page of the log, behind `last`."""
+    """One page of the history, behind `last`."""
 
     script = "logged"
     reads = True

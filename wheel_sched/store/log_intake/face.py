@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from wheel_sched.errors import Rejected, StaleCount, StalePosition
 from wheel_sched.store.attempt_counts.face import raise_counts
-from wheel_sched.store.attempt_counts.operations import ENDED, RaiseCounts, Tries
+from wheel_sched.store.attempt_counts.operations import ENDED, BatchCount, RaiseCounts
 from wheel_sched.store.core.async_delay_store import AsyncCoreStore
 from wheel_sched.store.core.call import Call, Plan, new_token
 from wheel_sched.store.core.delay_store import CoreStore
@@ -21,7 +21,7 @@ def accept(
     position: Position,
     items: Sequence[Item],
     dead_letters: Sequence[tuple[Item, str]],
-    counts: Sequence[Tries],
+    counts: Sequence[BatchCount],
     token: str | None,
 ) -> Plan[Stored]:
     """One step. In a namespace of several shards the counts lie elsewhere: compared before it, raised after it."""
@@ -41,7 +41,7 @@ def _check(
     position: Position,
     items: Sequence[Item],
     dead_letters: Sequence[tuple[Item, str]],
-    counts: Sequence[Tries],
+    counts: Sequence[BatchCount],
 ) -> int:
     """The shard of the batch."""
     position.check()
@@ -59,7 +59,7 @@ def _check(
     return shard
 
 
-def _compare(plans: Plans, shard: int, position: Position, counts: Sequence[Tries]) -> Plan[None]:
+def _compare(plans: Plans, shard: int, position: Position, counts: Sequence[BatchCount]) -> Plan[None]:
     asked = [(key, 0, 0) for key, _, _ in counts]
     calls, members = plans.batched(asked, lambda entry: entry[0], lambda part, _: RaiseCounts(part), "")
     *replies, (there,) = yield [*calls, Call(shard, ReadPositions([position.source]))]
@@ -102,7 +102,7 @@ class LogIntake:
         items: Sequence[Item],
         dead_letters: Sequence[tuple[Item, str]] = (),
         *,
-        counts: Sequence[Tries] = (),
+        counts: Sequence[BatchCount] = (),
         token: str | None = None,
     ) -> Stored:
         """Store a log batch, its dead letters (with a reason each), its position and its attempt counts, in one step.
@@ -124,7 +124,7 @@ class LogIntake:
         items: Sequence[Item],
         dead_letters: Sequence[tuple[Item, str]] = (),
         *,
-        counts: Sequence[Tries] = (),
+        counts: Sequence[BatchCount] = (),
         token: str | None = None,
     ) -> Callable[[], Stored]:
         """`accept` in two halves, so that the caller works while the server does.
@@ -160,7 +160,7 @@ class AsyncLogIntake:
         items: Sequence[Item],
         dead_letters: Sequence[tuple[Item, str]] = (),
         *,
-        counts: Sequence[Tries] = (),
+        counts: Sequence[BatchCount] = (),
         token: str | None = None,
     ) -> Stored:
         return await self._store.run(accept(self._store.plans, position, items, dead_letters, counts, token))

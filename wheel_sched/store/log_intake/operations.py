@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from wheel_sched.errors import Rejected, StaleCount, StalePosition, TakenId
-from wheel_sched.store.attempt_counts.operations import ENDED, AttemptCountsInMemory, Tries
+from wheel_sched.store.attempt_counts.operations import ENDED, AttemptCountsInMemory, BatchCount
 from wheel_sched.store.core.call import Argument, Operation, bounded_reason, new_token
 from wheel_sched.store.core.items import Item, Outcome, check_name
 from wheel_sched.store.core.record import encode_text, make_tail
@@ -69,7 +69,7 @@ class AcceptLogBatch(Operation[Stored]):
     position: Position
     items: Sequence[Item]
     dead_letters: Sequence[tuple[Item, str]] = ()
-    counts: Sequence[Tries] = ()
+    counts: Sequence[BatchCount] = ()
     token: str = field(default_factory=new_token)
 
     def argv(self) -> list[Argument]:

@@ -1,5 +1,5 @@
 #!lua flags=no-writes
--- How far the logs of sources were taken in.
+-- How far the logs of sources were taken in. Writes nothing.
 -- ARGV[3..] -> sources
 -- Answers {position or "" (nothing was taken in), ...}, in order.
 local s = begin(KEYS, ARGV, READING)

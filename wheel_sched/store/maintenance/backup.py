@@ -3,8 +3,8 @@
 Invariants: a backup appears under its name only when it is whole; its footer has the counts and the SHA-256 of all
 lines before it; what is in flight is written as due at its original due.
 
-A backup may be taken while services run. An item that changes place meanwhile can dodge one pass over the store, so
-passes are repeated until one finds nothing new; `exact` says whether everything stood still. Cost: one read of every
+Services may run while a backup is taken. A pass over the store can miss an item that changes its state meanwhile, so
+passes are repeated until one finds nothing new; `exact` says whether nothing changed at all. Cost: one read of every
 item a pass, and memory for the ids. Blocking; one thread.
 """
 
@@ -39,7 +39,7 @@ Progress = Callable[[int], None]
 
 @dataclass(frozen=True, slots=True)
 class BackupFile:
-    """What a backup file says of itself, or what was just written.
+    """The description of a backup file.
 
     Args:
         namespace: where it was taken.

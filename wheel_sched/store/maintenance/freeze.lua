@@ -3,7 +3,7 @@
 -- All verbs may be repeated.
 -- ARGV[3] -> verb, ARGV[4..] -> its arguments:
 --   look                       changes nothing
---   knock                      raises the marker with a due that no wheel acts on: whoever waits for it answers
+--   knock                      raises the marker with a due that no dispatcher acts on: blocked readers wake up
 --   freeze <reason>            refused while ids are in flight, or when it is frozen for another reason
 --   adopt <from> <count> <paused topic, since (ms)>... <event:topic, by>...
 --                              takes over a shard's paused topics and, once for each <from>, its history

@@ -1,7 +1,7 @@
-"""Who listens to a namespace: dispatchers found by knocking, since none of them signs in anywhere.
+"""Find the dispatchers of a namespace. No dispatcher registers anywhere, so we wake them and see who reacts.
 
-A dispatcher blocks on the markers of its shards with a connection of its own. Raising those markers ends exactly
-these reads, and no dispatcher acts on a due in the year 9999.
+A dispatcher blocks on the markers of its shards, on a connection of its own. To raise these markers ends exactly these
+reads, and no dispatcher acts on a due in the year 9999.
 """
 
 from __future__ import annotations
@@ -13,18 +13,17 @@ from wheel_sched.store.core.call import Call
 from wheel_sched.store.core.delay_store import Backend
 from wheel_sched.store.maintenance.operations import Freeze
 
-_KNOCK_S = 0.3  # a listener answers a knock within a millisecond; more is for a busy machine
+_KNOCK_S = 0.3  # a listener reacts within a millisecond; the rest is for a busy machine
 
 
 def listeners(backend: Backend, shards: int) -> int:
-    """How many dispatchers listen to the namespace: those whose blocked reads end when somebody knocks.
+    """How many dispatchers listen to the namespace: those whose blocked reads end when the markers are raised.
 
-    A listener has a connection of its own that blocks on the markers of its shards. 0 also where the server does not
-    let its connections be listed; the freeze then is the only fence.
+    0 also when the server does not list its connections to this user; the freeze is the only fence then.
     """
     before = _blocked(backend)
     if not all(before.values()):
-        return len(before)  # the server does not say enough to tell whose they are: better one refusal too many
+        return len(before)  # the server does not say enough about the connections: count all of them
     for answer in backend.execute([Call(shard, Freeze("knock")) for shard in range(shards)]):
         if isinstance(answer, Exception):
             raise answer
@@ -35,7 +34,7 @@ def listeners(backend: Backend, shards: int) -> int:
         woken |= {client for client, commands in before.items() if after.get(client) != commands}
         if len(woken) == len(before):
             break
-        time.sleep(0.02)  # another process answers the knock; there is nothing to wait on
+        time.sleep(0.02)  # another process reacts; there is nothing to wait on
     return len(woken)
 
 

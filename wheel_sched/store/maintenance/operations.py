@@ -1,7 +1,6 @@
-"""Operations of maintenance: freeze a shard, move what it holds, read its attempt records.
+"""Operations of maintenance: freeze a shard, remove what another shard has now, find and repair damage.
 
-They work in a frozen namespace, where every other write is refused, and each may be repeated. Nothing but `backup`
-and `reshard` uses them.
+`Freeze` and `Lift` work in a frozen namespace, which refuses every other write. Each may be repeated.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from wheel_sched.store.core.shard import MemoryShard
 
 @dataclass(frozen=True, slots=True)
 class ShardState:
-    """What a maintenance call says of its shard; `frozen` is the reason, None when it is not."""
+    """The state of a shard: claims in flight, why it is frozen (None: it is not), and how many shards there are."""
 
     claims: int
     frozen: str | None

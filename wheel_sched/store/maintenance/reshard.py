@@ -1,15 +1,15 @@
 """Reshard: give a namespace another number of shards, offline, so that a crash at any point loses nothing.
 
     look    nothing is in flight and no dispatcher listens, or it refuses and changes nothing
-    freeze  shard 0 first: what it is frozen for is the plan, and `resume` reads it there
+    freeze  shard 0 first: the reason of its freeze is the plan, and `resume` reads the plan there
     open    new shards, frozen as well
     move    page by page: put into the new shard, then lift from the old; an id in both is lifted on the next run
-    close   shards beyond the new count give their history to shard 0 and go
-    thaw    shard 0 last; each shard's `shards` is written in the same step
+    close   shards beyond the new count give their counters of events to shard 0 and are deleted
+    thaw    shard 0 last; the same step writes the new count into the shard
 
-Every step may be repeated, so resuming runs them all again. While it is frozen, every write to the namespace is
-refused, also of a process that did not stop. A process that keeps running with the old count is refused by every
-script that writes. How often a lease ran out is not moved; those counts start anew.
+Every step may be repeated, so resuming runs them all again. A frozen namespace refuses every write, also of a process
+that did not stop. Every script that writes refuses a process that still works with the old count. How often a lease
+ran out is not moved; those counts start anew.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ Progress = Callable[[str, int], None]
 
 
 class ReshardRefused(StoreError):
-    """The namespace is in use or in another state than was thought; the message says what was changed."""
+    """The namespace is in use, or in an unexpected state; the message says what was changed."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 @contextlib.contextmanager
 def whole_file(target: Path, *, replace: bool) -> Iterator[Path]:
-    """Give a path to write to; what stands there when the block ends well gets the name.
+    """Give a path to write to. When the block ends without an error, the file gets its name.
 
     Args:
         target: the name.

@@ -12,10 +12,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from wheel_sched.errors import ConfigError, NamespaceMismatch, WheelSchedError
-from wheel_sched.store.core.begun import Performed
 from wheel_sched.store.core.call import Call
-from wheel_sched.store.core.items import Mark
+from wheel_sched.store.core.items import Marker
 from wheel_sched.store.core.open import SCHEMA, Open
+from wheel_sched.store.core.pending import CompletedCalls
 from wheel_sched.store.core.shard import MemoryShard
 from wheel_sched.store.rooms import ROOMS
 
@@ -81,9 +81,9 @@ class MemoryBackend:
                 self._changed.notify_all()
         return answers
 
-    def begin(self, calls: Sequence[Call[Any]], now_ms: int | None = None) -> Performed:
+    def begin(self, calls: Sequence[Call[Any]], now_ms: int | None = None) -> CompletedCalls:
         """Perform calls; nobody has to wait here."""
-        return Performed(self.execute(calls, now_ms))
+        return CompletedCalls(self.execute(calls, now_ms))
 
     def _perform(self, call: Call[Any], now_ms: int | None) -> tuple[Any, bool]:
         operation: Any = call.operation
@@ -109,12 +109,12 @@ class MemoryBackend:
         """Something of its own for `wait_for_mark`; close it when done."""
         return MemoryWaiter(self._changed)
 
-    def wait_for_mark(self, waiter: MemoryWaiter, marks: dict[int, bytes], timeout_ms: int) -> dict[int, Mark]:
+    def wait_for_mark(self, waiter: MemoryWaiter, marks: dict[int, bytes], timeout_ms: int) -> dict[int, Marker]:
         """Block until a shard's marker is newer than `marks[shard]`; the newer ones by shard, {} at the timeout.
 
         A timeout of 0 waits for ever, as XREAD does; a closed waiter or backend answers {} at once.
         """
-        newer: dict[int, Mark] = {}
+        newer: dict[int, Marker] = {}
 
         def over() -> bool:
             for shard, mark in marks.items():

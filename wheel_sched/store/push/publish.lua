@@ -14,7 +14,7 @@ local n = tonumber(ARGV[3])
 if not (n >= 0 and n <= MAX_BATCH) then return {err = 'WSBATCH at most ' .. MAX_BATCH .. ' items a call'} end
 local said = recall(s)
 if said then
-  -- the pushed ones are out, the refused ones come back when their lease ends
+  -- the pushed items went out, the refused ones come back when their lease ends
   local due_head, fly_head = finish(s)
   return {0, s.us, s.epoch, due_head, fly_head, 0, said}
 end
@@ -31,7 +31,7 @@ local prefix, create, maxlen = ARGV[7], ARGV[8] == '1', ARGV[9]
 local types, own = {}, {}
 for _, key in ipairs(KEYS) do own[key] = true end
 local function refusal(kind, target)
-  -- names of targets come from outside; what a store keeps its own data under is none, nor what stands beside topics
+  -- names of targets come from outside: a key that a store keeps its own data under is no target
   if string.find(target, '^{[^{}]*:%d+}:', #prefix + 1) or own[target] then
     return 'unknown topic: ' .. target .. ' is a key of a delay store'
   end

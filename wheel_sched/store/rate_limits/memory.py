@@ -1,4 +1,4 @@
-"""Flow control in memory: the state behind `flow.lua`, and its verbs, step by step the same."""
+"""Rate limits in memory: the state behind `flow.lua`, and its verbs, step by step the same."""
 
 from __future__ import annotations
 
@@ -168,7 +168,7 @@ def _pass_circuit(
     circuit = _circuit(shard, topic, destination)
     results = circuit.numbers
     _slide(results, shard.now_ms, results.get("within", 60_000), ("ok", "bad"))
-    # of another width, what is counted goes on in that
+    # when the width changes, counting goes on in the new width
     results["within"], results["w"] = limits.within_ms, shard.now_ms // limits.within_ms
     _turn(circuit, limits, shard.now_ms)
     granted, first_ms, mark = wanted, 0, "-"

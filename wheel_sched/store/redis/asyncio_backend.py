@@ -22,8 +22,8 @@ from wheel_sched.store.redis.backend import (
     repeats_by_itself,
     reply_timeout_s,
 )
-from wheel_sched.store.redis.conversation import Dialect, Send, Sleep, by_node
 from wheel_sched.store.redis.durability import SYNCED
+from wheel_sched.store.redis.round_trips import Dialect, Send, Sleep, by_node
 
 AsyncClient = redis.asyncio.Redis | RedisCluster
 
@@ -53,17 +53,17 @@ class AsyncRedisBackend:
         """Perform calls, one round trip per node; a value or an exception for each, in order."""
         answers: list[Any] = [None] * len(calls)
         for group in by_node(calls, self.cluster):
-            talk = self.dialect.talk([calls[i] for i in group], now_ms)
+            trips = self.dialect.round_trips([calls[i] for i in group], now_ms)
             replies: list[Any] = []
             try:
-                step = next(talk)
+                step = next(trips)
                 while True:
                     if isinstance(step, Sleep):
                         await asyncio.sleep(step.seconds)
                         replies = []
                     else:
                         replies = await self._send(step)
-                    step = talk.send(replies)
+                    step = trips.send(replies)
             except StopIteration as end:
                 for i, answer in zip(group, end.value, strict=True):
                     answers[i] = answer
@@ -130,7 +130,7 @@ class AsyncRedisBackend:
         return info
 
     async def _reached(self, call: Awaitable[Any]) -> Any:
-        """The answer; without one, an error of ours."""
+        """The answer of a call; an error of the client becomes one of ours."""
         try:
             return await call
         except redis.ResponseError:
@@ -144,7 +144,7 @@ class AsyncRedisBackend:
 
 
 async def _on_one_node(cluster: RedisCluster, step: Send) -> list[Any]:
-    """Down one connection of the key's node, and once more where a moved slot has gone to."""
+    """Send on one connection to the node of the key, and once more to the new node when the slot has moved."""
     await cluster.initialize()
     replies = await _in_one_go(cluster, step)
     if not any(faults.moved(reply) for reply in replies):

@@ -16,15 +16,15 @@ from redis.sentinel import SentinelConnectionPool
 
 from wheel_sched.errors import ConfigError, StoreTooOld, StoreUnavailable
 from wheel_sched.escaping import logger_of
-from wheel_sched.store.core.begun import Begun, Performed
 from wheel_sched.store.core.call import Call
-from wheel_sched.store.core.items import Mark
+from wheel_sched.store.core.items import Marker
+from wheel_sched.store.core.pending import CompletedCalls, SentCalls
 from wheel_sched.store.redis import faults
 from wheel_sched.store.redis.addresses import opened
-from wheel_sched.store.redis.conversation import Dialect, Send, Sleep, Talk, by_node
+from wheel_sched.store.redis.deferred import DeferredConnection
 from wheel_sched.store.redis.durability import SYNCED
 from wheel_sched.store.redis.library import shard_keys
-from wheel_sched.store.redis.line import Line
+from wheel_sched.store.redis.round_trips import Dialect, RoundTrips, Send, Sleep, by_node
 
 logger = logger_of("wheel_sched.store")
 
@@ -37,11 +37,11 @@ CLIENT_SETTINGS: dict[str, Any] = {
     "socket_keepalive": True,
 }
 
-IMITATION_BLOCK_MS = 100  # of a read in fakeredis, which nothing interrupts
+IMITATION_BLOCK_MS = 100  # how long a read in fakeredis blocks, because nothing interrupts it
 
 
 def client_for(url: str, **settings: Any) -> redis.Redis:
-    """A client without retries of its own: a retried pop or claim under a lost reply is how messages get lost."""
+    """A client that repeats nothing by itself: to repeat a claim whose reply was lost loses messages."""
     settings = {**CLIENT_SETTINGS, **settings}
     if url.startswith("unix:"):
         for name in ("socket_connect_timeout", "socket_keepalive"):
@@ -50,7 +50,7 @@ def client_for(url: str, **settings: Any) -> redis.Redis:
 
 
 def blocking_twin(client: Client, key: bytes, timeout_s: float) -> redis.Redis:
-    """A client with one connection of its own to the server of `key`, whose socket waits longer than its reads."""
+    """A client with one new connection to the server of `key`, whose socket waits longer than its reads."""
     if isinstance(client, RedisCluster):
         node = client.get_node_from_key(key.decode())
         if node is None or node.redis_connection is None:
@@ -87,46 +87,46 @@ class RedisBackend:
         dialect.client_repeats = repeats_by_itself(client)
         dialect.level = dialect.level.within(reply_timeout_s(client))
         self._owns_client = owns_client
-        self._lines: list[Line] = []  # those nobody talks on
+        self._lines: list[DeferredConnection] = []  # free connections for `begin`
 
     def execute(self, calls: Sequence[Call[Any]], now_ms: int | None = None) -> list[Any]:
         """Perform calls, one round trip per node; a value or an exception for each, in order."""
         answers: list[Any] = [None] * len(calls)
         for group in by_node(calls, self.cluster):
-            talk = self.dialect.talk([calls[i] for i in group], now_ms)
-            for i, answer in zip(group, self._go_on(talk, None), strict=True):
+            trips = self.dialect.round_trips([calls[i] for i in group], now_ms)
+            for i, answer in zip(group, self._go_on(trips, None), strict=True):
                 answers[i] = answer
         return answers
 
-    def begin(self, calls: Sequence[Call[Any]], now_ms: int | None = None) -> Begun:
-        """Send calls (one at least) and don't wait for them; in a cluster they are performed at once."""
+    def begin(self, calls: Sequence[Call[Any]], now_ms: int | None = None) -> SentCalls:
+        """Send at least one call and do not wait; a cluster performs the calls at once."""
         if isinstance(self.client, RedisCluster):
-            return Performed(self.execute(calls, now_ms))
-        talk = self.dialect.talk(calls, now_ms)
-        step: Any = next(talk)  # a talk begins by saying something
+            return CompletedCalls(self.execute(calls, now_ms))
+        trips = self.dialect.round_trips(calls, now_ms)
+        step: Any = next(trips)  # the first step always sends something
         try:
-            line = self._lines.pop()  # other threads may be at it
+            line = self._lines.pop()  # another thread may have taken the last one
         except IndexError:
-            line = Line(self.client)
+            line = DeferredConnection(self.client)
         line.send(step.commands)
-        return _Talking(self, talk, line)
+        return _Sent(self, trips, line)
 
-    def heard(self, talk: Talk, line: Line) -> list[Any]:
-        """The end of what `begin` began."""
+    def read_replies(self, trips: RoundTrips, line: DeferredConnection) -> list[Any]:
+        """Read the replies to the calls that `begin` sent."""
         replies = line.replies()
         self._lines.append(line)
-        return self._go_on(talk, replies)
+        return self._go_on(trips, replies)
 
-    def _go_on(self, talk: Talk, replies: list[Any] | None) -> list[Any]:
-        """Hold the talk to its end, from its beginning or from the replies to what it said first."""
+    def _go_on(self, trips: RoundTrips, replies: list[Any] | None) -> list[Any]:
+        """Drive the round trips to their end, from the beginning or from the replies to the first ones."""
         try:
-            step = next(talk) if replies is None else talk.send(replies)
+            step = next(trips) if replies is None else trips.send(replies)
             while True:
                 if isinstance(step, Sleep):
                     time.sleep(step.seconds)
-                    step = talk.send([])
+                    step = trips.send([])
                 else:
-                    step = talk.send(self._send(step))
+                    step = trips.send(self._send(step))
         except StopIteration as end:
             answers: list[Any] = end.value
             return answers
@@ -145,7 +145,7 @@ class RedisBackend:
             return [error] * len(step.commands)
 
     def _on_one_node(self, step: Send) -> list[Any]:
-        """Down one connection of the key's node, and once more where a moved slot has gone to."""
+        """Send on one connection to the node of the key, and once more to the new node when the slot has moved."""
         cluster: Any = self.client
         replies = _in_one_go(cluster.get_redis_connection(cluster.get_node_from_key(step.key.decode())), step)
         if not any(faults.moved(reply) for reply in replies):
@@ -202,7 +202,7 @@ class RedisBackend:
         db = int(self.client.connection_pool.connection_kwargs.get("db") or 0)  # type: ignore[union-attr]
         return (str(run_id), db) if run_id else None
 
-    def wait_for_mark(self, waiter: redis.Redis, marks: dict[int, bytes], timeout_ms: int) -> dict[int, Mark]:
+    def wait_for_mark(self, waiter: redis.Redis, marks: dict[int, bytes], timeout_ms: int) -> dict[int, Marker]:
         """Block until a shard's marker is newer than `marks[shard]`; the newer ones by shard, {} at the timeout."""
         keys = {shard_keys(self.dialect.namespace, shard)[9]: shard for shard in marks}
         streams: dict[Any, Any] = {key: marks[shard] for key, shard in keys.items()}
@@ -240,34 +240,34 @@ class RedisBackend:
 
 
 def _is_imitation(client: redis.Redis) -> bool:
-    """Whether there is no socket that `interrupt` could shut down."""
+    """Whether the client is fakeredis, which has no socket that `interrupt` could shut down."""
     kind: Any = client.connection_pool.connection_class
     return str(kind.__module__).partition(".")[0] == "fakeredis"
 
 
-class _Talking(NamedTuple):
+class _Sent(NamedTuple):
     """What `RedisBackend.begin` sent."""
 
     backend: RedisBackend
-    talk: Talk
-    line: Line
+    trips: RoundTrips
+    line: DeferredConnection
 
     def answers(self) -> list[Any]:
-        return self.backend.heard(self.talk, self.line)
+        return self.backend.read_replies(self.trips, self.line)
 
 
-def _newest(key: bytes, rows: Sequence[tuple[bytes, dict[bytes, bytes] | None]]) -> Mark:
-    """The last of the entries of a marker stream. A strange one says nothing: then everything is to be looked at."""
+def _newest(key: bytes, rows: Sequence[tuple[bytes, dict[bytes, bytes] | None]]) -> Marker:
+    """The newest entry of a marker stream. One that is not ours has no due: the reader then looks at everything."""
     newest, fields = rows[-1]
     due = (fields or {}).get(b"d", b"")
     if due.isdigit() and len(due) <= 15:
-        return Mark(newest, int(due))
+        return Marker(newest, int(due))
     logger.warning("store.strange_marker: %r has an entry %r that is none of ours; it is skipped", key, newest)
-    return Mark(newest, None)
+    return Marker(newest, None)
 
 
 def check_version(info: dict[str, Any]) -> None:
-    """Raise `StoreTooOld` below Redis 7.0 and Valkey 8.0; a server that does not say is taken as it is."""
+    """Raise `StoreTooOld` below Redis 7.0 and Valkey 8.0; a server that does not give its version passes."""
     valkey, server = info.get("valkey_version"), info.get("redis_version")
     if valkey is None and server is None:
         return
@@ -295,7 +295,7 @@ def check_answers_in_bytes(client: Any) -> None:
 
 
 def repeats_by_itself(client: Any) -> bool:
-    """Whether a client sends again what it had no reply to."""
+    """Whether a client repeats a command by itself when it got no reply."""
     if getattr(client, "nodes_manager", None) is not None:  # a cluster's: after its own rules
         return True
     retry = client.connection_pool.connection_kwargs.get("retry")
@@ -330,7 +330,7 @@ def _info_of(node: Any) -> dict[str, Any]:
 
 
 def _settings_of(node: Any) -> Any:
-    """What CONFIG GET says of those that `fsync` needs; the refusal, when the server refuses to say."""
+    """The settings that `fsync` needs, or the error when the server does not give them."""
     try:
         return node.execute_command("CONFIG", "GET", *SYNCED)
     except redis.ResponseError as error:

@@ -1,9 +1,9 @@
-"""A Redis backend over an embedded server, which it starts again when the process that had started it is gone.
+"""A Redis backend over an embedded server. It starts the server again when the process that started it has ended.
 
-Several processes share a folder's server, and it ends with the one that started it. A call that finds it gone takes the
-folder over: of all that do so at once one starts a server over the same append-only file and the others find it. The
-call is then repeated as after any lost reply, so its caller sees a delay. A process that only waits hears of it through
-its blocked read.
+Several processes share the server of a folder, and the server ends with the process that started it. A call that finds
+no server takes the folder over: one process starts a server over the same append-only file, and the others find it.
+The call is then repeated as after any lost reply, so its caller sees a delay. A process that only waits notices when
+its blocked read fails.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ import redis
 
 from wheel_sched.errors import EmbeddedServerError, StoreUnavailable
 from wheel_sched.escaping import logger_of
-from wheel_sched.store.core.items import Mark
+from wheel_sched.store.core.items import Marker
 from wheel_sched.store.embedded.server import EmbeddedServer
 from wheel_sched.store.redis.backend import RedisBackend
-from wheel_sched.store.redis.conversation import Dialect, Send
+from wheel_sched.store.redis.round_trips import Dialect, Send
 
 TAKE_OVER_S = 10.0  # how long a call waits for the last server's end and for other openers
-AGAIN_S = 1.0  # so long after a failure nobody tries again
+AGAIN_S = 1.0  # how long after a failure no call tries again
 
 logger = logger_of("wheel_sched.store.embedded")
 
@@ -50,7 +50,7 @@ class EmbeddedBackend(RedisBackend):
                 raise
             return super().info()
 
-    def wait_for_mark(self, waiter: redis.Redis, marks: dict[int, bytes], timeout_ms: int) -> dict[int, Mark]:
+    def wait_for_mark(self, waiter: redis.Redis, marks: dict[int, bytes], timeout_ms: int) -> dict[int, Marker]:
         try:
             return super().wait_for_mark(waiter, marks, timeout_ms)
         except StoreUnavailable:
@@ -58,7 +58,7 @@ class EmbeddedBackend(RedisBackend):
             raise
 
     def _take_over(self) -> bool:
-        """See that the folder has a server; whether it is a new one."""
+        """Make sure that the folder has a server; whether it is a new one."""
         with self._taking:
             if time.monotonic() < self._not_before_s:
                 return False

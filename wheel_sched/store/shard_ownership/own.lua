@@ -1,6 +1,6 @@
 #!lua flags=allow-oom
--- Owns the shard for a while: one dispatcher at a time, where it is not the store that decides what went out.
--- A new owner raises the epoch, so that its predecessor claims nothing any more.
+-- Owns the shard for a while, one dispatcher at a time; for brokers that know themselves what went out.
+-- A new owner raises the epoch, so that its predecessor can claim nothing any more.
 -- ARGV[3] -> owner   ARGV[4] -> for how long from now (ms), 0 = give it up
 -- Answers {1 = mine, epoch, owner, until (ms), now (us), 1 = new, number of the last claim}.
 local s = begin(KEYS, ARGV, LATER, 'owner', 'owned', 'claims')

@@ -1,5 +1,5 @@
 #!lua flags=allow-oom
--- Ends open claims by the number that their broker knows: up to it they went out, those above it did not.
+-- Ends open claims by the number that their broker knows: claims up to it went out, those above it did not.
 -- ARGV[3] -> epoch: refused when the shard has another   ARGV[4] -> the number, "" = nobody knows: all are held, in doubt
 -- ARGV[5] -> number of a claim to leave alone ("" = none)   ARGV[6] -> lapses until an item is poison (0 = never)
 -- Answers {completed, released, held, 1 = there are more, now (us), head of due, head of fly}.

@@ -224,7 +224,7 @@ class ClaimingCases:
         assert bench.store.extend(claim, []) == []
 
     def test_a_stale_epoch_claims_nothing(self, bench: Bench) -> None:
-        """A claimer that has not heard of the clock's jump is refused; the current epoch is served."""
+        """A claimer that has not read_replies of the clock's jump is refused; the current epoch is served."""
         bench.put("a")
         assert bench.store.report_jump(0, 1, 10) == 2
         with pytest.raises(StaleEpoch):

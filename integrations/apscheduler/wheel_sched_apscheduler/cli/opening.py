@@ -12,7 +12,7 @@ from wheel_sched.cli.options import Session
 from wheel_sched_apscheduler.codec.signing import secret_for
 from wheel_sched_apscheduler.stores.redis import NAMESPACE, RedisWheelJobStore
 
-_MADE_BY = "a scheduler that has this job store, or `wheel-sched aps migrate`"
+_MADE_BY = "a scheduler with this job store, or run `wheel-sched aps migrate`"
 
 
 @contextlib.contextmanager

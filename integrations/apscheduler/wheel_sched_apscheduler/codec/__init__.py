@@ -1,4 +1,4 @@
-"""How a job lies in a durable store: JSON, an allow-list of what it may name, and a signature if you want one."""
+"""How a job is stored: as JSON, with an allow-list of what it may name, and signed if there is a secret."""
 
 from wheel_sched_apscheduler.codec.allow_list import Allowed, Forbidden, NotRegistered
 from wheel_sched_apscheduler.codec.jobs import JobCodec, JobHead, StoredJob, unsigned

@@ -1,13 +1,13 @@
-"""What stored data may name: functions that the application registered, and own functions of the modules it lists.
+"""The allow-list: which functions a stored job may name.
 
 A stored reference is `module:name` or `module:Class.method`. It leads to a plain Python function, class or method that
-the module itself has defined: its `__module__` is that module and its `__qualname__` that name. So what a module has
-merely imported is out of reach, and so are built-ins, special methods, and whatever hangs on an object. A reference is
-checked before anything is imported.
+the module itself defines: `__module__` is that module and `__qualname__` is that name. What a module has only imported
+is out of reach. So are built-ins, special methods, and attributes of objects. A reference is checked before anything is
+imported.
 
-Which modules: those of `allow`. Without a list, of a job that is signed any module but the standard library's and our
-own, because a process that knows the secret has stored it; of one that is not, `__main__` and the very functions that
-this process has registered by adding a job of them.
+A job may name functions of the modules in `allow`. Without such a list, a signed job may name any module but the
+standard library's and our own, because a process that knows the secret has stored the job. An unsigned job may name
+`__main__`, and functions of which this process itself has added a job (*registered* functions).
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ _OURS = frozenset({"apscheduler", "redis", "pip", "setuptools", "pytest", *_PROJ
 _SHOWN = 200
 _STANDARD_LIBRARY = Path(sysconfig.get_path("stdlib"))
 
-_registered: dict[str, Callable[..., Any]] = {}  # what this process has added jobs of
+_registered: dict[str, Callable[..., Any]] = {}  # functions of which this process has added a job
 
 
 class Forbidden(StoreError):
-    """A reference outside of the allow-list; nothing was called, and nothing imported that is not in the list."""
+    """A reference outside of the allow-list. Nothing was called, and no module outside of the list was imported."""
 
 
 class NotRegistered(Forbidden, LookupError):
-    """A reference that this process has not registered; another process, or this one later, may have."""
+    """A function that this process has not registered. Another process may have, or this one may do so later."""
 
 
 class Allowed:
@@ -50,7 +50,7 @@ class Allowed:
         allow: modules (`myapp` also means `myapp.jobs`), single functions by name (`myapp.jobs:send`, of any kind), or
             functions themselves. Defaults to None, see the module.
         aliases: old reference -> new one, for functions that have moved; the new ones are allowed. Defaults to none.
-        signed: whether only jobs get here that somebody who knows the secret has stored. Defaults to False.
+        signed: whether every job that is read has a valid signature. Defaults to False.
 
     Raises:
         ConfigError: an entry is neither text nor a function.
@@ -84,7 +84,7 @@ class Allowed:
         return f"<Allowed {self}>"
 
     def __str__(self) -> str:
-        """What may be named, for people."""
+        """What jobs may name, for people."""
         if self._listed:
             return f"the functions of {', '.join([*self._modules, *sorted(self._exact)]) or 'nothing'}"
         return "the functions of any application" if self._signed else "the functions this process has added jobs of"
@@ -118,15 +118,15 @@ class Allowed:
             raise self._forbidden(ref)
 
     def accept(self, func: Any, ref: str) -> str:
-        """The reference to store for a function that the application adds a job of; from now on it is registered.
+        """Register a function of which the application adds a job, and return the reference to store.
 
         Args:
             func: the function; None = only its reference is known.
-            ref: as APScheduler names it.
+            ref: as APScheduler names the function.
 
         Raises:
             Forbidden: no process with these settings would look it up.
-            ValueError: it has no name that can be imported.
+            ValueError: the function has no name that can be imported.
         """
         if func is None or ref in self._exact:
             self.check(ref)
@@ -134,7 +134,7 @@ class Allowed:
         plain = func.__func__ if ismethod(func) else func
         if type(plain) is FunctionType or isinstance(plain, type):
             if not _is_own(func, *_parts_of(ref)):
-                ref = obj_to_ref(func)  # a text may name it by a module that has only imported it
+                ref = obj_to_ref(func)  # a given text may name a module that has only imported the function
         else:
             raise Forbidden(
                 f"{ref[:_SHOWN]!r} is no plain function, class or method, but {type(func).__name__}: such an object is "
@@ -152,8 +152,8 @@ class Allowed:
         """The function behind a stored reference, imported if need be.
 
         Raises:
-            Forbidden: it is not in the list, or leads out of it; nothing was imported for the former.
-            NotRegistered: there is no list, the job is not signed, and this process has not registered it.
+            Forbidden: the reference is not in the list (then nothing was imported), or leads out of it.
+            NotRegistered: there is no list, the job is not signed, and this process has not registered the function.
             NotHere: there is no such module or function in this process.
         """
         func = self._found.get(ref)
@@ -232,7 +232,7 @@ def _wrong(entry: Any) -> ConfigError:
 
 
 def _pairs(aliases: Any) -> dict[str, str]:
-    """Also of the text `old=new, ...`, as a file of settings has it."""
+    """Aliases as a dict; also from the text `old=new, ...` of a file of settings."""
     if isinstance(aliases, str):
         parts = [part.partition("=") for part in aliases.split(",") if part.strip()]
         aliases = {old.strip(): new.strip() for old, _, new in parts}
@@ -245,7 +245,7 @@ def _pairs(aliases: Any) -> dict[str, str]:
 
 
 def _plain(dotted: str) -> bool:
-    """Names and dots, and no special name."""
+    """Whether it consists of names and dots, without special names."""
     return all(part.isidentifier() and not part.startswith("__") for part in dotted.split("."))
 
 
@@ -257,10 +257,10 @@ def _reserved(module: str) -> bool:
 
 
 def _lies_in_standard_library(top: str) -> bool:
-    """Whether a module that Python does not count among it lies there all the same: its tests do. Imports nothing."""
+    """Whether a module lies in the standard library, though Python does not list it: its tests. Imports nothing."""
     try:
         spec = find_spec(top)
-    except (ImportError, ValueError):  # a module that was made by hand has none
+    except (ImportError, ValueError):  # a module made by hand has no spec
         return False
     if spec is None or spec.origin is None:
         return False
@@ -274,10 +274,10 @@ def _parts_of(ref: str) -> tuple[str, str]:
 
 
 def _entry(holder: Any, name: str) -> tuple[Any, Any]:
-    """Who defines a name of a module or a class, and what it is there, without asking either.
+    """The module or class that defines a name, and the raw value there; no attribute lookup runs.
 
     Raises:
-        KeyError: nobody does.
+        KeyError: nothing defines it.
     """
     for owner in holder.__mro__ if isinstance(holder, type) else [holder]:
         if name in vars(owner):
@@ -286,7 +286,7 @@ def _entry(holder: Any, name: str) -> tuple[Any, Any]:
 
 
 def _is_own(found: Any, module: str, name: str) -> bool:
-    """Whether it is a plain function, class or method that this module has defined under this name."""
+    """Whether it is a plain function, class or method that this module defines under this name."""
     if ismethod(found) and isinstance(found.__self__, type):
         found = found.__func__
     if type(found) is not FunctionType and not isinstance(found, type):

@@ -2,8 +2,8 @@
 
     [s <32 bytes HMAC>] 1;<next run time in us, or ->;<its zone>;<JSON of everything that stays the same>
 
-What changes with every run stands in front, so that the next occurrence of a job is written without making its JSON
-again. Metadata lie in the JSON too; tags are refs of the store, so that they can be looked up.
+The front holds what changes with every run, so the next occurrence of a job is written without making its JSON again.
+Metadata are part of the JSON. Tags are refs of the store, so that jobs can be found by them.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _loads = json.JSONDecoder().decode
 
 @dataclass(frozen=True, slots=True)
 class JobHead:
-    """What can be told of a stored job without importing anything of it.
+    """What a stored job says of itself, read without importing anything.
 
     Args:
         id: of the job.
@@ -61,7 +61,7 @@ class JobHead:
 
 @dataclass(slots=True)
 class StoredJob:
-    """A job that was read, its trigger as it was read, and its bytes in parts."""
+    """A job that was read: the job, its trigger as it was read, and its bytes in parts."""
 
     job: Any
     trigger: Any
@@ -74,12 +74,12 @@ class JobCodec:
     """Jobs to bytes and back. Any thread.
 
     Args:
-        allow: modules or functions that stored jobs may name, see `Allowed`. Defaults to None: of signed jobs own
-            functions of any application, else those that this process has registered by adding a job of them.
+        allow: modules or functions that stored jobs may name, see `Allowed`. Defaults to None: signed jobs may name own
+            functions of any application, other jobs only functions of which this process has added a job.
         triggers: trigger classes of your own. Defaults to none.
         aliases: old function reference -> new one. Defaults to none.
-        secret: signs what is written; what is read must be signed. Several: the first signs. Defaults to None: jobs
-            are not signed.
+        secret: signs what is written; what is read must be signed. Of several secrets the first signs. Defaults to
+            None: jobs are not signed.
         allow_pickle: see `Values`. Defaults to False.
 
     Raises:
@@ -108,7 +108,7 @@ class JobCodec:
 
         Raises:
             NotSerializable: its function has no importable name, or an argument or the trigger cannot be stored.
-            Forbidden: its function is outside of the allow-list: no process would run it.
+            Forbidden: its function is outside of the allow-list, so no process would run it.
         """
         try:
             state = job.__getstate__()
@@ -162,15 +162,15 @@ class JobCodec:
         return self._signer is not None
 
     def seal(self, item_id: str, body: bytes) -> bytes:
-        """The body, signed for this id where there is a secret."""
+        """The body, signed for this id if there is a secret."""
         return body if self._signer is None else self._signer.sign(item_id, body)
 
     def unseal(self, item_id: str, raw: bytes) -> bytes:
         """The body that `seal` was given.
 
         Raises:
-            BadSignature: it was not signed for this id with a secret known here.
-            NotHere: it is signed, and no secret is known here; another process may know it.
+            BadSignature: no secret known here has signed it for this id.
+            NotHere: it is signed, and this process knows no secret; another process may know it.
         """
         if self._signer is not None:
             return self._signer.verify(item_id, raw)
@@ -179,11 +179,11 @@ class JobCodec:
         return raw
 
     def decode(self, job_id: str, raw: bytes, kind: Any = Job, *, resolve: bool = True) -> StoredJob:
-        """The job behind the bytes; without `resolve` its function is only named, and nothing is imported.
+        """The job in these bytes. Without `resolve` its function is only named, and nothing is imported.
 
         Raises:
-            BadSignature, Forbidden, Unreadable: it may not or cannot be read; nothing was imported.
-            NotRegistered, NotHere: another process may run it.
+            BadSignature, Forbidden, Unreadable: the job may not be read, or cannot; nothing was imported.
+            NotRegistered, NotHere: this process cannot run the job, another process may.
         """
         when, zone, rest, doc = _parts(self.unseal(job_id, raw))
         ref = doc["f"]
@@ -208,7 +208,7 @@ class JobCodec:
         return StoredJob(job, trigger, zone, rest, doc.get("x") or {})
 
     def next_run_time(self, raw: bytes) -> datetime | None:
-        """The next run time, read from the front alone, in UTC.
+        """The next run time in UTC; only the front is read.
 
         Raises:
             Unreadable: it is no job.
@@ -217,7 +217,7 @@ class JobCodec:
         return None if when is None else from_us(when)
 
     def head(self, job_id: str, raw: bytes) -> JobHead:
-        """What can be told without importing anything; also of a job that may not be run here.
+        """What a job says of itself. Nothing is imported, so this works for a job that may not run here.
 
         Raises:
             Unreadable: it is no job.
@@ -234,7 +234,7 @@ class JobCodec:
     def rewritten(
         self, job_id: str, raw: bytes, *, func: str | None = None, metadata: Mapping[str, Any] | None = None
     ) -> bytes:
-        """The same job with another function reference or other metadata, without loading it.
+        """The same job with another function reference or other metadata. The job is not loaded.
 
         Raises:
             BadSignature, Unreadable: it cannot be read.
@@ -250,7 +250,7 @@ class JobCodec:
         return self._joined(job_id, None if when is None else from_us(when), zone, rest)
 
     def moved(self, job_id: str, raw: bytes, next_run_time: datetime | None) -> bytes:
-        """The same job with another next run time, without loading it; the zone stays its own.
+        """The same job with another next run time, in its own time zone. The job is not loaded.
 
         Raises:
             BadSignature, Unreadable: it cannot be read.
@@ -259,24 +259,24 @@ class JobCodec:
         return self._joined(job_id, next_run_time, zone or self._home_zone(doc), rest)
 
     def _home_zone(self, doc: Mapping[str, Any]) -> bytes:
-        """The zone of a paused job: that of its trigger."""
+        """The time zone of a paused job: that of its trigger."""
         return zone_name(getattr(self._triggers.load(doc["t"]), "timezone", None) or UTC).encode()
 
     def is_built_in(self, trigger: Any) -> bool:
-        """Whether it is one of APScheduler's: what it answers is the same in every process."""
+        """Whether the trigger is one of APScheduler's. Such a trigger answers the same in every process."""
         return self._triggers.stateless(trigger)
 
     def trigger(self, job_id: str, raw: bytes) -> Any:
         """The trigger alone.
 
         Raises:
-            BadSignature, Unreadable, Forbidden: it may not or cannot be read.
+            BadSignature, Unreadable, Forbidden: the job may not be read, or cannot.
         """
         return self._triggers.load(_parts(self.unseal(job_id, raw))[3]["t"])
 
 
 def unsigned(raw: bytes) -> bytes:
-    """A body without its signature, which is not looked at: for what is told, not for what is run."""
+    """A body without its signature, which is not checked. Only for what is shown, never for what is run."""
     return raw[_HASHES:] if raw[:1] == MARK else raw
 
 
@@ -284,7 +284,7 @@ def _parts(body: bytes, *, whole: bool = True) -> tuple[int | None, bytes, bytes
     try:
         version, when, zone, rest = body.split(b";", 3)
         if version != _VERSION:
-            kind = NotHere if version.isdigit() else Unreadable  # a newer release may be at work beside this one
+            kind = NotHere if version.isdigit() else Unreadable  # a newer release may run beside this one
             raise kind(f"it has the version {version[:20]!r}; this release reads {_VERSION!r}")
         doc = _loads(rest.decode()) if whole else {}
         if type(doc) is not dict or (whole and not doc.keys() >= set("fntakegcm")):
@@ -302,7 +302,7 @@ def _parts(body: bytes, *, whole: bool = True) -> tuple[int | None, bytes, bytes
 
 
 def _flaw_of_names(job_id: str, name: str, executor: str) -> str | None:
-    """What is wrong with one of them: APScheduler logs them as they are, and a line break in one forges a line."""
+    """What is wrong with one of these names. APScheduler logs them unescaped: a line break would forge a log line."""
     for field, text in (("id", job_id), ("name", name), ("executor", executor)):
         if _FORGING.search(text):
             return f"expected the job's {field} to be one line without control characters, got: {text[:60]!a}"

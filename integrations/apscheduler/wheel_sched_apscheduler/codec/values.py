@@ -1,10 +1,10 @@
-"""Arguments as JSON: plain values as they are, a fixed set of others under a tag, everything else refused.
+"""Arguments as JSON: plain values as they are, a fixed set of other types with a tag. Everything else is refused.
 
     {"$": "tuple", "v": [1, 2]}      tuple, set, frozenset, bytes, decimal, uuid, date, time, datetime, timedelta, zone,
                                      float (nan and infinities), dict (with keys that are no text, or with a "$" key)
-    {"$": "pickle", "v": "gASV..."}  only where pickle was allowed in so many words, on both sides
+    {"$": "pickle", "v": "gASV..."}  only where `allow_pickle` is set, for writing and for reading
 
-Nothing that is read names code: a tag chooses among the constructors of this module and nothing else.
+What is read never names code: a tag only chooses among the constructors of this module.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ class Values:
     """Values to JSON-able data and back.
 
     Args:
-        allow_pickle: also store what has no place here, as pickle; whoever can write to the store can then run code in
-            every process that reads it. Defaults to False.
+        allow_pickle: store values of other types as pickle. Whoever can write to the store can then run code in every
+            process that reads it. Defaults to False.
     """
 
     def __init__(self, *, allow_pickle: bool = False) -> None:
@@ -39,7 +39,7 @@ class Values:
         """JSON-able data for a value; `place` names it in the error.
 
         Raises:
-            NotSerializable: it is of another type, or nested too deeply.
+            NotSerializable: the value has another type, or is nested too deeply.
         """
         kind = type(value)
         if value is None or kind in (str, bool, int):
@@ -106,7 +106,7 @@ class Values:
 
 
 def _dump_scalar(value: Any) -> dict[str, Any] | None:
-    """A tagged value of one of the types known here; exactly of it, for a subclass would come back as its base."""
+    """A tagged value, if its type is known here. Not of a subclass: that would be read as its base class."""
     kind = type(value)
     if kind is datetime:
         if value.tzinfo is None:

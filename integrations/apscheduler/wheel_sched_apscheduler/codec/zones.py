@@ -1,9 +1,10 @@
-"""Time zones as text: a name of the IANA database, or a fixed offset. A zone that is neither is refused when a job is
-added, because no process could read it again.
+"""Time zones as text: a name of the IANA database, or a fixed offset.
 
-    zoneinfo:Europe/Berlin    also of dateutil's zones, and of the local zone when its file is one of the database
-    pytz:Europe/Berlin        kept apart, because it counts a wall-clock hour differently
-    utc+3600                  an offset in seconds: `datetime.timezone`, dateutil's, pytz's, any that never changes
+Any other zone is refused when a job is added, because no process could read it again.
+
+    zoneinfo:Europe/Berlin    also for dateutil's zones, and for the local zone if its file is in the database
+    pytz:Europe/Berlin        separate, because pytz counts an hour of the wall clock differently
+    utc+3600                  an offset in seconds: `datetime.timezone`, and any zone whose offset never changes
 """
 
 from __future__ import annotations
@@ -24,22 +25,22 @@ _PROBES = [datetime(year, month, 15, 12, tzinfo=UTC) for year in range(1970, 203
 
 
 class NotSerializable(Rejected):
-    """A job that cannot be stored as it is; nothing was stored."""
+    """A job that cannot be stored; nothing was stored."""
 
 
 class Unreadable(StoreError):
-    """StoredJob bytes that are no job of this release; they were left as they are."""
+    """Stored bytes that are no job of this release; they were not changed."""
 
 
 class NotHere(Unreadable, LookupError):
-    """The same, but another process may be able to read or run them: a newer one, or one set up in another way."""
+    """Stored bytes that another process may be able to read or run: a newer one, or one with other settings."""
 
 
 def zone_name(zone: tzinfo) -> str:
     """A zone as text, see the module.
 
     Raises:
-        NotSerializable: it has neither a name nor a fixed offset.
+        NotSerializable: the zone has neither a name nor a fixed offset.
     """
     if zone is UTC:
         return "utc+0"
@@ -101,7 +102,7 @@ def moment_of(us: int, zone: str) -> datetime:
 
 
 def _can_be_made_again(zone: ZoneInfo) -> bool:
-    """Whether its key names it; of one that was read from a file the key is what somebody called it."""
+    """Whether its key is its name in the database. A zone read from a file has a key of its maker's choice."""
     try:
         zone.__reduce__()
     except Exception:  # PicklingError; a subclass may raise anything
@@ -110,14 +111,14 @@ def _can_be_made_again(zone: ZoneInfo) -> bool:
 
 
 def _fixed_offset(zone: tzinfo) -> timedelta | None:
-    """Its offset, if it never changes: only then a zone knows one without being given a time."""
+    """Its offset if that never changes, else None. Only such a zone has an offset without a time."""
     try:
         offset = zone.utcoffset(None)
         if isinstance(zone, timezone):
             return offset
         if offset is None or {_at(zone, probe) for probe in _PROBES} != {offset}:
             return None
-    except Exception:  # a class of anybody's
+    except Exception:  # any class may be a zone
         return None
     return offset
 
@@ -127,18 +128,18 @@ def _at(zone: tzinfo, moment: datetime) -> timedelta | None:
 
 
 def _name_by_file(zone: Any) -> str | None:
-    """The name in the database of a zone that was made from a file of it, or from a copy as the machine's own zone."""
+    """The name of a zone that was made from a file of the database, or from a copy such as the machine's own zone."""
     file = getattr(zone, "_filename", None)  # dateutil's
     files = [Path(file)] if isinstance(file, str) else [*_environment_file(), *LOCAL_FILES]
     return next((name for path in files for name in _names_of(path) if _are_alike(zone, name)), None)
 
 
 def _are_alike(zone: tzinfo, name: str) -> bool:
-    """Whether a zone has the offsets of one in the database."""
+    """Whether a zone has the same offsets as a zone of the database."""
     try:
         twin = ZoneInfo(name)
         return all(_at(zone, probe) == _at(twin, probe) for probe in _PROBES)
-    except Exception:  # a file that is no zone, or a zone of anybody's class
+    except Exception:  # the file is no zone, or the zone has an unusual class
         return False
 
 
@@ -149,7 +150,7 @@ def _environment_file() -> list[Path]:
 
 @lru_cache(maxsize=16)
 def _names_of(path: Path) -> list[str]:
-    """Under which names the database has this file, the one it lies at or points to before those of equal content."""
+    """The names of this file in the database: by its path or the path it links to, else by equal content."""
     folders = [Path(folder) for folder in zoneinfo.TZPATH if Path(folder).is_dir()]
     if not path.is_absolute():
         return [str(path)]

@@ -1,4 +1,4 @@
-"""Schedulers that hand over jobs in batches; they take the place of APScheduler's own, with any job store."""
+"""Schedulers that submit jobs in batches. They take the place of APScheduler's own, with any jobstore."""
 
 from wheel_sched_apscheduler.schedulers.background import WheelBackgroundScheduler, WheelBlockingScheduler
 from wheel_sched_apscheduler.schedulers.event_loop import WheelAsyncIOScheduler

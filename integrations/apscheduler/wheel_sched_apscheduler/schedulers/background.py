@@ -1,4 +1,4 @@
-"""The wheel-driven scheduler in a thread of its own, and the one that takes the caller's thread."""
+"""WheelBackgroundScheduler runs in a thread of its own, WheelBlockingScheduler in the caller's thread."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ from apscheduler.executors.pool import BasePoolExecutor, ProcessPoolExecutor, Th
 
 from wheel_sched_apscheduler.instants import to_us
 from wheel_sched_apscheduler.schedulers.submission import Reports, Submission, run
-from wheel_sched_apscheduler.stores.claimed_job import claimed_copy
+from wheel_sched_apscheduler.stores.scheduler_pass import claimed_copy
 
 if TYPE_CHECKING:
     from concurrent.futures import Future

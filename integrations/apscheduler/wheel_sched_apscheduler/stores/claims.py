@@ -39,8 +39,8 @@ from wheel_sched.store.operations import Alteration, Call, Change, Extend, Get, 
 from wheel_sched_apscheduler.codec import JobCodec, StoredJob
 from wheel_sched_apscheduler.instants import to_ms, to_us
 from wheel_sched_apscheduler.occurrence import Occurrence
+from wheel_sched_apscheduler.stores.connection import PendingCommand, PendingSettlement, commands_of
 from wheel_sched_apscheduler.stores.layout import JOB, OCCURRENCE, RUNNING, due_of, split_item_body, split_item_id
-from wheel_sched_apscheduler.stores.pending import PendingCommand, PendingSettlement, commands_of
 
 SPLIT_AFTER_S = 0.05  # a longer run is split off, so that the job is free for its next run and for changes
 ORPHANS_AT_MOST = 10_000  # ended occurrences whose settlement came too late, in case this process claims them again
@@ -180,11 +180,8 @@ class InFlightClaims:
     def submitted(self, occurrences: Iterable[Occurrence]) -> None:
         """The scheduler has planned these and submits them to executors."""
         for occurrence in occurrences:
-            if (
-                occurrence.next_run_time is not None
-                and not occurrence.handle.split_item
-                and not occurrence.handle.split
-            ):
+            handle: ClaimHandle = occurrence.handle
+            if occurrence.next_run_time is not None and not handle.split_item and not handle.split:
                 self._young.append(occurrence)
 
     def end(self, occurrence: Occurrence) -> None:

@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import os
-import socket
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
-from operator import attrgetter
 from typing import Any, Literal
 
 from wheel_sched.errors import Rejected
-from wheel_sched_apscheduler.instants import to_ms
-from wheel_sched_apscheduler.occurrence import Occurrence
 
 JobState = Literal["scheduled", "paused", "in_flight", "quarantined"]
 JOB_STATES: tuple[JobState, ...] = ("scheduled", "paused", "in_flight", "quarantined")
@@ -67,88 +61,3 @@ class JobPage:
 
     jobs: list[JobEntry]
     cursor: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class InFlightRun:
-    """An occurrence that was handed out and has not ended.
-
-    Args:
-        job_id: of the job.
-        occurrence_id: `job:run_time_ms`; None when its holder has not announced it yet.
-        lease_until_ms: end of its lease, which its holder extends; None in a memory jobstore.
-        owner: `host:pid` of the holder; None when it has not announced the run yet (after half a second).
-        since_ms: when it was claimed.
-        token: fencing token; 0 = unknown.
-    """
-
-    job_id: str
-    occurrence_id: str | None
-    lease_until_ms: int | None
-    owner: str | None
-    since_ms: int | None
-    token: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class RunRecord:
-    """How one occurrence ended. Times in ms since 1970; `started_ms` is 0 when it did not run."""
-
-    job_id: str
-    occurrence_id: str
-    run_time_ms: int
-    claimed_ms: int
-    started_ms: int
-    finished_ms: int
-    outcome: str
-    error: str
-    token: int
-    owner: str
-
-    @property
-    def lateness_ms(self) -> int:
-        """From the run time to the start."""
-        return self.started_ms - self.run_time_ms if self.started_ms else self.claimed_ms - self.run_time_ms
-
-
-_row_of = attrgetter(*(each.name for each in fields(RunRecord)))
-
-
-def owner_name() -> str:
-    """This process as `host:pid`, for people."""
-    return f"{socket.gethostname()}:{os.getpid()}"
-
-
-def record_of(occurrence: Occurrence, owner: str) -> RunRecord:
-    """The record of an occurrence that has ended."""
-    run_time = (occurrence.run_times or [occurrence.scheduled])[0]
-    return RunRecord(
-        occurrence.job_id,
-        occurrence.id,
-        to_ms(run_time),
-        occurrence.claimed_ms,
-        occurrence.started_ms,
-        occurrence.finished_ms,
-        str(occurrence.finish),
-        occurrence.error[:200],
-        occurrence.token,
-        owner,
-    )
-
-
-def newest(records: Iterable[RunRecord], limit: int) -> list[RunRecord]:
-    """The `limit` that ended last, newest first."""
-    return sorted(records, key=lambda record: record.finished_ms, reverse=True)[:limit]
-
-
-def dump_records(records: Sequence[RunRecord]) -> bytes:
-    """Records as one body."""
-    return json.dumps([_row_of(record) for record in records], separators=(",", ":")).encode()
-
-
-def load_records(body: bytes) -> list[RunRecord]:
-    """Records of one body; [] when it cannot be read."""
-    try:
-        return [RunRecord(*row) for row in json.loads(body)]
-    except (ValueError, TypeError):
-        return []

@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime
 
-from wheel_sched.store.items import MAX_DUE_MS
+from wheel_sched.store.core.items import MAX_DUE_MS
 from wheel_sched_apscheduler.codec import Unreadable
 from wheel_sched_apscheduler.instants import from_us, to_ms, to_us
 

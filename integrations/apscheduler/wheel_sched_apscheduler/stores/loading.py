@@ -20,11 +20,11 @@ from wheel_sched_apscheduler.codec import JobCodec, NotHere, Unreadable
 from wheel_sched_apscheduler.instants import from_ms, to_us
 from wheel_sched_apscheduler.occurrence import Occurrence, plain_occurrence
 from wheel_sched_apscheduler.run_times import Misfire, grace_after_claim
-from wheel_sched_apscheduler.stores.claimed_job import ClaimedJob, with_occurrence
 from wheel_sched_apscheduler.stores.claims import ClaimHandle, InFlightClaims
 from wheel_sched_apscheduler.stores.connection import StoreConnection
 from wheel_sched_apscheduler.stores.layout import OCCURRENCE, RUN, RUNNING, due_of, job_id_of, read_split_item
 from wheel_sched_apscheduler.stores.refusals import RefusalPolicy, refusal_of, without_refusal
+from wheel_sched_apscheduler.stores.scheduler_pass import ClaimedJob, with_occurrence
 
 
 class ClaimLoader:

@@ -25,8 +25,8 @@ from wheel_sched.store import Item
 from wheel_sched.store.delay_store import values_of
 from wheel_sched.store.operations import Alteration, Call, Change, Find, Schedule, new_token
 from wheel_sched_apscheduler.occurrence import Occurrence
+from wheel_sched_apscheduler.stores.connection import PendingCommand, commands_of
 from wheel_sched_apscheduler.stores.layout import RUN, RUNNING
-from wheel_sched_apscheduler.stores.pending import PendingCommand, commands_of
 
 if TYPE_CHECKING:
     from wheel_sched.store import DelayStore
@@ -45,19 +45,12 @@ def apply_limits(store: DelayStore, occurrences: Sequence[Occurrence]) -> None:
     Raises:
         StoreError: the store does not answer; nothing was changed.
     """
-    asked = [
-        occurrence
-        for occurrence in occurrences
-        if RUNNING in occurrence.handle.item.refs and not occurrence.handle.split_item
-    ]
+    asked = [each for each in occurrences if RUNNING in each.handle.item.refs and not each.handle.split_item]
     if not asked:
         return
     runs = values_of(
         store.execute(
-            [
-                Call(occurrence.handle.shard, Find(f"run:{occurrence.job_id}", max(100, occurrence.job.max_instances)))
-                for occurrence in asked
-            ]
+            [Call(each.handle.shard, Find(f"run:{each.job_id}", max(100, each.job.max_instances))) for each in asked]
         )
     )
     for occurrence, ids in zip(asked, runs, strict=True):

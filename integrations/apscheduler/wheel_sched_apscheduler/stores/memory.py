@@ -30,12 +30,11 @@ from wheel_sched_apscheduler.instants import earliest, floor_ms, from_ms, from_u
 from wheel_sched_apscheduler.occurrence import Finish, Occurrence, plain_occurrence
 from wheel_sched_apscheduler.run_times import MISFIRES, Misfire, grace_after_claim
 from wheel_sched_apscheduler.settings import one_of, whole
-from wheel_sched_apscheduler.stores.claimed_job import claimed_copy
 from wheel_sched_apscheduler.stores.contract import OccurrenceBatch
 from wheel_sched_apscheduler.stores.entries import JobState
 from wheel_sched_apscheduler.stores.memory_queries import MemoryJobQueries
 from wheel_sched_apscheduler.stores.misfire_queue import MisfireQueue
-from wheel_sched_apscheduler.stores.scheduler_pass import SchedulerPassStore
+from wheel_sched_apscheduler.stores.scheduler_pass import SchedulerPassStore, claimed_copy
 
 _NEVER_US = 1 << 62
 _RETRY_UNKNOWN = timedelta(seconds=30)  # for somebody to add the executor, or to correct the trigger

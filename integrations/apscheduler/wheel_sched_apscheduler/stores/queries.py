@@ -16,20 +16,10 @@ from typing import Any
 from apscheduler.jobstores.base import JobLookupError
 
 from wheel_sched.store import DelayStore, Found, Item, Outcome, State
-from wheel_sched.store.items import MAX_DUE_MS
+from wheel_sched.store.core.items import MAX_DUE_MS
 from wheel_sched_apscheduler.codec import JobCodec, Unreadable, unsigned
 from wheel_sched_apscheduler.instants import floor_ms, from_ms, to_ms
-from wheel_sched_apscheduler.stores.entries import (
-    JOB_STATES,
-    InFlightRun,
-    JobEntry,
-    JobPage,
-    JobState,
-    RunRecord,
-    check_state,
-    load_records,
-    newest,
-)
+from wheel_sched_apscheduler.stores.entries import JOB_STATES, JobEntry, JobPage, JobState, check_state
 from wheel_sched_apscheduler.stores.layout import (
     HISTORY,
     JOB,
@@ -43,6 +33,7 @@ from wheel_sched_apscheduler.stores.layout import (
 )
 from wheel_sched_apscheduler.stores.refusals import refusal_of
 from wheel_sched_apscheduler.stores.repository import JobRepository
+from wheel_sched_apscheduler.stores.run_history import InFlightRun, RunRecord, load_records, newest
 
 _PLACES: dict[JobState, State] = {"scheduled": "due", "paused": "held", "in_flight": "fly", "quarantined": "held"}
 _PAGE = 500

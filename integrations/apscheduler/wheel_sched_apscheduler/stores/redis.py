@@ -138,20 +138,11 @@ class RedisWheelJobStore(JobQueries, SchedulerPassStore):
             allow_pickle=allow_pickle,
         )
         self.connection = StoreConnection(target, options, store)
+        parts = (self.connection, self.codec)
         self.tracker = ClaimTracker(
-            self.connection,
-            self.codec,
-            self.settings,
-            is_running=self._is_running,
-            lost=self._forget,
-            earlier_due=self._wake_for,
+            *parts, self.settings, is_running=self._is_running, lost=self._forget, earlier_due=self._wake_for
         )
-        self.repository = JobRepository(
-            self.connection,
-            self.codec,
-            self.tracker.planner_of,
-            counts_runs=max_instances_scope == "store",
-        )
+        self.repository = JobRepository(*parts, self.tracker.planner_of, counts_runs=max_instances_scope == "store")
         self._pending_adds = PendingAdds(self.repository)
         self._settler: OccurrenceSettler | None = None
         self._failures = 0  # passes in a row without a store
@@ -220,9 +211,8 @@ class RedisWheelJobStore(JobQueries, SchedulerPassStore):
         self.connection.close()
 
     def __repr__(self) -> str:
-        namespace = self.connection.options["namespace"]
-        lease_ms = self.settings.lease_ms
-        return f"<{type(self).__name__} namespace={namespace} in_flight={len(self.tracker)} lease={lease_ms}ms>"
+        where = f"namespace={self.connection.options['namespace']}"
+        return f"<{type(self).__name__} {where} in_flight={len(self.tracker)} lease={self.settings.lease_ms}ms>"
 
     # The contract with a driver, see `contract`.
 
@@ -244,7 +234,7 @@ class RedisWheelJobStore(JobQueries, SchedulerPassStore):
             self._failures = 0
             occurrences = tracker.load(claims, now, plain_jobs=self.driven)
             for occurrence in occurrences:
-                self._adopt(occurrence.job)
+                occurrence.job._scheduler, occurrence.job._jobstore_alias = self._scheduler, self._alias
             try:
                 tracker.apply_limits(occurrences)
             except Exception as error:  # as above

@@ -19,9 +19,12 @@ from apscheduler.jobstores.base import ConflictingIdError, JobLookupError
 
 from wheel_sched.errors import StoreUnavailable
 from wheel_sched.store import Found, Item, Outcome, State
-from wheel_sched.store.delay_store import values_of
-from wheel_sched.store.operations import Alteration, Call, Find, Schedule
-from wheel_sched.store.plans import shard_of
+from wheel_sched.store.core.call import Call
+from wheel_sched.store.core.change import Alteration
+from wheel_sched.store.core.delay_store import values_of
+from wheel_sched.store.core.get import Find
+from wheel_sched.store.core.plans import shard_of
+from wheel_sched.store.core.schedule import Schedule
 from wheel_sched_apscheduler.codec import JobCodec, Unreadable
 from wheel_sched_apscheduler.instants import earliest, from_ms, to_us
 from wheel_sched_apscheduler.occurrence import Occurrence

@@ -16,16 +16,16 @@ from typing import Any
 
 from wheel_sched.errors import StoreError
 from wheel_sched.store import Claim
-from wheel_sched.store.operations import Call, ClaimDue, new_token
+from wheel_sched.store.core.call import Call, new_token
+from wheel_sched.store.core.claim import ClaimDue
 from wheel_sched_apscheduler.codec import JobCodec
 from wheel_sched_apscheduler.instants import floor_ms
 from wheel_sched_apscheduler.occurrence import Finish, Occurrence
 from wheel_sched_apscheduler.settings import SharedStoreSettings
 from wheel_sched_apscheduler.stores.claims import InFlightClaims
-from wheel_sched_apscheduler.stores.connection import StoreConnection
+from wheel_sched_apscheduler.stores.connection import PendingCommand, StoreConnection
 from wheel_sched_apscheduler.stores.loading import ClaimLoader
 from wheel_sched_apscheduler.stores.max_instances import LimitReached, RunMarks, apply_limits
-from wheel_sched_apscheduler.stores.pending import PendingCommand
 from wheel_sched_apscheduler.stores.refusals import RefusalPolicy
 from wheel_sched_apscheduler.stores.run_history import RunHistory
 

@@ -10,7 +10,7 @@ import click
 
 from wheel_sched.cli.failing import CommandFailed
 from wheel_sched.cli.instants import INSTANT
-from wheel_sched.store.items import STATES, State
+from wheel_sched.store.core.items import STATES, State
 from wheel_sched_celery.management import HeldTasks, Selection, WaitingTask
 
 F = TypeVar("F", bound=Callable[..., Any])

@@ -7,7 +7,7 @@ import click
 from wheel_sched.cli.options import json_option
 from wheel_sched.cli.output import emit, say, table, when
 from wheel_sched.cli.stats import as_dict
-from wheel_sched.store.items import STATES
+from wheel_sched.store.core.items import STATES
 from wheel_sched_celery.cli.choosing import held_tasks
 
 _EVENTS = {"accepted": "put on hold", "completed": "sent", "cancelled": "cancelled", "died": "given up"}

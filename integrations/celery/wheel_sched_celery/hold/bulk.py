@@ -25,7 +25,7 @@ from celery.utils.time import maybe_make_aware
 from kombu.exceptions import OperationalError
 
 from wheel_sched.errors import Rejected, StoreError, WheelSchedError
-from wheel_sched.store.items import MAX_BATCH, Item
+from wheel_sched.store.core.items import MAX_BATCH, Item
 from wheel_sched_celery.errors import HoldRefused
 from wheel_sched_celery.hold.message_template import MessageTemplate, mark_ms, random_uuids
 from wheel_sched_celery.message.due import instant_ms, iso_of

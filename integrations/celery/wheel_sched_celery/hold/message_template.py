@@ -24,8 +24,8 @@ from typing import Any, Final
 from celery.utils.saferepr import saferepr
 from kombu.utils.json import JSONEncoder, dumps, loads
 
-from wheel_sched.store.items import Item
-from wheel_sched.store.push_form import decode_push, encode_push
+from wheel_sched.store.core.items import Item
+from wheel_sched.store.push.push_form import decode_push, encode_push
 from wheel_sched_celery.message.argument_text import plain_repr
 from wheel_sched_celery.message.due import iso_of
 from wheel_sched_celery.message.held_task import HeldTask, bounded, item_id_of, ref_of, release_ms

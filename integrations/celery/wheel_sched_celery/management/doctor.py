@@ -16,7 +16,8 @@ from kombu.exceptions import OperationalError
 
 from wheel_sched.cli.doctor_finding import Finding, ok, problem, warn
 from wheel_sched.cli.output import amount, span
-from wheel_sched.store.items import MAX_BATCH, MAX_DUE_MS, Counts
+from wheel_sched.store.core.counts import Counts
+from wheel_sched.store.core.items import MAX_BATCH, MAX_DUE_MS
 from wheel_sched_celery.management.held_tasks import HeldTasks
 from wheel_sched_celery.management.waiting_task import read
 from wheel_sched_celery.message.due import instant_ms

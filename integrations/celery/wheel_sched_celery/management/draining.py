@@ -13,8 +13,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from wheel_sched.errors import ConfigError, Rejected
-from wheel_sched.store.items import Claimed, Done, Found, Held, Next, Settlement
-from wheel_sched.store.operations import Alteration, Call, Change
+from wheel_sched.store.core.call import Call
+from wheel_sched.store.core.change import Alteration, Change
+from wheel_sched.store.core.claim import Claimed
+from wheel_sched.store.core.items import Found
+from wheel_sched.store.core.settle import Done, Held, Next, Settlement
 from wheel_sched_celery.message.held_task import HeldTask, decode
 from wheel_sched_celery.release.broker_connection import BrokerConnection
 from wheel_sched_celery.wheel import Wheel, wheel_of

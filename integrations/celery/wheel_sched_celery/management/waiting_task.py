@@ -12,7 +12,7 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from wheel_sched.errors import Rejected
-from wheel_sched.store.items import Found, State
+from wheel_sched.store.core.items import Found, State
 from wheel_sched_celery.message.held_task import REVOKED, TAKEN_OVER, HeldTask, decode
 
 

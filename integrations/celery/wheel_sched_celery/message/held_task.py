@@ -24,8 +24,8 @@ from kombu.utils.functional import maybe_list
 from kombu.utils.json import dumps, loads
 
 from wheel_sched.errors import Rejected
-from wheel_sched.store.items import Item
-from wheel_sched.store.push_form import decode_push
+from wheel_sched.store.core.items import Item
+from wheel_sched.store.push.push_form import decode_push
 from wheel_sched_celery.message.dispatch_mark import unmarked
 from wheel_sched_celery.message.due import instant_ms, iso_of
 from wheel_sched_celery.message.identity import MessageKind

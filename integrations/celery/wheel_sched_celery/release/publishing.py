@@ -9,7 +9,8 @@ from typing import Any
 from wheel_sched.dispatcher import Answer, Batch, Failed, PublisherTraits
 from wheel_sched.errors import Rejected
 from wheel_sched.escaping import logger_of
-from wheel_sched.store.items import Claimed, Done, Next
+from wheel_sched.store.core.claim import Claimed
+from wheel_sched.store.core.settle import Done, Next
 from wheel_sched_celery.message.held_task import HeldTask, decode
 from wheel_sched_celery.release.broker_connection import BrokerConnection
 from wheel_sched_celery.release.redis_queue import RedisQueue

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from kombu.utils.json import JSONEncoder
 
-from wheel_sched.store.push_form import encode_push
+from wheel_sched.store.push.push_form import encode_push
 from wheel_sched_celery.message.dispatch_mark import marked
 from wheel_sched_celery.message.due import instant_ms
 from wheel_sched_celery.message.held_task import HeldTask

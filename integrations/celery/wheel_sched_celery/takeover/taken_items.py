@@ -17,9 +17,10 @@ from typing import Final
 
 from wheel_sched.errors import InDoubt, StoreError, WheelSchedError
 from wheel_sched.escaping import logger_of
-from wheel_sched.store.delay_store import values_of
-from wheel_sched.store.items import Found, Item, Outcome
-from wheel_sched.store.operations import Alteration, Call, Change
+from wheel_sched.store.core.call import Call
+from wheel_sched.store.core.change import Alteration, Change
+from wheel_sched.store.core.delay_store import values_of
+from wheel_sched.store.core.items import Found, Item, Outcome
 from wheel_sched_celery.message.held_task import REVOKED, HeldTask, bounded
 from wheel_sched_celery.wheel import Wheel
 

@@ -22,74 +22,74 @@ def occurrence(executor: str) -> Occurrence:
     return Occurrence(job, "a", datetime(2026, 1, 1, tzinfo=UTC), 1)
 
 
-def filled(loads: InFlightLimits, executor: str, count: int) -> list[Occurrence]:
+def filled(limits: InFlightLimits, executor: str, count: int) -> list[Occurrence]:
     occurrences = [occurrence(executor) for _ in range(count)]
-    assert all(loads.admit(each) for each in occurrences)
+    assert all(limits.admit(each) for each in occurrences)
     return occurrences
 
 
 def test_an_executor_alone_is_waited_for() -> None:
     """However long that takes; whoever lands the one that makes room worth a claim is told so, once."""
     clock = Clock()
-    loads = InFlightLimits(["one"], 64, clock)
-    assert loads.room() == (64, None)
-    occurrences = filled(loads, "one", 64)
-    assert not loads.admit(occurrence("one"))
-    assert loads.room() == (0, None)
+    limits = InFlightLimits(["one"], 64, clock)
+    assert limits.room() == (64, None)
+    occurrences = filled(limits, "one", 64)
+    assert not limits.admit(occurrence("one"))
+    assert limits.room() == (0, None)
     clock.now_s += 100
-    assert loads.room() == (0, None)
-    assert [loads.leave(each) for each in occurrences[:4]] == [False, True, False, False]
-    assert loads.room() == (4, None)
-    assert len(loads) == 60
+    assert limits.room() == (0, None)
+    assert [limits.leave(each) for each in occurrences[:4]] == [False, True, False, False]
+    assert limits.room() == (4, None)
+    assert len(limits) == 60
 
 
 def test_what_is_claimed_fits_whichever_executor_it_is_for() -> None:
     """As many as the fullest of them has room for."""
-    loads = InFlightLimits(["one", "two"], 64, Clock())
-    filled(loads, "one", 60)
-    assert loads.room() == (4, None)
+    limits = InFlightLimits(["one", "two"], 64, Clock())
+    filled(limits, "one", 60)
+    assert limits.room() == (4, None)
 
 
 def test_a_slow_executor_does_not_hold_up_the_others() -> None:
     """After a moment claims go on for them, and what is for the slow one is sent back; until it is half empty."""
     clock = Clock()
-    loads = InFlightLimits(["slow", "other"], 64, clock)
-    occurrences = filled(loads, "slow", 64)
-    assert loads.room() == (0, PATIENCE_S)
+    limits = InFlightLimits(["slow", "other"], 64, clock)
+    occurrences = filled(limits, "slow", 64)
+    assert limits.room() == (0, PATIENCE_S)
     clock.now_s += PATIENCE_S / 2
-    assert loads.room() == (0, PATIENCE_S / 2)
+    assert limits.room() == (0, PATIENCE_S / 2)
     clock.now_s += PATIENCE_S
-    assert loads.room() == (64, None)
-    assert not loads.admit(occurrence("slow"))
-    assert loads.admit(occurrence("other"))
+    assert limits.room() == (64, None)
+    assert not limits.admit(occurrence("slow"))
+    assert limits.admit(occurrence("other"))
     for each in occurrences[:4]:
-        loads.leave(each)
-    assert loads.room() == (4, None)
-    filled(loads, "slow", 4)
-    assert loads.room() == (63, None)  # it is known by now: nobody waits for it again
+        limits.leave(each)
+    assert limits.room() == (4, None)
+    filled(limits, "slow", 4)
+    assert limits.room() == (63, None)  # it is known by now: nobody waits for it again
     for each in occurrences[4:40]:
-        loads.leave(each)
-    loads.room()
-    filled(loads, "slow", 36)
-    assert loads.room()[0] == 0  # it has proved quick
+        limits.leave(each)
+    limits.room()
+    filled(limits, "slow", 36)
+    assert limits.room()[0] == 0  # it has proved quick
 
 
 def test_what_is_sent_back_stays_away_the_longer_the_more_there_is() -> None:
     """So a backlog of any length is moved at a bounded rate."""
     clock = Clock()
-    loads = InFlightLimits(["one", "two"], 64, clock)
-    assert loads.put_back(200) == BACK_AFTER_S
-    assert loads.put_back(100) == BACK_AFTER_S + 200 * PACE_S
+    limits = InFlightLimits(["one", "two"], 64, clock)
+    assert limits.put_back(200) == BACK_AFTER_S
+    assert limits.put_back(100) == BACK_AFTER_S + 200 * PACE_S
     clock.now_s += BACK_AFTER_S + 1
-    assert loads.put_back(1) == BACK_AFTER_S
+    assert limits.put_back(1) == BACK_AFTER_S
 
 
 def test_everybody_full_is_waited_for() -> None:
     """Claiming would only move jobs about."""
     clock = Clock()
-    loads = InFlightLimits(["one", "two"], 64, clock)
-    occurrences = filled(loads, "one", 64) + filled(loads, "two", 64)
-    assert loads.room() == (0, None)
+    limits = InFlightLimits(["one", "two"], 64, clock)
+    occurrences = filled(limits, "one", 64) + filled(limits, "two", 64)
+    assert limits.room() == (0, None)
     clock.now_s += 10
-    assert loads.room() == (0, None)
-    assert [loads.leave(each) for each in occurrences[64:66]] == [False, True]
+    assert limits.room() == (0, None)
+    assert [limits.leave(each) for each in occurrences[64:66]] == [False, True]

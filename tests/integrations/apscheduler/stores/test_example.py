@@ -19,6 +19,6 @@ def test_shared_jobs(tmp_path: Path) -> None:
         [sys.executable, "-W", "error", EXAMPLE, str(tmp_path / "data")], capture_output=True, text=True, timeout=55
     )
     assert (ended.returncode, ended.stderr) == (0, "")
-    killed, fired = ended.stdout.splitlines()
+    killed, ran = ended.stdout.splitlines()
     assert killed.startswith("killed the first process after ")
-    assert fired.startswith("60 of 60 jobs fired, ")
+    assert ran.startswith("60 of 60 jobs ran, ")

@@ -17,7 +17,7 @@ from wheel_sched_celery.management import HeldTasks
 
 from tests.servers.valkey import temporary_server
 from wheel_sched.errors import StoreUnavailable
-from wheel_sched.store.push_form import decode_push
+from wheel_sched.store.push.push_form import decode_push
 
 pytestmark = pytest.mark.usefixtures("real_server")
 

@@ -19,7 +19,7 @@ from wheel_sched_celery import HoldRefused, apply_many, install
 from wheel_sched_celery.release.shared_server import SharedServer
 
 from wheel_sched.errors import InDoubt, StoreError, StoreFull, StoreUnavailable
-from wheel_sched.store.items import Item
+from wheel_sched.store.core.items import Item
 
 if TYPE_CHECKING:
     from conftest import House

@@ -20,7 +20,7 @@ from wheel_sched_celery.takeover.source_queue import own_queue
 from wheel_sched_celery.takeover.takeover import StoreClock, Takeover
 
 from wheel_sched.errors import StoreUnavailable
-from wheel_sched.store.items import Dead, Done, Held
+from wheel_sched.store.core.settle import Dead, Done, Held
 
 if TYPE_CHECKING:
     from conftest import House

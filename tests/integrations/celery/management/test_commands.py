@@ -20,7 +20,7 @@ from wheel_sched_celery.cli import COMMANDS, wheel
 from wheel_sched_celery.management import HeldTasks, Selection
 from wheel_sched_celery.release.broker_connection import BrokerConnection
 
-from wheel_sched.store.items import Item
+from wheel_sched.store.core.items import Item
 
 if TYPE_CHECKING:
     from celery import Celery

@@ -13,8 +13,9 @@ from wheel_sched_celery.management import HeldTasks, Selection
 from wheel_sched_celery.message.held_task import release_ms
 
 from wheel_sched.errors import ConfigError, Rejected
-from wheel_sched.store.items import Item
-from wheel_sched.store.plans import shard_of
+from wheel_sched.store import ServerPush
+from wheel_sched.store.core.items import Item
+from wheel_sched.store.core.plans import shard_of
 
 pytestmark = [
     pytest.mark.usefixtures("real_server"),
@@ -121,7 +122,7 @@ def test_run_now_makes_a_task_due(tasks: HeldTasks, ids: dict[str, str]) -> None
     assert waiting.found.score_ms <= tasks.now_ms()
     assert waiting.eta_ms is not None
     assert waiting.eta_ms <= tasks.now_ms()
-    pushed = tasks.store.push(10, shard=shard_of(waiting.route, tasks.store.shards))
+    pushed = ServerPush(tasks.store).push(10, shard=shard_of(waiting.route, tasks.store.shards))
     assert len(pushed.dues_ms) == 1
     assert [message["headers"]["id"] for message in messages(tasks.wheel.app, waiting.queue)] == [ids["bill"]]
 

@@ -1,7 +1,7 @@
-"""What a task of the intake does: the retry service's own intake, over the rows of a DataFrame.
+"""What a task of the intake does: it runs the retry service's own intake over the rows of a DataFrame.
 
-One script stores a slice with its position, as in the service: same ids, same sources, same fence. So tasks that are
-repeated, epochs that are run again and services that run beside it take each record in once.
+As in the service, one script stores a log batch with its position: same ids, same source names, same check of the
+position. So each record is stored once, even if tasks repeat, epochs run again or services run at the same time.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from retry_topic.message import Message, Source
 from retry_topic.message.topic_names import NAMED_AFTER_GROUP, GroupTopics, intake_group_of, source_of
 from retry_topic.policy import load_policies
 from retry_topic.slices import SliceIntake
+from retry_topic.spark.kafka.availability import retry_until_available
 from retry_topic.spark.kafka.options import Settings, broker_of, check_topics
-from retry_topic.spark.kafka.patience import insist
 from retry_topic.spark.kafka.reading import Range, records
-from retry_topic.spark.kafka.rows import RowLog
-from retry_topic.spark.source.options import Place
+from retry_topic.spark.kafka.row_log import RowLog
+from retry_topic.spark.source.options import StorePlace
 from wheel_sched.errors import BrokerError
 
 if TYPE_CHECKING:
@@ -31,23 +31,23 @@ if TYPE_CHECKING:
     from retry_topic.brokers.kafka import KafkaBroker
     from wheel_sched.store import DelayStore
 
-_SLICE = 250
+_BATCH = 250
 SUMMARY = "topic string, partition int, position bigint, records bigint, waiting bigint, dead bigint, repeated bigint"
 
 
 @dataclass(frozen=True, slots=True)
-class Taker:
-    """What tasks need to take rows in.
+class IntakeTask:
+    """The function that each task runs, with all it needs.
 
     Args:
         place: the store.
-        settings: librdkafka's, of the cluster that has the group's dead topic.
-        group: whose retry topic it is.
-        policies: who decides, as TOML.
+        settings: librdkafka settings of the cluster that has the group's dead topic.
+        group: the consumer group of the retry topic.
+        policies: the retry policies, as TOML.
         redelivery, spring, secrets, history, reference_above, topics, origins: see `Intake`.
     """
 
-    place: Place
+    place: StorePlace
     settings: Settings
     group: str
     policies: str
@@ -60,7 +60,7 @@ class Taker:
     origins: tuple[str, ...] = ()
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Take the rows of a task in; a row for each partition, as `SUMMARY` has it."""
+        """Store the rows of a task. Return one row for each partition, with the columns `SUMMARY`."""
         import pyarrow
 
         broker = broker_of(self.settings)
@@ -78,7 +78,7 @@ class Taker:
                 reference_above=self.reference_above,
                 topics=self.topics,
             )
-            for (topic, partition), rows in groupby(messages_in(batches), _place_of):
+            for (topic, partition), rows in groupby(messages_in(batches), _partition_of):
                 done.append(self._take(store, broker, intake, topic, partition, rows))
         kinds = [("topic", pyarrow.string()), ("partition", pyarrow.int32())]
         kinds += [(name, pyarrow.int64()) for name in ("position", "records", "waiting", "dead", "repeated")]
@@ -94,26 +94,26 @@ class Taker:
         rows: Iterator[Message],
     ) -> dict[str, Any]:
         reader = intake_group_of(self.group)
-        insist(lambda: check_topics(broker, (topic,)))  # it may have been made anew since this process last looked
-        source = source_of(reader, insist(lambda: broker.topic_id(topic)), partition)
+        retry_until_available(lambda: check_topics(broker, (topic,)))  # it may have been deleted and created again
+        source = source_of(reader, retry_until_available(lambda: broker.topic_id(topic)), partition)
 
         def between(begin: int, end: int) -> Iterator[Message]:
             for page in records(self.settings, Range(topic, partition, begin, end), lossy=True):
                 yield from map(from_record, page)
 
-        (position,) = insist(lambda: store.positions([source]))
+        (position,) = retry_until_available(lambda: store.positions([source]))
         log = RowLog(source, rows, position, between)
         counts = {"waiting": 0, "dead": 0, "repeated": 0}
-        while (part := log.poll(_SLICE)) is not None:
-            for taken in intake.take_slice(log, part, insist):
+        while (part := log.poll(_BATCH)) is not None:
+            for taken in intake.take_slice(log, part, retry_until_available):
                 counts["repeated" if taken.duplicate else "waiting" if taken.dead is None else "dead"] += 1
         if log.records:
-            tell(broker, self.group, topic, partition, log.position)
+            commit_position(broker, self.group, topic, partition, log.position)
         return {"topic": topic, "partition": partition, "position": log.position, "records": log.records, **counts}
 
 
-def tell(broker: KafkaBroker, group: str, topic: str, partition: int, position: int | None) -> None:
-    """Commit how far a partition is taken in, for those who look; a service that runs beside does so itself."""
+def commit_position(broker: KafkaBroker, group: str, topic: str, partition: int, position: int | None) -> None:
+    """Commit the position for `kafka lag`. Ignore a failure: services that are members of the group commit it."""
     from confluent_kafka import TopicPartition
 
     if position is not None:
@@ -122,7 +122,7 @@ def tell(broker: KafkaBroker, group: str, topic: str, partition: int, position: 
 
 
 def messages_in(batches: Iterator[pa.RecordBatch]) -> Iterator[Message]:
-    """Rows, with the columns that both connectors give, as messages."""
+    """The rows of either connector as messages."""
     for batch in batches:
         columns: dict[str, list[Any]] = {}
         for name, column in zip(batch.schema.names, batch.columns, strict=True):
@@ -136,10 +136,10 @@ def messages_in(batches: Iterator[pa.RecordBatch]) -> Iterator[Message]:
                 micros // 1000 if known and micros is not None else None,
             )
             pairs = columns["headers"][at]
-            told = [(pair["key"], pair["value"]) for pair in pairs] if pairs else None
-            yield from_parts(source, columns["key"][at], columns["value"][at], told)
+            headers = [(pair["key"], pair["value"]) for pair in pairs] if pairs else None
+            yield from_parts(source, columns["key"][at], columns["value"][at], headers)
 
 
-def _place_of(message: Message) -> tuple[str, int]:
-    assert message.source is not None  # noqa: S101  # they are made with one
+def _partition_of(message: Message) -> tuple[str, int]:
+    assert message.source is not None  # noqa: S101  # `messages_in` sets it
     return message.source.topic, message.source.partition

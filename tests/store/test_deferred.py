@@ -12,7 +12,7 @@ from wheel_sched.store import open_store
 from wheel_sched.store.core.call import Call
 from wheel_sched.store.core.counts import Count
 from wheel_sched.store.redis.backend import client_for
-from wheel_sched.store.redis.line import Line
+from wheel_sched.store.redis.deferred import DeferredConnection
 
 pytestmark = pytest.mark.real
 
@@ -21,11 +21,11 @@ def test_whoever_is_interrupted_in_between_leaves_no_reply_to_others(real_server
     """Its connection goes back to the pool without what was still to come."""
     with client_for(real_server.url) as client:
         connection: Any = client
-        line = Line(client)
+        line = DeferredConnection(client)
         line.send([("ECHO", "first")])
         del line
         assert connection.execute_command("ECHO", "second") == b"second"
-        line = Line(client)
+        line = DeferredConnection(client)
         line.send([("ECHO", "third"), ("ECHO", "fourth")])
         assert line.replies() == [b"third", b"fourth"]
         line.close()

@@ -1,4 +1,4 @@
-"""Items taken apart one by one: messages with their retry headers, and what an audit looks for."""
+"""Decodes items row by row: messages with their retry headers, and what an audit checks."""
 
 from __future__ import annotations
 
@@ -7,18 +7,20 @@ from itertools import chain
 from typing import Any
 
 from retry_topic.dead_letters import read_dead
-from retry_topic.spark.source.shapes import LETTERS
+from retry_topic.spark.source.schemas import LETTERS
 from wheel_sched.store import DelayStore
-from wheel_sched.store.items import Found, State
-from wheel_sched.store.operations import Call, Inspect, Scanned
-from wheel_sched.store.plans import shard_of
+from wheel_sched.store.core.call import Call
+from wheel_sched.store.core.items import Found, State
+from wheel_sched.store.core.plans import shard_of
+from wheel_sched.store.core.scan import Scanned
+from wheel_sched.store.maintenance.operations import Inspect
 
 Columns = dict[str, Any]  # name -> values, one for each row
 Pages = Sequence[list[Scanned]]
 
 
 def letters(shard: int, state: State, pages: Pages) -> Columns:
-    """The form `letters`."""
+    """The columns of the form `letters`."""
     found = [*chain.from_iterable(pages)]
     rows = [_letter(state, item) for item in found]
     columns = _places(shard, state, found)
@@ -51,7 +53,7 @@ def _letter(state: State, item: Scanned) -> dict[str, Any]:
 
 
 def flaws(shard: int, state: State, pages: Pages, shards: int) -> Columns:
-    """The form `damage`."""
+    """The columns of the form `damage`."""
     found = [*chain.from_iterable(pages)]
     return {
         **_places(shard, state, found),
@@ -77,7 +79,7 @@ def _places(shard: int, state: State, found: list[Scanned]) -> Columns:
 
 
 def without_place(store: DelayStore, shard: int) -> Iterator[Columns]:
-    """Records that lie in no place, which no listing shows."""
+    """Records that no state's index holds. No listing shows them."""
     for name in ("body", "deadbody"):
         cursor = "0"
         while True:

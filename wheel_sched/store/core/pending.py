@@ -1,4 +1,4 @@
-"""Calls in two halves: sent now, heard later, so that the caller works while the server does."""
+"""Calls in two halves: the caller sends them, works while the server does, and asks for the answers later."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 
-class Begun(Protocol):
-    """Calls that are on their way. Whoever began them asks for the answers once; others leave it alone."""
+class SentCalls(Protocol):
+    """Calls that are on their way. The caller that began them asks for the answers once."""
 
     def answers(self) -> list[Any]:
         """Wait for them; a value or an exception for each call, in order, as `execute` would have answered."""
@@ -15,8 +15,8 @@ class Begun(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Performed:
-    """Calls that were through before anybody asked."""
+class CompletedCalls:
+    """Calls that have their answers already."""
 
     values: list[Any]
 

@@ -1,4 +1,4 @@
-"""Reading the attempt history out of the store's log: one Spark partition for each shard, each row once."""
+"""Reads the attempt history from the store: one Spark partition for each shard, each row once."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from retry_topic.history import Attempt, Exported, attempts_in
-from retry_topic.spark.source.options import Place, Scope
+from retry_topic.spark.source.options import Scope, StorePlace
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -21,21 +21,21 @@ _BATCH = 5_000  # rows
 
 @dataclass(frozen=True)
 class ShardLog(InputPartition):
-    """The log of one shard."""
+    """The attempt history of one shard."""
 
     shard: int
 
 
 class HistoryReader(DataSourceReader):
-    """Reads the form `attempts`. What cannot be read comes as a row of nulls, which the jobs count as left out.
+    """Reads the form `attempts`. An unreadable row becomes a row of nulls; the jobs count it as left out.
 
     Args:
-        place: where the store is.
-        scope: of it, the shards.
-        schema: the columns that are wanted.
+        place: the store.
+        scope: which shards to read.
+        schema: the columns to return.
     """
 
-    def __init__(self, place: Place, scope: Scope, schema: StructType) -> None:
+    def __init__(self, place: StorePlace, scope: Scope, schema: StructType) -> None:
         self._place = place
         self._scope = scope
         self._schema = schema
@@ -46,7 +46,7 @@ class HistoryReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if not isinstance(partition, ShardLog):
-            return  # Spark plans one of its own where there are none
+            return  # without partitions Spark makes one of its own
         seen = Exported()
         with self._place.opened() as store:
             rows = attempts_in(store, partition.shard, seen)
@@ -66,4 +66,4 @@ class HistoryReader(DataSourceReader):
         )
 
 
-_NOTHING = Attempt(*[None] * len(Attempt._fields))  # type: ignore[arg-type]  # not a row: it says that one was there
+_NOTHING = Attempt(*[None] * len(Attempt._fields))  # type: ignore[arg-type]  # stands for an unreadable row

@@ -1,7 +1,7 @@
-"""A line: one connection on which commands are sent now and their replies read later.
+"""A connection on which commands are sent now and their replies read later.
 
-A client waits for the reply of each thing it sends. Here nothing waits until `replies`, and nothing is raised: what
-went wrong is the reply, as after any lost answer. One user at a time.
+A client waits for the reply to each command. Here only `replies` waits, and nothing raises: an error stands in place
+of a reply. One user at a time.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ with contextlib.suppress(ImportError):  # redis-py asks each argument what it is
     _pack = importlib.import_module("hiredis").pack_command
 
 
-class Line:
+class DeferredConnection:
     """A connection of `client`'s pool, kept until `close`."""
 
     def __init__(self, client: redis.Redis) -> None:
@@ -31,7 +31,7 @@ class Line:
         self._error: Exception | None = None
 
     def send(self, commands: Sequence[tuple[Argument, ...]]) -> None:
-        """Send them, and wait for nothing."""
+        """Send commands and do not wait."""
         self._expected, self._error = len(commands), None
         try:
             if self._own is None:
@@ -44,7 +44,7 @@ class Line:
             self._error = error
 
     def replies(self) -> list[Any]:
-        """The replies to what was sent last, or the exceptions."""
+        """The replies to the last commands, or exceptions in their place."""
         found: list[Any] = []
         error = self._error
         while error is None and len(found) < self._expected:

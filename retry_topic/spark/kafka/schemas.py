@@ -1,10 +1,10 @@
-"""Columns of a topic, as the JVM connector has them."""
+"""The columns of a topic, as in the JVM connector."""
 
 from __future__ import annotations
 
 from types import MappingProxyType
 
-from retry_topic.spark.source.shapes import misfits
+from retry_topic.spark.source.schemas import misfits
 from wheel_sched.errors import ConfigError
 
 HEADERS = "array<struct<key:string,value:binary>>"
@@ -31,10 +31,10 @@ TAKEN = MappingProxyType(
 
 
 def check_written(columns: dict[str, str], has_topic: bool) -> None:
-    """Refuse a DataFrame that cannot be written, before a row of it is looked at.
+    """Check the columns of a DataFrame before its rows are computed.
 
     Raises:
-        ConfigError: with every mistake; nothing was written.
+        ConfigError: lists every problem; nothing was written.
     """
     problems = misfits(columns, TAKEN)
     if "value" not in columns:

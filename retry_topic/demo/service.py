@@ -1,4 +1,4 @@
-"""The retry service in a process of its own. Run as `python -m retry_topic.demo.dispatching URL`."""
+"""The demo's retry service, in its own process. Run it as `python -m retry_topic.demo.service URL`."""
 
 from __future__ import annotations
 
@@ -13,15 +13,17 @@ POLICY = RetryPolicy(
     name="webhooks",
     delay=Exponential(base_ms=500, factor=2, cap_ms=4_000, jitter="equal"),
     max_attempts=6,
-    rules=(Rule(statuses=(410,), name="gone for ever", dead=True),),
+    rules=(Rule(statuses=(410,), name="gone forever", dead=True),),
 )
 
 
 def main() -> None:
-    logging.getLogger("retry_topic").setLevel(logging.ERROR)  # failures are what the demo shows; its report counts them
-    with connect(sys.argv[1]) as home:
-        # short leases: what a killed service had read is taken over within two seconds
-        service = RetryService(home, GROUP, POLICY, config=ServiceConfig(idle_ms=2_000, history=HISTORY))
+    logging.getLogger("retry_topic").setLevel(
+        logging.ERROR
+    )  # the demo fails on purpose; its report counts the failures
+    with connect(sys.argv[1]) as connection:
+        # a short lease: within two seconds another service takes over what a killed service had read
+        service = RetryService(connection, GROUP, POLICY, config=ServiceConfig(idle_ms=2_000, history=HISTORY))
         service.start()
         sys.stdout.write("ready\n")
         sys.stdout.flush()

@@ -1,4 +1,4 @@
-"""Columns: what reading gives and what writing takes. Versioned by name; a column is added, never changed."""
+"""The columns that reads return and writes accept. Columns may be added; a column never changes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ ITEMS = MappingProxyType(
         "id": "string",
         "state": "string",
         "shard": "int",
-        "at_ms": "bigint",  # due, end of the lease or time of death
+        "at_ms": "bigint",  # due, end of lease or time of death
         "topic": "string",
         "version": "bigint",
         "reason": "string",
@@ -27,8 +27,8 @@ LETTERS = MappingProxyType(
         "state": "string",
         "shard": "int",
         "at_ms": "bigint",
-        "topic": "string",  # where it first failed
-        "target": "string",  # where it is to go
+        "topic": "string",  # where the message first failed
+        "target": "string",  # where the message goes next
         "reason": "string",
         "attempt": "int",
         "replays": "int",
@@ -47,14 +47,14 @@ LETTERS = MappingProxyType(
 DAMAGE = MappingProxyType(
     {
         "id": "string",
-        "state": "string",  # the place it lies in; "" = a record without a place
+        "state": "string",  # the state whose index holds it; "" when no index does
         "shard": "int",
         "at_ms": "bigint",
         "route": "string",
         "flaw": "string",  # "", "no record", "unreadable record", "no place" or "wrong shard"
     }
 )
-ATTEMPTS = MappingProxyType(  # of `retry_topic.history`
+ATTEMPTS = MappingProxyType(  # the rows of `retry_topic.history`
     {
         "id": "string",
         "topic": "string",
@@ -67,7 +67,7 @@ ATTEMPTS = MappingProxyType(  # of `retry_topic.history`
     }
 )
 SHAPES = MappingProxyType({"items": ITEMS, "letters": LETTERS, "damage": DAMAGE, "attempts": ATTEMPTS})
-LIGHT = frozenset({"id", "state", "shard", "at_ms"})  # told without reading a record
+LIGHT = frozenset({"id", "state", "shard", "at_ms"})  # known without reading records
 
 REQUIRED = ("id",)
 BODIES = ("body", "value")
@@ -88,15 +88,15 @@ TAKEN = MappingProxyType(
 
 
 def ddl(columns: MappingProxyType[str, str]) -> str:
-    """A schema as Spark reads it."""
+    """The columns as a DDL string of Spark."""
     return ", ".join(f"`{name}` {kind}" for name, kind in columns.items())
 
 
 def check_read(columns: dict[str, str], form: str) -> None:
-    """Refuse columns that the form does not have.
+    """Check that a form has these columns.
 
     Raises:
-        ConfigError: with every such column.
+        ConfigError: lists every column that the form does not have.
     """
     shape = SHAPES[form]
     problems = [
@@ -109,23 +109,23 @@ def check_read(columns: dict[str, str], form: str) -> None:
 
 
 def misfits(columns: Mapping[str, str], taken: Mapping[str, tuple[str, ...]]) -> list[str]:
-    """What is wrong with columns of which these are taken, in these types: others, and other ones."""
+    """The problems with the columns of a write: wrong types and unknown names."""
     return [
         f"expected column {name} to be {' or '.join(taken[name])}, got: {kind}"
         for name, kind in columns.items()
         if name in taken and kind not in taken[name]
     ] + [
-        f"there is no use for column {name!r}; drop it, or name it one of {', '.join(taken)}"
+        f"column {name!r} is unknown; drop it, or rename it to one of {', '.join(taken)}"
         for name in columns
         if name not in taken
     ]
 
 
 def check_written(columns: dict[str, str]) -> None:
-    """Refuse a DataFrame that cannot be written, before a row of it is looked at.
+    """Check the columns of a DataFrame before its rows are computed.
 
     Raises:
-        ConfigError: with every mistake; nothing was written.
+        ConfigError: lists every problem; nothing was written.
     """
     problems = [f"expected a column {name}, got: {', '.join(columns)}" for name in REQUIRED if name not in columns]
     problems += misfits(columns, TAKEN)
@@ -134,8 +134,8 @@ def check_written(columns: dict[str, str]) -> None:
     if "due_ms" in columns and "due" in columns:
         problems.append("expected a column due_ms or a column due, got both")
     if "value" in columns and "topic" not in columns:
-        problems.append("expected a column topic beside value: it says where the message goes")
+        problems.append("expected a column topic beside value: the message goes to this topic")
     if "body" in columns and (extra := [name for name in ("key", "headers") if name in columns]):
-        problems.append(f"expected {' and '.join(extra)} beside value, not beside body, which holds them already")
+        problems.append(f"expected {' and '.join(extra)} beside value, not beside body: a body holds them already")
     if problems:
         raise ConfigError([*problems, "nothing was written"])

@@ -1,4 +1,4 @@
-"""Filters that Spark hands down, as a narrower scope."""
+"""Turns filters that Spark pushes down into a narrower scope."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from dataclasses import replace
 from pyspark.sql.datasource import EqualTo, Filter, GreaterThan, GreaterThanOrEqual, In, LessThan, LessThanOrEqual
 
 from retry_topic.spark.source.options import Scope
-from wheel_sched.store.items import MAX_DUE_MS, STATES
+from wheel_sched.store.core.items import MAX_DUE_MS, STATES
 
 
 def narrow(scope: Scope, given: Filter) -> Scope | None:
-    """The scope with a filter in it, None when only Spark can do it."""
+    """The scope with this filter applied; None when only Spark can apply it."""
     if isinstance(given, EqualTo | In):
         name = given.attribute[-1]
         values = [given.value] if isinstance(given, EqualTo) else list(given.value)
@@ -36,5 +36,5 @@ def narrow(scope: Scope, given: Filter) -> Scope | None:
 def _within(scope: Scope, least_ms: int, greatest_ms: int) -> Scope:
     from_ms, until_ms = max(scope.from_ms, least_ms), min(scope.until_ms, greatest_ms)
     if until_ms < from_ms:
-        return replace(scope, states=())  # nothing can be in it
+        return replace(scope, states=())  # no item can match
     return replace(scope, from_ms=from_ms, until_ms=until_ms)

@@ -1,9 +1,9 @@
-"""The rows of one partition of a retry topic as the log that the retry service's intake reads.
+"""Presents the rows of one retry topic partition as the log that the retry service's intake reads.
 
-Spark hands a task the records from where its checkpoint says; how far they are taken in, the store says. What it has is
-passed over; what it lacks before the first row is read from the topic again, mostly nothing but marks of transactions.
-So neither a checkpoint that is lost or behind, nor a service that took the same topic in meanwhile, nor a store that
-fell back after a failover makes a difference.
+The checkpoint says where Spark's rows begin; the store says which records it has. The log skips rows that the store
+has. It reads records that are missing before the first row from the topic again; mostly only transaction markers are
+missing. So the result is the same when the checkpoint is lost or old, when a service has read the same topic meanwhile,
+and when the store lost its last records in a failover.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from itertools import chain
 
-from retry_topic.brokers.protocol import Delivery, Slice
+from retry_topic.brokers.protocol import Delivery, LogBatch
 from retry_topic.message import Message
 from wheel_sched.errors import Rejected
 
@@ -19,13 +19,13 @@ Between = Callable[[int, int], Iterator[Message]]
 
 
 class RowLog:
-    """See `LogReader`. One thread.
+    """The rows of one partition as a log; see `LogReader`. One thread.
 
     Args:
         source: the store's name of the partition.
-        rows: its records, by offset.
-        position: how far they are taken in, None where nothing was.
-        between: reads the records from one offset to before another.
+        rows: the records of the partition, by offset.
+        position: the next offset that the store expects; None when it has none.
+        between: reads the records from one offset up to, not including, another.
     """
 
     def __init__(self, source: str, rows: Iterator[Message], position: int | None, between: Between) -> None:
@@ -37,12 +37,12 @@ class RowLog:
         self.position = position
         self.records = 0
 
-    def poll(self, limit: int, timeout_ms: int = 0) -> Slice | None:
-        """The next slice; None at the end of the rows.
+    def poll(self, limit: int, timeout_ms: int = 0) -> LogBatch | None:
+        """The next log batch; None at the end of the rows.
 
         Raises:
-            Rejected: the rows are not in order; what was taken in before stays.
-            BrokerError: what lies before the rows cannot be read.
+            Rejected: the rows are not in order. What was stored before stays.
+            BrokerError: the records before the first row cannot be read.
         """
         if not self._joined:
             self._join()
@@ -52,8 +52,8 @@ class RowLog:
             offset = _offset(row)
             if behind is not None and offset < behind:
                 raise Rejected(
-                    f"expected the rows of {self._source} by offset, got {offset} behind {behind - 1}: nothing of them "
-                    "was stored; hand the topic's rows on as they are read"
+                    f"expected the rows of {self._source} by offset, got {offset} after {behind - 1}: none of these "
+                    "rows was stored; do not sort, shuffle or filter the topic's rows"
                 )
             behind = offset + 1
             taken.append(row)
@@ -61,7 +61,7 @@ class RowLog:
                 break
         if behind is None or not taken:
             return None
-        part = Slice(self._source, self.position, behind, [Delivery(row, None) for row in taken])
+        part = LogBatch(self._source, self.position, behind, [Delivery(row, None) for row in taken])
         self.position, self._last = behind, taken
         return part
 
@@ -70,23 +70,23 @@ class RowLog:
         return {} if self.position is None else {self._source: self.position}
 
     def rewind(self, source: str, position: int | None) -> None:
-        """Go on from there: another has taken records in, or the store has fallen back."""
+        """Continue at `position`: another reader has stored records, or the store has lost some."""
         self._rows = chain(self._last, self._rows)
         self.position, self._last, self._joined = position, [], False
 
-    def done(self, part: Slice) -> None:
-        """The slice is stored."""
+    def done(self, part: LogBatch) -> None:
+        """The log batch is stored."""
         self.records += len(self._last)
         self._last = []
 
     def beat(self) -> None:
-        """There is no group to stay in."""
+        """Do nothing: this log is in no consumer group."""
 
     def close(self) -> None:
-        """There is nothing to leave."""
+        """Do nothing: this log is in no consumer group."""
 
     def _join(self) -> None:
-        """Make the rows follow the position."""
+        """Make the rows begin at the position."""
         self._joined = True
         position = self.position
         if position is None:
@@ -99,5 +99,5 @@ class RowLog:
 
 
 def _offset(row: Message) -> int:
-    assert row.source is not None  # noqa: S101  # they are made with one
+    assert row.source is not None  # noqa: S101  # `messages_in` sets it
     return int(row.source.offset)

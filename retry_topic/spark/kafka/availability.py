@@ -1,5 +1,6 @@
-"""Calls that are made again while store or cluster are away or still starting: Spark repeats a task, but at once, and
-gives the query up after four times.
+"""Repeats calls while the store or the cluster is not available.
+
+Spark repeats a failed task too, but without a pause, and gives up the query after four failures.
 """
 
 from __future__ import annotations
@@ -12,17 +13,17 @@ from wheel_sched.errors import BrokerError, StoreError
 
 T = TypeVar("T")
 
-_PATIENCE_S = 30.0
+_LIMIT_S = 30.0
 _PAUSE_S = 0.2
 
 
-def insist(call: Callable[[], T]) -> T:
-    """Do a call, again and again for half a minute while it fails for want of the other side.
+def retry_until_available(call: Callable[[], T]) -> T:
+    """Repeat a call for up to 30 s while it fails with a transient error.
 
     Raises:
-        StoreError, BrokerError: it still fails, or would fail for ever.
+        StoreError, BrokerError: the error is not transient, or the call still fails after 30 s.
     """
-    until_s = time.monotonic() + _PATIENCE_S
+    until_s = time.monotonic() + _LIMIT_S
     while True:
         try:
             return call()

@@ -1,0 +1,88 @@
+"""The architecture page is a map: every package of the product is on it, and every file it names exists."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = ROOT / "docs" / "architecture.md"
+PRODUCT = (
+    ROOT / "wheel_sched",
+    ROOT / "retry_topic",
+    ROOT / "integrations" / "celery" / "wheel_sched_celery",
+    ROOT / "integrations" / "apscheduler" / "wheel_sched_apscheduler",
+)
+SCREEN = 48  # lines of a section that fit a screen
+SECTION = re.compile(r"^### `([\w./]+)/?`", re.MULTILINE)
+FILE = re.compile(r"`((?:[\w.-]+/)*[\w.-]+\.(?:py|pyx|lua|toml|md)|(?:[\w.-]+/)+)`")
+
+
+def short(folder: Path) -> str:
+    """The name of a package as the page writes it: the integrations without the folders above them."""
+    path = folder.relative_to(ROOT)
+    return "/".join(path.parts[2:] if path.parts[0] == "integrations" else path.parts)
+
+
+def folders() -> dict[str, Path]:
+    found = {
+        short(path.parent): path.parent
+        for top in PRODUCT
+        for path in top.rglob("*")
+        if path.suffix in (".py", ".lua") and "__pycache__" not in path.parts
+    }
+    return dict(sorted(found.items()))
+
+
+def sections(text: str) -> dict[str, str]:
+    """Section by package: the text from its heading to the next heading of any rank."""
+    parts = re.split(r"^(?=#{2,3} )", text, flags=re.MULTILINE)
+    return {match[1].rstrip("/"): part for part in parts if (match := SECTION.match(part))}
+
+
+def not_on_the_map(names: list[str], page: dict[str, str]) -> list[str]:
+    """Packages that have no section, and that the section of the package around them does not name."""
+    return [name for name in names if name not in page and not is_named_above(name, page)]
+
+
+def is_named_above(name: str, page: dict[str, str]) -> bool:
+    above, _, last = name.rpartition("/")
+    return f"`{last}/`" in page.get(above, "")
+
+
+def files_that_are_gone(section: str, folder: Path) -> list[str]:
+    return [
+        name
+        for name in FILE.findall(section)
+        if not any((base / name).exists() for base in (folder, folder.parent, ROOT, *PRODUCT))
+        and not any(folder.glob(f"*/{name}"))
+    ]
+
+
+def test_every_package_is_on_the_map() -> None:
+    """A package without a section is one that a stranger cannot find."""
+    assert not_on_the_map(list(folders()), sections(PAGE.read_text("utf-8"))) == []
+
+
+def test_every_section_is_of_a_package_that_exists() -> None:
+    assert [name for name in sections(PAGE.read_text("utf-8")) if name not in folders()] == []
+
+
+@pytest.mark.parametrize("name", sections(PAGE.read_text("utf-8")))
+def test_a_section_names_files_that_exist_and_fits_a_screen(name: str) -> None:
+    """Names are searched in the package and its folders, beside it, and from the root of the repository."""
+    section = sections(PAGE.read_text("utf-8"))[name]
+    assert files_that_are_gone(section, folders()[name]) == []
+    assert section.count("\n") <= SCREEN
+
+
+def test_the_search_for_missing_files_finds_them() -> None:
+    """A check that cannot fail is none."""
+    wheel = ROOT / "wheel_sched" / "wheel"
+    assert files_that_are_gone("`pure.py`, `gone.py` and `wheel_sched/gone/`", wheel) == [
+        "gone.py",
+        "wheel_sched/gone/",
+    ]
+    assert not_on_the_map(["a", "b", "a/c", "a/d"], {"a": "`c/` is here"}) == ["b", "a/d"]
