@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from retry_topic.brokers.protocol import Broker
 from retry_topic.cli.settings import RetrySettings
+from retry_topic.connection import Connection
 from retry_topic.consumer.config import secrets_problems
-from retry_topic.home import Home
 from retry_topic.policy import PolicySet, load_policies
 from wheel_sched.cli.opening import server_url, shards_of
 from wheel_sched.errors import ConfigError
@@ -23,7 +23,7 @@ KEEP = 10_000  # records that a topic keeps after every group has settled them; 
 
 
 @contextlib.contextmanager
-def opened_home(settings: RetrySettings, *, create: bool = False) -> Iterator[Home]:
+def opened_home(settings: RetrySettings, *, create: bool = False) -> Iterator[Connection]:
     """Open store and topics for the block. Only with `create` are a namespace and a data folder created."""
     from retry_topic.brokers.redis_streams import RedisStreamsBroker  # first: its extra may be missing
 
@@ -49,7 +49,7 @@ def opened_home(settings: RetrySettings, *, create: bool = False) -> Iterator[Ho
                     durability=settings.durability,
                     replicas=settings.replicas,
                 )
-            with Home(store, broker) as home:
+            with Connection(store, broker) as home:
                 yield home
 
 

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from retry_topic import RetryPolicy
-from retry_topic.cases import tries_of
 from retry_topic.consumer.outcome import success_of
 from retry_topic.consumer.settling import KNOWN_FOR_MS, Successes
+from retry_topic.intake.records import attempts_key
 from retry_topic.message import Message, Source
 from retry_topic.message.headers import RetryState, content_id, published, read
 from wheel_sched.errors import StoreUnavailable
@@ -61,7 +61,7 @@ def test_a_success_is_told_under_the_key_of_its_attempts() -> None:
     """As the intake would count a failure of it: of this group, replay and payload."""
     message = published(MESSAGE, "daily", 1_000)
     state = read(message.headers)
-    assert success_of("g", message, state) == tries_of(replace(state, consumer_group="g"), message)
+    assert success_of("g", message, state) == attempts_key(replace(state, consumer_group="g"), message)
     assert success_of("g", message, state) != success_of("other", message, state)
 
 
