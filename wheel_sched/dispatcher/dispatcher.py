@@ -14,7 +14,6 @@ At most `workers` batches are between the beginning of their publishing and the 
 be doubled when this process dies. While a publisher that never waits is at one batch, the server already claims the
 next one, which waits here until the one before is settled; that batch is late by its lease if this process dies, and
 not doubled. A transactional publisher has the next batch in hand when more is due than a claim brings.
-
 Source: Kafka's SystemTimer and its reaper, with a durable purgatory behind it.
 """
 
@@ -298,8 +297,7 @@ class Dispatcher:
             else:
                 self._in_flight.end(batch)
         self._ready.clear()
-        if self._answered:
-            self._run_round_trip()
+        self._run_round_trip()
         self._drained = True
 
     # -- calls to the store
