@@ -9,9 +9,9 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from retry_topic.connection import Connection, connect
     from retry_topic.consumer import Consumer, ConsumerConfig
     from retry_topic.dead_letters import DeadLetterInfo, DeadLetters, Selection
-    from retry_topic.home import Home, connect
     from retry_topic.message import Message, Source
     from retry_topic.message.topic_names import GroupTopics
     from retry_topic.policy import PolicySet, RetryPolicy, load_policies
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Ack",
+    "Connection",
     "Consumer",
     "ConsumerConfig",
     "DeadLetter",
     "DeadLetterInfo",
     "DeadLetters",
     "GroupTopics",
-    "Home",
     "Message",
     "PolicySet",
     "Retry",
@@ -43,7 +43,7 @@ _MODULES = MappingProxyType(
     {
         "consumer": ("Consumer", "ConsumerConfig"),
         "dead_letters": ("DeadLetterInfo", "DeadLetters", "Selection"),
-        "home": ("Home", "connect"),
+        "connection": ("Connection", "connect"),
         "message": ("Message", "Source"),
         "message.topic_names": ("GroupTopics",),
         "policy": ("PolicySet", "RetryPolicy", "load_policies"),

@@ -1,7 +1,7 @@
-"""Dead letters: listed, grouped by error fingerprint, replayed with a dry run, a rate and a loop guard, or deleted.
+"""Dead letters: select them, group them by error fingerprint, replay them, delete them.
 
-A replay starts the attempts anew and raises the message's replay count, which decides how often that may happen
-(`loop_guard`).
+A replay starts the attempts anew and raises the message's replay count. The loop guard bounds that count
+(`loop_guard`). A replay can be a dry run, and can be spread over time by a rate.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from typing import Any
 
-from retry_topic.home import Home
+from retry_topic.connection import Connection
 from retry_topic.loop_guard import MAX_REPLAYS, LoopGuard
 from retry_topic.message import Message
 from retry_topic.message.body_codec import decode_body, encode_body
@@ -48,7 +48,7 @@ class DeadLetterInfo:
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Which dead letters are meant; all conditions must hold. Defaults to all.
+    """Chooses dead letters; all conditions must hold. Defaults to all letters.
 
     Args:
         topic: where it first failed.
@@ -84,12 +84,12 @@ class Selection:
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """One dead letter to be replayed, by somebody who has chosen it elsewhere.
+    """One dead letter to be replayed, chosen by somebody else than `Selection`, a report for example.
 
     Args:
         id: of the letter.
-        due_ms: when it is to be sent. Defaults to now.
-        value: its payload from now on. Defaults to the one it has.
+        due_ms: when it is sent. Defaults to now.
+        value: its new payload. Defaults to the payload it has.
     """
 
     id: str
@@ -111,7 +111,16 @@ class Group:
 
 @dataclass(slots=True)
 class Replayed:
-    """What a replay did, or would do."""
+    """What a replay did, or what a dry run would do.
+
+    Args:
+        matched: letters that were selected.
+        replayed: letters that wait again.
+        guarded: letters that the loop guard held back.
+        unreadable: letters that cannot be read.
+        last_due_ms: when the last one is due.
+        samples: the first five of them.
+    """
 
     matched: int = 0
     replayed: int = 0
@@ -122,14 +131,14 @@ class Replayed:
 
 
 class DeadLetters:
-    """The dead letters of a home. Any thread.
+    """The dead letters of a store. Any thread.
 
     Args:
         home: see `connect`.
-        secrets: the first one signs what is replayed, where the service signs headers. Defaults to none.
+        secrets: the first one signs replayed messages, where the service signs headers. Defaults to none.
     """
 
-    def __init__(self, home: Home, *, secrets: Sequence[bytes] = ()) -> None:
+    def __init__(self, home: Connection, *, secrets: Sequence[bytes] = ()) -> None:
         self._home = home
         self._secrets = secrets
 
@@ -179,23 +188,23 @@ class DeadLetters:
         max_replays: int = MAX_REPLAYS,
         progress: Callable[[int], None] | None = None,
     ) -> Replayed:
-        """Let dead letters wait again, from now on at `rate` per second.
+        """Let dead letters wait again. They are due from now on, `rate` per second.
 
         Args:
-            selection: which; defaults to all.
-            dry_run: change nothing, count and give five samples. Defaults to False.
+            selection: which letters. Defaults to all.
+            dry_run: change nothing; count, and give five samples. Defaults to False.
             rate: messages per second. Defaults to None: all at once.
-            limit: at most so many. Defaults to all.
-            target: topic to send to instead, which counts as their own from then on. Defaults to where they were to
-                go.
-            edit: changes each message before it is sent: payload, key, headers. Defaults to none.
-            max_replays: the loop guard. Defaults to 3.
-            progress: called with how many were handled so far.
+            limit: at most this many. Defaults to all.
+            target: send to this topic instead, which then counts as the topic they first failed on. Defaults to the
+                topic they were on their way to.
+            edit: changes each message before it is sent: payload, key, headers. Defaults to no change.
+            max_replays: bound of the loop guard. Defaults to 3.
+            progress: called with the number of letters handled so far.
 
         Raises:
             ConfigError: an argument is wrong; nothing was replayed.
             UnknownTopic: there is no `target`; nothing was replayed.
-            Rejected: `edit` made something that cannot be sent; its batch was not replayed.
+            Rejected: `edit` made a message that cannot be sent; its batch was not replayed.
         """
         problems = []
         if rate is not None and not 0 < rate <= 1e6:
@@ -242,14 +251,14 @@ class DeadLetters:
     def replay_orders(
         self, orders: Sequence[Order], *, dry_run: bool = False, max_replays: int = MAX_REPLAYS
     ) -> Replayed:
-        """Let exactly these wait again, each at its due; what is not dead (any more) is passed over.
+        """Let exactly these letters wait again, each at its due. Letters that are no longer dead are skipped.
 
         So a second run of the same orders does nothing.
 
         Args:
-            orders: which.
-            dry_run: change nothing, count and give five samples. Defaults to False.
-            max_replays: the loop guard. Defaults to 3.
+            orders: which letters, and when.
+            dry_run: change nothing; count, and give five samples. Defaults to False.
+            max_replays: bound of the loop guard. Defaults to 3.
 
         Raises:
             Rejected: a new payload cannot be sent; its batch was not replayed.
@@ -299,7 +308,7 @@ class DeadLetters:
                 result.guarded += 1
                 continue
             due_ms = due_of(letter, result.replayed + len(moves))
-            moves.append((letter.id, due_ms, self._reborn(letter, letter.message, replays + 1, target, edit)))
+            moves.append((letter.id, due_ms, self._replayed_item(letter, letter.message, replays + 1, target, edit)))
             counts.append((_root(letter), replays + 1))
             result.last_due_ms = max(due_ms, result.last_due_ms or 0)
         if dry_run:
@@ -309,7 +318,7 @@ class DeadLetters:
             guard.count(counts, now_ms)
             result.replayed += self._home.store.requeue(moves).count(Outcome.DONE)
 
-    def _reborn(
+    def _replayed_item(
         self,
         letter: DeadLetterInfo,
         message: Message,
@@ -317,10 +326,10 @@ class DeadLetters:
         target: str | None,
         edit: Callable[[DeadLetterInfo, Message], Message],
     ) -> Item:
-        state = reborn_state(letter.state, replays)
+        state = replayed_state(letter.state, replays)
         goes_to = message.topic if target is None else target
         if goes_to != message.topic:
-            state = replace(state, original_topic=target)  # or its new consumer would take it for a stray copy
+            state = replace(state, original_topic=target)  # else its new consumer would take it for a stray copy
         message = edit(letter, message)
         if not isinstance(message, Message):
             raise Rejected(f"expected edit to return a Message, got: {message!r:.200}; {letter.id} stays dead")
@@ -330,7 +339,7 @@ class DeadLetters:
         return Item(letter.id, None, encode_body(message), letter.topic, route=letter.route)
 
     def delete(self, selection: Selection | None = None, *, dry_run: bool = False, limit: int | None = None) -> int:
-        """Delete dead letters for good; how many."""
+        """Delete dead letters for good; the number of deleted letters."""
         letters = [*itertools.islice(self.select(selection), limit)]
         if dry_run:
             return len(letters)
@@ -344,8 +353,8 @@ class DeadLetters:
         return deleted
 
 
-def reborn_state(state: RetryState, replays: int) -> RetryState:
-    """The state of a dead letter that is tried again for the `replays`th time: its attempts start anew."""
+def replayed_state(state: RetryState, replays: int) -> RetryState:
+    """The state of a dead letter that is replayed for the `replays`th time: its attempts start anew."""
     return replace(
         state,
         attempt=0,
@@ -366,7 +375,7 @@ def _root(letter: DeadLetterInfo) -> str:
 
 
 def read_dead(found: Found) -> DeadLetterInfo:
-    """A dead item as a letter; one that cannot be read keeps its reason."""
+    """The dead letter in an item. A letter that cannot be read keeps its reason."""
     try:
         message: Message | None = decode_body(found.body)
     except Rejected:

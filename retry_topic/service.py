@@ -1,34 +1,32 @@
-"""The retry service of a consumer group: intake on one side, wheel-driven dispatcher on the other.
+"""The retry service of a consumer group: the intake on one side, a dispatcher on the other.
 
-    group.retry ─► intake ─► delay store (ZSET by next attempt time) ─► dispatcher ─► group.redelivery (or the origin)
+    group.retry ─► intake ─► delay store ─► dispatcher ─► group.redelivery (or the origin)
                         └──► dead letters and group.dead
 
-Any number of services may run for one group, in any processes; they share the work through the broker's consumer
-group and the store's leases. `start` and `stop` from any thread.
+Any number of services may run for one group, in any processes. They share the work through the broker's consumer group
+and the store's leases. `start` and `stop` from any thread.
 """
 
 from __future__ import annotations
 
 import contextlib
 import threading
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Literal, TypeVar
+from typing import Literal
 
 from retry_topic.brokers.protocol import (
-    BrokerConsumer,
-    Delivery,
     LogBroker,
-    LogReader,
     OriginalsBroker,
     create_topics,
 )
-from retry_topic.cases import Taken
+from retry_topic.connection import Connection
 from retry_topic.consumer.config import secrets_problems
-from retry_topic.home import Home
-from retry_topic.intake import Intake
-from retry_topic.message.topic_names import NAMED_AFTER_GROUP, GroupTopics, check_group, intake_group_of
+from retry_topic.intake.from_log import IntakeFromLog
+from retry_topic.intake.from_queue import IntakeFromQueue
+from retry_topic.intake.records import Taken
+from retry_topic.intake.worker import IntakeWorker, Reading
+from retry_topic.message.topic_names import NAMED_AFTER_GROUP, GroupTopics, check_group
 from retry_topic.policy import PolicySet, RetryPolicy
 from retry_topic.release.broker_publisher import BrokerPublisher
 from retry_topic.release.flow import FlowPublisher, is_limited
@@ -37,19 +35,11 @@ from retry_topic.release.origins import origins_problems
 from retry_topic.release.owned_shards import OwnedShards, transactional_config
 from retry_topic.release.shard_ownership import ShardOwnership
 from retry_topic.release.transactional_publisher import TransactionalPublisher
-from retry_topic.slices import SliceIntake
 from wheel_sched.dispatcher import Dispatcher, DispatcherConfig, DispatcherStats, Publisher
-from wheel_sched.errors import BrokerError, BrokerUnavailable, ConfigError, StoreError, WheelSchedError
+from wheel_sched.errors import ConfigError, StoreError
 from wheel_sched.escaping import logger_of
-from wheel_sched.reviving import RevivedThread
 
 logger = logger_of("retry_topic.service")
-
-T = TypeVar("T")
-
-_POLL_MS = 1_000  # how long an idle intake waits at the broker; only the reaction to `stop` depends on it
-_AWAY_S = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
-_WELL_S = 10.0  # reading that failed is well again after so long: a missing right shows seconds after joining
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,20 +50,20 @@ class ServiceConfig:
         redelivery: "group" brings due messages back on the group's own topic; "origin" on the one they failed on,
             where every group sees them. Defaults to "group".
         origins: the topics that "origin" may send to; a record whose headers name another becomes a dead letter with
-            the reason `unknown-origin`. Defaults to (): those that the group reads, by the broker's word.
-        headers: "spring" tells Spring Kafka's headers beside ours, for consumers in Java. Defaults to "own".
+            the reason `unknown-origin`. Defaults to (): those that the group reads, as the broker says.
+        headers: "spring" writes Spring Kafka's headers beside ours, for consumers in Java. Defaults to "own".
         batch: failed messages taken in at once. Defaults to 250.
         idle_ms: after this another service takes over what a dead one had read. Defaults to 30 s.
         secrets: for signed headers, the first one signs, any verifies. Defaults to none.
         dispatcher: see `DispatcherConfig`.
-        history: how many attempts the store keeps for reports, about, see `retry_topic.history`; consumers need it too.
-            Each takes some 150 bytes. Defaults to 0: none.
-        reference_above: payloads of more bytes than this stay in the retry topic, which must keep them for as long as a
-            message may wait; the store holds where they are (Kafka). Defaults to 0: all are stored.
-        group_topics: the group's own, where they are not named after it; consumers need the same. Defaults to those
-            named after it.
-        hand_over: "auto" takes the one-script way (exactly once) where it is possible and no policy limits releases;
-            "settle" never. Defaults to "auto".
+        history: about how many attempts the store keeps for reports, see `retry_topic.history`. Consumers need the same
+            setting. Each attempt takes some 150 bytes. Defaults to 0: none.
+        reference_above: payloads of more bytes than this stay in the retry topic, and the store holds where they are
+            (Kafka). The topic must keep them for as long as a message may wait. Defaults to 0: all are stored.
+        group_topics: the group's topics, where they are not named after it. Consumers need the same. Defaults to topics
+            named after the group.
+        hand_over: "auto" hands over in one script (exactly once) where that is possible and no policy limits releases;
+            "settle" never does. Defaults to "auto".
     """
 
     redelivery: Literal["group", "origin"] = "group"
@@ -125,7 +115,7 @@ class RetryService:
 
     def __init__(
         self,
-        home: Home,
+        home: Connection,
         group: str,
         policies: PolicySet | RetryPolicy | None = None,
         *,
@@ -138,8 +128,8 @@ class RetryService:
         self._topics = self.config.group_topics.of(group)
         policy_set = PolicySet(policies) if isinstance(policies, RetryPolicy) else policies or PolicySet()
         log_broker = home.broker if isinstance(home.broker, LogBroker) else None
-        make = Intake if log_broker is None else SliceIntake
-        self.intake = make(
+        make: type[IntakeFromQueue | IntakeFromLog] = IntakeFromQueue if log_broker is None else IntakeFromLog
+        self.intake: IntakeFromQueue | IntakeFromLog = make(
             home,
             group,
             policy_set,
@@ -176,12 +166,12 @@ class RetryService:
         if limited:
             publisher = FlowPublisher(publisher, store, policy_set)
         self.dispatcher = Dispatcher(store, publisher, push=push, claims=claims, config=dispatching)
-        self._stopping = threading.Event()
-        self._thread = RevivedThread(self._take_in, f"retry-intake-{group}", self._stopping)
+        config = self.config
+        reading = Reading(
+            self._topics["retry"], group, config.batch, config.idle_ms, lambda: self.dispatcher.stats.reconnects
+        )
+        self._worker = IntakeWorker(home.broker, self.intake, reading)
         self._state = "new"
-        self._away = True  # until the broker has answered the intake's first call
-        self._refused = False  # the intake is let in to the broker and may not read
-        self._failures = 0  # of the intake's reading, in a row
         self._lock = threading.Lock()
 
     def __repr__(self) -> str:
@@ -196,7 +186,7 @@ class RetryService:
 
     @property
     def hand_over(self) -> str:
-        """How due messages get to their topic, as `Home.hand_over`; limits of a policy need a settling dispatcher."""
+        """How due messages get to their topic, see `Connection.hand_over`."""
         if self._sender is not None:
             return "transactions"
         return "one script" if self.dispatcher.push else "claim, publish, settle"
@@ -207,17 +197,18 @@ class RetryService:
         return self.dispatcher.stats
 
     def ailing(self) -> list[str]:
-        """What of it a restart would mend, in words: of the dispatcher, and an intake that has ended."""
-        ended = [] if self._thread.is_alive() else ["its intake has ended"]
+        """Which parts have ended and need a restart, in words."""
+        ended = [] if self._worker.alive else ["its intake has ended"]
         return ended + self.dispatcher.ailing()
 
     @property
     def ready(self) -> bool:
-        """Both halves are there: the dispatcher reaches the store, the intake the broker, and what they try there is
-        allowed to them. Which right is missing, the log says."""
-        there = not self._away and not self._refused
+        """Whether the dispatcher reaches the store and the intake the broker, and both have the rights they need.
+
+        The log says which right is missing.
+        """
         barred = self._ownership is not None and self._ownership.refusals
-        return self._thread.works and there and not barred and self.dispatcher.ready
+        return self._worker.ready and not barred and self.dispatcher.ready
 
     def start(self) -> None:
         """Create the group's topics where they are absent and begin."""
@@ -227,14 +218,14 @@ class RetryService:
             create_topics(self.home.broker, self._topics)
             self._warn_of_timeouts()
             self.dispatcher.start()
-            self._thread.start()
+            self._worker.start()
             self._state = "running"
 
     def _warn_of_timeouts(self) -> None:
-        """Say that the order of time-outs is not kept.
+        """Warn when the time-outs are not in the expected order.
 
-        It is not refused, because nothing is doubled by it: a claim goes out in a transaction with its number, whoever
-        has the lease. But one may be taken back under way, and goes out later.
+        The service starts all the same, because nothing is delivered twice: a claim is sent in a transaction with its
+        number, whoever has the lease. But a claim may be taken back while it is sent, and is sent later.
         """
         delivery_ms = getattr(self.home.broker, "delivery_timeout_ms", None)
         transaction_ms = getattr(self.home.broker, "transaction_timeout_ms", None)
@@ -244,18 +235,17 @@ class RetryService:
         if not transaction_ms > lease_ms > delivery_ms:
             logger.warning(
                 "service.timeouts: expected transaction_timeout_ms > lease_ms > delivery_timeout_ms, got: %d, %d, %d; "
-                "nothing is doubled by it, but claims may be taken back under way and sent later",
+                "nothing is delivered twice, but claims may be taken back while they are sent, and sent later",
                 transaction_ms,
                 lease_ms,
                 delivery_ms,
             )
 
     def stop(self, timeout_s: float = 10.0) -> None:
-        """Take no more in, finish what is being published, end. Nothing held is lost by it. Idempotent."""
+        """Take no more in, finish what is being published, and end. No stored message is lost. Idempotent."""
         with self._lock:
             if self._state == "running":
-                self._stopping.set()
-                self._thread.join(timeout_s)
+                self._worker.stop(timeout_s)
             if self._transactions is not None:
                 self._transactions.stop()
             self.dispatcher.stop(timeout_s)
@@ -264,116 +254,3 @@ class RetryService:
                     self._ownership.close()
                 self._sender.close()
             self._state = "stopped"
-
-    def _take_in(self) -> None:
-        while not self._stopping.is_set():
-            consumer: BrokerConsumer | LogReader | None = None
-            try:
-                if self._log_broker is not None and isinstance(self.intake, SliceIntake):
-                    consumer = reader = self._log_reader(self._log_broker)
-                    self._away = False
-                    self._read_log(reader, self.intake)
-                    continue
-                consumer = self.home.broker.consumer([self._topics["retry"]], self.group, idle_ms=self.config.idle_ms)
-                self._away = False
-                since_s = time.monotonic()
-                while not self._stopping.is_set():
-                    deliveries = consumer.poll(self.config.batch, _POLL_MS)
-                    self._polled(since_s, anything=bool(deliveries))
-                    if deliveries:
-                        self._take(consumer, deliveries)
-            except Exception as error:  # what was read and not settled comes again; nothing is lost by waiting
-                self._away = True
-                if not isinstance(error, WheelSchedError):
-                    logger.exception("service.intake_failed")
-                elif self._failures == 0 and not self._stopping.is_set():
-                    logger.warning("service.away: %s", error)
-                self._refused = isinstance(error, BrokerError) and not isinstance(error, BrokerUnavailable)
-                self._stopping.wait(_AWAY_S[min(self._failures, len(_AWAY_S) - 1)])
-                self._failures += 1
-            finally:
-                if consumer is not None:
-                    consumer.close()
-
-    def _polled(self, since_s: float, *, anything: bool) -> None:
-        """The intake's reader, which it has since then, was asked and did not fail."""
-        if self._failures and (anything or time.monotonic() - since_s >= _WELL_S):
-            self._refused, self._failures = False, 0
-
-    def _log_reader(self, broker: LogBroker) -> LogReader:
-        return broker.log_reader(
-            self._topics["retry"],
-            intake_group_of(self.group),
-            lambda sources: self._insist(None, [], lambda: self.home.store.positions(sources)),
-            idle_ms=self.config.idle_ms,
-        )
-
-    def _read_log(self, reader: LogReader, intake: SliceIntake) -> None:
-        """Take slices in until the service stops or the reader fails."""
-
-        def insist(call: Callable[[], T]) -> T:
-            return self._insist(reader, [], call)
-
-        reconnects, since_s = self.dispatcher.stats.reconnects, time.monotonic()
-        with contextlib.suppress(_Stopped):  # what has not moved its position comes again
-            try:
-                while not self._stopping.is_set():
-                    part = reader.poll(self.config.batch, 0 if intake.busy else _POLL_MS)
-                    self._polled(since_s, anything=part is not None)
-                    if part is not None:
-                        intake.offer(reader, part, insist)
-                    else:
-                        intake.finish(insist)
-                    if self.dispatcher.stats.reconnects != reconnects:
-                        reconnects = self.dispatcher.stats.reconnects
-                        intake.look_back(reader, insist)
-            finally:
-                intake.finish(insist)
-
-    def _take(self, consumer: BrokerConsumer, deliveries: list[Delivery], *, again: bool = False) -> None:
-        """Take a batch in; a record that no batch survives is left for later, and the others are taken without it."""
-
-        def insist(call: Callable[[], T]) -> T:
-            return self._insist(consumer, deliveries, call)
-
-        try:
-            cases = self.intake.store(deliveries, again=again, insist=insist)
-            insist(lambda: self.intake.settle(consumer, cases))
-        except _Stopped:
-            pass  # unsettled, so it comes again
-        except Exception as error:
-            if len(deliveries) > 1:
-                for delivery in deliveries:
-                    self._take(consumer, [delivery], again=True)
-                return
-            logger.exception("service.record_left", extra={"error": repr(error)})
-
-    def _insist(
-        self, consumer: BrokerConsumer | LogReader | None, deliveries: list[Delivery], call: Callable[[], T]
-    ) -> T:
-        """Do a call until store and broker are there, keeping the deliveries ours.
-
-        Giving them up instead would let them wait for `idle_ms`, however short the outage.
-        """
-        failures = 0
-        while True:
-            try:
-                answer = call()
-                self._away = False
-                return answer
-            except (StoreError, BrokerError) as error:
-                self._away = True
-                if failures == 0:
-                    logger.warning("service.away: %s", error)
-            if self._stopping.wait(_AWAY_S[min(failures, len(_AWAY_S) - 1)]):
-                raise _Stopped
-            failures += 1
-            with contextlib.suppress(BrokerError):
-                if isinstance(consumer, BrokerConsumer):
-                    consumer.beat(deliveries)
-                elif consumer is not None:
-                    consumer.beat()
-
-
-class _Stopped(Exception):
-    """The service is stopping while the store or the broker is away."""

@@ -18,14 +18,14 @@ from benchmarks.rounds import spread
 from benchmarks.server import BenchServer, bench_server
 from retry_topic.brokers.kafka import KafkaBroker
 from retry_topic.brokers.kafka.records import from_record
-from retry_topic.home import Home
+from retry_topic.connection import Connection
+from retry_topic.intake.from_log import IntakeFromLog
 from retry_topic.message import Message
 from retry_topic.message.body_codec import encode_body
 from retry_topic.message.headers import RetryState, write
 from retry_topic.message.topic_names import redelivery_topic_of, retry_topic_of
 from retry_topic.policy import PolicySet, RetryPolicy
 from retry_topic.service import RetryService
-from retry_topic.slices import SliceIntake
 from tests.servers.kafka import VERSION, temporary_kafka
 from wheel_sched.store import DelayStore, Item, open_store
 
@@ -43,10 +43,10 @@ class Site:
     server: BenchServer
     version = VERSION
 
-    def home(self) -> Home:
+    def home(self) -> Connection:
         """A new namespace over the same server, and a client of the broker."""
         store: DelayStore = open_store(self.server.url, namespace=f"n{uuid4().hex[:8]}")
-        return Home(store, KafkaBroker(self.servers, partitions=2))
+        return Connection(store, KafkaBroker(self.servers, partitions=2))
 
 
 @contextlib.contextmanager
@@ -63,7 +63,7 @@ class Timed(NamedTuple):
     early: int
 
 
-def failed(home: Home, group: str, count: int) -> None:
+def failed(home: Connection, group: str, count: int) -> None:
     """Put failed messages into the group's retry topic, as a consumer does."""
     topic = retry_topic_of(group)
     home.broker.create_topic(topic)
@@ -90,7 +90,7 @@ def intake(where: Site, count: int) -> float:
     group = f"g{uuid4().hex[:8]}"
     with where.home() as home:
         failed(home, group, count)
-        taking = SliceIntake(home, group, PolicySet(RetryPolicy()), rng=random.Random(1))
+        taking = IntakeFromLog(home, group, PolicySet(RetryPolicy()), rng=random.Random(1))
         broker: Any = home.broker
         reader = broker.log_reader(retry_topic_of(group), f"{group}.intake", home.store.positions)
         try:
@@ -186,14 +186,14 @@ def timed(reader: Reader) -> Timed:
     return Timed(spread(late_ms), sum(late < 0 for late in late_ms))
 
 
-def _warm(home: Home, reader: Reader, group: str) -> None:
+def _warm(home: Connection, reader: Reader, group: str) -> None:
     """The first message of a namespace pays for taking its shard over."""
     topic = redelivery_topic_of(group)
     home.store.schedule([Item("warm", 0, encode_body(Message(topic, b"0")), topic)])
     reader.wait(1)
 
 
-def _schedule(home: Home, group: str, delays_ms: Sequence[int]) -> int:
+def _schedule(home: Connection, group: str, delays_ms: Sequence[int]) -> int:
     """Store messages whose value is their due; the due of the first."""
     topic = redelivery_topic_of(group)
     now_ms = home.store.now_ms()

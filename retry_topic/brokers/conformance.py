@@ -27,7 +27,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from retry_topic.brokers.protocol import Broker, BrokerConsumer, Delivery, OnceBroker, TrimBroker
-from retry_topic.home import Home
+from retry_topic.connection import Connection
 from retry_topic.message import Headers, Message
 from retry_topic.release.broker_publisher import BrokerPublisher
 from wheel_sched.dispatcher import Dispatcher
@@ -341,7 +341,7 @@ class GroupCases(_Cases):
         topic = fresh_topic(broker)
         consumer = self.member(broker, topic)
         with open_store("memory:") as store:
-            home, copied = Home(store, broker), ("retry-attempt", b"7")
+            home, copied = Connection(store, broker), ("retry-attempt", b"7")
             home.publish(topic, b"m", key=b"k", headers=(("a", b"1"), copied), delay=0.001, id="daily")
             made = home.publish(topic, b"n", delay=0.001)
             dispatcher = Dispatcher(store, BrokerPublisher(broker))

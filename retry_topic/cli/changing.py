@@ -17,8 +17,8 @@ from retry_topic.cli.opening import opened_home, secrets_of
 from retry_topic.cli.selecting import Member, Selected, select, selecting_options, tell_elsewhere
 from retry_topic.cli.settings import settings_of
 from retry_topic.cli.topic_replay import check_secrets
+from retry_topic.connection import Connection
 from retry_topic.dead_letters import DeadLetters, Selection
-from retry_topic.home import Home
 from wheel_sched.cli.instants import DURATION, INSTANT
 from wheel_sched.cli.options import Session, confirm, dry_run_option, json_option, pass_session, yes_option
 from wheel_sched.cli.output import Progress, amount, emit, note, one_line, relative, say
@@ -215,7 +215,9 @@ def tell_dry_run(action: str, chosen: Selected, now_ms: int, as_json: bool) -> N
     note("nothing was changed")
 
 
-def alter(home: Home, members: Sequence[Member], alteration: Callable[[Member, int], Alteration]) -> list[Outcome]:
+def alter(
+    home: Connection, members: Sequence[Member], alteration: Callable[[Member, int], Alteration]
+) -> list[Outcome]:
     """Change each member as `alteration(member, place)` says, step by step. The outcomes have no order."""
     by_route: dict[str | None, list[Alteration]] = {}
     for place, member in enumerate(members):
@@ -272,12 +274,12 @@ def _in_order(chosen: Filter) -> Filter:
     return replace(chosen, parked=False)
 
 
-def _reschedule(home: Home, members: Sequence[Member], start_ms: int, pace: ChangePace) -> list[Outcome]:
+def _reschedule(home: Connection, members: Sequence[Member], start_ms: int, pace: ChangePace) -> list[Outcome]:
     total = len(members)
     return alter(home, members, lambda member, place: Alteration(member.id, "r", pace.due_ms(start_ms, place, total)))
 
 
-def _replay(home: Home, ids: Sequence[str], pace: ChangePace, secrets: Sequence[bytes]) -> list[Outcome]:
+def _replay(home: Connection, ids: Sequence[str], pace: ChangePace, secrets: Sequence[bytes]) -> list[Outcome]:
     if not ids:
         return []
     done = DeadLetters(home, secrets=secrets).replay(Selection(ids=frozenset(ids)), rate=pace.per_second(len(ids)))

@@ -9,7 +9,7 @@ from retry_topic.brokers.redis_streams import RedisStreamsBroker
 from retry_topic.cli.opening import kafka_broker
 from retry_topic.cli.settings import RetrySettings
 from retry_topic.cli.untaken import NOT_ON_KAFKA, UntakenRetries, untaken_retries
-from retry_topic.home import Home
+from retry_topic.connection import Connection
 from wheel_sched.cli.doctor_finding import ExaminedTarget, Finding, ok, problem
 from wheel_sched.cli.extensions import StatsPart
 from wheel_sched.cli.output import note
@@ -42,7 +42,7 @@ def _hand_over(target: ExaminedTarget, settings: RetrySettings) -> str:
     else:
         broker = RedisStreamsBroker(target.client, prefix=settings.prefix)
     try:
-        return Home(DelayStore(RedisBackend(target.client, Dialect(settings.namespace))), broker).hand_over
+        return Connection(DelayStore(RedisBackend(target.client, Dialect(settings.namespace))), broker).hand_over
     finally:
         broker.close()
 

@@ -17,8 +17,8 @@ from typing import Any, TypeVar
 import click
 
 from retry_topic.cli.topics import unknown_topic
+from retry_topic.connection import Connection
 from retry_topic.dead_letters import DeadLetterInfo, Selection, read_dead
-from retry_topic.home import Home
 from wheel_sched.cli.instants import INSTANT
 from wheel_sched.cli.output import instant
 from wheel_sched.store import MAX_BATCH, Found, State
@@ -124,7 +124,7 @@ class Filter:
             and (self.key is None or (letter.message is not None and letter.message.key == self.key.encode()))
         )
 
-    def elsewhere(self, home: Home, states: Sequence[State], dead: str = "add --dead") -> str | None:
+    def elsewhere(self, home: Connection, states: Sequence[State], dead: str = "add --dead") -> str | None:
         """A sentence for people when no message in `states` matches: other states that match, or an unknown topic.
 
         Args:
@@ -160,7 +160,7 @@ class Filter:
         key = None if self.key is None else self.key.encode()
         return Selection(self.topic, self.error, fingerprint, self.since_ms or 0, self.until_ms, key)
 
-    def entries(self, home: Home, states: Sequence[State]) -> Iterator[ListedMessage]:
+    def entries(self, home: Connection, states: Sequence[State]) -> Iterator[ListedMessage]:
         """The messages that match, state by state in order of time, at most `limit`.
 
         Args:

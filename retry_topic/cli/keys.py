@@ -8,7 +8,7 @@ import click
 
 from retry_topic.cli.opening import opened_home
 from retry_topic.cli.settings import settings_of
-from retry_topic.home import Home
+from retry_topic.connection import Connection
 from wheel_sched.cli.failing import CommandFailed
 from wheel_sched.cli.options import Session, confirm, json_option, pass_session, yes_option
 from wheel_sched.cli.output import amount, emit, note, one_line, relative, say, table
@@ -65,7 +65,7 @@ def list_keys(session: Session, limit: int, as_json: bool) -> None:
         note(f"the first {limit} of {len(found):,} are shown; --limit N shows more")
 
 
-def _as_dict(home: Home, key: ClosedKey) -> dict[str, Any]:
+def _as_dict(home: Connection, key: ClosedKey) -> dict[str, Any]:
     """A locked key as plain data, with the state of its head."""
     ids = [item_id for item_id in home.store.find(ref_of(key.lock)) if item_id.startswith(f"{key.head}.")]
     items = [item for item in home.store.get(ids, anywhere=True) if item is not None and item.state != "dead"]

@@ -12,8 +12,8 @@ from retry_topic.cli.filters import Filter, ListedMessage, filter_options
 from retry_topic.cli.opening import opened_home
 from retry_topic.cli.settings import settings_of
 from retry_topic.cli.untaken import untaken_lines
+from retry_topic.connection import Connection
 from retry_topic.dead_letters import DeadLetterInfo, DeadLetters
-from retry_topic.home import Home
 from wheel_sched.cli.options import Session, json_option, pass_session
 from wheel_sched.cli.output import amount, emit, instant, note, one_line, relative, table
 from wheel_sched.store import State
@@ -63,7 +63,7 @@ def list_messages(session: Session, chosen: Filter, parked: bool, group: bool, p
             note(line)
 
 
-def _entries(home: Home, chosen: Filter, now_ms: int, payload: bool, as_json: bool) -> None:
+def _entries(home: Connection, chosen: Filter, now_ms: int, payload: bool, as_json: bool) -> None:
     limit = chosen.limit or (None if as_json else _SHOWN)
     states: tuple[State, ...] = chosen.states or ("due",)
     rows = []
@@ -140,7 +140,7 @@ def _row(entry: ListedMessage, now_ms: int, with_state: bool) -> tuple[str, ...]
     )
 
 
-def _groups(home: Home, chosen: Filter, now_ms: int, as_json: bool) -> None:
+def _groups(home: Connection, chosen: Filter, now_ms: int, as_json: bool) -> None:
     groups = [
         group
         for group in DeadLetters(home).groups(chosen.selection())

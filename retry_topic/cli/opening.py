@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 from retry_topic.brokers.protocol import Broker
 from retry_topic.cli.settings import RetrySettings
+from retry_topic.connection import Connection
 from retry_topic.consumer.config import secrets_problems
-from retry_topic.home import Home
 from retry_topic.policy import PolicySet, load_policies
 from wheel_sched.cli.opening import server_url, shards_of
 from wheel_sched.errors import ConfigError
-from wheel_sched.store import DelayStore, open_store
+from wheel_sched.store import open_store
 
 if TYPE_CHECKING:
     from retry_topic.brokers.kafka import KafkaBroker
@@ -23,8 +23,10 @@ KEEP = 10_000  # records that a topic keeps after every group has settled them; 
 
 
 @contextlib.contextmanager
-def opened_home(settings: RetrySettings, *, create: bool = False) -> Iterator[Home]:
+def opened_home(settings: RetrySettings, *, create: bool = False) -> Iterator[Connection]:
     """Open store and topics for the block. Only with `create` are a namespace and a data folder created."""
+    from retry_topic.brokers.redis_streams import RedisStreamsBroker  # first: its extra may be missing
+
     with contextlib.ExitStack() as stack:
         broker: Broker | None = None
         if settings.kafka is not None:  # before anything is created: its settings can be wrong
@@ -37,17 +39,18 @@ def opened_home(settings: RetrySettings, *, create: bool = False) -> Iterator[Ho
             durability=settings.durability,
             replicas=settings.replicas,
         )
-        with store, Home(store, broker or _streams(settings, store)) as home:
-            yield home
-
-
-def _streams(settings: RetrySettings, store: DelayStore) -> Broker:
-    from retry_topic.brokers.redis_streams import RedisStreamsBroker  # `policy explain` needs no client
-
-    client: Any = getattr(store.backend, "client")  # noqa: B009  # a store of a URL has a backend with a client
-    return RedisStreamsBroker(
-        client, prefix=settings.prefix, maxlen=KEEP, durability=settings.durability, replicas=settings.replicas
-    )
+        with store:
+            if broker is None:
+                backend: Any = store.backend  # a store with an address has a backend with a client
+                broker = RedisStreamsBroker(
+                    backend.client,
+                    prefix=settings.prefix,
+                    maxlen=KEEP,
+                    durability=settings.durability,
+                    replicas=settings.replicas,
+                )
+            with Connection(store, broker) as home:
+                yield home
 
 
 def kafka_broker(settings: RetrySettings, **more: Any) -> KafkaBroker:

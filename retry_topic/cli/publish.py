@@ -12,7 +12,7 @@ import click
 
 from retry_topic.cli.opening import opened_home
 from retry_topic.cli.settings import settings_of
-from retry_topic.home import Home
+from retry_topic.connection import Connection
 from retry_topic.message import Headers
 from wheel_sched.cli.failing import CommandFailed, drop_output
 from wheel_sched.cli.instants import DURATION, INSTANT
@@ -110,7 +110,7 @@ def publish(
     note(f"{amount(count, 'message')} {'stored, to be published when due' if later else 'published'}")
 
 
-def _ensure_topic(home: Home, topic: str, create: bool) -> None:
+def _ensure_topic(home: Connection, topic: str, create: bool) -> None:
     if create:
         try:
             home.broker.create_topic(topic)

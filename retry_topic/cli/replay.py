@@ -12,8 +12,8 @@ from retry_topic.cli.opening import opened_home, secrets_of
 from retry_topic.cli.selecting import find_messages
 from retry_topic.cli.settings import settings_of
 from retry_topic.cli.topic_replay import check_secrets, max_replays_option, tell_guarded
+from retry_topic.connection import Connection
 from retry_topic.dead_letters import DeadLetters, Replayed, Selection
-from retry_topic.home import Home
 from wheel_sched.cli.failing import CommandFailed
 from wheel_sched.cli.options import Session, confirm, dry_run_option, json_option, pass_session, yes_option
 from wheel_sched.cli.output import Progress, amount, emit, instant, note, one_line, say
@@ -98,7 +98,7 @@ def replay(
     return 0 if done.replayed == done.matched else 1
 
 
-def _selection(home: Home, chosen: Filter) -> Selection:
+def _selection(home: Connection, chosen: Filter) -> Selection:
     """The filter as a selection. The beginning of a fingerprint must belong to one error."""
     if chosen.fingerprint is None:
         return chosen.selection()
@@ -112,7 +112,7 @@ def _selection(home: Home, chosen: Filter) -> Selection:
     return chosen.selection(next(iter(meant), chosen.fingerprint))
 
 
-def _tell_plan(home: Home, plan: Replayed, pace: ChangePace, as_json: bool) -> None:
+def _tell_plan(home: Connection, plan: Replayed, pace: ChangePace, as_json: bool) -> None:
     samples = [
         entry_of(found)
         for found in home.store.get([letter.id for letter in plan.samples], anywhere=True)

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 import click
 
 from retry_topic.cli.filters import Filter, ListedMessage, entry_of, filter_options
-from retry_topic.home import Home
+from retry_topic.connection import Connection
 from wheel_sched.cli.failing import CommandFailed
 from wheel_sched.cli.output import amount, note
 from wheel_sched.store import MAX_BATCH, Found, State
@@ -68,7 +68,7 @@ class Selected:
         return [member for member in self.members if member.state != "dead"]
 
 
-def select(home: Home, ids: Sequence[str], chosen: Filter, everything: bool, states: Sequence[State]) -> Selected:
+def select(home: Connection, ids: Sequence[str], chosen: Filter, everything: bool, states: Sequence[State]) -> Selected:
     """Select messages.
 
     Args:
@@ -102,14 +102,14 @@ def _gathered(entries: Iterable[ListedMessage]) -> Selected:
 
 
 def tell_elsewhere(
-    home: Home, meant: Selected, chosen: Filter, states: Sequence[State], dead: str = "add --dead"
+    home: Connection, meant: Selected, chosen: Filter, states: Sequence[State], dead: str = "add --dead"
 ) -> None:
     """When a filter selected nothing, say in which other states messages match it."""
     if not len(meant) and (words := chosen.elsewhere(home, states, dead)):
         note(words)
 
 
-def find_messages(home: Home, ids: Sequence[str], unchanged: str = "") -> list[ListedMessage]:
+def find_messages(home: Connection, ids: Sequence[str], unchanged: str = "") -> list[ListedMessage]:
     """Find the messages of these ids, each once. A note names the stored id where it differs.
 
     Args:
@@ -161,7 +161,7 @@ def _absent(ids: Sequence[str], unchanged: str, every: bool) -> str:
     return f"{said}: {told}"
 
 
-def _known_as(home: Home, ids: Sequence[str]) -> tuple[dict[str, list[Found]], bool]:
+def _known_as(home: Connection, ids: Sequence[str]) -> tuple[dict[str, list[Found]], bool]:
     """Search the items whose message has one of these ids; returns them, and whether every item was read."""
     known: dict[str, list[Found]] = {}
     wanted, starts = set(ids), tuple(item_id[:_KEPT] for item_id in ids)
@@ -178,7 +178,7 @@ def _known_as(home: Home, ids: Sequence[str]) -> tuple[dict[str, list[Found]], b
     return known, True
 
 
-def _pages(home: Home) -> Iterator[list[Found]]:
+def _pages(home: Connection) -> Iterator[list[Found]]:
     for state in STATES:
         cursor = None
         while True:

@@ -21,7 +21,7 @@ import click
 from retry_topic.cli.group_topics import topics_options
 from retry_topic.cli.opening import kafka_broker, opened_home, policies_of, secrets_of
 from retry_topic.cli.settings import settings_of
-from retry_topic.home import Home
+from retry_topic.connection import Connection
 from retry_topic.message.topic_names import GroupTopics
 from retry_topic.service import RetryService, ServiceConfig
 from wheel_sched.cli.failing import INTERRUPTED, OK
@@ -66,7 +66,7 @@ def _take_over(server: EmbeddedServer) -> None:
         note(f"the server in {server.folder} (pid {pid}) had ended; it runs again (pid {server.pid})")
 
 
-def _endpoint(address: tuple[str, int], services: Mapping[str, RetryService], home: Home) -> Endpoint:
+def _endpoint(address: tuple[str, int], services: Mapping[str, RetryService], home: Connection) -> Endpoint:
     """Serve the pages for operators. Without the extra `metrics` the page /metrics says how to install it."""
     pages = {
         "/livez": verdict(lambda: dead_parts(services)),

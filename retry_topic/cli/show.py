@@ -18,8 +18,8 @@ from retry_topic.policy import format_duration
 from retry_topic.release.flow import flow_of
 from wheel_sched.cli.options import Session, json_option, pass_session
 from wheel_sched.cli.output import emit, instant, one_line, paint, say, when
-from wheel_sched.store.flow_control import FlowControl
-from wheel_sched.store.operations.flow import Flow
+from wheel_sched.store.rate_limits.face import RateLimits
+from wheel_sched.store.rate_limits.values import Flow
 
 _PREVIEW = 300  # characters of the payload
 
@@ -44,7 +44,7 @@ def show(session: Session, message_id: str, raw: bool, as_json: bool) -> None:
     with opened_home(settings_of(session)) as home:
         (entry,) = find_messages(home, [message_id])
         counts = home.store.counts()
-        flows = FlowControl(home.store).flows()
+        flows = RateLimits(home.store).flows()
     message = entry.letter.message
     if raw:
         payload = entry.found.body if message is None else message.value

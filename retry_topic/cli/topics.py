@@ -8,7 +8,7 @@ import click
 
 from retry_topic.cli.opening import opened_home
 from retry_topic.cli.settings import settings_of
-from retry_topic.home import Home
+from retry_topic.connection import Connection
 from wheel_sched.cli.failing import CommandFailed
 from wheel_sched.cli.instants import DURATION
 from wheel_sched.cli.options import Session, json_option, pass_session
@@ -52,7 +52,7 @@ def topics(session: Session, as_json: bool) -> None:
 force_option = click.option("--force", is_flag=True, help="Accept a topic that does not exist yet.")
 
 
-def unknown_topic(home: Home, topic: str) -> str | None:
+def unknown_topic(home: Connection, topic: str) -> str | None:
     """A sentence about a topic that neither the broker nor the store knows; None for a known topic.
 
     An unknown topic is mostly a typing mistake.
@@ -71,7 +71,7 @@ def unknown_topic(home: Home, topic: str) -> str | None:
     return f"there is no topic {topic!r}: nothing was changed; {hint}known: {some or 'none'}"
 
 
-def known_topic(home: Home, topic: str) -> None:
+def known_topic(home: Connection, topic: str) -> None:
     """Refuse an unknown topic.
 
     Raises:

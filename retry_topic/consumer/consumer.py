@@ -29,6 +29,7 @@ from retry_topic.brokers.protocol import (
     PartitionedConsumer,
     create_topics,
 )
+from retry_topic.connection import EXPIRES_HEADER, Connection
 from retry_topic.consumer.config import ConsumerConfig, ConsumerStats
 from retry_topic.consumer.failure_log import FailureLog, OnFailure
 from retry_topic.consumer.handlers import Handler, HandlerCalls, HandlerLoop, HandlerThreads, is_async
@@ -42,7 +43,6 @@ from retry_topic.consumer.reporting import Reporter
 from retry_topic.consumer.retry_record import delivered_message, retry_state
 from retry_topic.consumer.settling import AWAY_S, InFlightDeliveries, Settler, Successes
 from retry_topic.history import HistoryWriter
-from retry_topic.home import EXPIRES_HEADER, Home
 from retry_topic.message import Message
 from retry_topic.message.headers import RetryState
 from retry_topic.message.topic_names import check_group
@@ -79,7 +79,7 @@ class Consumer:
 
     def __init__(
         self,
-        home: Home,
+        home: Connection,
         topics: str | Sequence[str],
         handler: Handler,
         *,

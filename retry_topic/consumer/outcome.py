@@ -18,11 +18,11 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol
 
 from retry_topic.brokers.protocol import Delivery
-from retry_topic.cases import tries_of
 from retry_topic.consumer.config import ConsumerConfig
 from retry_topic.consumer.failure_log import FailureLog
 from retry_topic.consumer.retry_record import delivered_message, failed_message
 from retry_topic.history import Attempt, releasing_shard
+from retry_topic.intake.records import attempts_key
 from retry_topic.message import Message
 from retry_topic.message.fingerprint import fingerprint_of
 from retry_topic.message.headers import RetryState, content_id
@@ -158,7 +158,7 @@ def success_of(group: str, message: Message, state: RetryState) -> str | None:
         return None
     if state.id == content_id(group, message.value, message.key):
         return None
-    return tries_of(replace(state, consumer_group=group), message)
+    return attempts_key(replace(state, consumer_group=group), message)
 
 
 def failure_in(error: BaseException) -> tuple[Failure, str | None]:

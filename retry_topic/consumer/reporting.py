@@ -15,7 +15,7 @@ from wheel_sched.errors import WheelSchedError
 from wheel_sched.escaping import logger_of
 from wheel_sched.reviving import RevivedThread
 from wheel_sched.store import DelayStore
-from wheel_sched.store.flow_control import FlowControl
+from wheel_sched.store.rate_limits.face import RateLimits
 
 logger = logger_of("retry_topic.consumer")
 
@@ -34,7 +34,7 @@ class Reporter:
     """
 
     def __init__(self, store: DelayStore, group: str, destination: str) -> None:
-        self._control = FlowControl(store)
+        self._control = RateLimits(store)
         self._group = group
         self._destination = destination
         self._lock = threading.Lock()

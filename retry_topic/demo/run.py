@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from retry_topic import DeadLetters, Home, Message, connect
+from retry_topic import Connection, DeadLetters, Message, connect
 from retry_topic.demo.records import load_records
 from retry_topic.demo.report import DemoReport, percentiles
 from retry_topic.demo.webhooks import GROUP, TOPIC
@@ -101,7 +101,7 @@ def _end(process: subprocess.Popen[str]) -> None:
 
 def _watch(
     stack: contextlib.ExitStack,
-    connection: Home,
+    connection: Connection,
     first: subprocess.Popen[str],
     port: int,
     report: DemoReport,
@@ -127,7 +127,7 @@ def _watch(
             return
 
 
-def _snapshots(connection: Home, port: int) -> Iterator[tuple[dict[str, Any], int]]:
+def _snapshots(connection: Connection, port: int) -> Iterator[tuple[dict[str, Any], int]]:
     while True:
         yield _ask(port), connection.store.counts().total("dead")
         time.sleep(0.1)
@@ -143,7 +143,7 @@ def _ask(port: int, *, full: bool = False) -> dict[str, Any]:
         endpoint.close()
 
 
-def _count(connection: Home, records: list[tuple[str, bytes]], seen: dict[str, Any], report: DemoReport) -> None:
+def _count(connection: Connection, records: list[tuple[str, bytes]], seen: dict[str, Any], report: DemoReport) -> None:
     """Fill the report: what the endpoint accepted, what is dead, and which records are neither."""
     letters = list(DeadLetters(connection).select())
     accepted = set(seen["accepted_ids"])

@@ -2,7 +2,7 @@
 
     [1, id, topic, attempt, due_ms, started_ms, outcome, error_class, shard]
 
-Columns are added at the end; whatever else changes raises the version. What cannot be read is left out and counted.
+New columns are added at the end; any other change raises the version. A row that cannot be read is skipped and counted.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ class Attempt(NamedTuple):
     """A delivery that ended.
 
     Args:
-        id: of the message, the same for all its attempts; each replay is a message of its own (`<id>r<replay>`).
+        id: of the message, the same for all its attempts; each replay has an id of its own (`<id>r<replay>`).
         topic: where it first failed.
         attempt: number of the delivery, from 1.
-        due_ms: when it was to start; None for the first one, which nobody scheduled, and where the start is not known.
-        started_ms: when its handler started; when it failed, where a consumer does not tell the start.
+        due_ms: when it was due; None for the first delivery, which nobody scheduled, and where the start is not known.
+        started_ms: when its handler started; when it failed, where the consumer does not report the start.
         outcome: "ok", "failed" or "dead" (failed and given up).
         error_class: of a failure.
         shard: of the store that held it until its due; None for the first one, and where the log that it was taken in
-            from decided (`Home.by_source`).
+            from decided (`Connection.by_source`).
     """
 
     id: str
@@ -49,8 +49,13 @@ class Attempt(NamedTuple):
 
 
 def releasing_shard(state: RetryState, number: int, shards: int | None) -> int | None:
-    """The shard that released the attempt with this number, of `shards` (None: its id does not tell); None for the
-    first, which waited nowhere."""
+    """The shard that released the attempt with this number; None for the first attempt, which waited in no shard.
+
+    Args:
+        state: of the message.
+        number: of the attempt.
+        shards: how many there are; None: the id does not decide the shard.
+    """
     if number <= 1 or shards is None:
         return None
     return shard_of(f"{state.stem}.{number - 1}" if state.gate is None else route_of(state.gate), shards)

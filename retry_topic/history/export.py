@@ -1,6 +1,6 @@
-"""Takes the attempt history out of a store, as Parquet or JSON Lines. Changes nothing in the store.
+"""Writes the attempt history of a store to a file, as Parquet or JSON Lines. Changes nothing in the store.
 
-Rows may lie in the log twice (a reply was lost) and come out once; a message's rows lie in one shard.
+A row may be in the store twice (a reply was lost); it is exported once. All rows of a message are in one shard.
 """
 
 from __future__ import annotations

@@ -22,11 +22,11 @@ _MOST_WAITING = 20_000  # rows: a few megabytes
 
 
 class HistoryWriter:
-    """Puts rows into the store's log. `put` from any thread; `start` and `stop` from the owner's.
+    """Writes rows into the store's history. Any thread may call `put`; its owner calls `start` and `stop`.
 
     Args:
-        store: where the log is.
-        keep: rows it keeps, about.
+        store: where the history is.
+        keep: about how many rows it keeps.
     """
 
     def __init__(self, store: DelayStore, keep: int) -> None:
@@ -46,7 +46,7 @@ class HistoryWriter:
         self.thread.start()
 
     def put(self, rows: Sequence[Attempt]) -> None:
-        """Have rows written."""
+        """Queue rows to be written."""
         with self._changed:
             room = _MOST_WAITING - len(self._waiting)
             self._waiting.extend(rows[: max(0, room)])
@@ -54,7 +54,7 @@ class HistoryWriter:
             self._changed.notify()
 
     def stop(self, timeout_s: float = 2.0) -> None:
-        """Write what waits, for `timeout_s` at most. Idempotent."""
+        """Write the queued rows, for `timeout_s` at most. Idempotent."""
         with self._changed:
             self._ending.set()
             self._changed.notify()

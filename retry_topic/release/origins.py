@@ -46,7 +46,7 @@ class Origins:
             self._reads = broker.reads
         self._refused: dict[str, float] = {}
 
-    def __contains__(self, topic: str) -> bool:
+    def __contains__(self, topic: object) -> bool:
         return topic in self._known
 
     def look_up(self, topic: str) -> None:

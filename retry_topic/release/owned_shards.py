@@ -19,8 +19,10 @@ from wheel_sched.dispatcher import Batch, DispatcherConfig
 from wheel_sched.errors import StaleEpoch, StoreUnavailable, WheelSchedError
 from wheel_sched.escaping import logger_of
 from wheel_sched.store import MAX_BATCH
-from wheel_sched.store.items import Claim, Settlement, Window
-from wheel_sched.store.operations import Call, ClaimDue, Look
+from wheel_sched.store.core.call import Call
+from wheel_sched.store.core.claim import Claim, ClaimDue
+from wheel_sched.store.core.settle import Settlement
+from wheel_sched.store.core.window import Look, Window
 
 logger = logger_of("retry_topic.release")
 

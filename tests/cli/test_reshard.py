@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from wheel_sched.dispatcher import Dispatcher
+from wheel_sched.dispatcher.publisher import PublisherTraits
 from wheel_sched.errors import NamespaceMismatch, Rejected, StoreError
 from wheel_sched.store import AttemptCounts, DelayStore, Done, Item, open_store
 from wheel_sched.store.core.call import Call
@@ -131,6 +132,8 @@ def test_it_refuses_while_something_is_in_flight(redis_url: str, backend: RedisB
 
 class Sink:
     """A publisher that takes everything."""
+
+    traits = PublisherTraits()
 
     def publish(self, batch: Any) -> None:
         batch.answers[:] = [Done(item.id) for item in batch.items]

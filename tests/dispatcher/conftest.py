@@ -14,11 +14,13 @@ from typing import Any, NamedTuple
 import pytest
 
 from wheel_sched.dispatcher import Answer, Batch, Dispatcher, DispatcherConfig, PublisherTraits
-from wheel_sched.store.begun import Performed
+from wheel_sched.store.core.call import Call
+from wheel_sched.store.core.claim import Claimed
+from wheel_sched.store.core.items import Item, Marker, State
+from wheel_sched.store.core.pending import CompletedCalls
+from wheel_sched.store.core.settle import Done
 from wheel_sched.store.delay_store import DelayStore
-from wheel_sched.store.items import Claimed, Done, Item, Mark, State
 from wheel_sched.store.memory import MemoryBackend
-from wheel_sched.store.operations import Call
 from wheel_sched.testing import VirtualClock
 
 START_MS = 1_000_000_000
@@ -127,7 +129,7 @@ class World:
     def deafen(self) -> None:
         """From now on no listener hears of a marker, as behind a connection that died without a word."""
 
-        def hear_nothing(waiter: Any, marks: dict[int, bytes], timeout_ms: int) -> dict[int, Mark]:
+        def hear_nothing(waiter: Any, marks: dict[int, bytes], timeout_ms: int) -> dict[int, Marker]:
             with waiter._condition:
                 waiter._condition.wait_for(lambda: waiter.closed)
             return {}
@@ -163,7 +165,7 @@ class FailingCalls:
         self.calls: list[Call[Any]] = []
         self.failures: dict[str, list[Exception]] = {}
         store.execute = self.execute  # type: ignore[method-assign]  # a double of two methods of one object
-        store.begin = lambda calls: Performed(self.execute(calls))  # type: ignore[method-assign]
+        store.begin = lambda calls: CompletedCalls(self.execute(calls))  # type: ignore[method-assign]
 
     def execute(self, calls: Sequence[Call[Any]]) -> list[Any]:
         self.calls.extend(calls)

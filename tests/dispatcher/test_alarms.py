@@ -6,7 +6,7 @@ import pytest
 
 from wheel_sched.dispatcher.alarms import Alarms, ExtendLease, LookAtShard
 from wheel_sched.dispatcher.publisher import Batch
-from wheel_sched.store.items import Claim
+from wheel_sched.store.core.claim import Claim
 
 SWEEP_MS = 60_000
 

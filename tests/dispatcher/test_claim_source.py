@@ -1,4 +1,4 @@
-"""The claim source: what shared leases say to a dispatcher, and what a dispatcher does with the words of another one."""
+"""The claim source: what shared leases tell a dispatcher, and what it does with the answers of another source."""
 
 from __future__ import annotations
 

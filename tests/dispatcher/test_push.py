@@ -12,9 +12,11 @@ import pytest
 
 from wheel_sched.dispatcher import Answer, Batch, Dispatcher, DispatcherConfig, Failed, PublisherTraits, PushTarget
 from wheel_sched.store.connect import open_store
+from wheel_sched.store.core.claim import Claimed
+from wheel_sched.store.core.items import Item
+from wheel_sched.store.core.settle import Dead, Done, Held, Next
 from wheel_sched.store.delay_store import DelayStore
-from wheel_sched.store.items import Claimed, Dead, Done, Held, Item, Next
-from wheel_sched.store.push_form import encode_push
+from wheel_sched.store.push.push_form import encode_push
 
 if TYPE_CHECKING:
     import redis

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 import pytest
 import redis
 
-from retry_topic import Home, Message, connect
+from retry_topic import Connection, Message, connect
 from retry_topic.brokers.kafka import KafkaBroker
 from retry_topic.message.body_codec import decode_body
 from retry_topic.message.topic_names import (
@@ -257,7 +257,7 @@ class Crew:
         }
         self._service = {"delay_ms": 300, "cap": 4, "batch": 250, "dispatcher": {"lease_ms": 1_000}, **service}
         self.broker = KafkaBroker(kafka.bootstrap, partitions=partitions)
-        self.home: Home = connect(server.url, broker=self.broker, namespace=name, shards=shards)
+        self.home: Connection = connect(server.url, broker=self.broker, namespace=name, shards=shards)
         stack.callback(self.home.close)
         self._redis = stack.enter_context(redis.Redis.from_url(server.url))
         for topic in (self.topic, retry_topic_of(name), redelivery_topic_of(name), dead_topic_of(name)):

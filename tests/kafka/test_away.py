@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from retry_topic import Home, RetryPolicy, RetryService, ServiceConfig, connect
+from retry_topic import Connection, RetryPolicy, RetryService, ServiceConfig, connect
 from retry_topic.brokers.kafka import KafkaBroker
-from retry_topic.cases import Taken
+from retry_topic.intake.records import Taken
 from retry_topic.message import Message
 from retry_topic.message.body_codec import decode_body, encode_body
 from retry_topic.message.topic_names import redelivery_topic_of, retry_topic_of
@@ -131,7 +131,7 @@ def test_a_broker_that_is_away_for_a_minute(
     assert stored == Counter(range(FAILED))
 
 
-def _waiting(home: Home) -> Iterator[Message]:
+def _waiting(home: Connection) -> Iterator[Message]:
     cursor = None
     while True:
         page = home.store.list_items("due", cursor=cursor, limit=MAX_BATCH)

@@ -18,7 +18,7 @@ import pytest
 import redis
 from confluent_kafka import TopicPartition
 
-from retry_topic import Home, Message, RetryPolicy, RetryService, ServiceConfig
+from retry_topic import Connection, Message, RetryPolicy, RetryService, ServiceConfig
 from retry_topic.brokers.kafka import KafkaBroker
 from retry_topic.brokers.kafka.sender import claims_topic
 from retry_topic.message.body_codec import decode_body
@@ -95,7 +95,7 @@ class Group:
         self.name = name
         for topic in (retry_topic_of(name), redelivery_topic_of(name), dead_topic_of(name)):
             self.broker.create_topic(topic)
-        self.home = Home(open_store(pair.address.url, namespace=name, durability=durability), self.broker)
+        self.home = Connection(open_store(pair.address.url, namespace=name, durability=durability), self.broker)
         policy = RetryPolicy(delay=Fixed(base_ms=delay_ms))
         config = ServiceConfig(dispatcher=DispatcherConfig(lease_ms=2_000, batch=50))
         self.service = RetryService(self.home, name, policy, config=config)

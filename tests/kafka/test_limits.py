@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from retry_topic import Consumer, ConsumerConfig, Home, Message, RetryPolicy, RetryService, connect, load_policies
+from retry_topic import Connection, Consumer, ConsumerConfig, Message, RetryPolicy, RetryService, connect, load_policies
 from retry_topic.brokers.kafka import KafkaBroker
 from retry_topic.message.headers import read
 from retry_topic.message.topic_names import redelivery_topic_of, retry_topic_of
@@ -37,30 +37,30 @@ LATER = Fixed(base_ms=3_600_000)
 
 
 @pytest.fixture
-def home(kafka: TemporaryKafka, name: str) -> Iterator[Home]:
+def home(kafka: TemporaryKafka, name: str) -> Iterator[Connection]:
     """Over the session's broker; the store is this process's."""
     with connect("memory:", broker=KafkaBroker(kafka.bootstrap, partitions=2), namespace=name) as home:
         home.broker.create_topic(f"{name}-orders")
         yield home
 
 
-def flow(home: Home, destination: str | None = None) -> Any:
+def flow(home: Connection, destination: str | None = None) -> Any:
     """The numbers of the one flow there is, or of a circuit."""
     return next((one for one in RateLimits(home.store).flows() if one.destination == destination), None)
 
 
-def let_go(home: Home) -> None:
+def let_go(home: Connection) -> None:
     """All that waits is due now, in one step."""
     waiting = [item.id for item in home.store.list_items("due", limit=500).found]
     outcomes = home.store.reschedule(waiting, home.store.now_ms())
     assert set(outcomes) <= {Outcome.DONE, Outcome.IN_FLIGHT, Outcome.ABSENT}, outcomes
 
 
-def waiting(home: Home) -> int:
+def waiting(home: Connection) -> int:
     return home.store.counts().total("due")
 
 
-def test_equal_dues_are_spread(home: Home, name: str, until: Until) -> None:
+def test_equal_dues_are_spread(home: Connection, name: str, until: Until) -> None:
     """What fails in the same moment becomes due evenly over the spread, and never before the delay."""
     delay_ms, spread_ms, count = 3_600_000, 600_000, 200
     policy = RetryPolicy(delay=Fixed(base_ms=delay_ms), spread_ms=spread_ms)
@@ -80,7 +80,7 @@ def test_equal_dues_are_spread(home: Home, name: str, until: Until) -> None:
 
 
 def test_retries_are_at_most_a_share_of_first_attempts(
-    home: Home, name: str, committed: Callable[[str], list[Message]], until: Until
+    home: Connection, name: str, committed: Callable[[str], list[Message]], until: Until
 ) -> None:
     """A budget of which next to nothing is earned lets a second's worth out at once and the rest one after the other,
     and no sooner; each comes back exactly once."""
@@ -114,7 +114,7 @@ def test_retries_are_at_most_a_share_of_first_attempts(
 
 
 def test_an_open_circuit_lets_probes_through_until_one_succeeds(
-    home: Home, name: str, committed: Callable[[str], list[Message]], until: Until
+    home: Connection, name: str, committed: Callable[[str], list[Message]], until: Until
 ) -> None:
     """While the destination is down only a probe at a time reaches it, half-open; then all come, none of them dead."""
     count = 30

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from confluent_kafka import TopicPartition
 
-from retry_topic import Consumer, ConsumerConfig, DeadLetters, Home, RetryPolicy, RetryService, connect
+from retry_topic import Connection, Consumer, ConsumerConfig, DeadLetters, RetryPolicy, RetryService, connect
 from retry_topic.brokers.kafka import KafkaBroker
 from retry_topic.brokers.protocol import PublishFailure
 from retry_topic.message import Message, Reference, digest_of
@@ -29,14 +29,14 @@ LARGE = bytes(range(256)) * 4_000  # a megabyte
 
 
 @pytest.fixture
-def home(kafka: TemporaryKafka, name: str) -> Iterator[Home]:
+def home(kafka: TemporaryKafka, name: str) -> Iterator[Connection]:
     """Over the session's broker; the store is this process's."""
     with connect("memory:", broker=KafkaBroker(kafka.bootstrap), namespace=name) as home:
         home.broker.create_topic(f"{name}-orders")
         yield home
 
 
-def test_a_large_message_comes_back_whole_and_the_store_never_has_it(home: Home, name: str, until: Until) -> None:
+def test_a_large_message_comes_back_whole_and_the_store_never_has_it(home: Connection, name: str, until: Until) -> None:
     """Through two retries; small ones beside it are stored as ever."""
     seen: list[tuple[bytes, int]] = []
 
@@ -60,7 +60,7 @@ def test_a_large_message_comes_back_whole_and_the_store_never_has_it(home: Home,
 
 
 def test_what_retention_took_is_a_dead_letter_that_says_so(
-    home: Home, kafka: TemporaryKafka, name: str, until: Until
+    home: Connection, kafka: TemporaryKafka, name: str, until: Until
 ) -> None:
     """When it is due, and not before; it is told apart from a broker that is away."""
     policy = RetryPolicy(delay=Fixed(base_ms=3_600_000))
@@ -92,7 +92,7 @@ def test_what_retention_took_is_a_dead_letter_that_says_so(
     assert letter.message.reference is not None
 
 
-def test_records_are_read_again_one_by_one(home: Home, name: str) -> None:
+def test_records_are_read_again_one_by_one(home: Connection, name: str) -> None:
     """Out of order, twice, far apart, behind the end, in a topic that is not there."""
     topic = f"{name}-orders"
     values = [b"%d" % n for n in range(300)]

@@ -14,10 +14,10 @@ from wheel_sched.errors import StoreUnavailable
 from wheel_sched.observability.prometheus import MetricsCollector, metrics_page
 from wheel_sched.purgatory import DelayedOperation, Purgatory
 from wheel_sched.store import Done, Item, open_store
-from wheel_sched.store.flow_control import FlowControl
-from wheel_sched.store.key_gates import KeyGates, gate_of, ref_of, scope_of
-from wheel_sched.store.operations.flow import Limits
 from wheel_sched.store.operations.ordering import Owner
+from wheel_sched.store.ordering.face import OrderedKeys, lock_of, ref_of, scope_of
+from wheel_sched.store.rate_limits.face import RateLimits
+from wheel_sched.store.rate_limits.values import Limits
 from wheel_sched.testing import VirtualClock
 from wheel_sched.wheel import TimingWheel
 
@@ -218,12 +218,12 @@ def test_a_dispatcher_says_how_it_is() -> None:
 def test_locked_keys_and_flow_control_are_told_by_topic() -> None:
     """Destinations are no labels: they are counted."""
     with open_store("memory:") as store:
-        gates, scope = KeyGates(store), scope_of("g", "t")
-        gate = gate_of(scope, b"k")
-        owner = Owner(scope, "me", gates.own(scope, "me", 60_000).epoch)
+        gates, scope = OrderedKeys(store), scope_of("g", "t")
+        gate = lock_of(scope, b"k")
+        owner = Owner(scope, "me", gates.acquire(scope, "me", 60_000).epoch)
         gates.close(owner, [(gate, "a", True, "k")])
         gates.park(owner, 10, [(gate, "b", True, Item("b.0", None, b"", "t", (ref_of(gate),), scope))])
-        control = FlowControl(store)
+        control = RateLimits(store)
         limits = Limits(interval_us=10_000_000, burst=1, trip_ppm=500_000, of=2, within_ms=60_000, open_ms=60_000)
         control.admit("g/t", limits, [("one", 3)])
         control.report("g/t", [("one", 0, 0, 5), ("two", 0, 5, 0)])

@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from retry_topic import Consumer, ConsumerConfig, DeadLetterInfo, DeadLetters, Home, Message, RetryPolicy, connect
-from retry_topic.cases import Taken
+from retry_topic import Connection, Consumer, ConsumerConfig, DeadLetterInfo, DeadLetters, Message, RetryPolicy, connect
+from retry_topic.intake.records import Taken
 from retry_topic.message import Headers
 from retry_topic.message.headers import RetryState, read
 from retry_topic.policy import Fixed, PolicySet, Rule
@@ -76,7 +76,7 @@ class Bench:
     group = "billing"
     topic = "orders"
 
-    def __init__(self, home: Home, url: str | None = None) -> None:
+    def __init__(self, home: Connection, url: str | None = None) -> None:
         self.home = home
         self.url = url
         self.taken: list[Taken] = []
@@ -94,7 +94,7 @@ class Bench:
         self,
         policies: RetryPolicy | PolicySet | None = None,
         group: str = group,
-        home: Home | None = None,
+        home: Connection | None = None,
         **config: Any,
     ) -> RetryService:
         """A started service; what its intake did goes to `taken`."""
@@ -162,8 +162,8 @@ def quick_poll(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let consumers and services look often whether they are to stop; nothing else depends on it."""
     monkeypatch.setattr("retry_topic.consumer.consumer._POLL_MS", 10)
     monkeypatch.setattr("retry_topic.consumer.ordered.leased_topic._POLL_MS", 10)
-    monkeypatch.setattr("retry_topic.service._POLL_MS", 10)
     monkeypatch.setattr("retry_topic.consumer.ordered.leased_topic._STAND_BY_S", 0.02)
+    monkeypatch.setattr("retry_topic.intake.worker._POLL_MS", 10)
     monkeypatch.setattr("retry_topic.consumer.reporting._EVERY_S", 0.11)
     monkeypatch.setattr("retry_topic.consumer.ordered.key_queues._FULL_S", 0.05)
 

@@ -115,7 +115,7 @@ def test_an_executor_of_the_user_is_used_and_left_open() -> None:
 
 
 def test_what_an_executor_refuses_is_reported() -> None:
-    """The timer is cancelled, the handler hears why, the reaper lives on."""
+    """The timer is cancelled, the handler gets the error, and the reaper goes on."""
 
     class Refusing(Executor):
         def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:

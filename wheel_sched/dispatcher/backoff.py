@@ -16,7 +16,8 @@ from wheel_sched.dispatcher.publisher import Answer, Failed
 from wheel_sched.dispatcher.statistics import DispatcherStats
 from wheel_sched.errors import Rejected
 from wheel_sched.escaping import logger_of
-from wheel_sched.store.items import Claimed, Dead, Done, Held, Next, Settlement, check_settlement
+from wheel_sched.store.core.claim import Claimed
+from wheel_sched.store.core.settle import Dead, Done, Held, Next, Settlement, check_settlement
 
 logger = logger_of("wheel_sched.dispatcher")
 

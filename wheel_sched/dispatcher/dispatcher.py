@@ -42,9 +42,11 @@ from wheel_sched.dispatcher.workers import Watchdog, Workers
 from wheel_sched.errors import ConfigError, StaleEpoch, StoreError
 from wheel_sched.escaping import logger_of
 from wheel_sched.purgatory import Joined, Purgatory
+from wheel_sched.store import Claim, Claimed, Marker, Outcome, Pushed, Window
+from wheel_sched.store.core.call import Call
+from wheel_sched.store.core.settle import Settle, Settled, Settlement
+from wheel_sched.store.core.sweep import ReportJump, Swept
 from wheel_sched.store.delay_store import DelayStore
-from wheel_sched.store.items import Claim, Claimed, Mark, Outcome, Pushed, Settled, Settlement, Swept, Window
-from wheel_sched.store.operations import Call, ReportJump, Settle
 
 logger = logger_of("wheel_sched.dispatcher")
 
@@ -474,7 +476,7 @@ class Dispatcher:
 
     # -- from other threads
 
-    def _on_mark(self, shard: int, mark: Mark) -> None:
+    def _on_mark(self, shard: int, mark: Marker) -> None:
         """The listener has heard that something earlier arrived."""
 
         def wake() -> None:

@@ -16,7 +16,8 @@ from wheel_sched.dispatcher.alarms import Alarms
 from wheel_sched.dispatcher.claim_source import ClaimSource
 from wheel_sched.dispatcher.config import DispatcherConfig
 from wheel_sched.errors import StaleEpoch, WheelSchedError
-from wheel_sched.store.operations import Call, Sweep
+from wheel_sched.store.core.call import Call
+from wheel_sched.store.core.sweep import Sweep
 
 
 class Heads(Protocol):

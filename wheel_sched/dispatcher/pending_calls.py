@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 from wheel_sched.dispatcher.publisher import Batch
 from wheel_sched.errors import InDoubt, WheelSchedError
 from wheel_sched.escaping import logger_of
-from wheel_sched.store.begun import Begun, Performed
+from wheel_sched.store.core.call import Call
+from wheel_sched.store.core.pending import CompletedCalls, SentCalls
 from wheel_sched.store.delay_store import DelayStore
-from wheel_sched.store.operations import Call
 
 logger = logger_of("wheel_sched.dispatcher")
 
@@ -33,7 +33,7 @@ class PendingCalls(NamedTuple):
     """
 
     requests: Sequence[Request]
-    begun: Begun
+    begun: SentCalls
     sent_us: int
     ahead: bool
 
@@ -63,5 +63,5 @@ def send(store: DelayStore, requests: Sequence[Request], sent_us: int, *, ahead:
     try:
         begun = store.begin([call for call, _ in requests])
     except WheelSchedError as error:
-        begun = Performed([error] * len(requests))
+        begun = CompletedCalls([error] * len(requests))
     return PendingCalls(requests, begun, sent_us, ahead)

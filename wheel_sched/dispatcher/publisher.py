@@ -6,8 +6,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from wheel_sched.store.items import Claim, Claimed, Outcome, Pushed, Settlement
-from wheel_sched.store.operations import Settle
+from wheel_sched.store.core.claim import Claim, Claimed
+from wheel_sched.store.core.items import Outcome
+from wheel_sched.store.core.settle import Settle, Settlement
+from wheel_sched.store.push.operations import Pushed
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from wheel_sched.escaping import logger_of
-from wheel_sched.store.items import Claimed, Dead, Done, Held, Outcome, Settlement
+from wheel_sched.store.core.claim import Claimed
+from wheel_sched.store.core.items import Outcome
+from wheel_sched.store.core.settle import Dead, Done, Held, Settlement
 
 logger = logger_of("wheel_sched.dispatcher")
 

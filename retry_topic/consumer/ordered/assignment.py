@@ -18,13 +18,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from retry_topic.brokers.protocol import BrokerConsumer, Delivery
+from retry_topic.connection import Connection
 from retry_topic.consumer.config import ConsumerConfig, ConsumerStats
 from retry_topic.consumer.failure_log import FailureLog
 from retry_topic.consumer.ordered.key_heads import Give
 from retry_topic.consumer.ordered.key_queues import KeyQueues
 from retry_topic.consumer.settling import InFlightDeliveries, Settler, Successes
 from retry_topic.history import HistoryWriter
-from retry_topic.home import Home
 from wheel_sched.errors import StoreError
 from wheel_sched.escaping import logger_of
 from wheel_sched.reviving import RevivedThread
@@ -49,7 +49,7 @@ class ReaderContext:
         failure_log: gets each message that cannot be parked. Defaults to None.
     """
 
-    home: Home
+    home: Connection
     topic: str
     group: str
     config: ConsumerConfig

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from retry_topic.dead_letters import reborn_state
+from retry_topic.dead_letters import replayed_state
 from retry_topic.loop_guard import MAX_REPLAYS
 from retry_topic.message.headers import read, write
 from retry_topic.message.topic_names import dead_topic_of, redelivery_topic_of
@@ -319,7 +319,7 @@ class _Sender:
                 target, value = row["target"], row["value"] if row["new"] is None else row["new"]
                 message = from_parts(Source(target, 0, ""), row["key"], value, pairs)
                 state = read(message.headers)
-                state = reborn_state(state, state.replays + 1)
+                state = replayed_state(state, state.replays + 1)
                 if self.to not in ("origin", "group"):
                     state = replace(
                         state, original_topic=target

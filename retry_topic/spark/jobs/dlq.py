@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from retry_topic.connection import Connection
 from retry_topic.dead_letters import DeadLetters, Order
-from retry_topic.home import Home
 from retry_topic.loop_guard import MAX_REPLAYS
 from retry_topic.message.fingerprint import fingerprint
 from retry_topic.spark.faults import plain_errors
@@ -221,7 +221,7 @@ def _replayer(place: StorePlace, spread: DueSpread, max_replays: int, dry_run: b
         last: int | None = None
         with place.opened() as store:
             dead = DeadLetters(
-                Home(store, MemoryBroker())
+                Connection(store, MemoryBroker())
             )  # a replay changes only the store, so no real broker is needed
             for batch in batches:
                 rows = batch.to_pylist()

@@ -13,11 +13,11 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from retry_topic.brokers.kafka.records import from_parts, from_record
-from retry_topic.home import Home
+from retry_topic.connection import Connection
+from retry_topic.intake.from_log import IntakeFromLog
 from retry_topic.message import Message, Source
 from retry_topic.message.topic_names import NAMED_AFTER_GROUP, GroupTopics, intake_group_of, source_of
 from retry_topic.policy import load_policies
-from retry_topic.slices import SliceIntake
 from retry_topic.spark.kafka.availability import retry_until_available
 from retry_topic.spark.kafka.options import Settings, broker_of, check_topics
 from retry_topic.spark.kafka.reading import Range, records
@@ -66,8 +66,8 @@ class IntakeTask:
         broker = broker_of(self.settings)
         done = []
         with self.place.opened() as store:
-            intake = SliceIntake(
-                Home(store, broker),
+            intake = IntakeFromLog(
+                Connection(store, broker),
                 self.group,
                 load_policies(self.policies),
                 redelivery=self.redelivery,
@@ -88,7 +88,7 @@ class IntakeTask:
         self,
         store: DelayStore,
         broker: KafkaBroker,
-        intake: SliceIntake,
+        intake: IntakeFromLog,
         topic: str,
         partition: int,
         rows: Iterator[Message],
@@ -105,7 +105,7 @@ class IntakeTask:
         log = RowLog(source, rows, position, between)
         counts = {"waiting": 0, "dead": 0, "repeated": 0}
         while (part := log.poll(_BATCH)) is not None:
-            for taken in intake.take_slice(log, part, retry_until_available):
+            for taken in intake.take(log, part, retry_until_available):
                 counts["repeated" if taken.duplicate else "waiting" if taken.dead is None else "dead"] += 1
         if log.records:
             commit_position(broker, self.group, topic, partition, log.position)

@@ -23,11 +23,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from wheel_sched.dispatcher import Batch, Dispatcher, DispatcherConfig, PublisherTraits, PushTarget
-from wheel_sched.store.begun import Begun
 from wheel_sched.store.connect import open_store
+from wheel_sched.store.core.call import Call
+from wheel_sched.store.core.claim import Claim, ClaimDue, Claimed
+from wheel_sched.store.core.pending import SentCalls
+from wheel_sched.store.core.settle import Dead, Done, Settle
 from wheel_sched.store.delay_store import DelayStore
-from wheel_sched.store.items import Claim, Claimed, Dead, Done, Pushed
-from wheel_sched.store.operations import Call, ClaimDue, PushDue, Settle
+from wheel_sched.store.push.operations import PushDue, Pushed
 from wheel_sched.store.redis.backend import client_for
 
 settings: dict[str, Any] = json.loads(sys.argv[1])
@@ -72,7 +74,7 @@ class Sent(NamedTuple):
     """Calls that are on their way."""
 
     calls: Sequence[Call[Any]]
-    begun: Begun
+    begun: SentCalls
 
     def answers(self) -> list[Any]:
         answers = self.begun.answers()

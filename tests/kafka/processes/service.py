@@ -7,7 +7,7 @@ from typing import Any
 from telling import Telling, settings, tell_until_stdin_ends
 
 from retry_topic import RetryPolicy, RetryService, ServiceConfig, connect
-from retry_topic.cases import Taken
+from retry_topic.intake.records import Taken
 from retry_topic.policy import Fixed
 from wheel_sched.dispatcher import DispatcherConfig
 

@@ -10,7 +10,7 @@ import pytest
 from retry_topic import RetryPolicy
 from retry_topic.brokers.memory import MemoryBroker
 from retry_topic.brokers.redis_streams.publisher import topic_problem
-from retry_topic.home import Home
+from retry_topic.connection import Connection
 from retry_topic.message.headers import RetryState, write
 from retry_topic.message.topic_names import redelivery_topic_of, retry_topic_of
 from retry_topic.service import RetryService, ServiceConfig
@@ -84,7 +84,7 @@ def test_a_broker_that_knows_no_readers_needs_configured_origins(memory: Bench, 
             for method in ("publish", "consumer", "create_topic", "topics", "close"):
                 setattr(self, method, getattr(broker, method))
 
-    home = Home(memory.home.store, Bare(MemoryBroker()))  # type: ignore[arg-type]
+    home = Connection(memory.home.store, Bare(MemoryBroker()))  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="origins"):
         RetryService(home, "billing", policy(), config=ServiceConfig(redelivery="origin"))
     RetryService(home, "billing", policy(), config=ServiceConfig(redelivery="origin", origins=("orders",)))

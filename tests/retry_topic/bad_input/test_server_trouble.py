@@ -94,8 +94,8 @@ def server() -> Iterator[TemporaryServer]:
 @pytest.fixture
 def bench(server: TemporaryServer, bench_on: Callable[[str], Bench], monkeypatch: pytest.MonkeyPatch) -> Bench:
     """Store and broker on it; whoever was sent away comes back soon."""
-    monkeypatch.setattr("retry_topic.service._AWAY_S", (0.1,))
     monkeypatch.setattr("retry_topic.consumer.consumer.AWAY_S", (0.1,))
+    monkeypatch.setattr("retry_topic.intake.worker._AWAY_S", (0.1,))
     monkeypatch.setattr("retry_topic.consumer.settling.AWAY_S", (0.1,))
     return bench_on(server.url)
 

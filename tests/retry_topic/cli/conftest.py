@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from retry_topic import Home, Message, connect
+from retry_topic import Connection, Message, connect
 from retry_topic.message.body_codec import encode_body
 from retry_topic.message.headers import RetryState, write
 from tests.cli.running import WHEEL_SCHED, Cli, Program, isolate
@@ -32,7 +32,7 @@ def cli(redis_url: str) -> Cli:
 
 
 @pytest.fixture
-def home(redis_url: str) -> Iterator[Home]:
+def home(redis_url: str) -> Iterator[Connection]:
     with connect(redis_url) as opened:
         yield opened
 
@@ -77,7 +77,7 @@ def cli_at() -> type[Cli]:
 
 
 @pytest.fixture
-def wait_for(home: Home) -> Callable[..., None]:
+def wait_for(home: Connection) -> Callable[..., None]:
     """Let a failed message wait: (id, due_ms, what `failed` takes)."""
 
     def wait(item_id: str, due_ms: int, **kwargs: Any) -> None:
@@ -88,7 +88,7 @@ def wait_for(home: Home) -> Callable[..., None]:
 
 
 @pytest.fixture
-def bury(home: Home) -> Callable[..., None]:
+def bury(home: Connection) -> Callable[..., None]:
     """Make a dead letter: (id, what `failed` takes)."""
 
     def put(item_id: str, died_ms: int | None = None, **kwargs: Any) -> None:

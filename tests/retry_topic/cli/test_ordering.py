@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from retry_topic import Home, Message, connect
+from retry_topic import Connection, Message, connect
 from retry_topic.consumer.retry_record import ordered_state, parked_message
 from retry_topic.message import Source
 from retry_topic.message.body_codec import encode_body
@@ -25,13 +25,13 @@ FUTURE_MS = 4_000_000_000_000
 
 
 @pytest.fixture
-def sharded(redis_url: str) -> Iterator[Home]:
+def sharded(redis_url: str) -> Iterator[Connection]:
     with connect(redis_url, shards=3) as home:
         yield home
 
 
 @pytest.fixture
-def line(sharded: Home) -> tuple[str, list[str]]:
+def line(sharded: Connection) -> tuple[str, list[str]]:
     """A closed key with its head waiting and two parked behind it, on three shards: the ids."""
     gates = OrderedKeys(sharded.store)
     owner = Owner(SCOPE, "me", gates.acquire(SCOPE, "me", 60_000).epoch)
@@ -97,7 +97,7 @@ def test_stats_tell_of_locked_keys_and_reshard_is_refused(cli: Any, line: tuple[
     assert "ordering keys are closed" in cli("--shards", "3", "reshard", "2", "--yes", code=1).output
 
 
-def test_stats_and_explain_tell_what_is_held_back(cli: Any, home: Home, wait_for: Any) -> None:
+def test_stats_and_explain_tell_what_is_held_back(cli: Any, home: Connection, wait_for: Any) -> None:
     """By rate and by circuit, with the reason in the message's own story."""
     wait_for("a", FUTURE_MS)
     control = RateLimits(home.store)

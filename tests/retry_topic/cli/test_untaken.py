@@ -13,7 +13,7 @@ from retry_topic.message.headers import RetryState, write
 from wheel_sched.errors import BrokerError
 
 if TYPE_CHECKING:
-    from retry_topic import Home
+    from retry_topic import Connection
 
 
 def now_ms() -> int:
@@ -28,11 +28,11 @@ def fails(message: Message) -> None:
 def _quick_poll(monkeypatch: pytest.MonkeyPatch) -> None:
     """Consumers and services look often whether they are to stop."""
     monkeypatch.setattr("retry_topic.consumer.consumer._POLL_MS", 10)
-    monkeypatch.setattr("retry_topic.service._POLL_MS", 10)
+    monkeypatch.setattr("retry_topic.intake.worker._POLL_MS", 10)
 
 
 @pytest.fixture
-def forgotten(home: Home) -> None:
+def forgotten(home: Connection) -> None:
     """Five failures, and no retry service."""
     home.broker.create_topic("orders")
     for number in range(5):
@@ -63,7 +63,7 @@ def test_an_empty_listing_does_not_hide_them(cli: Any, forgotten: None, args: tu
     assert "5 retries wait in billing.retry" in cli(*args).stderr
 
 
-def test_doctor_adds_the_checks_of_retry_topics(cli: Any, home: Home, wait_for: Any) -> None:
+def test_doctor_adds_the_checks_of_retry_topics(cli: Any, home: Connection, wait_for: Any) -> None:
     """Behind the core's, on a namespace that is well."""
     wait_for("w", now_ms() + 3_600_000)
     found = {finding["check"]: finding for finding in cli.json("doctor")["findings"]}
@@ -81,7 +81,7 @@ def test_doctor_finds_them(cli: Any, forgotten: None) -> None:
     assert "wheel-sched serve billing" in found["fix"]
 
 
-def test_a_service_that_runs_is_no_finding(cli: Any, home: Home, forgotten: None) -> None:
+def test_a_service_that_runs_is_no_finding(cli: Any, home: Connection, forgotten: None) -> None:
     """It takes them in, or is about to."""
     with RetryService(home, "billing"):
         text = cli("stats")
@@ -89,7 +89,7 @@ def test_a_service_that_runs_is_no_finding(cli: Any, home: Home, forgotten: None
         assert cli.json("stats")["untaken"] == []
 
 
-def test_a_service_that_was_stopped_is_one(cli: Any, home: Home) -> None:
+def test_a_service_that_was_stopped_is_one(cli: Any, home: Connection) -> None:
     """Its group is there, and has no members any more."""
     with RetryService(home, "billing"):
         pass
@@ -98,7 +98,7 @@ def test_a_service_that_was_stopped_is_one(cli: Any, home: Home) -> None:
 
 
 def test_a_retry_topic_of_another_name_is_found_by_the_settings(
-    cli: Any, home: Home, monkeypatch: pytest.MonkeyPatch
+    cli: Any, home: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where its records do not say that it is one; whose it is they say."""
     home.broker.create_topic("spring-retry")
@@ -109,7 +109,7 @@ def test_a_retry_topic_of_another_name_is_found_by_the_settings(
     assert "start `wheel-sched serve billing --retry-topic spring-retry`" in cli("stats").stdout
 
 
-def test_a_retry_topic_of_another_name_is_found_by_what_its_consumer_wrote(cli: Any, home: Home) -> None:
+def test_a_retry_topic_of_another_name_is_found_by_what_its_consumer_wrote(cli: Any, home: Connection) -> None:
     """Nobody has to name it; the group's other topics, where what is sent on lies, are none."""
     home.broker.create_topic("orders")
     topics = GroupTopics(retry="my-retries", redelivery="my-redelivery", dead="my-dead")
@@ -133,7 +133,7 @@ def test_a_retry_topic_of_another_name_is_found_by_what_its_consumer_wrote(cli: 
     assert command in told["fix"]
 
 
-def test_a_topic_whose_key_is_no_stream_hides_no_other(cli: Any, home: Home, forgotten: None) -> None:
+def test_a_topic_whose_key_is_no_stream_hides_no_other(cli: Any, home: Connection, forgotten: None) -> None:
     """It is passed by, as `topics` does."""
     home.broker.create_topic("odd")
     client: Any = home.store.backend.client  # type: ignore[attr-defined]

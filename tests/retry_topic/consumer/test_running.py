@@ -12,7 +12,7 @@ import pytest
 
 from retry_topic import Consumer, ConsumerConfig, connect
 from retry_topic.brokers.redis_streams import RedisStreamsBroker
-from retry_topic.home import Home
+from retry_topic.connection import Connection
 from retry_topic.message import Message
 from retry_topic.message.headers import read
 from retry_topic.message.topic_names import retry_topic_of
@@ -361,7 +361,7 @@ def test_an_outage_of_the_broker_is_waited_out(redis_url: str, quick_poll: None,
     """Connections that break under poll, ack and forward cost nothing but time: each message ends exactly once."""
     with FaultyProxy(redis_url) as proxy:
         direct = connect(redis_url)
-        home = Home(open_store("memory:"), RedisStreamsBroker(proxy.url))
+        home = Connection(open_store("memory:"), RedisStreamsBroker(proxy.url))
         direct.broker.create_topic("orders")
         config = ConsumerConfig(idle_ms=500)  # records whose reading was cut off come again after this
         consumer = Consumer(home, "orders", handler(fail_odd), group="billing", config=config)

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from retry_topic import RetryPolicy
-from retry_topic.cases import tries_of
 from retry_topic.consumer.outcome import success_of
 from retry_topic.consumer.settling import KNOWN_FOR_MS, Successes
+from retry_topic.intake.records import attempts_key
 from retry_topic.message import Message, Source
 from retry_topic.message.headers import RetryState, content_id, published, read
 from wheel_sched.errors import StoreUnavailable
-from wheel_sched.store import ENDED, DelayStore
+from wheel_sched.store import ENDED, AttemptCounts, DelayStore
 from wheel_sched.store.memory import MemoryBackend
 
 if TYPE_CHECKING:
@@ -30,13 +30,13 @@ MESSAGE = Message("orders", b"m", b"k", (), Source("orders", 0, "1", 1))
 def told(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Keys that stores were told of as ended."""
     keys: list[str] = []
-    remember = DelayStore.remember
+    raise_to = AttemptCounts.raise_to
 
-    def noting(self: DelayStore, tries: Any, **more: Any) -> list[int]:
-        keys.extend(key for key, attempts, _ in tries if attempts == ENDED)
-        return remember(self, tries, **more)
+    def noting(self: AttemptCounts, counts: Any, **more: Any) -> list[int]:
+        keys.extend(key for key, attempts, _ in counts if attempts == ENDED)
+        return raise_to(self, counts, **more)
 
-    monkeypatch.setattr(DelayStore, "remember", noting)
+    monkeypatch.setattr(AttemptCounts, "raise_to", noting)
     return keys
 
 
@@ -61,7 +61,7 @@ def test_a_success_is_told_under_the_key_of_its_attempts() -> None:
     """As the intake would count a failure of it: of this group, replay and payload."""
     message = published(MESSAGE, "daily", 1_000)
     state = read(message.headers)
-    assert success_of("g", message, state) == tries_of(replace(state, consumer_group="g"), message)
+    assert success_of("g", message, state) == attempts_key(replace(state, consumer_group="g"), message)
     assert success_of("g", message, state) != success_of("other", message, state)
 
 

@@ -12,6 +12,7 @@ from retry_topic.cli.topic_replay import LetterToMessage, TopicReplay
 from retry_topic.message.headers import read
 from retry_topic.message.topic_names import GroupTopics
 from wheel_sched.errors import StoreUnavailable
+from wheel_sched.store import AttemptCounts
 
 if TYPE_CHECKING:
     from conftest import Bench
@@ -95,7 +96,7 @@ def test_without_the_counts_nothing_is_sent(memory: Bench, monkeypatch: pytest.M
         raise StoreUnavailable("away")
 
     with monkeypatch.context() as patched:
-        patched.setattr(memory.home.store, "remember", away)
+        patched.setattr(AttemptCounts, "raise_to", away)
         with pytest.raises(StoreUnavailable):
             topic.replay()
     topic.consumer.close()

@@ -16,7 +16,7 @@ import redis
 import redis.asyncio
 
 from retry_topic import connect
-from retry_topic.home import Home
+from retry_topic.connection import Connection
 from retry_topic.message import Message
 from tests.servers.faulty_proxy import FaultyProxy
 from tests.servers.valkey import TemporaryServer, temporary_server
@@ -442,5 +442,5 @@ def test_a_broker_that_keeps_less_than_the_store_is_refused(syncing: TemporarySe
 
     with open_store(syncing.url, namespace=name, durability="fsync") as store:
         with pytest.raises(ConfigError, match="durability='fsync'"):
-            Home(store, RedisStreamsBroker(syncing.url))
-        Home(store, RedisStreamsBroker(syncing.url, durability="fsync")).broker.close()
+            Connection(store, RedisStreamsBroker(syncing.url))
+        Connection(store, RedisStreamsBroker(syncing.url, durability="fsync")).broker.close()

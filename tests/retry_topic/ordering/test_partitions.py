@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from retry_topic import Consumer, ConsumerConfig, Home, Message
+from retry_topic import Connection, Consumer, ConsumerConfig, Message
 from retry_topic.brokers.memory import MemoryBroker
 from retry_topic.brokers.protocol import Delivery, PublishFailure
 from retry_topic.consumer.ordered.assigned_partitions import OrderedPartitions
@@ -92,7 +92,7 @@ class Partitions(MemoryBroker):
 class Bench:
     """A consumer whose handler notes what it is given, fails what it is told to, and waits where it is told to."""
 
-    def __init__(self, home: Home, member: Member) -> None:
+    def __init__(self, home: Connection, member: Member) -> None:
         self.home, self.member = home, member
         self.gates = OrderedKeys(home.store)
         self.seen: list[bytes] = []
@@ -129,7 +129,7 @@ def until(condition: Callable[[], object]) -> None:
 @pytest.fixture
 def bench(quick_poll: None) -> Iterator[Bench]:
     member = Member()
-    with Home(open_store("memory:", shards=2), Partitions(member)) as home:
+    with Connection(open_store("memory:", shards=2), Partitions(member)) as home:
         yield Bench(home, member)
 
 

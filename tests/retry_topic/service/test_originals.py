@@ -12,8 +12,8 @@ import pytest
 from retry_topic import Message, RetryService, connect
 from retry_topic.brokers.memory import MemoryBroker
 from retry_topic.brokers.protocol import Delivery, PublishFailure
-from retry_topic.home import Home
-from retry_topic.intake import Intake
+from retry_topic.connection import Connection
+from retry_topic.intake.from_queue import IntakeFromQueue
 from retry_topic.message import Reference, Source, digest_of
 from retry_topic.message.body_codec import decode_body, encode_body, split_reference
 from retry_topic.message.headers import RetryState, write
@@ -143,9 +143,9 @@ def test_a_claim_fetches_so_many_bytes_at_most() -> None:
 def test_the_intake_leaves_large_payloads_where_they_are() -> None:
     """Above the limit alone; a record that is taken in again is known for the same."""
     with open_store("memory:") as store:
-        home = Home(store, MemoryBroker(create_topics=True))
+        home = Connection(store, MemoryBroker(create_topics=True))
         policies = PolicySet(RetryPolicy(delay=Fixed(base_ms=60_000)))
-        intake = Intake(home, "g", policies, reference_above=999, rng=random.Random(1))
+        intake = IntakeFromQueue(home, "g", policies, reference_above=999, rng=random.Random(1))
         values = {"a": LARGE, "b": LARGE[:999]}
         deliveries = [
             Delivery(

@@ -53,6 +53,7 @@ from retry_topic import RetryPolicy, RetryService, ServiceConfig, connect
 from retry_topic.brokers.redis_streams.consumer import RedisStreamsConsumer
 from retry_topic.policy import Fixed
 from wheel_sched.store import DelayStore
+from wheel_sched.store.attempt_counts.face import AttemptCounts
 
 point, calls = sys.argv[2], []
 
@@ -69,9 +70,9 @@ def dying(cls, name, counts=lambda *args: True):
         return answer
     setattr(cls, name, call)
 
-dying(DelayStore, "schedule")
+dying(AttemptCounts, "schedule")
 dying(DelayStore, "bury")
-dying(DelayStore, "remember", lambda tries: any(attempts for _, attempts, _ in tries))
+dying(AttemptCounts, "raise_to", lambda counts: any(attempts for _, attempts, _ in counts))
 dying(RedisStreamsConsumer, "ack")
 dying(RedisStreamsConsumer, "forward")
 home = connect(sys.argv[1])
@@ -179,7 +180,7 @@ def test_a_killed_consumer_loses_nothing(
         "before-schedule",
         "after-schedule",
         "after-bury",
-        "after-remember",
+        "after-raise_to",
         "before-ack",
         "after-ack",
         "before-forward",

@@ -11,7 +11,8 @@ import pytest
 
 from retry_topic import Consumer, ConsumerConfig, RetryPolicy, RetryService, ServiceConfig, connect
 from retry_topic.brokers.redis_streams import RedisStreamsBroker
-from retry_topic.home import Home
+from retry_topic.connection import Connection
+from retry_topic.intake.from_queue import IntakeFromQueue
 from retry_topic.message import Message
 from retry_topic.message.headers import RetryState, read, write
 from retry_topic.message.topic_names import dead_topic_of, redelivery_topic_of, retry_topic_of
@@ -19,6 +20,7 @@ from tests.servers.faulty_proxy import FaultyProxy
 from tests.servers.valkey import temporary_server
 from wheel_sched.errors import ConfigError, StoreUnavailable
 from wheel_sched.store import open_store
+from wheel_sched.store.attempt_counts.face import AttemptCounts
 
 if TYPE_CHECKING:
     from conftest import Bench, Handler
@@ -99,16 +101,15 @@ def test_a_short_outage_of_the_store_delays_nothing_by_the_idle_time(
     bench: Bench, handler: Handlers, policy: Policy, monkeypatch: Any
 ) -> None:
     """The intake keeps the batch in its hands and goes on with it where it stood."""
-    store = bench.home.store
-    schedule, failures = store.schedule, [StoreUnavailable("away")] * 3
+    schedule, failures = AttemptCounts.schedule, [StoreUnavailable("away")] * 3
 
-    def flaky(items: Any, **more: Any) -> Any:
+    def flaky(*items: Any, **more: Any) -> Any:
         if failures:
             raise failures.pop()
-        return schedule(items, **more)
+        return schedule(*items, **more)
 
-    monkeypatch.setattr(store, "schedule", flaky)
-    monkeypatch.setattr("retry_topic.service._AWAY_S", (0.01,))
+    monkeypatch.setattr(AttemptCounts, "schedule", flaky)
+    monkeypatch.setattr("retry_topic.intake.worker._AWAY_S", (0.01,))
     handle = handler(fail_first)
     bench.serve(policy(base_ms=600_000, max_attempts=2), idle_ms=60_000)
     bench.consume(handle)
@@ -125,6 +126,7 @@ def test_a_record_that_no_batch_survives_stands_alone(
     service = RetryService(
         bench.home, "billing", policy(base_ms=3_600_000), config=ServiceConfig(idle_ms=100), seen=bench.taken.append
     )
+    assert isinstance(service.intake, IntakeFromQueue)
     store = service.intake.store
 
     def buggy(deliveries: Any, **more: Any) -> Any:
@@ -206,7 +208,7 @@ def test_lost_replies_of_the_store_double_nothing(
 ) -> None:
     """The service's connections to the store break again and again: each message still comes back exactly once."""
     with FaultyProxy(redis_url) as proxy:
-        home = Home(open_store(proxy.url), server.home.broker)
+        home = Connection(open_store(proxy.url), server.home.broker)
         handle = handler(fail_first)
         consumer = server.consume(handle, concurrency=4)
         service = server.serve(policy(base_ms=30), home=home, idle_ms=500)

@@ -18,7 +18,7 @@ from wheel_sched.store.core.counts import Counts
 from wheel_sched.store.core.items import MAX_DUE_MS, Found, Item, Marker, Outcome, State
 from wheel_sched.store.core.levels import opening
 from wheel_sched.store.core.listing import Page
-from wheel_sched.store.core.pending import PendingCalls
+from wheel_sched.store.core.pending import SentCalls
 from wheel_sched.store.core.plans import Plans
 from wheel_sched.store.core.schedule import Stored
 from wheel_sched.store.core.settle import Settled, Settlement
@@ -37,7 +37,7 @@ class Backend(Protocol):
         """Perform calls; a value or an exception for each, in order."""
         ...
 
-    def begin(self, calls: Sequence[Call[Any]], now_ms: int | None = None) -> PendingCalls:
+    def begin(self, calls: Sequence[Call[Any]], now_ms: int | None = None) -> SentCalls:
         """`execute` in two halves: send at least one call now, and wait for the answers later."""
         ...
 
@@ -146,7 +146,7 @@ class CoreStore:
         """Perform calls in one round trip; a value or an exception for each."""
         return self.backend.execute(calls, None if self._test_clock is None else self._test_clock())
 
-    def begin(self, calls: Sequence[Call[Any]]) -> PendingCalls:
+    def begin(self, calls: Sequence[Call[Any]]) -> SentCalls:
         """`execute` in two halves, so that the caller works while the server does."""
         return self.backend.begin(calls, None if self._test_clock is None else self._test_clock())
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 
-class PendingCalls(Protocol):
+class SentCalls(Protocol):
     """Calls that are on their way. The caller that began them asks for the answers once."""
 
     def answers(self) -> list[Any]:

@@ -18,7 +18,7 @@ from wheel_sched.errors import ConfigError, StoreTooOld, StoreUnavailable
 from wheel_sched.escaping import logger_of
 from wheel_sched.store.core.call import Call
 from wheel_sched.store.core.items import Marker
-from wheel_sched.store.core.pending import CompletedCalls, PendingCalls
+from wheel_sched.store.core.pending import CompletedCalls, SentCalls
 from wheel_sched.store.redis import faults
 from wheel_sched.store.redis.addresses import opened
 from wheel_sched.store.redis.deferred import DeferredConnection
@@ -98,7 +98,7 @@ class RedisBackend:
                 answers[i] = answer
         return answers
 
-    def begin(self, calls: Sequence[Call[Any]], now_ms: int | None = None) -> PendingCalls:
+    def begin(self, calls: Sequence[Call[Any]], now_ms: int | None = None) -> SentCalls:
         """Send at least one call and do not wait; a cluster performs the calls at once."""
         if isinstance(self.client, RedisCluster):
             return CompletedCalls(self.execute(calls, now_ms))

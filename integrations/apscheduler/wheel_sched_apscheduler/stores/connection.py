@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, TypeVar
 from wheel_sched.errors import NamespaceMismatch, StoreError
 from wheel_sched.escaping import logger_of
 from wheel_sched.store import MAX_BATCH, DelayStore, Settlement, open_store
-from wheel_sched.store.operations import Call
+from wheel_sched.store.core.call import Call
 from wheel_sched_apscheduler.occurrence import Occurrence
 
 logger = logger_of("wheel_sched.apscheduler")

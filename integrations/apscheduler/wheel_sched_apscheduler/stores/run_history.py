@@ -21,7 +21,9 @@ from typing import Any
 from uuid import uuid4
 
 from wheel_sched.store import MAX_BATCH, Found, Item
-from wheel_sched.store.operations import Call, Restore, Sweep
+from wheel_sched.store.core.call import Call
+from wheel_sched.store.core.restore import Restore
+from wheel_sched.store.core.sweep import Sweep
 from wheel_sched_apscheduler.instants import to_ms
 from wheel_sched_apscheduler.occurrence import Occurrence
 from wheel_sched_apscheduler.stores.connection import PendingCommand, ignore_answer

@@ -16,7 +16,8 @@ from typing import Any
 
 from wheel_sched.errors import StoreError
 from wheel_sched.store import Claim
-from wheel_sched.store.operations import Call, ClaimDue, new_token
+from wheel_sched.store.core.call import Call, new_token
+from wheel_sched.store.core.claim import ClaimDue
 from wheel_sched_apscheduler.codec import JobCodec
 from wheel_sched_apscheduler.instants import floor_ms
 from wheel_sched_apscheduler.occurrence import Finish, Occurrence

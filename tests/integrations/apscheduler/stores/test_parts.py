@@ -17,7 +17,8 @@ from wheel_sched_apscheduler.stores.repository import JobRepository
 from wheel_sched_apscheduler.stores.tracker import ClaimTracker
 
 from wheel_sched.store import MAX_BATCH, Claimed, Held, Next
-from wheel_sched.store.operations import Call, Find
+from wheel_sched.store.core.call import Call
+from wheel_sched.store.core.get import Find
 
 OLD = datetime(2020, 1, 1, tzinfo=UTC)
 SETTINGS: dict[str, Any] = {

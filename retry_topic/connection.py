@@ -1,4 +1,4 @@
-"""Home: the delay store and the broker that belong together, opened from one address.
+"""A connection: a delay store and a broker that belong together, opened from one address.
 
 connect("embedded:./data")        our own Valkey server over that folder: topics are its streams
 connect("redis://host:6379/0")    store and topics on one Redis or Valkey server
@@ -30,13 +30,13 @@ from wheel_sched.redacting import redacted
 from wheel_sched.store import DelayStore, Item, KnownIds, Outcome, open_store
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-KNOWN_MS = 600_000  # how long an id that was given is known: to the topic of a message that went at once, to the store
-# of one for later (from its due on)
-MADE_KNOWN_MS = 60_000  # the same of an id made here, for repeats of a call that is still going on
-EXPIRES_HEADER = "expires-at"  # epoch ms; a consumer dead-letters what it gets later than that
+# how long the id of a caller is known: to the topic (a message sent at once), to the store (a later one, from its due)
+KNOWN_MS = 600_000
+MADE_KNOWN_MS = 60_000  # the same for an id made here: a call that is still going on may repeat it
+EXPIRES_HEADER = "expires-at"  # epoch ms; a consumer dead-letters a message that it gets later
 
 
-class Home:
+class Connection:
     """A store and a broker. Thread-safe.
 
     Args:
@@ -51,14 +51,14 @@ class Home:
         _agreed(store, broker)
         self.store = store
         self.broker = broker
-        # items lie in the shard of the log they were taken in from, and not in that of their id
+        # whether an item lies in the shard of the log it was taken in from, and not in the shard of its id
         self.by_source = isinstance(broker, LogBroker) and store.shards > 1
         self._topics: set[str] = set()
 
     def __repr__(self) -> str:
-        return f"<Home {self.store!r} {self.broker!r}>"
+        return f"<Connection {self.store!r} {self.broker!r}>"
 
-    def __enter__(self) -> Home:
+    def __enter__(self) -> Connection:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -78,7 +78,7 @@ class Home:
         return "one script" if self.push_target() else "claim, publish, settle"
 
     def push_target(self) -> PushTarget | None:
-        """Where the store's server can push by itself; None when store and topics are apart."""
+        """Where the store's server can push by itself; None when store and topics are on different servers."""
         identify = getattr(self.broker, "server_identity", None)
         if identify is None:
             return None
@@ -106,15 +106,15 @@ class Home:
             topic: an existing topic.
             value: payload.
             key: partitioning key. Defaults to None.
-            headers: pairs of name and bytes; retry headers, which are another message's, are left out. Defaults to
+            headers: pairs of name and bytes. Retry headers are left out: they belong to another message. Defaults to
                 none.
             delay: seconds or a timedelta from now. Defaults to now.
             at: an aware datetime, instead of `delay`; the past is now.
             expires: seconds, timedelta or aware datetime; consumers dead-letter it when they get it later. Defaults
                 to never.
-            id: so that a call may be repeated: a later message goes once until ten minutes after its due, unless it is
-                cancelled; one that goes at once is sent once within ten minutes, but on Kafka each such call sends a
-                record, all with this id. Consumers get it as the header `retry-id`. Defaults to a random one.
+            id: makes a call repeatable. A later message is sent once until ten minutes after its due, unless it is
+                cancelled. A message without delay is sent once within ten minutes; on Kafka each such call sends a
+                record, all with this id. Consumers get the id as the header `retry-id`. Defaults to a random id.
 
         Raises:
             UnknownTopic: the topic does not exist; nothing was sent.
@@ -124,10 +124,10 @@ class Home:
         if delay is not None and at is not None:
             raise Rejected("expected delay or at, got both; nothing was sent")
         message = _checked(Message(topic, value, key, tuple(headers)))
-        message = message.to(topic, without_ours(message.headers))  # what was copied is another message's
+        message = message.to(topic, without_ours(message.headers))  # copied headers belong to another message
         message_id = uuid.uuid4().hex[:20] if id is None else id
         Item(message_id, None, b"").check()
-        # the store's time decides what is early, not this machine's; rounded up, as every due is
+        # the store's time decides, not this machine's; rounded up, as every due is
         now_ms = self.store.now_ms() + 1 if (delay, at, expires) != (None, None, None) else 0
         due_ms = now_ms + _span_ms("delay", delay or 0) if at is None else _instant_ms("at", at)
         if expires is not None:
@@ -169,9 +169,9 @@ class Home:
             )
 
     def prepare_topic(self, topic: str) -> None:
-        """`check_topic` for what is sent later, from the store: a topic that publishing creates is created now.
+        """`check_topic` for a message that the store sends later. A topic that publishing creates is created now.
 
-        The server's script that sends it would create the stream, but knows no list of topics.
+        The server's script that sends the message would create the stream, but knows no list of topics.
         """
         self.check_topic(topic)
         if topic in self._topics:
@@ -179,8 +179,8 @@ class Home:
         try:
             self.broker.create_topic(topic)
         except (BrokerUnavailable, StoreUnavailable):
-            # Nothing of the message depends on it: on the store's server, storing it fails or is in doubt as well, and
-            # tells its id; elsewhere whoever publishes it makes the topic.
+            # The message does not depend on it. On the store's server, storing fails or is in doubt as well, and that
+            # error names the id. On another server whoever publishes the message creates the topic.
             return
         self._topics.add(topic)
 
@@ -188,7 +188,7 @@ class Home:
         item = Item(message_id, due_ms, encode_body(published(message, message_id, now_ms)), message.topic)
         self.prepare_topic(message.topic)
         if known_ms == MADE_KNOWN_MS and due_ms > now_ms + 2 * MADE_KNOWN_MS:
-            known_ms = 0  # only an error tells the id: who repeats it soon finds the message waiting
+            known_ms = 0  # only an error names the id: a quick repeat finds the message waiting
         try:
             stored = KnownIds(self.store).schedule([item], known_ms)
         except StoreUnavailable as error:
@@ -227,7 +227,7 @@ class Home:
 
 
 def _agreed(store: DelayStore, broker: Broker) -> None:
-    """What the store waits for before it acknowledges, topics wait for as well."""
+    """Check that topics wait for the same confirmation as the store before they acknowledge."""
     asked, kept = _level_of(store), getattr(broker, "durability", None)
     if asked is not None and kept is not None and not kept.keeps(asked):
         raise ConfigError(
@@ -237,12 +237,12 @@ def _agreed(store: DelayStore, broker: Broker) -> None:
 
 
 def _level_of(store: DelayStore) -> Any:
-    """The store's `Durability`, None of one in memory."""
+    """The store's `Durability`; None for a store in memory."""
     return getattr(getattr(store.backend, "dialect", None), "level", None)
 
 
 def _checked(message: Message) -> Message:
-    """The message, when it is one: callers need not have a type checker."""
+    """The message, if its parts have the right types: not every caller uses a type checker."""
     problems = [] if isinstance(message.value, bytes) else [f"value to be bytes, got: {type(message.value).__name__}"]
     if not isinstance(message.key, bytes | None):
         problems.append(f"key to be bytes or None, got: {type(message.key).__name__}")
@@ -280,7 +280,7 @@ def connect(
     prefix: str = "",
     create_topics: bool = False,
     keep: int = 10_000,
-) -> Home:
+) -> Connection:
     """Open store and broker.
 
     Args:
@@ -288,8 +288,8 @@ def connect(
         broker: where topics live. Defaults to the store's own server (or memory).
         namespace: prefix of the store's keys. Defaults to "wheel".
         shards: of the store, fixed at creation. Defaults to 1.
-        durability: what every acknowledged write waits for, of the store and of topics on its server; a broker that
-            is given has its own. Defaults to "everysec".
+        durability: what every acknowledged write of the store, and of topics on its server, waits for. A broker that
+            you give has its own. Defaults to "everysec".
         replicas: how many replicas confirm under "replicated". Defaults to 1.
         prefix: of the topics' streams. Defaults to "".
         create_topics: whether publishing creates topics. Defaults to False.
@@ -300,7 +300,7 @@ def connect(
     """
     store = open_store(url, namespace=namespace, shards=shards, durability=durability, replicas=replicas)
     try:
-        return Home(store, broker or _own_broker(store, url, prefix, create_topics, keep))
+        return Connection(store, broker or _own_broker(store, url, prefix, create_topics, keep))
     except BaseException:
         store.close()
         raise

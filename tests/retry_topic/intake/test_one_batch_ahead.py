@@ -11,13 +11,13 @@ import pytest
 
 from retry_topic.brokers.memory import MemoryBroker
 from retry_topic.brokers.protocol import Delivery, LogBatch
-from retry_topic.cases import Taken, tries_of
-from retry_topic.home import Home
+from retry_topic.connection import Connection
+from retry_topic.intake.from_log import IntakeFromLog
+from retry_topic.intake.records import Taken, attempts_key
 from retry_topic.message import Message, Source
 from retry_topic.message.headers import RetryState, write
 from retry_topic.message.topic_names import dead_topic_of
 from retry_topic.policy import PolicySet, RetryPolicy
-from retry_topic.slices import SliceIntake
 from tests.servers.faulty_proxy import FaultyProxy
 from tests.servers.valkey import TemporaryServer
 from wheel_sched.errors import StoreUnavailable
@@ -100,11 +100,11 @@ def once(call: Callable[[], T]) -> T:
     return call()
 
 
-def intake(home: Home, **policy: Any) -> SliceIntake:
-    return SliceIntake(home, "g", PolicySet(RetryPolicy(max_attempts=None, **policy)), rng=random.Random(1))
+def intake(home: Connection, **policy: Any) -> IntakeFromLog:
+    return IntakeFromLog(home, "g", PolicySet(RetryPolicy(max_attempts=None, **policy)), rng=random.Random(1))
 
 
-def drain(taking: SliceIntake, log: Log, limit: int = 2, insist: Any = once) -> list[Taken]:
+def drain(taking: IntakeFromLog, log: Log, limit: int = 2, insist: Any = once) -> list[Taken]:
     """As the service does it: the next slice is read while one is underway."""
     taken = []
     while (part := log.poll(limit)) is not None or taking.busy:
@@ -117,13 +117,13 @@ def waiting(store: DelayStore) -> list[str]:
 
 
 @pytest.fixture(params=[1, 4])
-def home(request: pytest.FixtureRequest) -> Iterator[Home]:
+def home(request: pytest.FixtureRequest) -> Iterator[Connection]:
     """Over one shard, and over several."""
-    with Home(open_store("memory:", shards=request.param), Logs()) as home:
+    with Connection(open_store("memory:", shards=request.param), Logs()) as home:
         yield home
 
 
-def test_a_slice_is_told_when_the_next_is_offered(home: Home) -> None:
+def test_a_slice_is_told_when_the_next_is_offered(home: Connection) -> None:
     """One is underway at most, and nobody is told of it before the store has answered."""
     taking, log = intake(home), Log(failed("a"), failed("b"), failed("c"))
     assert (taking.busy, taking.finish(once)) == (False, [])
@@ -134,7 +134,7 @@ def test_a_slice_is_told_when_the_next_is_offered(home: Home) -> None:
     assert (log.told, taking.busy, waiting(home.store)) == ([2, 3], False, ["a.1", "b.1", "c.1"])
 
 
-def test_a_stale_position_takes_the_next_slice_with_it(home: Home) -> None:
+def test_a_stale_position_takes_the_next_slice_with_it(home: Connection) -> None:
     """Another member had the first one: the second is dropped with it; the reader goes to the store's position."""
     states = [failed(name) for name in "abcdef"]
     zombie, log = Log(*states), Log(*states)
@@ -146,7 +146,7 @@ def test_a_stale_position_takes_the_next_slice_with_it(home: Home) -> None:
     assert (drain(taking, zombie), waiting(home.store)) == ([], [f"{name}.1" for name in "abcdef"])
 
 
-def test_a_stale_position_leaves_other_sources_alone(home: Home) -> None:
+def test_a_stale_position_leaves_other_sources_alone(home: Connection) -> None:
     """A slice of another partition behind it goes its way."""
     taking, log, other = intake(home), Log(failed("a")), Log(failed("b"), source="g.retry/1")
     log.place = 0  # the store knows of nothing
@@ -156,7 +156,7 @@ def test_a_stale_position_leaves_other_sources_alone(home: Home) -> None:
     assert (log.rewound, other.told, waiting(home.store)) == ([None], [1], ["b.1"])
 
 
-def test_a_store_that_fell_back_gets_both_slices_again(home: Home) -> None:
+def test_a_store_that_fell_back_gets_both_slices_again(home: Connection) -> None:
     """It has lost what it said it had: the reader goes back to where the store is."""
     taking, log = intake(home), Log(*(failed(name) for name in "abcd"))
     log.place = 2  # taken in, as the store said before it fell back
@@ -166,7 +166,7 @@ def test_a_store_that_fell_back_gets_both_slices_again(home: Home) -> None:
     assert [one.id for one in drain(taking, log)] == ["a.1", "b.1", "c.1", "d.1"]
 
 
-def test_a_partition_lost_between_the_two_is_taken_on_by_another_member(home: Home) -> None:
+def test_a_partition_lost_between_the_two_is_taken_on_by_another_member(home: Connection) -> None:
     """What was underway is in; what came behind it stands where the other member found it, once."""
     states = [failed(name) for name in "abcdef"]
     mine, theirs = Log(*states), Log(*states)
@@ -181,7 +181,7 @@ def test_a_partition_lost_between_the_two_is_taken_on_by_another_member(home: Ho
     assert waiting(home.store) == [f"{name}.1" for name in "abcdef"]
 
 
-def test_a_process_that_dies_with_one_underway_leaves_it_taken_in_once(home: Home) -> None:
+def test_a_process_that_dies_with_one_underway_leaves_it_taken_in_once(home: Connection) -> None:
     """Its successor goes on from the position, whichever side of it the death was on."""
     states = [failed(name) for name in "abcdef"]
     dying, log = Log(*states), Log(*states)
@@ -195,25 +195,25 @@ def test_a_process_that_dies_with_one_underway_leaves_it_taken_in_once(home: Hom
     assert waiting(home.store) == [f"{name}.1" for name in "abcdef"]
 
 
-def test_no_header_lowers_a_count_that_came_with_the_slice_before(home: Home) -> None:
+def test_no_header_lowers_a_count_that_came_with_the_slice_before(home: Connection) -> None:
     """The second slice is decided while the first is underway, and decided anew when that has raised its count."""
     states = [failed("a", 5), failed("b", 2), failed("a", 1), failed("c")]
     taking, log = intake(home), Log(*states, traced=True)
     taken = drain(taking, log)
     assert [one.id for one in taken] == ["a.5", "b.2", "a.6", "c.1"]
     assert "attempt 6 of unlimited" in taken[2].why
-    keys = [tries_of(RetryState(id=name), Message("g.retry", b"v", b"k")) for name in "ab"]
+    keys = [attempts_key(RetryState(id=name), Message("g.retry", b"v", b"k")) for name in "ab"]
     assert AttemptCounts(home.store).raise_to([(key, 0, 0) for key in keys]) == [6, 2]
 
 
-def test_a_failure_told_again_in_the_slice_behind_is_no_second_one(home: Home) -> None:
+def test_a_failure_told_again_in_the_slice_behind_is_no_second_one(home: Connection) -> None:
     """A consumer that died between the two of them told it twice."""
     taken = drain(intake(home), Log(failed("a"), failed("b"), failed("b"), failed("c")))
     assert [(one.id, one.duplicate) for one in taken] == [("a.1", False), ("b.1", False), ("b.1", True), ("c.1", False)]
     assert waiting(home.store) == ["a.1", "b.1", "c.1"]
 
 
-def test_the_dead_of_a_slice_told_again_are_told_once(home: Home) -> None:
+def test_the_dead_of_a_slice_told_again_are_told_once(home: Connection) -> None:
     """Nobody is told of a death that headers alone claim."""
     home.broker.create_topic(dead_topic_of("g"))
     fatal = failed("a", verdict="dead")
@@ -223,7 +223,7 @@ def test_the_dead_of_a_slice_told_again_are_told_once(home: Home) -> None:
     assert [found.id for found in home.store.list_items("dead").found] == ["a.1"]
 
 
-def test_looking_back_waits_for_the_slice_underway(home: Home) -> None:
+def test_looking_back_waits_for_the_slice_underway(home: Connection) -> None:
     """A server that knows what it is asked for is no other server: nothing is read again."""
     taking, log = intake(home), Log(failed("a"), failed("b"))
     taking.offer(log, log.next(1), once)
@@ -234,7 +234,7 @@ def test_looking_back_waits_for_the_slice_underway(home: Home) -> None:
     assert log.rewound == [1]
 
 
-def test_whoever_gives_up_waiting_is_no_longer_busy(home: Home) -> None:
+def test_whoever_gives_up_waiting_is_no_longer_busy(home: Connection) -> None:
     """The service ends while the store is away: the slice underway is left to its position."""
 
     def gives_up(call: Callable[[], T]) -> T:
@@ -265,7 +265,7 @@ def test_a_lost_reply_doubles_nothing(real_server: TemporaryServer, lost: int) -
                 failures.append(error)
 
     with FaultyProxy(real_server.url) as proxy:
-        home = Home(open_store(proxy.url, namespace=f"n{uuid4().hex[:8]}"), Logs())
+        home = Connection(open_store(proxy.url, namespace=f"n{uuid4().hex[:8]}"), Logs())
         with home:
             taking, log = intake(home), Log(*states)
             taken = []

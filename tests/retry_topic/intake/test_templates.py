@@ -1,4 +1,4 @@
-"""Herds: what they make of records is what the long way makes of them, and the usual records go by them."""
+"""The decision cache: it makes of records what the plan makes of them, and it decides the usual records."""
 
 from __future__ import annotations
 
@@ -14,15 +14,16 @@ from hypothesis import strategies as st
 
 from retry_topic.brokers.memory import MemoryBroker
 from retry_topic.brokers.protocol import Delivery, LogBatch
-from retry_topic.cases import Taken, tries_of
+from retry_topic.connection import Connection
 from retry_topic.consumer.retry_record import failed_message
-from retry_topic.herds import Herds, Ready
-from retry_topic.home import Home
-from retry_topic.intake import Intake
+from retry_topic.intake.from_log import IntakeFromLog
+from retry_topic.intake.plan import Plan, plan
+from retry_topic.intake.records import Decided, IntakeRecord, Known, Taken, attempts_key, replays_key
+from retry_topic.intake.rules import Rules
+from retry_topic.intake.templates import Prepared, Templates
 from retry_topic.message import Headers, Message, Source
 from retry_topic.message.headers import RetryState, read, write
 from retry_topic.policy import Decorrelated, Failure, Fixed, PolicySet, RetryPolicy, Rule, explain
-from retry_topic.slices import SliceIntake
 from wheel_sched.store import AttemptCounts, DelayStore, Found, History, LogIntake, open_store
 from wheel_sched.store.memory import MemoryBackend
 
@@ -95,24 +96,22 @@ def record(offset: int, headers: Headers, key: bytes | None = b"k", value: bytes
     return Message("g.retry", value, key, headers, Source("g.retry", 0, str(offset), 1))
 
 
-def outcome(records: Sequence[Message], *, herds: bool, at_once: int = 4, **more: Any) -> tuple[Any, ...]:
+def outcome(records: Sequence[Message], *, cached: bool, at_once: int = 4, **more: Any) -> tuple[Any, ...]:
     """All that an intake makes of records: what the store has of them, and what is told."""
     store = DelayStore(MemoryBackend(1, clock="test"), test_clock=lambda: NOW_MS).open()
-    with Home(store, Logs()) as home:
+    with Connection(store, Logs()) as home:
         home.broker.create_topic("g.dead")
-        taking = SliceIntake(home, "g", POLICIES, rng=Highest(), history=100, **more)
-        if not herds:
-            taking._herds = _NoHerds(POLICIES, random.Random(0))
+        taking = IntakeFromLog(home, "g", POLICIES, rng=Highest(), history=100, cached=cached, **more)
         reader = Reader()
         told: list[Taken] = []
         for start in range(0, len(records), at_once):
             part = records[start : start + at_once]
             deliveries = [Delivery(one, None) for one in part]
-            told += taking.take_slice(reader, LogBatch(SOURCE, reader.position, start + len(part), deliveries), once)
+            told += taking.take(reader, LogBatch(SOURCE, reader.position, start + len(part), deliveries), once)
         found: list[Found] = []
         for state in ("due", "dead"):
             found += home.store.list_items(state, limit=1_000).found  # type: ignore[arg-type]
-        keys = [tries_of(RetryState(id=read(one.headers).id), one) for one in records]
+        keys = [attempts_key(RetryState(id=read(one.headers).id), one) for one in records]
         tries = AttemptCounts(home.store).raise_to([(key, 0, 0) for key in keys])
         assert any(tries) or more
         whys = [None if one.decision is None else explain(one.decision) for one in told]
@@ -125,11 +124,6 @@ def outcome(records: Sequence[Message], *, herds: bool, at_once: int = 4, **more
             rows,
             LogIntake(home.store).positions([SOURCE]),
         )
-
-
-class _NoHerds(Herds):
-    def ready(self, delivery: Delivery, now_ms: int) -> Ready | None:
-        return None
 
 
 def _number(chance: random.Random) -> bytes:
@@ -193,10 +187,10 @@ def records_by_chance(chance: random.Random) -> list[Message]:
 
 @settings(deadline=None, max_examples=60)
 @given(st.integers(0, 2**32))
-def test_herds_make_of_records_what_the_long_way_makes(seed: int) -> None:
+def test_the_cache_makes_of_records_what_the_plan_makes(seed: int) -> None:
     """Bytes in the store, attempt records, history, what is told and why: all of it, whatever the headers say."""
     records = records_by_chance(random.Random(seed))
-    assert outcome(records, herds=True) == outcome(records, herds=False)
+    assert outcome(records, cached=True) == outcome(records, cached=False)
 
 
 def usual(count: int, error: Callable[[int], str] = lambda n: f"order {n}: no answer") -> list[Message]:
@@ -210,86 +204,98 @@ def usual(count: int, error: Callable[[int], str] = lambda n: f"order {n}: no an
     return made
 
 
+def failed_twice(records: Sequence[Message]) -> list[Message]:
+    """They came back, and failed again."""
+    again = [replace(read(one.headers), policy="default@1", due_ms=5, delay_ms=60_000) for one in records]
+    failure = Failure(error_class="builtins.OSError", message="still not")
+    return [
+        replace(
+            failed_message("g", one.to("g.redelivery", write(one.headers, state)), state, failure, started_ms=9),
+            source=one.source,
+        )
+        for one, state in zip(records, again, strict=True)
+    ]
+
+
+def planned(records: Sequence[Message], rules: Rules, templates: Templates | None, now_ms: int = NOW_MS) -> Plan:
+    deliveries = [Delivery(one, None) for one in records]
+    return plan(deliveries, Known(), now_ms, rules, templates=templates)
+
+
+def rules_of(**more: Any) -> Rules:
+    """Those of a group that reads a log."""
+    settings = {"origins": None, "spring": False, "secrets": (), "reference_above": 0, "rng": Highest()}
+    return Rules("g", POLICIES, "g.redelivery", True, **(settings | more))
+
+
 @pytest.mark.parametrize("hops", [1, 2])
-def test_records_as_consumers_write_them_go_by_their_herd(monkeypatch: Any, hops: int) -> None:
+def test_the_cache_decides_records_as_consumers_write_them(hops: int) -> None:
     """All but the first three: each with its own trace, text and times, the first time they fail and later on."""
-    records = usual(50)
-    if hops == 2:  # they came back, and failed again
-        again = [replace(read(one.headers), policy="default@1", due_ms=5, delay_ms=60_000) for one in records]
-        failure = Failure(error_class="builtins.OSError", message="still not")
-        records = [
-            replace(
-                failed_message("g", one.to("g.redelivery", write(one.headers, state)), state, failure, started_ms=9),
-                source=one.source,
-            )
-            for one, state in zip(records, again, strict=True)
-        ]
-    long_ways = []
-    decide = Intake._decide
-
-    def counting(self: Intake, case: Any, now_ms: int, insist: Any) -> None:
-        long_ways.append(case.member)
-        decide(self, case, now_ms, insist)
-
-    with monkeypatch.context() as counted:
-        counted.setattr(Intake, "_decide", counting)
-        by_herds = outcome(records, herds=True, at_once=10)
-    assert len(long_ways) == 3
-    assert by_herds == outcome(records, herds=False, at_once=10)
+    records = usual(50) if hops == 1 else failed_twice(usual(50))
+    made = planned(records, rules_of(), Templates(POLICIES, Highest()))
+    assert [isinstance(one, Prepared) for one in made.entries] == [False] * 3 + [True] * 47
+    plain = planned(records, rules_of(), None)
+    assert (made.items, made.counts) == (plain.items, plain.counts)
+    assert outcome(records, cached=True, at_once=10) == outcome(records, cached=False, at_once=10)
 
 
-def test_one_dead_letter_sends_nobody_else_the_long_way(monkeypatch: Any) -> None:
-    """The store is asked for its count alone."""
+@settings(deadline=None, max_examples=60)
+@given(st.integers(0, 2**32))
+def test_a_plan_is_the_same_with_and_without_the_cache(seed: int) -> None:
+    """Items, dead letters, counts, questions and what is reported, whatever the headers say."""
+    records = records_by_chance(random.Random(seed))
+    made = planned(records, rules_of(), Templates(POLICIES, Highest()))
+    plain = planned(records, rules_of(), None)
+    assert made.questions == plain.questions
+    assert (made.items, made.dead_letters, made.counts) == (plain.items, plain.dead_letters, plain.counts)
+    assert [one.taken() for one in made.decided] == [one.taken() for one in plain.decided]
+    whole = [one.decided() if isinstance(one, Prepared) else one for one in made.decided]
+    assert [(one.member, one.record, one.item) for one in whole] == [
+        (one.member, one.record, one.item) for one in plain.decided if isinstance(one, Decided)
+    ]
+
+
+def test_the_store_is_asked_about_a_dead_letter_alone() -> None:
+    """One dead letter has no other record of its batch decided again."""
     records = usual(20)
     state = replace(read(records[13].headers), verdict="dead")
     records[13] = replace(records[13], headers=write(records[13].headers, state))
-    asked: list[int] = []
-    count = SliceIntake._count_alone
-
-    def counting(self: SliceIntake, cases: Any, insist: Any) -> None:
-        asked.append(len(cases))
-        count(self, cases, insist)
-
-    with monkeypatch.context() as counted:
-        counted.setattr(SliceIntake, "_count_alone", counting)
-        by_herds = outcome(records, herds=True, at_once=10)
-    assert asked == [1]
-    assert by_herds == outcome(records, herds=False, at_once=10)
+    asking = planned(records, rules_of(), Templates(POLICIES, Highest()))
+    assert asking.questions.keys == [replays_key(state), attempts_key(state, records[13])]
+    assert [isinstance(one, IntakeRecord) for one in asking.entries] == [at == 13 for at in range(20)]
+    known = Known(counts=dict.fromkeys(asking.questions.keys, 0))
+    answered = plan(asking.entries, known, NOW_MS, rules_of())
+    assert [one is other for one, other in zip(asking.entries, answered.entries, strict=True)].count(False) == 1
+    assert [one.member for one in answered.dead] == [f"{state.id}.1"]
+    assert outcome(records, cached=True, at_once=10) == outcome(records, cached=False, at_once=10)
 
 
 @pytest.mark.parametrize("more", [{"secrets": (b"sixteen bytes ok",)}, {"spring": True}, {"reference_above": 1}])
-def test_what_no_herd_knows_of_goes_the_long_way(more: dict[str, Any]) -> None:
+def test_the_plan_itself_decides_what_the_cache_does_not_know(more: dict[str, Any]) -> None:
     """Signatures, Spring's headers and references are made as ever."""
     records = [replace(one, value=b"12") for one in usual(6)]
-    assert outcome(records, herds=True, **more) == outcome(records, herds=False, **more)
+    assert outcome(records, cached=True, **more) == outcome(records, cached=False, **more)
 
 
-def test_other_policies_make_other_herds() -> None:
+def test_other_policies_make_other_templates() -> None:
     """Those that were learnt under the old ones are forgotten."""
-    with Home(open_store("memory:"), Logs()) as home:
-        taking, reader = SliceIntake(home, "g", POLICIES, rng=random.Random(1)), Reader()
+    with Connection(open_store("memory:"), Logs()) as home:
+        taking, reader = IntakeFromLog(home, "g", POLICIES, rng=random.Random(1)), Reader()
         records = usual(9)
         for start in range(0, 9, 3):
             deliveries = [Delivery(one, None) for one in records[start : start + 3]]
             part = LogBatch(SOURCE, reader.position, start + 3, deliveries)
-            taken = taking.take_slice(reader, part, once)
+            taken = taking.take(reader, part, once)
             wanted = "default@1" if start < 6 else "new@1"
             assert {one.decision.why.policy for one in taken if one.decision} == {wanted}
             if start == 3:
                 taking.policies = PolicySet(RetryPolicy(name="new"))
 
 
-def test_what_is_learnt_is_bounded() -> None:
+def test_what_the_cache_learns_is_bounded() -> None:
     """Records that have nothing in common, by the thousand."""
-    with Home(open_store("memory:"), Logs()) as home:
-        herds = Herds(POLICIES, random.Random(1))
-        taking = SliceIntake(home, "g", POLICIES, rng=random.Random(1))
-        for n in range(10_000):
-            state = RetryState(id="a", attempt=1, original_topic="orders", error_fingerprint=f"f{n}")
-            message = record(n, write((), state))
-            case = taking._case(Delivery(message, None), again=False)
-            if n < 3:
-                taking._decide(case, 1, once)
-            herds.learn(case)
-        assert len(herds._seen) <= 4_096
-        assert sum(len(layout.herds) for layout in herds._layouts.values()) == 0
+    templates = Templates(POLICIES, random.Random(1))
+    states = [RetryState(id="a", attempt=1, original_topic="orders", error_fingerprint=f"f{n}") for n in range(10_000)]
+    planned([record(n, write((), state)) for n, state in enumerate(states)], rules_of(), templates)
+    assert templates.seen <= 4_096
+    assert len(templates) == 0

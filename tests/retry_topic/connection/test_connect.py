@@ -12,7 +12,7 @@ import pytest
 from retry_topic import connect
 from retry_topic.brokers.memory import MemoryBroker
 from retry_topic.brokers.redis_streams import RedisStreamsBroker
-from retry_topic.home import Home
+from retry_topic.connection import Connection
 from tests.servers.faulty_proxy import FaultyProxy
 from tests.servers.valkey import temporary_server
 from wheel_sched.errors import BrokerUnavailable, ConfigError, StoreUnavailable
@@ -25,7 +25,7 @@ def test_memory_is_the_default() -> None:
     """Store and broker of this process."""
     with connect() as home:
         assert isinstance(home.broker, MemoryBroker)
-        assert repr(home).startswith("<Home <DelayStore MemoryBackend")
+        assert repr(home).startswith("<Connection <DelayStore MemoryBackend")
 
 
 @pytest.mark.parametrize(
@@ -79,10 +79,10 @@ def test_topics_keep_no_less_than_their_store(asked: tuple[str, int], kept: tupl
     store = DelayStore(RedisBackend(client, Dialect("n", *asked)))
     broker = RedisStreamsBroker(client, durability=kept[0], replicas=kept[1])
     if kept in KEEPS[asked]:
-        assert Home(store, broker).broker is broker
+        assert Connection(store, broker).broker is broker
         return
     with pytest.raises(ConfigError, match="nothing was opened") as raised:
-        Home(store, broker)
+        Connection(store, broker)
     assert f"durability={asked[0]!r}" in str(raised.value)
 
 
@@ -128,7 +128,7 @@ def test_showing_a_home_needs_no_server(tmp_path: Path) -> None:
     """A `repr` in an error report must not fail, or wait, because the server is away."""
     with temporary_server() as server, connect(server.url) as home:
         server.stop()
-        assert repr(home).startswith("<Home <DelayStore RedisBackend")
+        assert repr(home).startswith("<Connection <DelayStore RedisBackend")
         with pytest.raises(StoreUnavailable):
             home.publish("orders", b"m", delay=1)
         server.restart()

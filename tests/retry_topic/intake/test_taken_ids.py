@@ -11,13 +11,13 @@ import pytest
 
 from retry_topic.brokers.memory import MemoryBroker
 from retry_topic.brokers.protocol import Delivery, LogBatch
-from retry_topic.home import Home
+from retry_topic.connection import Connection
+from retry_topic.intake.from_log import IntakeFromLog
 from retry_topic.message import Message, Source
 from retry_topic.message.body_codec import decode_body, encode_body
 from retry_topic.message.headers import RetryState, retry_id, write
 from retry_topic.message.topic_names import dead_topic_of
 from retry_topic.policy import Fixed, PolicySet, RetryPolicy
-from retry_topic.slices import SliceIntake
 from tests.servers.valkey import TemporaryServer
 from wheel_sched.store import DelayStore, Item, LogIntake, open_store
 
@@ -115,12 +115,12 @@ def failed(name: str | None, attempt: int = 1, **more: Any) -> RetryState:
     return RetryState(id=name, attempt=attempt, original_topic="orders", error_class="E", error_message="no", **more)
 
 
-def intake(home: Home) -> SliceIntake:
+def intake(home: Connection) -> IntakeFromLog:
     policy = RetryPolicy(delay=Fixed(base_ms=3_600_000), max_attempts=None)
-    return SliceIntake(home, "g", PolicySet(policy), rng=random.Random(1))
+    return IntakeFromLog(home, "g", PolicySet(policy), rng=random.Random(1))
 
 
-def drain(home: Home, log: Log, limit: int = 3) -> None:
+def drain(home: Connection, log: Log, limit: int = 3) -> None:
     """As a service does it that begins here."""
     (log.place,) = LogIntake(home.store).positions([SOURCE])
     taking = intake(home)
@@ -128,7 +128,7 @@ def drain(home: Home, log: Log, limit: int = 3) -> None:
         taking.finish(once) if part is None else taking.offer(log, part, once)
 
 
-def stand_in_the_way(home: Home, *ids: str) -> None:
+def stand_in_the_way(home: Connection, *ids: str) -> None:
     """Other messages that wait under these ids, in the shard of the log."""
     body = encode_body(Message("orders", b"another"))
     route = SOURCE if home.by_source else None
@@ -140,9 +140,9 @@ def values(store: DelayStore, state: Any = "due") -> list[bytes]:
 
 
 @pytest.fixture(params=[1, 4])
-def home(request: pytest.FixtureRequest) -> Iterator[Home]:
+def home(request: pytest.FixtureRequest) -> Iterator[Connection]:
     """Over one shard, and over several."""
-    with Home(open_store("memory:", shards=request.param), Logs()) as home:
+    with Connection(open_store("memory:", shards=request.param), Logs()) as home:
         home.broker.create_topic(dead_topic_of("g"))
         yield home
 
@@ -152,7 +152,7 @@ def own_id(offset: int) -> str:
     return retry_id("g", "g.retry", 0, str(offset))
 
 
-def test_what_has_a_taken_id_gets_one_of_its_own(home: Home) -> None:
+def test_what_has_a_taken_id_gets_one_of_its_own(home: Connection) -> None:
     """And so comes in with its slice; who was there first stays as it was."""
     stand_in_the_way(home, "b.1")
     drain(home, Log(failed("a"), failed("b"), failed("c")))
@@ -163,7 +163,7 @@ def test_what_has_a_taken_id_gets_one_of_its_own(home: Home) -> None:
     assert (decode_body(first.body).value, decode_body(renamed.body).value) == (b"another", b"1")
 
 
-def test_a_dead_letter_with_a_taken_id_is_kept_as_well(home: Home) -> None:
+def test_a_dead_letter_with_a_taken_id_is_kept_as_well(home: Connection) -> None:
     """Under an id of its own, with the rest of its slice."""
     stand_in_the_way(home, "b.1")
     drain(home, Log(failed("a"), failed("b", verdict="dead"), failed("c")))
@@ -171,19 +171,19 @@ def test_a_dead_letter_with_a_taken_id_is_kept_as_well(home: Home) -> None:
     assert home.broker.topics()[dead_topic_of("g")] >= 1
 
 
-def test_what_is_there_already_is_left_out(home: Home) -> None:
+def test_what_is_there_already_is_left_out(home: Connection) -> None:
     """The very message waits under the id, and no count says so: it is in."""
     log = Log(failed("a"), failed("b"))
     drain(home, log)
     (found,) = home.store.get(["a.1"], anywhere=True)
     assert found is not None
-    with Home(open_store("memory:", shards=home.store.shards), Logs()) as other:
+    with Connection(open_store("memory:", shards=home.store.shards), Logs()) as other:
         other.store.schedule([Item("a.1", FAR_MS, found.body, "orders", route=SOURCE if other.by_source else None)])
         drain(other, log)
         assert values(other.store) == [b"0", b"1"]
 
 
-def test_who_knows_how_ids_are_made_displaces_nobody(home: Home) -> None:
+def test_who_knows_how_ids_are_made_displaces_nobody(home: Connection) -> None:
     """A record that claims the id of the place of a later one: in its slice, in another, in the store."""
     stand_in_the_way(home, f"{own_id(5)}.1")
     forged = [failed(own_id(n)) for n in (2, 4)]
@@ -191,7 +191,7 @@ def test_who_knows_how_ids_are_made_displaces_nobody(home: Home) -> None:
     assert values(home.store) == [b"0", b"1", b"2", b"3", b"4", b"5", b"another"]
 
 
-def deaths(open_home: Callable[[], Home], *, heard: bool) -> int:
+def deaths(open_home: Callable[[], Connection], *, heard: bool) -> int:
     """The intake dies at each of its calls in turn, and another goes on; how often it could die."""
     states = [failed("a"), failed("b"), failed("c", verdict="dead"), failed("d"), failed("e"), failed("b", 2)]
     for last in range(100):
@@ -218,11 +218,14 @@ def deaths(open_home: Callable[[], Home], *, heard: bool) -> int:
 @pytest.mark.parametrize("shards", [1, 4])
 def test_a_death_at_any_call_loses_and_doubles_nothing(shards: int, heard: bool) -> None:
     """Also between the refusal of a slice and its second try, and with the last call's answer on its way."""
-    assert deaths(lambda: Home(open_store("memory:", shards=shards), Logs()), heard=heard) > 8
+    assert deaths(lambda: Connection(open_store("memory:", shards=shards), Logs()), heard=heard) > 8
 
 
 @pytest.mark.real
 @pytest.mark.parametrize("heard", [False, True])
 def test_a_death_at_any_call_to_a_server(real_server: TemporaryServer, heard: bool) -> None:
     """The same over the script."""
-    assert deaths(lambda: Home(open_store(real_server.url, namespace=f"n{uuid4().hex[:8]}"), Logs()), heard=heard) > 8
+    assert (
+        deaths(lambda: Connection(open_store(real_server.url, namespace=f"n{uuid4().hex[:8]}"), Logs()), heard=heard)
+        > 8
+    )

@@ -11,15 +11,15 @@ import pytest
 
 from retry_topic.brokers.memory import MemoryBroker
 from retry_topic.brokers.protocol import Delivery, LogBatch
-from retry_topic.cases import Taken, tries_of
+from retry_topic.connection import Connection
 from retry_topic.consumer.settling import Successes
 from retry_topic.history import read_attempt
-from retry_topic.home import Home
+from retry_topic.intake.from_log import IntakeFromLog
+from retry_topic.intake.records import Taken, attempts_key
 from retry_topic.message import Message, Source
 from retry_topic.message.body_codec import decode_body
 from retry_topic.message.headers import RetryState, content_id, read, write
 from retry_topic.policy import Fixed, PolicySet, RetryPolicy
-from retry_topic.slices import SliceIntake
 from wheel_sched.store import AttemptCounts, Found, History, LogIntake, open_store
 
 T = TypeVar("T")
@@ -65,11 +65,11 @@ class Reader:
 class Bench:
     """An intake of a group over some shards."""
 
-    def __init__(self, home: Home) -> None:
+    def __init__(self, home: Connection) -> None:
         self.home = home
         self.reader = Reader()
         policies = PolicySet(RetryPolicy(delay=Fixed(base_ms=60_000), max_attempts=None))
-        self.intake = SliceIntake(home, "g", policies, history=100, rng=random.Random(1))
+        self.intake = IntakeFromLog(home, "g", policies, history=100, rng=random.Random(1))
 
     def take(self, *states: RetryState, expected: int | None = None) -> list[Taken]:
         """A slice of records with these headers, from the position on."""
@@ -79,7 +79,7 @@ class Bench:
             for n, state in enumerate(states)
         ]
         part = LogBatch(SOURCE, expected, start + len(records), [Delivery(record, None) for record in records])
-        return self.intake.take_slice(self.reader, part, once)
+        return self.intake.take(self.reader, part, once)
 
     def found(self, item_id: str) -> Found:
         (found,) = self.home.store.get([item_id], anywhere=True)
@@ -99,7 +99,7 @@ def failed(name: str, attempt: int = 1, replays: int = 0) -> RetryState:
 def bench(request: pytest.FixtureRequest) -> Iterator[Bench]:
     """One of one shard, one of several."""
     store = open_store("memory:", shards=request.param)
-    with Home(store, Logs()) as home:
+    with Connection(store, Logs()) as home:
         yield Bench(home)
 
 
@@ -152,7 +152,7 @@ def test_what_has_succeeded_is_neither_retried_nor_buried(bench: Bench, attempt:
     """Whatever number its other copy failed with, a verdict included."""
     bench.take(failed("a", 1))
     bench.home.store.cancel(["a.1"], route=bench.found("a.1").route)
-    Successes(bench.home.store).remember([tries_of(failed("a"), Message("g.retry", b"v"))])
+    Successes(bench.home.store).remember([attempts_key(failed("a"), Message("g.retry", b"v"))])
     first, second = bench.take(failed("a", attempt), replace(failed("a", attempt), verdict="dead"), expected=1)
     assert (first.duplicate, second.duplicate) == (True, True)
     assert [bench.home.store.counts().total(state) for state in ("due", "dead")] == [0, 0]
@@ -160,7 +160,7 @@ def test_what_has_succeeded_is_neither_retried_nor_buried(bench: Bench, attempt:
 
 def test_records_that_nobody_signed_are_counted_by_the_store(bench: Bench) -> None:
     """With a secret: by their payload, each of them one attempt, in one slice and over several."""
-    bench.intake = SliceIntake(
+    bench.intake = IntakeFromLog(
         bench.home, "g", PolicySet(RetryPolicy(delay=Fixed(base_ms=60_000), max_attempts=4)), secrets=(b"s" * 16,)
     )
     taken = bench.take(RetryState(), failed("a", 1), failed("a", 1)) + bench.take(RetryState(), expected=3)
@@ -168,7 +168,7 @@ def test_records_that_nobody_signed_are_counted_by_the_store(bench: Bench) -> No
     assert len({one.id for one in taken}) == 4
     # no consumer of ours says so of such an id; whoever did has ended these records, and the slice comes to its end
     ended = RetryState(id=content_id("g", b"v", None))
-    Successes(bench.home.store).remember([tries_of(ended, Message("g.retry", b"v"))])
+    Successes(bench.home.store).remember([attempts_key(ended, Message("g.retry", b"v"))])
     assert bench.take(RetryState(), expected=4)[0].duplicate
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from wheel_sched.errors import BrokerUnavailable, InDoubt, Rejected, StoreError, StoreUnavailable
-from wheel_sched.store import Done
+from wheel_sched.store import Done, KnownIds
 
 if TYPE_CHECKING:
     from conftest import Bench
@@ -39,13 +39,13 @@ def raised(error: Exception) -> None:
 
 def stored_in_doubt(bench: Bench, patch: pytest.MonkeyPatch, error: StoreError) -> None:
     """From now on what is stored is not confirmed."""
-    schedule = bench.home.store.schedule
+    schedule = KnownIds.schedule
 
     def unconfirmed(*args: Any, **more: Any) -> None:
         schedule(*args, **more)
         raise error
 
-    patch.setattr(bench.home.store, "schedule", unconfirmed)
+    patch.setattr(KnownIds, "schedule", unconfirmed)
 
 
 def test_a_delayed_message_that_is_repeated_when_it_has_gone_out_goes_once(ready: Bench) -> None:
@@ -165,7 +165,7 @@ def test_an_error_that_leaves_nothing_open_names_no_id(ready: Bench, monkeypatch
     def away(*_: object, **__: object) -> None:
         raise StoreUnavailable("no connection")
 
-    monkeypatch.setattr(ready.home.store, "schedule", away)
+    monkeypatch.setattr(KnownIds, "schedule", away)
     with pytest.raises(StoreUnavailable, match=r"^no connection$"):
         ready.home.publish(TOPIC, b"m", delay=60)
 

@@ -10,18 +10,18 @@ import pytest
 
 from retry_topic import DeadLetters, RetryPolicy, connect
 from retry_topic.brokers.protocol import BrokerConsumer, Delivery
-from retry_topic.cases import Taken, tries_of
 from retry_topic.consumer import failed_message, retry_state
 from retry_topic.consumer.outcome import success_of
 from retry_topic.consumer.settling import Successes
-from retry_topic.intake import Intake
+from retry_topic.intake.from_queue import IntakeFromQueue
+from retry_topic.intake.records import Taken, attempts_key
 from retry_topic.message import Headers, Message, Source
 from retry_topic.message.body_codec import decode_body
 from retry_topic.message.headers import MAX_COUNT, RetryState, read, sign, write
 from retry_topic.message.topic_names import dead_topic_of, retry_topic_of
 from retry_topic.policy import Failure, PolicySet
 from wheel_sched.errors import StoreUnavailable
-from wheel_sched.store import AttemptCounts, Item, Outcome, Stored
+from wheel_sched.store import AttemptCounts, Outcome, Stored
 from wheel_sched.store.operations.ordering import Owner
 from wheel_sched.store.ordering.face import OrderedKeys, lock_of, scope_of
 
@@ -40,7 +40,7 @@ class Desk:
     def __init__(self, bench: Bench, policy: RetryPolicy, **settings: Any) -> None:
         self.bench = bench
         self.store = bench.home.store
-        self.intake = Intake(bench.home, "billing", PolicySet(policy), **settings)
+        self.intake = IntakeFromQueue(bench.home, "billing", PolicySet(policy), **settings)
         bench.home.broker.create_topic(dead_topic_of("billing"))
         self.consumer: BrokerConsumer = bench.home.broker.consumer([RETRY], "billing", idle_ms=60_000)
 
@@ -80,7 +80,7 @@ def desk(bench: Bench, policy: Policy) -> Iterator[Desk]:
 
 def attempts_of(name: str, value: bytes = b"m", replays: int = 0) -> str:
     """The key of the attempts of a message of this id and payload."""
-    return tries_of(RetryState(id=name, replays=replays), Message(RETRY, value))
+    return attempts_key(RetryState(id=name, replays=replays), Message(RETRY, value))
 
 
 def again(deliveries: Sequence[Delivery]) -> list[Delivery]:
@@ -148,25 +148,25 @@ def test_a_record_taken_in_twice_is_stored_once_though_its_message_has_gone(desk
 
 def test_a_call_whose_reply_was_lost_is_repeated_under_its_token(desk: Desk, monkeypatch: Any) -> None:
     """What was stored may have gone out meanwhile: the repeat is answered as the first time and stores nothing."""
-    schedule, tokens = desk.store.schedule, []
+    schedule, tokens = AttemptCounts.schedule, []
 
-    def losing(items: Sequence[Item], *, token: str | None = None, **more: Any) -> Stored:
+    def losing(self: AttemptCounts, *items: Any, token: str | None = None) -> Stored:
         tokens.append(token)
-        answer = schedule(items, token=token, **more)
+        answer = schedule(self, *items, token=token)
         if len(tokens) == 1:
             desk.release()
             raise StoreUnavailable("the reply was lost")
         return answer
 
-    def insist(call: Callable[[], Any]) -> Any:
+    def until_available(call: Callable[[], Any]) -> Any:
         try:
             return call()
         except StoreUnavailable:
             return call()
 
-    monkeypatch.setattr(desk.store, "schedule", losing)
+    monkeypatch.setattr(AttemptCounts, "schedule", losing)
     desk.put(id="m")
-    (case,) = desk.intake.store(desk.poll(), insist=insist)
+    (case,) = desk.intake.store(desk.poll(), until_available=until_available)
     assert (case.duplicate, desk.waiting()) == (False, [])
     assert len(tokens) == 2
     assert len(set(tokens)) == 1
@@ -177,14 +177,14 @@ def test_a_crash_after_storing_is_no_second_delivery_though_the_message_has_gone
     """Record and attempt are noted in the step that stores it: the repeat stores nothing, and tells nothing else."""
     desk.put(id="m")
     deliveries = desk.poll()
-    schedule = desk.store.schedule
+    schedule = AttemptCounts.schedule
     with monkeypatch.context() as crash:
 
         def die(*items: Any, **more: Any) -> Stored:
             schedule(*items, **more)
             raise SystemExit
 
-        crash.setattr(desk.store, "schedule", die)
+        crash.setattr(AttemptCounts, "schedule", die)
         with pytest.raises(SystemExit):
             desk.intake.store(deliveries)
     desk.release()

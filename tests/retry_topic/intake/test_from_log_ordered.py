@@ -11,12 +11,12 @@ import pytest
 
 from retry_topic.brokers.memory import MemoryBroker
 from retry_topic.brokers.protocol import Delivery, LogBatch
-from retry_topic.cases import Taken, tries_of
-from retry_topic.home import Home
+from retry_topic.connection import Connection
+from retry_topic.intake.from_log import IntakeFromLog
+from retry_topic.intake.records import Taken, attempts_key
 from retry_topic.message import Message, Source
 from retry_topic.message.headers import RetryState, write
 from retry_topic.policy import Fixed, PolicySet, RetryPolicy
-from retry_topic.slices import SliceIntake
 from wheel_sched.store import AttemptCounts, DelayStore, Done, Item, LogIntake
 from wheel_sched.store.core.plans import shard_of
 from wheel_sched.store.log_intake.operations import LogIntakeInMemory
@@ -80,7 +80,7 @@ class Bench:
     def __init__(self, shards: int) -> None:
         self.now_ms = 1_000_000
         store = DelayStore(MemoryBackend(shards, clock="test"), shards=shards, test_clock=lambda: self.now_ms).open()
-        self.home, self.reader = Home(store, Logs()), Reader()
+        self.home, self.reader = Connection(store, Logs()), Reader()
         self.gates = OrderedKeys(store)
         self.records: list[Message] = []
 
@@ -91,17 +91,17 @@ class Bench:
         source = Source("g.retry", 0, str(len(self.records)), 1)
         self.records.append(Message("g.retry", b"v", b"k", write((), state), source))
 
-    def intake(self) -> SliceIntake:
+    def intake(self) -> IntakeFromLog:
         policy = RetryPolicy(delay=Fixed(base_ms=1_000), max_attempts=4)
-        return SliceIntake(self.home, "g", PolicySet(policy), rng=random.Random(1))
+        return IntakeFromLog(self.home, "g", PolicySet(policy), rng=random.Random(1))
 
-    def take(self, intake: SliceIntake, end: int) -> list[Taken]:
+    def take(self, intake: IntakeFromLog, end: int) -> list[Taken]:
         """A slice from the position on."""
         return self.take_from(intake, self.position(), end)
 
-    def take_from(self, intake: SliceIntake, start: int | None, end: int) -> list[Taken]:
+    def take_from(self, intake: IntakeFromLog, start: int | None, end: int) -> list[Taken]:
         part = LogBatch(SOURCE, start, end, [Delivery(record, None) for record in self.records[start or 0 : end]])
-        return intake.take_slice(self.reader, part, lambda call: call())
+        return intake.take(self.reader, part, lambda call: call())
 
     def position(self) -> int | None:
         (position,) = LogIntake(self.home.store).positions([SOURCE])
@@ -182,7 +182,7 @@ def test_what_went_out_before_its_record_is_read_again_goes_out_once(
             bench.take(successor, end)
         assert sorted(gone + bench.sent()) == [f"{name}.1" for name in "abcdef"], f"death at step {step}"
         assert bench.position() == 6
-        keys = [tries_of(RetryState(id=name), Message("g.retry", b"v", b"k")) for name in "abcdef"]
+        keys = [attempts_key(RetryState(id=name), Message("g.retry", b"v", b"k")) for name in "abcdef"]
         counts = AttemptCounts(bench.home.store).raise_to([(key, 0, 0) for key in keys])
         assert max(counts) == 1
         assert min(counts) == 1 or shards > 1  # there they are raised one step later; headers count as well
@@ -325,7 +325,7 @@ class History:
             except Died:
                 self.members[place] = bench.intake()
 
-    def meanwhile(self, patch: pytest.MonkeyPatch, step: int, other: SliceIntake) -> None:
+    def meanwhile(self, patch: pytest.MonkeyPatch, step: int, other: IntakeFromLog) -> None:
         """Another member takes in what there is between two steps of the first."""
         bench, left = self.bench, [step]
         execute = bench.home.store.backend.execute

@@ -1,0 +1,319 @@
+"""The intake from a log (Kafka): a batch of a partition, what becomes of its records and its position, in one step.
+
+    group.retry ─► log batch ─► {items, dead letters, counts, position} in one script ─► delay store
+
+A member that comes late with a batch (it has lost its partition, or repeats a call after a crash) finds another
+position in the store and stores nothing. A store that fell back after a failover gets the batches since then again. So
+each record of a retry topic is taken in exactly once, also when its message has long gone out.
+
+Headers are mostly right about attempt counts, and ids are mostly free. So nobody asks the store beforehand. The script
+compares the counts, raises them, and refuses the whole batch when a count is greater or an id is taken. Then the store
+is asked, and the batch is planned again. Nothing of a batch is ever stored behind its position.
+
+Messages of ordering keys lie in the shard of their key. Where that is another shard than the batch's, they are stored
+there first, with a position of the same source in that shard. When a batch is read again after a crash in between,
+the records before that position are there already.
+
+One batch ahead: the next batch is read and planned while the store works on the last (`offer`, `finish`), and is sent
+when that one is stored. So at most one batch is on its way, and none is sent behind a batch that the store refused.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from retry_topic.brokers.protocol import LogBatch, LogReader
+from retry_topic.connection import Connection
+from retry_topic.intake.plan import Entry, Plan, Work, make_way, records_of
+from retry_topic.intake.records import Decided, IntakeRecord, Known, Taken
+from retry_topic.intake.templates import Prepared
+from retry_topic.intake.transport import Transport, UntilAvailable, logger
+from retry_topic.message.headers import return_to_origin
+from retry_topic.policy import PolicySet
+from wheel_sched.errors import BrokerUnavailable, StaleCount, StalePosition, TakenId
+from wheel_sched.store import Outcome, Position, Stored
+from wheel_sched.store.core.call import new_token
+from wheel_sched.store.core.plans import shard_of
+from wheel_sched.store.log_intake.face import LogIntake
+from wheel_sched.store.ordering.face import route_of
+
+_ASK_NS = 1_000_000_000  # for so long the store's last time is continued by this process's clock
+
+
+@dataclass(slots=True)
+class _Batch:
+    """A log batch on its way: what was read, its plan, and where the store's answer comes from.
+
+    `elsewhere` is what was stored in other shards before.
+    """
+
+    reader: LogReader
+    part: LogBatch
+    position: Position
+    now_ms: int
+    plan: Plan
+    elsewhere: list[Decided] = field(default_factory=list)
+    announced: set[str] = field(default_factory=set)  # ids of dead letters that the dead topic has
+    token: str = ""
+    answer: Callable[[], Stored] | None = None
+
+
+class IntakeFromLog(Transport):
+    """Takes log batches in. One thread.
+
+    `until_available` makes a call until store and broker are available. What it raises leaves the batch on its way
+    without an answer: the store's position tells what became of it, and a new reader goes on from there.
+    """
+
+    from_log = True
+    _underway: _Batch | None = None
+    _asked_ns: int | None = None
+    _said_ms = 0
+
+    def __init__(self, home: Connection, group: str, policies: PolicySet, **settings: Any) -> None:
+        super().__init__(home, group, policies, **settings)
+        self._intake = LogIntake(home.store)
+        self._positions: dict[
+            tuple[str, int], int | None
+        ] = {}  # of sources in shards that are not theirs, as last read
+
+    @property
+    def busy(self) -> bool:
+        """Whether a batch is on its way: `finish` it before waiting for another."""
+        return self._underway is not None
+
+    def take(self, reader: LogReader, part: LogBatch, until_available: UntilAvailable) -> list[Taken]:
+        """Store a batch, or have it read again from where the store is.
+
+        Args:
+            reader: that read the batch.
+            part: the batch.
+            until_available: makes a call until store and broker are available.
+        """
+        return [*self.offer(reader, part, until_available), *self.finish(until_available)]
+
+    def offer(self, reader: LogReader, part: LogBatch, until_available: UntilAvailable) -> list[Taken]:
+        """Send a batch off when the one before it is stored; what became of the one before.
+
+        A batch is dropped when the store refused the one before it of the same source: the reader reads it again.
+        """
+        now_ms = self._now_ms(until_available)
+        made = self._plan(part.deliveries, Known(), now_ms, self._route(part))
+        batch = _Batch(reader, part, Position(part.source, part.expected, part.next), now_ms, made)
+        before, rewound = self._end(until_available)
+        if rewound != part.source:
+            if self._store.shards > 1 and self._store_elsewhere(batch, until_available):
+                made = self._plan(batch.plan.entries, Known(), now_ms, self._route(part))
+            self._adopt(batch, made, Known(), until_available)
+            batch.answer = self._intake.begin_accept(
+                *(batch.position, batch.plan.items, batch.plan.dead_letters),
+                counts=batch.plan.counts,
+                token=batch.token,
+            )
+            self._underway = batch
+        return before
+
+    def finish(self, until_available: UntilAvailable) -> list[Taken]:
+        """Wait for the batch on its way; what became of it, nothing when there is none."""
+        return self._end(until_available)[0]
+
+    def positions(self, sources: Sequence[str]) -> list[int | None]:
+        """How far the store has taken these sources in; None: nothing."""
+        return self._intake.positions(sources)
+
+    def look_back(self, reader: LogReader, until_available: UntilAvailable) -> None:
+        """The store's server may be another one, which knows less: records that it does not know of are read again.
+
+        The next batch would find that out as well, but records that the store has lost do not wait for it. The batch
+        on its way is waited for, so that the reader expects what the store has said.
+        """
+        self._end(until_available)
+        expected = reader.expected()
+        known = until_available(lambda: self.positions(list(expected)))
+        for (source, here), there in zip(expected.items(), known, strict=True):
+            if there != here:
+                self._rewind(reader, source, there, here, until_available)
+
+    def _rewind(
+        self,
+        reader: LogReader,
+        source: str,
+        position: int | None,
+        expected: int | None,
+        until_available: UntilAvailable,
+    ) -> None:
+        logger.warning("intake.rewound: %s is taken in up to %s, not %s", source, position, expected)
+        until_available(lambda: reader.rewind(source, position))
+
+    def _end(self, until_available: UntilAvailable) -> tuple[list[Taken], str | None]:
+        """What became of the batch on its way, and its source when that is read again from elsewhere."""
+        batch, self._underway = self._underway, None
+        if batch is None:
+            return [], None
+        part = batch.part
+        stored = self._stored(batch, until_available)
+        if isinstance(stored, StalePosition):
+            self._rewind(batch.reader, part.source, stored.position, part.expected, until_available)
+            return [], part.source
+        batch.reader.done(part)
+        self._note(batch, until_available)
+        return self._report([*batch.elsewhere, *batch.plan.decided]), None
+
+    def _note(self, batch: _Batch, until_available: UntilAvailable) -> None:
+        """Count what is stored, for people."""
+        if self._history:
+            rows = self._rows(batch.plan.fresh, batch.now_ms)
+            until_available(lambda: self._log.append(rows, keep=self._history))
+        self._count_spread(batch.plan.fresh)
+
+    # -- planning
+
+    def _route(self, part: LogBatch) -> str | None:
+        """The items of a batch lie in one shard with its position."""
+        return part.source if self._home.by_source else None
+
+    def _adopt(self, batch: _Batch, made: Plan, known: Known, until_available: UntilAvailable) -> None:
+        """Give a batch its plan: answer the questions, and send the dead letters to the dead topic."""
+        route = self._route(batch.part)
+        batch.plan, batch.now_ms = self._finish(made, known, batch.now_ms, until_available, route)
+        self._announce(batch, until_available)
+
+    def _plan_again(self, batch: _Batch, work: Iterable[Work], known: Known, until_available: UntilAvailable) -> None:
+        made = self._plan(work, known, batch.now_ms, self._route(batch.part))
+        self._adopt(batch, made, known, until_available)
+
+    def _announce(self, batch: _Batch, until_available: UntilAvailable) -> None:
+        """Send dead letters to the dead topic before they are stored: a crash sends them twice, never not at all."""
+        news = [one for one in batch.plan.dead if one.member not in batch.announced]
+        if news:
+            until_available(lambda: self._send_dead(news))
+            batch.announced.update(one.member for one in news)
+        batch.token = new_token()
+
+    def _make_way(self, batch: _Batch, until_available: UntilAvailable) -> list[Work]:
+        """The entries of a batch with a taken id: known failures are left out, another message gets another id."""
+        entries = [one.decided() if isinstance(one, Prepared) else one for one in batch.plan.decided]
+        fresh = [one for one in entries if not one.duplicate]
+        members = [one.member for one in fresh]
+        route = (batch.position.route or batch.part.source) if self._home.by_source else None
+        stored = until_available(lambda: self._store.get(members, route=route))
+        renamed = []
+        for one, found in zip(fresh, stored, strict=True):
+            if found is not None and make_way(one, found, self._rules):
+                renamed.append(one)
+        self._open_renamed(renamed, until_available)
+        return [*entries]
+
+    # -- storing
+
+    def _stored(self, batch: _Batch, until_available: UntilAvailable) -> Stored | StalePosition:
+        """The store's word on a batch; a refused batch is planned again and sent again."""
+
+        def accept() -> Stored | StalePosition | StaleCount | TakenId:
+            made, answer, batch.answer = batch.plan, batch.answer, None  # once; then it is sent again, under its token
+            try:
+                if answer is not None:
+                    return answer()
+                return self._intake.accept(
+                    batch.position, made.items, made.dead_letters, counts=made.counts, token=batch.token
+                )
+            except (StaleCount, TakenId) as refusal:
+                return refusal
+            except StalePosition as stale:
+                # a repeat after a lost reply, later than the store remembers its token
+                mine = stale.position == batch.part.next
+                return Stored([Outcome.STORED] * len(made.items), 0) if mine else stale
+
+        while not isinstance(stored := until_available(accept), Stored | StalePosition):
+            if isinstance(stored, StaleCount):
+                self._plan_again(batch, records_of(batch.plan.entries), Known(ask=True), until_available)
+            else:
+                self._plan_again(batch, self._make_way(batch, until_available), Known(), until_available)
+        return stored
+
+    def _store_elsewhere(self, batch: _Batch, until_available: UntilAvailable) -> bool:
+        """Store messages of ordering keys that lie in other shards than the batch, and leave them out of the batch."""
+        shards = self._store.shards
+        here = shard_of(batch.part.source, shards)
+        away: dict[int, list[IntakeRecord | Decided]] = {}
+        rest: list[IntakeRecord | Entry] = []
+        for one in batch.plan.entries:
+            if not isinstance(one, Prepared) and one.gate and (shard := shard_of(route_of(one.gate), shards)) != here:
+                away.setdefault(shard, []).append(one)
+            else:
+                rest.append(one)
+        for shard, entries in away.items():
+            batch.elsewhere += self._store_in(shard, batch, entries, until_available)
+        batch.plan.entries[:] = rest
+        return bool(away)
+
+    def _store_in(
+        self, shard: int, batch: _Batch, entries: Sequence[IntakeRecord | Decided], until_available: UntilAvailable
+    ) -> list[Decided]:
+        """Store messages of a batch in a shard that has only its ordered messages, up to the batch's end."""
+        part, place = batch.part, (batch.part.source, shard)
+        work: list[IntakeRecord | Decided] = [*entries]
+        while True:
+            known = self._positions.get(place)
+            if known is not None and known > (part.expected or 0):  # a batch read again, and not stored to its end
+                work = [_known_before(one, known) for one in work]
+            left = [one for one in work if not one.duplicate]
+            if not left:
+                return [one for one in work if isinstance(one, Decided)]
+            position = Position(part.source, known, part.next, route_of(left[0].gate or ""))
+            ahead = _Batch(batch.reader, part, position, batch.now_ms, batch.plan)
+            self._plan_again(ahead, work, Known(), until_available)
+            stored = self._stored(ahead, until_available)
+            if isinstance(stored, Stored):
+                self._positions[place] = part.next
+                self._note(ahead, until_available)
+                return [one for one in ahead.plan.decided if isinstance(one, Decided)]
+            if known is not None and (stored.position or 0) < known:
+                logger.warning(
+                    "intake.shard_fell_back: shard %d knows of %s up to %s, not %s: what it had stored since is lost",
+                    *(shard, part.source, stored.position, known),
+                )
+            self._positions[place] = stored.position
+            # another member may have raised the counts with these very records: plan them again as they were read
+            work = [self._rules.read(one.delivery) for one in entries]
+
+    def _now_ms(self, until_available: UntilAvailable) -> int:
+        """The store's time or a little later; the store is asked once a second."""
+        store, ns = self._store, time.monotonic_ns()
+        if not store.ticks or self._asked_ns is None or ns - self._asked_ns > _ASK_NS:
+            self._asked_ns, self._said_ms = ns, until_available(store.now_ms)
+            return self._said_ms
+        return self._said_ms - (self._asked_ns - ns) // 1_000_000  # rounded up to whole ms: nothing is due early
+
+    def _send_dead(self, dead: Sequence[Decided]) -> None:
+        """Publish dead letters to the group's dead topic.
+
+        Raises:
+            BrokerUnavailable: some may be there; repeat it.
+        """
+        topic, broker = self._dead_topic, self._home.broker
+        messages = [return_to_origin(one.message.to(topic)) for one in dead if one.message is not None]
+        again = []
+        for one, failure in zip(dead, broker.publish(messages), strict=False):
+            if failure is not None and failure.transient:
+                raise BrokerUnavailable(f"{failure.reason}: dead letters did not reach the dead topic; repeat it")
+            if failure is not None:
+                logger.warning("intake.dead_topic: %s", failure.reason)
+                again.append(one.delivery.message.to(topic))  # as it came, it fits
+        if again:
+            broker.create_topic(topic)
+            for failure in broker.publish(again):
+                if failure is not None:
+                    logger.error("intake.dead_topic_refused: %s; the store has the letter", failure.reason)
+
+
+def _known_before(one: IntakeRecord | Decided, position: int) -> IntakeRecord | Decided:
+    """A record that a shard has taken in before this position is known."""
+    decided = one if isinstance(one, Decided) else Decided(one, one.state, one.state.stem)
+    if decided.offset >= position:
+        return one
+    decided.is_known()
+    return decided

@@ -1,0 +1,317 @@
+"""The plan: what is to be stored, refused and reported of a batch of failed messages. Pure; it calls nobody.
+
+    records + what the store knows + now + rules ─► plan ─► items, dead letters, counts, ids for the transport to store
+
+For each record the plan takes the greater of the header's attempt count and the store's own count, so that no header
+lowers a count. It asks the policy, and writes the message under its next attempt time, or as a dead letter.
+
+A plan that lacks something has `questions` and nothing to store. The transport answers them and plans `entries` again:
+records that are decided already stay as they are.
+
+An attempt is counted once. When two copies of one delivery fail, the second failure is known: nothing is stored
+(`records.is_copy`). The same holds for a message that has succeeded; consumers tell the store which messages have.
+
+Two records with one id are the same failure only when their payload, key and other headers are equal. Any other record
+with a taken id (copied headers, a forger) gets an id of its own: no record is dropped for what its headers say.
+
+Records from a log go through the decision cache first (`templates`). It decides and writes most of them, exactly as
+this module would.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+
+from retry_topic.brokers.protocol import Delivery
+from retry_topic.intake.records import (
+    Decided,
+    IntakeRecord,
+    Known,
+    attempts_key,
+    is_copy,
+    is_same,
+    next_number,
+    replays_key,
+    with_replays,
+)
+from retry_topic.intake.rules import DAY_MS, Rules, dead_letter
+from retry_topic.intake.templates import Prepared, Templates
+from retry_topic.message import Message
+from retry_topic.message.headers import MAX_COUNT
+from retry_topic.policy import Dead, decide, failure_from
+from wheel_sched.store import ENDED, Found, Item, Tries
+
+Entry = Decided | Prepared
+Work = Delivery | IntakeRecord | Decided | Prepared
+
+
+@dataclass(slots=True)
+class Questions:
+    """What a plan has to know first.
+
+    Args:
+        keys: of counts, for the store.
+        ids: of items, for the store.
+        topics: that due messages may have to go back to, for the broker.
+    """
+
+    keys: list[str] = field(default_factory=list)
+    ids: list[str] = field(default_factory=list)
+    topics: list[str] = field(default_factory=list)
+
+    def __bool__(self) -> bool:
+        return bool(self.keys or self.ids or self.topics)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What becomes of a batch.
+
+    Args:
+        questions: what has to be known first; then nothing below `entries` is filled in.
+        entries: the batch in order: decided records, and records that wait for an answer.
+        odd: records whose headers have something odd, of those that were read for this plan.
+        copies: second copies of failures that are known.
+        renamed: records that got an id of their own, each with the id they brought.
+        fresh: entries of which something is stored.
+        items: messages that wait.
+        dead: entries that are dead letters.
+        dead_letters: these as the store keeps them, each with the reason.
+        counts: the attempt counts of `fresh`, for a batch of a log.
+    """
+
+    questions: Questions
+    entries: list[IntakeRecord | Decided | Prepared]
+    odd: list[IntakeRecord] = field(default_factory=list)
+    copies: list[Decided] = field(default_factory=list)
+    renamed: list[tuple[Decided, str]] = field(default_factory=list)
+    fresh: list[Entry] = field(default_factory=list)
+    items: list[Item] = field(default_factory=list)
+    dead: list[Decided] = field(default_factory=list)
+    dead_letters: list[tuple[Item, str]] = field(default_factory=list)
+    counts: list[Tries] = field(default_factory=list)
+
+    @property
+    def decided(self) -> list[Entry]:
+        """The entries of a plan without questions."""
+        return [one for one in self.entries if not isinstance(one, IntakeRecord)]
+
+
+def plan(
+    work: Iterable[Work],
+    known: Known,
+    now_ms: int,
+    rules: Rules,
+    *,
+    templates: Templates | None = None,
+    route: str | None = None,
+) -> Plan:
+    """Decide about a batch.
+
+    Args:
+        work: deliveries, records, and entries of a plan before.
+        known: the store's answers.
+        now_ms: the store's time.
+        rules: what decides.
+        templates: the decision cache, for deliveries. Defaults to none.
+        route: of items without an ordering key. Defaults to None: their id.
+    """
+    questions = Questions()
+    entries: list[IntakeRecord | Decided | Prepared] = []
+    odd: list[IntakeRecord] = []
+    copies: list[Decided] = []
+    numbers: dict[str, int] = {}  # the last attempts of ids that several records have
+    for one in work:
+        if isinstance(one, Delivery):
+            prepared = None if templates is None else templates.prepare(one, now_ms)
+            if prepared is not None:
+                entries.append(prepared)
+                continue
+            record = rules.read(one)
+            if record.state.oddities:
+                odd.append(record)
+        elif isinstance(one, IntakeRecord):
+            record = one
+        else:
+            entries.append(one)
+            continue
+        decided = _count(record, known, numbers, rules, questions)
+        if decided is not None and decided.duplicate:
+            copies.append(decided)
+        elif decided is not None and not _decide(decided, known, now_ms, rules, questions):
+            decided = None
+        entries.append(record if decided is None else decided)
+        if templates is not None and decided is not None and isinstance(one, Delivery):
+            templates.learn(decided)
+    if not questions:
+        fresh, renamed = _distinct(entries, known, rules, questions)
+    if questions:
+        return Plan(questions, entries, odd, copies)
+    dead = [one for one in fresh if one.dead is not None and isinstance(one, Decided)]
+    if route is not None:
+        for one in fresh:
+            if one.item is not None and one.gate is None:
+                one.item.route = route
+    return Plan(
+        questions,
+        entries,
+        odd,
+        copies,
+        renamed,
+        fresh,
+        [one.item for one in fresh if one.dead is None and one.item is not None],
+        dead,
+        [dead_letter(one, now_ms) for one in dead],
+        [count for one in fresh for count in one.counts()] if rules.from_log else [],
+    )
+
+
+def _count(
+    record: IntakeRecord, known: Known, numbers: dict[str, int], rules: Rules, questions: Questions
+) -> Decided | None:
+    """The record with the count that no header lowers, or marked as known; None: a question is open."""
+    message, given = record.delivery.message, record.state
+    of_replays = replays_key(given)
+    replays = known.counts.get(of_replays)
+    if replays is None:
+        if known.ask:
+            questions.keys += (of_replays, attempts_key(given, message))
+            if not rules.from_log:
+                questions.keys.append(record.record_key)
+            return None
+        state = with_replays(given, given.replays)
+        return Decided(record, state, state.stem)
+    state = with_replays(given, replays)
+    key = attempts_key(state, message)
+    count = known.counts.get(key)
+    if count is None:
+        questions.keys.append(key)
+        return None
+    one = Decided(record, state, state.stem)
+    taken_in = not rules.from_log and known.counts[record.record_key] > 0
+    if state.unsigned and not taken_in and count != ENDED:
+        one.state = next_number(state, key, count, numbers)
+    elif not taken_in and is_copy(given, replays, count):
+        one.ended = count == ENDED
+        one.is_known()
+    elif taken_in or count >= state.attempt:
+        return _count_again(one, count, taken_in, known, questions)
+    return one
+
+
+def _count_again(one: Decided, count: int, taken_in: bool, known: Known, questions: Questions) -> Decided | None:
+    """A record whose attempt the store has counted: it is there already, or one attempt more than is known."""
+    claimed = one.state.attempt
+    one.state = replace(one.state, attempt=max(count, claimed))
+    if one.member not in known.items:
+        questions.ids.append(one.member)
+        return None
+    found = known.items[one.member]
+    here = one.is_in(found)
+    if here and found is not None and found.state == "dead" and one.record.repeated:
+        return one  # a queue repeats a record after a crash between storing a dead letter and telling the dead topic
+    if here or taken_in:
+        one.duplicate = True
+    elif not (one.record.repeated and claimed == one.state.attempt):
+        one.state = replace(one.state, attempt=min(one.state.attempt + 1, MAX_COUNT))
+    return one
+
+
+def _decide(one: Decided, known: Known, now_ms: int, rules: Rules, questions: Questions) -> bool:
+    """Decide by policy and write the item; False: a question is open."""
+    record = one.record
+    origins = rules.origins if rules.returns_to_origin(one) else None
+    if origins is not None and record.topic not in origins and record.topic not in known.origins:
+        questions.topics.append(record.topic)
+        return False
+    decision = decide(rules.policy_of(one), failure_from(one.state, now_ms=now_ms), now_ms, rules.rng)
+    one.decision, one.now_ms = decision, now_ms
+    if isinstance(decision, Dead):
+        one.dead = decision.reason
+    elif origins is not None and record.topic not in origins:
+        one.dead = "unknown-origin"
+    else:
+        one.due_ms = decision.due_ms
+    # counted from when the message comes back: a long delay must not outlive the count
+    one.keep_until_ms = (one.due_ms or now_ms) + (decision.why.max_age_ms or 7 * DAY_MS)
+    rules.write(one)
+    of_replays = replays_key(record.state)
+    if (one.dead is not None or one.state.unsigned) and of_replays not in known.counts:
+        # headers alone kill nobody, and the store numbers the records that nobody signed
+        questions.keys += (of_replays, attempts_key(record.state, record.delivery.message))
+        return False
+    return True
+
+
+def _distinct(
+    entries: list[IntakeRecord | Decided | Prepared], known: Known, rules: Rules, questions: Questions
+) -> tuple[list[Entry], list[tuple[Decided, str]]]:
+    """The entries to be stored, each failure once; another message under the same id gets an id of its own."""
+    fresh = [one for one in entries if not isinstance(one, IntakeRecord) and not one.duplicate]
+    members = Counter([one.member for one in fresh])
+    if len(members) == len(fresh):
+        return fresh, []  # as usual
+    entries[:] = [one.decided() if isinstance(one, Prepared) else one for one in entries]
+    for at, one in enumerate(entries):  # of records with one id the counts decide first
+        if isinstance(one, Decided) and not one.duplicate and members[one.member] > 1:
+            state = one.record.state
+            if replays_key(state) not in known.counts:
+                questions.keys += (replays_key(state), attempts_key(state, one.delivery.message))
+                entries[at] = one.record
+    if questions:
+        return [], []
+    seen: dict[str, Message] = {}
+    kept: list[Entry] = []
+    renamed = []
+    for one in entries:
+        if not isinstance(one, Decided) or one.duplicate:
+            continue
+        message, brought = one.delivery.message, one.state.stem
+        if one.member in seen and is_same(seen[one.member], message):
+            one.is_known()
+            continue
+        while one.member in seen:
+            give_another_id(one, rules)
+        if one.state.stem != brought:
+            renamed.append((one, brought))
+        seen[one.member] = message
+        kept.append(one)
+    return kept, renamed
+
+
+def make_way(one: Decided, found: Found | None, rules: Rules) -> bool:
+    """What becomes of a record whose id the store has already; True: it has another id and is to be stored again.
+
+    Args:
+        one: the record.
+        found: what the store has under the id, if it still is there.
+        rules: what decides.
+    """
+    told = one.dead is not None and found is not None and found.state == "dead" and not found.body
+    here = one.is_in(found) and (one.record.repeated or not one.state.unsigned)  # of unsigned ones there are many
+    own = one.state.id == one.record.own_id and (found is None or one.is_in(found))  # no other record has that id
+    if told or here or own or (found is None and one.record.repeated):
+        if one.dead is None or rules.from_log:
+            one.is_known()  # a dead letter from a queue is told again
+        return False
+    give_another_id(one, rules)
+    return True
+
+
+def give_another_id(one: Decided, rules: Rules) -> None:
+    """The id of the record's place; where that is taken as well (whoever knows how it is made can do so), any other."""
+    own_id = one.record.own_id
+    if one.state.id == own_id:
+        one.state = replace(one.state, id=uuid.uuid4().hex, published_ms=None)
+    else:
+        one.state = replace(one.state, id=own_id, replays=0, published_ms=None)
+    one.record = replace(one.record, state=one.state)
+    rules.write(one)
+
+
+def records_of(entries: Sequence[IntakeRecord | Decided | Prepared]) -> list[Work]:
+    """The entries to be decided anew; failures that are known stay so."""
+    return [one if isinstance(one, IntakeRecord) or one.duplicate else one.record for one in entries]

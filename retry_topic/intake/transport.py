@@ -1,0 +1,245 @@
+"""What both transports of the intake share: they answer a plan's questions and report what was done. One thread."""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import Protocol, TypeVar
+
+from retry_topic.connection import Connection
+from retry_topic.consumer.failure_log import bounded
+from retry_topic.intake.plan import Entry, Plan, Work, plan
+from retry_topic.intake.records import Decided, IntakeRecord, Known, Taken
+from retry_topic.intake.rules import MAX_BODY_BYTES, Rules
+from retry_topic.intake.templates import Prepared, Templates
+from retry_topic.message.topic_names import NAMED_AFTER_GROUP, GroupTopics
+from retry_topic.policy import PolicySet
+from retry_topic.release.flow import count_spread
+from retry_topic.release.origins import Origins
+from wheel_sched.duration import format_duration
+from wheel_sched.escaping import logger_of
+from wheel_sched.store.attempt_counts.face import AttemptCounts
+from wheel_sched.store.history.face import History
+from wheel_sched.store.ordering.face import OrderedKeys
+from wheel_sched.store.rate_limits.face import RateLimits
+
+logger = logger_of("retry_topic.intake")
+
+T = TypeVar("T")
+
+
+class UntilAvailable(Protocol):
+    """Makes a call, and makes the same call again until store and broker are available."""
+
+    def __call__(self, call: Callable[[], T]) -> T: ...
+
+
+def once(call: Callable[[], T]) -> T:
+    """Make a call once."""
+    return call()
+
+
+class Transport:
+    """An intake of one group. See `from_queue` and `from_log`.
+
+    Args:
+        home: store and broker.
+        group: whose retry topic it is.
+        policies: who decides.
+        redelivery: "group": due messages come back on the group's own redelivery topic; "origin": on the topic they
+            first failed on, seen by every group there.
+        origins: the topics that "origin" may send to. Defaults to none: those that the group reads.
+        spring: write Spring Kafka's headers beside ours. Defaults to False.
+        secrets: to verify signatures with; the first one signs. Defaults to none: headers are not signed.
+        seen: called with each `Taken`; what it raises is logged. Defaults to nothing.
+        history: rows of the attempt history the store keeps, see `retry_topic.history`. Defaults to 0: none.
+        reference_above: payloads of more bytes stay in the retry topic, and the store holds where. Defaults to 0: none.
+        dead_kept: about how many letters stay in the dead topic, beside those that a group has yet to read there.
+            Brokers that bound their topics themselves, like Kafka, do not need it. Defaults to 0: all.
+        topics: of the group. Defaults to those named after it.
+        rng: randomness of the delays.
+        cached: whether the decision cache is used. Defaults to True.
+    """
+
+    from_log = False
+
+    def __init__(
+        self,
+        home: Connection,
+        group: str,
+        policies: PolicySet,
+        *,
+        redelivery: str = "group",
+        origins: Sequence[str] = (),
+        spring: bool = False,
+        secrets: Sequence[bytes] = (),
+        seen: Callable[[Taken], None] | None = None,
+        history: int = 0,
+        reference_above: int = 0,
+        dead_kept: int = 0,
+        topics: GroupTopics = NAMED_AFTER_GROUP,
+        rng: random.Random | None = None,
+        cached: bool = True,
+    ) -> None:
+        self._home, self._store, self._group = home, home.store, group
+        self._dead_topic, self._dead_kept = topics.dead_of(group), dead_kept
+        self._origins = Origins(home.broker, group, origins) if redelivery == "origin" else None
+        self._seen, self._history = seen, history
+        self._counts, self._log = AttemptCounts(home.store), History(home.store)
+        self._gates, self._flows = OrderedKeys(home.store), RateLimits(home.store)
+        self._cached = cached and not spring and not secrets  # a template has no place for these headers
+        self._rules = Rules(
+            group,
+            policies,
+            topics.redelivery_of(group),
+            self.from_log,
+            self._origins,
+            spring,
+            secrets,
+            reference_above,
+            rng or random.Random(),
+        )
+        self.policies = policies
+
+    @property
+    def policies(self) -> PolicySet:
+        """Who decides. Setting them forgets what was learnt under the old ones."""
+        return self._rules.policies
+
+    @policies.setter
+    def policies(self, policies: PolicySet) -> None:
+        self._rules.policies = policies
+        longest = self._rules.reference_above or MAX_BODY_BYTES
+        self._templates = Templates(policies, self._rules.rng, longest) if self._cached else None
+
+    # -- planning
+
+    def _finish(
+        self, made: Plan, known: Known, now_ms: int, until_available: UntilAvailable, route: str | None = None
+    ) -> tuple[Plan, int]:
+        """The plan with all its questions answered, and the time by which it decides."""
+        while True:
+            self._open_keys([(one.gate, one.head) for one in made.copies if one.ended], until_available)
+            if not made.questions:
+                break
+            now_ms = self._answer(made, known, until_available)
+            made = self._plan(made.entries, known, now_ms, route)
+        self._open_renamed([one for one, _ in made.renamed], until_available)
+        return made, now_ms
+
+    def _plan(self, work: Iterable[Work], known: Known, now_ms: int, route: str | None = None) -> Plan:
+        made = plan(work, known, now_ms, self._rules, templates=self._templates, route=route)
+        self._report_odd(made.odd)
+        for one in made.copies:
+            number = one.record.given.attempt
+            known_as = "the message has ended" if one.ended else f"attempt {number} is counted"
+            logger.info("intake.second_copy: %s: %s already; nothing is stored of this copy", one.state.stem, known_as)
+        return made
+
+    def _answer(self, asking: Plan, known: Known, until_available: UntilAvailable) -> int:
+        """Ask what a plan has to know; the store's time."""
+        keys, ids, topics = asking.questions.keys, asking.questions.ids, asking.questions.topics
+        if keys:
+            asked = [(key, 0, 0) for key in dict.fromkeys(keys)]
+            counts = until_available(lambda: self._counts.raise_to(asked))
+            known.counts.update((key, count) for (key, _, _), count in zip(asked, counts, strict=True))
+        if ids:
+            members = [*dict.fromkeys(ids)]
+            found = until_available(lambda: self._store.get(members, anywhere=True))
+            known.items.update(zip(members, found, strict=True))
+        for topic in dict.fromkeys(topics):
+            if self._origins is not None:
+                until_available(partial(self._origins.look_up, topic))
+            known.origins.add(topic)
+        return until_available(self._store.now_ms)
+
+    # -- ordering keys
+
+    def _open_keys(self, heads: Iterable[tuple[str | None, str]], until_available: UntilAvailable) -> None:
+        """Let the next messages of ordering keys follow, whose heads are dead or have ended.
+
+        A key whose head has failed stays closed: the retry of the first copy opens it. A key that the failing copy of
+        an ended message has closed would wait for ever.
+        """
+        rows = [(gate, head) for gate, head in heads if gate is not None]
+        if rows:
+            until_available(lambda: self._gates.given_up(rows))
+
+    def _open_renamed(self, renamed: Sequence[Decided], until_available: UntilAvailable) -> None:
+        """Report records with an id of their own. Their keys wait for the other id, which is not this message's."""
+        for one in renamed:
+            taken = f"{one.head}.{one.state.attempt}"
+            logger.warning("intake.id_is_taken: %s is another message's; stored as %s", taken, one.member)
+        self._open_keys([(one.gate, one.head) for one in renamed], until_available)
+
+    # -- reporting
+
+    def _report_odd(self, records: Iterable[IntakeRecord]) -> None:
+        for record in records:
+            for oddity in record.state.oddities:
+                logger.warning("intake.odd_header: %s: %s", record.state.id, oddity)
+
+    def _count_spread(self, stored: Iterable[Entry]) -> None:
+        rows = ((one.item.topic, one.decision) for one in stored if one.dead is None and one.item is not None)
+        count_spread(self._flows, self._group, self.policies, rows)
+
+    def _rows(self, stored: Iterable[Entry], now_ms: int) -> list[tuple[str, bytes]]:
+        """What the history is to say of these."""
+        shards = None if self._home.by_source else self._store.shards
+        full = [one.decided() if isinstance(one, Prepared) else one for one in stored]
+        rows = [one.attempt(shards, now_ms) for one in full]
+        return [(row.id, row.encode()) for row in rows]
+
+    def _report(self, entries: Sequence[Entry]) -> list[Taken]:
+        """Log and show what became of records that are stored."""
+        done = [one.taken() for one in entries]
+        _log_decisions(entries, done)
+        if self._seen is not None:
+            for taken in done:
+                try:
+                    self._seen(taken)
+                except Exception:  # an observer must not hold up what it observes
+                    logger.exception("intake.seen_failed")
+        return done
+
+
+def _log_decisions(entries: Sequence[Entry], done: Sequence[Taken]) -> None:
+    """Log each decision about a failure that was not known: retries at INFO, deaths as warnings.
+
+    A line names the message by the id that its handler saw, and by the id under which the store has it. It never has
+    the payload. Lines that nobody reads are not made.
+    """
+    retries = logger.isEnabledFor(logging.INFO)
+    for one, taken in zip(entries, done, strict=True):
+        if taken.dead is not None:
+            if not taken.duplicate:
+                _log_death(one, taken)
+        elif retries and not taken.duplicate and taken.decision is not None:
+            logger.info(
+                "intake.retry: message %s of %s, attempt %d: next attempt in %s; stored as %s",
+                *_named(one, taken),
+                format_duration(getattr(taken.decision, "delay_ms", 0)),
+                bounded(taken.id),
+            )
+
+
+def _log_death(one: Entry, taken: Taken) -> None:
+    error = ""
+    if isinstance(one, Decided):
+        state = one.state
+        error = f": {state.error_class or 'no error'}: {state.error_message or ''}".rstrip(": ")
+    reason = bounded(f"{taken.dead}{error}")
+    logger.warning(
+        "intake.dead: message %s of %s, attempt %d: %s; it is a dead letter, stored as %s",
+        *_named(one, taken),
+        reason,
+        bounded(taken.id),
+    )
+
+
+def _named(one: Entry, taken: Taken) -> tuple[str, str, int]:
+    """The id that the consumer's line has as well; an item's id may be longer, see `RetryState.known_as`."""
+    seen = (one.record.given.id or one.state.id) if isinstance(one, Decided) else None
+    return bounded(seen or taken.id.rpartition(".")[0] or taken.id), bounded(taken.topic), taken.attempt

@@ -1,0 +1,206 @@
+"""The intake's thread: it reads the group's retry topic and takes in what it reads, until it is stopped.
+
+While store or broker are away it repeats its call and keeps its records. Giving them up instead would let them wait for
+`idle_ms`, however short the outage. After any other error it reads with a new consumer: a record that was read and not
+settled comes again. `start` and `stop` from any thread.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
+from retry_topic.brokers.protocol import Broker, BrokerConsumer, Delivery, LogBroker, LogReader
+from retry_topic.intake.from_log import IntakeFromLog
+from retry_topic.intake.from_queue import IntakeFromQueue
+from retry_topic.message.topic_names import intake_group_of
+from wheel_sched.errors import BrokerError, BrokerUnavailable, StoreError, WheelSchedError
+from wheel_sched.escaping import logger_of
+from wheel_sched.reviving import RevivedThread
+
+logger = logger_of("retry_topic.service")
+
+T = TypeVar("T")
+
+_POLL_MS = 1_000  # how long an idle intake waits at the broker; only the reaction to `stop` depends on it
+_AWAY_S = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
+_HEALTHY_S = 10.0  # after so long without a failure reading counts as healthy: a missing right shows after seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What is read, and how.
+
+    Args:
+        topic: the group's retry topic.
+        group: whose it is.
+        batch: failed messages taken in at once.
+        idle_ms: after this another service takes over what a dead one had read.
+        reconnects: how often the store was connected anew so far; a log is then looked back at.
+    """
+
+    topic: str
+    group: str
+    batch: int
+    idle_ms: int
+    reconnects: Callable[[], int]
+
+
+class IntakeWorker:
+    """Reads a retry topic and takes in what it reads.
+
+    Args:
+        broker: where the topic is.
+        intake: from a log where the broker has logs, else from a queue.
+        reading: what is read, and how.
+    """
+
+    def __init__(self, broker: Broker, intake: IntakeFromQueue | IntakeFromLog, reading: Reading) -> None:
+        self._broker, self._intake, self._reading = broker, intake, reading
+        self._stopping = threading.Event()
+        self._thread = RevivedThread(self._run, f"retry-intake-{reading.group}", self._stopping)
+        self._away = True  # until the broker has answered the first call
+        self._refused = False  # the broker lets the intake in and does not let it read
+        self._failures = 0  # of reading, in a row
+
+    @property
+    def alive(self) -> bool:
+        """Whether its thread has not ended."""
+        return self._thread.is_alive()
+
+    @property
+    def ready(self) -> bool:
+        """Whether it reaches the broker and may read there. Which right is missing, the log says."""
+        return self._thread.works and not self._away and not self._refused
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self, timeout_s: float) -> None:
+        """Take no more in. A record that is not settled comes again."""
+        self._stopping.set()
+        self._thread.join(timeout_s)
+
+    def _run(self) -> None:
+        while not self._stopping.is_set():
+            try:
+                if isinstance(self._intake, IntakeFromLog):
+                    self._read_log(self._intake)
+                else:
+                    self._read_queue(self._intake)
+            except Exception as error:  # nothing is lost by waiting
+                self._away = True
+                if not isinstance(error, WheelSchedError):
+                    logger.exception("service.intake_failed")
+                elif self._failures == 0 and not self._stopping.is_set():
+                    logger.warning("service.away: %s", error)
+                self._refused = isinstance(error, BrokerError) and not isinstance(error, BrokerUnavailable)
+                self._stopping.wait(_AWAY_S[min(self._failures, len(_AWAY_S) - 1)])
+                self._failures += 1
+
+    def _polled(self, since_s: float, *, anything: bool) -> None:
+        """Note that a reader, which there is since then, was polled without a failure."""
+        if self._failures and (anything or time.monotonic() - since_s >= _HEALTHY_S):
+            self._refused, self._failures = False, 0
+
+    # -- from a queue
+
+    def _read_queue(self, intake: IntakeFromQueue) -> None:
+        """Take batches in until the service stops or the consumer fails."""
+        reading = self._reading
+        with contextlib.closing(
+            self._broker.consumer([reading.topic], reading.group, idle_ms=reading.idle_ms)
+        ) as consumer:
+            self._away, since_s = False, time.monotonic()
+            while not self._stopping.is_set():
+                deliveries = consumer.poll(reading.batch, _POLL_MS)
+                self._polled(since_s, anything=bool(deliveries))
+                if deliveries:
+                    self._take(intake, consumer, deliveries)
+
+    def _take(
+        self, intake: IntakeFromQueue, consumer: BrokerConsumer, deliveries: list[Delivery], *, again: bool = False
+    ) -> None:
+        """Take a batch in. A record that fails with every batch is left for later, and the others are taken alone."""
+
+        def until_available(call: Callable[[], T]) -> T:
+            return self._until_available(lambda: consumer.beat(deliveries), call)
+
+        try:
+            entries = intake.store(deliveries, again=again, until_available=until_available)
+            until_available(lambda: intake.settle(consumer, entries))
+        except _Stopped:
+            pass  # unsettled, so it comes again
+        except Exception as error:
+            if len(deliveries) > 1:
+                for delivery in deliveries:
+                    self._take(intake, consumer, [delivery], again=True)
+                return
+            logger.exception("service.record_left", extra={"error": repr(error)})
+
+    # -- from a log
+
+    def _read_log(self, intake: IntakeFromLog) -> None:
+        """Take log batches in until the service stops or the reader fails."""
+        with contextlib.closing(self._log_reader(intake)) as reader:
+            self._away = False
+
+            def until_available(call: Callable[[], T]) -> T:
+                return self._until_available(reader.beat, call)
+
+            reconnects, since_s = self._reading.reconnects(), time.monotonic()
+            with contextlib.suppress(_Stopped):  # a batch that has not moved its position comes again
+                try:
+                    while not self._stopping.is_set():
+                        part = reader.poll(self._reading.batch, 0 if intake.busy else _POLL_MS)
+                        self._polled(since_s, anything=part is not None)
+                        if part is not None:
+                            intake.offer(reader, part, until_available)
+                        else:
+                            intake.finish(until_available)
+                        if self._reading.reconnects() != reconnects:
+                            reconnects = self._reading.reconnects()
+                            intake.look_back(reader, until_available)
+                finally:
+                    intake.finish(until_available)
+
+    def _log_reader(self, intake: IntakeFromLog) -> LogReader:
+        reading, broker = self._reading, self._broker
+        assert isinstance(broker, LogBroker)  # noqa: S101  # whose intake is one from a log
+        return broker.log_reader(
+            reading.topic,
+            intake_group_of(reading.group),
+            lambda sources: self._until_available(None, lambda: intake.positions(sources)),
+            idle_ms=reading.idle_ms,
+        )
+
+    def _until_available(self, beat: Callable[[], None] | None, call: Callable[[], T]) -> T:
+        """Make a call until store and broker are available. Meanwhile `beat` keeps what was read.
+
+        Raises:
+            _Stopped: the service stops before.
+        """
+        failures = 0
+        while True:
+            try:
+                answer = call()
+                self._away = False
+                return answer
+            except (StoreError, BrokerError) as error:
+                self._away = True
+                if failures == 0:
+                    logger.warning("service.away: %s", error)
+            if self._stopping.wait(_AWAY_S[min(failures, len(_AWAY_S) - 1)]):
+                raise _Stopped
+            failures += 1
+            with contextlib.suppress(BrokerError):
+                if beat is not None:
+                    beat()
+
+
+class _Stopped(Exception):
+    """The service stops while the store or the broker is away."""

@@ -1,0 +1,338 @@
+"""The plan of the intake: what it decides, what it asks, and that a queue and a log carry out the same decisions."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from retry_topic.brokers.memory import MemoryBroker
+from retry_topic.brokers.protocol import Delivery, LogBatch
+from retry_topic.connection import Connection
+from retry_topic.intake.from_log import IntakeFromLog
+from retry_topic.intake.from_queue import IntakeFromQueue
+from retry_topic.intake.plan import Plan, plan
+from retry_topic.intake.records import Decided, IntakeRecord, Known, Taken, attempts_key, replays_key
+from retry_topic.intake.rules import MAX_BODY_BYTES, Rules
+from retry_topic.message import Message, Source
+from retry_topic.message.body_codec import decode_body, encode_body
+from retry_topic.message.headers import MAX_COUNT, RetryState, read, write
+from retry_topic.policy import Fixed, PolicySet, RetryPolicy, Rule, explain
+from wheel_sched.store import ENDED, DelayStore, Found
+from wheel_sched.store.attempt_counts.face import AttemptCounts
+from wheel_sched.store.core.items import Item
+from wheel_sched.store.memory import MemoryBackend
+
+T = TypeVar("T")
+
+NOW_MS = time.time_ns() // 1_000_000
+SECRET = b"sixteen bytes ok"
+GATE = f"{'s' * 12}.{'k' * 16}"
+POLICIES = PolicySet(
+    RetryPolicy(delay=Fixed(base_ms=60_000), max_attempts=4, rules=(Rule(statuses=("4xx",), dead=True),)),
+    {"other": RetryPolicy(name="other", delay=Fixed(base_ms=1_000), max_attempts=None, max_age_ms=3_600_000)},
+)
+
+
+def rules_of(*, from_log: bool, **more: Any) -> Rules:
+    given: dict[str, Any] = {"origins": None, "spring": False, "secrets": (), "reference_above": 0}
+    return Rules("g", POLICIES, "g.redelivery", from_log, rng=random.Random(1), **(given | more))
+
+
+def failed(name: str | None = "m", attempt: int = 1, **more: Any) -> RetryState:
+    return RetryState(**({"id": name, "attempt": attempt, "original_topic": "orders", "error_class": "E"} | more))
+
+
+def delivery(state: RetryState, value: bytes = b"v", offset: int = 0, deliveries: int = 1) -> Delivery:
+    return Delivery(
+        Message("g.retry", value, b"k", write((), state), Source("g.retry", 0, str(offset), 1)), None, deliveries
+    )
+
+
+def answered(rules: Rules, *deliveries: Delivery, counts: dict[str, int] | None = None, items: Any = None) -> Plan:
+    """A plan by all that the store knows: these counts and items, and nothing else."""
+    known = Known(ask=True)
+    made = plan([rules.read(one) for one in deliveries], known, NOW_MS, rules)
+    while made.questions:
+        known.counts.update((key, (counts or {}).get(key, 0)) for key in made.questions.keys)
+        known.items.update((member, (items or {}).get(member)) for member in made.questions.ids)
+        known.origins.update(made.questions.topics)
+        made = plan(made.entries, known, NOW_MS, rules)
+    return made
+
+
+def found(one: Delivery, member: str, state: Any = "due") -> Found:
+    return Found(member, state, NOW_MS, 1, "orders", encode_body(one.message.to("g.redelivery")), "", (), None)
+
+
+def key_of(state: RetryState, value: bytes = b"v") -> str:
+    return attempts_key(state, Message("g.retry", value, b"k"))
+
+
+BOTH = pytest.mark.parametrize("from_log", [False, True], ids=["queue", "log"])
+
+
+@BOTH
+@pytest.mark.parametrize(
+    ("claimed", "counted", "attempt"), [(1, 2, 3), (0, 1, 2), (3, 1, 3), (MAX_COUNT, 0, MAX_COUNT)]
+)
+def test_no_header_lowers_a_count(from_log: bool, claimed: int, counted: int, attempt: int) -> None:
+    """The greater of both counts holds; a greater claim costs whoever makes it."""
+    made = answered(rules_of(from_log=from_log), delivery(failed("m", claimed)), counts={key_of(failed()): counted})
+    (taken,) = [one.taken() for one in made.decided]
+    assert (taken.attempt, taken.dead) == (attempt, "max-attempts" if attempt >= 4 else None)
+
+
+@BOTH
+def test_the_store_says_how_often_a_message_was_replayed(from_log: bool) -> None:
+    """And the attempts since then count."""
+    made = answered(
+        rules_of(from_log=from_log),
+        delivery(failed("m", 1, replays=9)),
+        counts={"m!": 2, key_of(failed("m", replays=2)): 1},
+    )
+    assert [one.taken().id for one in made.decided] == ["mr2.2"]
+
+
+@BOTH
+def test_a_copy_of_a_counted_attempt_stores_nothing(from_log: bool) -> None:
+    """Where its consumer counts, as its start says; the plan reports the copy."""
+    made = answered(rules_of(from_log=from_log), delivery(failed(started_ms=1)), counts={key_of(failed()): 1})
+    assert (made.items, made.dead_letters, made.counts) == ([], [], [])
+    assert [(one.duplicate, one.ended) for one in made.copies] == [(True, False)]
+
+
+@BOTH
+def test_a_message_that_has_ended_is_neither_retried_nor_dead(from_log: bool) -> None:
+    """Its ordering key is opened by whoever carries the plan out."""
+    made = answered(
+        rules_of(from_log=from_log), delivery(failed(attempt=9, ordering=GATE)), counts={key_of(failed()): ENDED}
+    )
+    assert (made.items, made.dead) == ([], [])
+    assert [(one.gate, one.head, one.ended) for one in made.copies] == [(GATE, "m", True)]
+
+
+@BOTH
+def test_the_very_message_in_the_store_is_known(from_log: bool) -> None:
+    """Another message under the id is one attempt more."""
+    first, other = delivery(failed()), delivery(failed(), b"other")
+    counts = {key_of(failed()): 1, key_of(failed(), b"other"): 1}
+    there = {"m.1": found(first, "m.1")}
+    made = answered(rules_of(from_log=from_log), first, other, counts=counts, items=there)
+    assert [(one.taken().id, one.duplicate) for one in made.decided] == [("m.1", True), ("m.2", False)]
+
+
+@pytest.mark.parametrize("repeated", [False, True])
+def test_the_dead_topic_gets_a_dead_letter_again_that_a_queue_repeats(repeated: bool) -> None:
+    """The intake may have died between storing and telling. A second record of the failure is known."""
+    one = delivery(failed(attempt=4), deliveries=1 + repeated)
+    counts, items = {key_of(failed()): 4}, {"m.4": found(one, "m.4", "dead")}
+    made = answered(rules_of(from_log=False), one, counts=counts, items=items)
+    assert [each.duplicate for each in made.decided] == [not repeated]
+    assert len(made.dead) == repeated
+
+
+def test_a_record_of_a_queue_that_was_taken_in_is_known() -> None:
+    """By its place, also when its message has gone out."""
+    rules = rules_of(from_log=False)
+    record = rules.read(delivery(failed()))
+    made = answered(rules, record.delivery, counts={record.record_key: 1, key_of(failed()): 1})
+    assert [one.duplicate for one in made.decided] == [True]
+
+
+@BOTH
+def test_equal_records_are_one_failure_and_others_get_an_id_of_their_own(from_log: bool) -> None:
+    """In one batch."""
+    records = [delivery(failed(), b"a", 0), delivery(failed(), b"a", 1), delivery(failed(), b"b", 2)]
+    rules = rules_of(from_log=from_log)
+    made = answered(rules, *records)
+    own = rules.read(records[2]).own_id
+    assert [(one.taken().id, one.duplicate) for one in made.decided] == [
+        ("m.1", False),
+        ("m.1", True),
+        (f"{own}.1", False),
+    ]
+    assert [(one.member, brought) for one, brought in made.renamed] == [(f"{own}.1", "m")]
+
+
+def test_a_log_asks_nothing_about_usual_records() -> None:
+    """The store compares the counts when it stores the batch."""
+    made = plan([delivery(failed(f"m{n}", 3)) for n in range(9)], Known(), NOW_MS, rules_of(from_log=True))
+    assert not made.questions
+    assert made.counts[:2] == [(key_of(failed("m0")), 3, made.decided[0].keep_until_ms), ("m0!", 0, None)]
+
+
+@pytest.mark.parametrize("secrets", [(), (SECRET,)])
+def test_headers_alone_kill_nobody(secrets: tuple[bytes, ...]) -> None:
+    """A log asks for the counts of a record that seems dead, and of one that nobody signed."""
+    rules = rules_of(from_log=True, secrets=secrets)
+    made = plan([delivery(failed("a", 9)), delivery(failed("b"))], Known(), NOW_MS, rules)
+    asked = [one for one in made.entries if isinstance(one, IntakeRecord)]
+    assert [read(one.delivery.message.headers).id for one in asked] == (["a", "b"] if secrets else ["a"])
+    assert made.questions.keys == [
+        key for one in asked for key in (replays_key(one.state), attempts_key(one.state, one.delivery.message))
+    ]
+    assert (made.items, made.dead_letters) == ([], [])
+
+
+def test_a_queue_asks_for_every_count_first() -> None:
+    """And decides nothing before it knows."""
+    rules = rules_of(from_log=False)
+    record = rules.read(delivery(failed()))
+    made = plan([record], Known(ask=True), NOW_MS, rules)
+    assert made.questions.keys == ["m!", key_of(failed()), record.record_key]
+    assert made.entries == [record]
+
+
+@BOTH
+def test_records_that_nobody_signed_share_one_count(from_log: bool) -> None:
+    """Each is the next attempt of their payload, up to the least cap of any policy."""
+    rules = rules_of(from_log=from_log, secrets=(SECRET,))
+    made = answered(rules, *(delivery(failed(f"m{n}", 1, original_topic="other"), offset=n) for n in range(5)))
+    assert [(one.taken().attempt, one.taken().dead) for one in made.decided] == [
+        *((n, None) for n in (1, 2, 3)),
+        *((n, "max-attempts") for n in (4, 5)),
+    ]
+
+
+@BOTH
+def test_a_topic_that_nobody_may_return_to_is_asked_for_and_refused(from_log: bool) -> None:
+    """The record becomes a dead letter; a known topic gets its message back."""
+    rules = rules_of(from_log=from_log, origins={"orders"})
+    known = Known(ask=True)
+    records = [
+        rules.read(delivery(failed(name, original_topic=topic))) for name, topic in (("a", "orders"), ("b", "x"))
+    ]
+    for record in records:
+        known.counts |= {"a!": 0, "b!": 0, record.record_key: 0, attempts_key(record.state, record.delivery.message): 0}
+    asking = plan(records, known, NOW_MS, rules)
+    assert (asking.questions.topics, asking.questions.keys) == (["x"], [])
+    known.origins.add("x")
+    made = plan(asking.entries, known, NOW_MS, rules)
+    assert [decode_body(one.body).topic for one in made.items] == ["orders"]
+    assert [one.dead for one in made.dead] == ["unknown-origin"]
+
+
+@BOTH
+def test_a_message_that_the_store_cannot_hold_is_a_dead_letter(from_log: bool) -> None:
+    """Too large a body is not stored among those that wait; the dead topic gets it whole."""
+    made = answered(rules_of(from_log=from_log), delivery(failed(), b"x" * (MAX_BODY_BYTES + 1)))
+    assert (made.items, [one.dead for one in made.dead]) == ([], ["oversized"])
+    (message,) = [one.message for one in made.dead]
+    assert message is not None
+    assert len(message.value) == MAX_BODY_BYTES + 1
+
+
+class Logs(MemoryBroker):
+    """A broker whose topics are logs, as far as an intake asks."""
+
+    transactions = False
+
+    def log_reader(self, *_: Any, **__: Any) -> Any:
+        raise NotImplementedError
+
+    def sender(self, *_: Any) -> None:
+        return None
+
+
+class Ignoring:
+    """A reader or consumer that is told things."""
+
+    def done(self, part: LogBatch) -> None: ...
+
+    def rewind(self, source: str, position: int | None) -> None:
+        raise AssertionError(position)
+
+    def ack(self, deliveries: Iterable[Delivery]) -> None: ...
+
+    def forward(self, pairs: Iterable[Any]) -> list[None]:
+        return [None for _ in pairs]
+
+
+STATES = st.builds(
+    failed,
+    st.sampled_from(["a", "b", "c", "d"]),
+    st.integers(0, 5),
+    replays=st.sampled_from([0, 0, 0, 1]),
+    original_topic=st.sampled_from(["orders", "other"]),
+    error_status=st.sampled_from([None, 404, 503]),
+    verdict=st.sampled_from([None, None, "retry", "dead"]),
+    started_ms=st.sampled_from([None, 1]),
+    retry_after_ms=st.sampled_from([None, 5_000]),
+)
+BATCHES = st.lists(
+    st.lists(STATES.map(lambda state: (state, f"{state.id}".encode())), min_size=1, max_size=5), max_size=4
+)
+
+
+def carried_out(
+    batches: list[list[tuple[RetryState, bytes]]], take: Callable[[Connection, list[Delivery], int], list[Taken]]
+) -> Any:
+    """All that is stored and reported of batches."""
+    store = DelayStore(MemoryBackend(1, clock="test"), test_clock=lambda: NOW_MS).open()
+    with Connection(store, Logs()) as home:
+        home.broker.create_topic("g.dead")
+        told: list[Taken] = []
+        place = 0
+        for batch in batches:
+            deliveries = [delivery(state, value, place + n) for n, (state, value) in enumerate(batch)]
+            place += len(batch)
+            told += take(home, deliveries, place)
+        items = [*store.list_items("due", limit=1_000).found, *store.list_items("dead", limit=1_000).found]
+        keys = {key_of(state, value) for batch in batches for state, value in batch}
+        counts = AttemptCounts(store).raise_to([(key, 0, 0) for key in sorted(keys)])
+        whys = [None if one.decision is None else explain(one.decision) for one in told]
+        return (
+            counts,
+            [(one.id, one.state, one.score_ms, one.topic, one.body, one.reason, one.refs) for one in items],
+            [None if one.duplicate else (one.id, one.attempt, one.due_ms, one.dead) for one in told],
+            whys,
+        )
+
+
+@settings(deadline=None, max_examples=50)
+@given(BATCHES)
+def test_a_queue_and_a_log_carry_out_the_same_decisions(batches: list[list[tuple[RetryState, bytes]]]) -> None:
+    """Items, dead letters, counts and reports of the same failures, over several batches."""
+
+    def from_queue(home: Connection, deliveries: list[Delivery], _: int) -> list[Taken]:
+        intake = IntakeFromQueue(home, "g", POLICIES, rng=random.Random(1))
+        return intake.take(Ignoring(), deliveries)  # type: ignore[arg-type]
+
+    def from_log(home: Connection, deliveries: list[Delivery], place: int) -> list[Taken]:
+        part = LogBatch("g.retry/0", place - len(deliveries) or None, place, deliveries)
+        intake = IntakeFromLog(home, "g", POLICIES, rng=random.Random(1))
+        return intake.take(Ignoring(), part, lambda call: call())  # type: ignore[arg-type]
+
+    assert carried_out(batches, from_queue) == carried_out(batches, from_log)
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.lists(st.tuples(STATES, st.sampled_from([b"v", b"w"])), max_size=8))
+def test_by_the_same_knowledge_both_plan_the_same(batch: list[tuple[RetryState, bytes]]) -> None:
+    """And a plan made twice is equal: it depends on its arguments alone."""
+    deliveries = [delivery(state, value, n) for n, (state, value) in enumerate(batch)]
+    counts = {key_of(failed("a"), b"v"): 1, key_of(failed("b"), b"w"): ENDED, "c!": 1}
+    plans = [answered(rules_of(from_log=from_log), *deliveries, counts=counts) for from_log in (False, True, True)]
+    queue, log, again = [
+        (one.items, one.dead_letters, [each.taken() for each in one.decided], [each.member for each in one.copies])
+        for one in plans
+    ]
+    assert queue == log == again
+
+
+def test_a_decided_entry_stays_as_it_is() -> None:
+    """A plan made again decides only the records that a question kept back."""
+    rules = rules_of(from_log=True)
+    asking = plan([delivery(failed("a")), delivery(failed("b", 9))], Known(), NOW_MS, rules)
+    kept = asking.entries[0]
+    assert isinstance(kept, Decided)
+    made = plan(asking.entries, Known(counts=dict.fromkeys(asking.questions.keys, 0)), NOW_MS + 5_000, rules)
+    assert made.entries[0] is kept
+    assert isinstance(kept.item, Item)
+    assert kept.item.due_ms == NOW_MS + 60_000
