@@ -45,7 +45,7 @@ def read(spark: SparkSession, options: dict[str, str], **more: str) -> DataFrame
 def test_messages_go_in_once_and_come_out_as_they_were(
     spark: SparkSession, store: DelayStore, options: dict[str, str], rows: DataFrame, write: Callable[..., None]
 ) -> None:
-    """Payload, key, headers, topic and due stay the same; a second run stores nothing, also after all were published."""
+    """Payload, key, headers, topic and due stay the same; a second run stores nothing, also after all are published."""
     write(rows, job_id="import-1")
     assert store.counts().now == {("due", "mail"): 500, ("due", "orders"): 1000}
     (found,) = store.get(["m8"])
