@@ -9,7 +9,7 @@ import click
 
 from retry_topic.cli.opening import opened_home, policies_of
 from retry_topic.cli.settings import settings_of
-from retry_topic.policy import Dead, Failure, RetryPolicy, decide, explain, format_duration, plot, simulate
+from retry_topic.policy import DeadDecision, Failure, RetryPolicy, decide, explain, format_duration, plot, simulate
 from retry_topic.policy.dumping import dump_policies
 from retry_topic.policy.flow import describe
 from retry_topic.policy.model import PolicySet
@@ -163,12 +163,12 @@ def explain_policy(
     )
     decision = decide(chosen, failure, now_ms, random.Random())
     if as_json:
-        dead = isinstance(decision, Dead)
+        dead = isinstance(decision, DeadDecision)
         emit(
             {
                 "decision": "dead" if dead else "retry",
-                "reason": decision.reason if isinstance(decision, Dead) else None,
-                "due_ms": None if isinstance(decision, Dead) else decision.due_ms,
+                "reason": decision.reason if isinstance(decision, DeadDecision) else None,
+                "due_ms": None if isinstance(decision, DeadDecision) else decision.due_ms,
                 "text": explain(decision),
                 "why": decision.why.as_dict(),
             }

@@ -41,7 +41,7 @@ from retry_topic.intake.rules import DAY_MS, Rules, dead_letter
 from retry_topic.intake.templates import Prepared, Templates
 from retry_topic.message import Message
 from retry_topic.message.headers import MAX_COUNT
-from retry_topic.policy import Dead, decide, failure_from
+from retry_topic.policy import DeadDecision, decide, failure_from
 from wheel_sched.store import ENDED, Found, Item, Tries
 
 Entry = Decided | Prepared
@@ -229,7 +229,7 @@ def _decide(one: Decided, known: Known, now_ms: int, rules: Rules, questions: Qu
         return False
     decision = decide(rules.policy_of(one), failure_from(one.state, now_ms=now_ms), now_ms, rules.rng)
     one.decision, one.now_ms = decision, now_ms
-    if isinstance(decision, Dead):
+    if isinstance(decision, DeadDecision):
         one.dead = decision.reason
     elif origins is not None and record.topic not in origins:
         one.dead = "unknown-origin"

@@ -17,7 +17,7 @@ from retry_topic.message.body_codec import encode_body
 from retry_topic.message.fingerprint import fingerprint
 from retry_topic.message.headers import HeaderRewriter, content_id, read, sign, verify, with_spring, write
 from retry_topic.message.headers.fields import FIELDS
-from retry_topic.policy import PolicySet, Retry, RetryPolicy
+from retry_topic.policy import PolicySet, RetryDecision, RetryPolicy
 from wheel_sched.errors import Rejected
 from wheel_sched.store import Item
 from wheel_sched.store.ordering.face import ref_of, route_of
@@ -101,7 +101,7 @@ class Rules:
         record, state, decision = one.record, one.state, one.decision
         topic, message, secrets = record.topic, record.delivery.message, self.secrets
         policy = (None, None) if decision is None else (decision.why.policy, decision.why.max_attempts)
-        delay_ms = decision.delay_ms if isinstance(decision, Retry) else state.delay_ms
+        delay_ms = decision.delay_ms if isinstance(decision, RetryDecision) else state.delay_ms
         signature = None
         if secrets:
             signature = sign(

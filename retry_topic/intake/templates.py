@@ -30,7 +30,7 @@ from retry_topic.message.body_codec import decode_body
 from retry_topic.message.headers import AMPLE, content_print, read
 from retry_topic.message.headers.fields import FIELDS, LAST_MS, Field
 from retry_topic.message.stream_encoding import KEY, VALUE, field_of
-from retry_topic.policy import Failure, Match, PolicySet, Retry, RetryPolicy, decide_by, failure_from
+from retry_topic.policy import Failure, Match, PolicySet, RetryDecision, RetryPolicy, decide_by, failure_from
 from wheel_sched.duration import LONGEST_MS
 from wheel_sched.errors import Rejected
 from wheel_sched.store import Item, Tries
@@ -97,7 +97,7 @@ class Prepared:
     values: tuple[bytes, ...]
     source: Source | None
     item: Item
-    decision: Retry
+    decision: RetryDecision
     keep_until_ms: int
 
     gate: ClassVar[None] = None
@@ -238,7 +238,7 @@ class Templates:
         if known.delay_at is not None:
             failure.previous_delay_ms = int(values[known.delay_at])
         decision = decide_by(template.match, template.policy, failure, now_ms, self._rng)
-        if not isinstance(decision, Retry) or decision.delay_ms > LONGEST_MS or decision.due_ms > LAST_MS:
+        if not isinstance(decision, RetryDecision) or decision.delay_ms > LONGEST_MS or decision.due_ms > LAST_MS:
             return None
         body = template.body(_pieces(message, gaps, decision))
         if len(body) > MAX_BODY_BYTES:
@@ -283,7 +283,7 @@ class Templates:
         return True
 
 
-def _pieces(message: Message, gaps: tuple[bytes, ...], decision: Retry) -> tuple[bytes, ...]:
+def _pieces(message: Message, gaps: tuple[bytes, ...], decision: RetryDecision) -> tuple[bytes, ...]:
     """A record's own values, in the order of the form's gaps."""
     times = b"%d" % decision.due_ms, b"%d" % decision.delay_ms
     if message.key is None:
@@ -295,7 +295,7 @@ def _template(one: Decided, known: _Names, values: Sequence[bytes], policies: Po
     """The template of a record; None when it would have made another item of it."""
     record, state, decision, item = one.record, one.state, one.decision, one.item
     message = record.delivery.message
-    if item is None or not isinstance(decision, Retry) or record.given.attempt < 1 or state.oddities:
+    if item is None or not isinstance(decision, RetryDecision) or record.given.attempt < 1 or state.oddities:
         return None
     try:
         stored = decode_body(item.body)

@@ -1,7 +1,7 @@
 """Retry policies: pure decisions about failed messages. A policy is data: it has a version, a file format and an
 explanation for each decision."""
 
-from retry_topic.policy.decision import Dead, DeadReason, Decision, Retry, Why, decide, decide_by
+from retry_topic.policy.decision import DeadDecision, DeadReason, Decision, RetryDecision, Why, decide, decide_by
 from retry_topic.policy.delays import Decorrelated, Delay, Draw, Exponential, Fixed, Jitter, Linear, Listed
 from retry_topic.policy.dumping import content_hash, dump_policies
 from retry_topic.policy.explanation import explain
@@ -18,7 +18,7 @@ from wheel_sched.duration import format_duration, parse_duration
 __all__ = [
     "Breaker",
     "Budget",
-    "Dead",
+    "DeadDecision",
     "DeadReason",
     "Decision",
     "Decorrelated",
@@ -33,7 +33,7 @@ __all__ = [
     "Match",
     "PolicySet",
     "Rate",
-    "Retry",
+    "RetryDecision",
     "RetryPolicy",
     "Rule",
     "Simulation",

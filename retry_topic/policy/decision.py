@@ -82,7 +82,7 @@ def _matched(match: Match) -> dict[str, Any]:
 
 
 @dataclass(slots=True)
-class Retry:
+class RetryDecision:
     """Deliver the message again at `due_ms`, which is `delay_ms` after the decision."""
 
     due_ms: int
@@ -91,14 +91,14 @@ class Retry:
 
 
 @dataclass(slots=True)
-class Dead:
+class DeadDecision:
     """Give the message up and keep it as a dead letter."""
 
     reason: DeadReason
     why: Why
 
 
-Decision = Retry | Dead
+Decision = RetryDecision | DeadDecision
 
 
 def decide(policy: RetryPolicy, failure: Failure, now_ms: int, rng: random.Random) -> Decision:
@@ -120,11 +120,11 @@ def decide_by(match: Match | None, policy: RetryPolicy, failure: Failure, now_ms
     why.match, why.asked_ms, why.bound_ms = match, asked_ms, policy.retry_after_max_ms
 
     if failure.verdict == "dead":
-        return Dead("verdict", why)
+        return DeadDecision("verdict", why)
     if rule and rule.dead and failure.verdict != "retry":
-        return Dead("fatal", why)
+        return DeadDecision("fatal", why)
     if max_attempts is not None and attempt >= max_attempts:
-        return Dead("max-attempts", why)
+        return DeadDecision("max-attempts", why)
 
     wait_ms = None if asked_ms is None else min(max(0, asked_ms), policy.retry_after_max_ms)
     if wait_ms is not None and failure.verdict == "retry":
@@ -135,10 +135,10 @@ def decide_by(match: Match | None, policy: RetryPolicy, failure: Failure, now_ms
         delay_ms = max(why.draw.delay_ms, wait_ms or 0)
     why.delay_ms, due_ms = delay_ms, now_ms + delay_ms
     if max_age_ms is not None and due_ms > first_failed_ms + max_age_ms:
-        return Dead("max-age", why)
+        return DeadDecision("max-age", why)
     if policy.spread_ms:
         room_ms = policy.spread_ms if max_age_ms is None else first_failed_ms + max_age_ms - due_ms
         why.spread_ms = min(rng.randint(0, policy.spread_ms), room_ms)
         delay_ms, due_ms = delay_ms + why.spread_ms, due_ms + why.spread_ms
         why.delay_ms = delay_ms
-    return Retry(due_ms, delay_ms, why)
+    return RetryDecision(due_ms, delay_ms, why)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
-from retry_topic.policy.decision import Dead, Decision, Why
+from retry_topic.policy.decision import DeadDecision, Decision, Why
 from retry_topic.policy.delays import Draw
 from wheel_sched.duration import format_duration
 
@@ -21,7 +21,7 @@ def explain(decision: Decision) -> str:
     """One line without a full stop, clauses separated by semicolons."""
     why = decision.why
     clauses = [f"attempt {why.attempt} of {'unlimited' if why.max_attempts is None else why.max_attempts}: "]
-    if isinstance(decision, Dead):
+    if isinstance(decision, DeadDecision):
         clauses[0] += _death(decision)
     else:
         clauses[0] += _delay(why)
@@ -31,7 +31,7 @@ def explain(decision: Decision) -> str:
     if why.match is not None:
         name = f" ({why.match.rule.name})" if why.match.rule.name else ""
         clauses.append(f"rule {why.match.number}{name}: {why.match.pattern} matched {why.match.subject}")
-    if not isinstance(decision, Dead):
+    if not isinstance(decision, DeadDecision):
         clauses.append(_age(why))
     clauses.append(f"policy {why.policy}")
     return "; ".join(clauses)
@@ -45,7 +45,7 @@ def format_time(at_ms: int) -> str:
         return f"{at_ms} ms"
 
 
-def _death(decision: Dead) -> str:
+def _death(decision: DeadDecision) -> str:
     why = decision.why
     if decision.reason == "verdict":
         return "dead, the handler asked for it"

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from retry_topic.policy.decision import Dead, decide
+from retry_topic.policy.decision import DeadDecision, decide
 from retry_topic.policy.failure import Failure
 from retry_topic.policy.model import RetryPolicy
 from wheel_sched.errors import ConfigError
@@ -115,7 +115,7 @@ def simulate(
         for now_ms, previous_ms in alive:
             failure = replace(first, attempt=attempt, previous_delay_ms=previous_ms)
             decision = decide(policy, failure, now_ms, rng)
-            if isinstance(decision, Dead):
+            if isinstance(decision, DeadDecision):
                 died[decision.reason] += 1
             else:
                 delays_ms.append(decision.delay_ms)

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Sequence
 from retry_topic.message import Headers
 from retry_topic.message.body_codec import split_reference
 from retry_topic.message.headers.fields import FIELDS
-from retry_topic.policy import PolicySet, Retry, RetryPolicy
+from retry_topic.policy import PolicySet, RetryDecision, RetryPolicy
 from wheel_sched.dispatcher import Answer, Batch, Failed, Publisher
 from wheel_sched.errors import Rejected, StoreError
 from wheel_sched.escaping import logger_of
@@ -69,7 +69,7 @@ def count_spread(control: RateLimits, group: str, policies: PolicySet, stored: I
     """
     if not any(policy.spread_ms for policy in (policies.default, *policies.topics.values())):
         return
-    counts = Counter(topic for topic, decision in stored if isinstance(decision, Retry))
+    counts = Counter(topic for topic, decision in stored if isinstance(decision, RetryDecision))
     for topic, count in counts.items():
         if policies.for_topic(topic).spread_ms:
             try:

@@ -41,7 +41,7 @@ def _light_java() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def spark_jars() -> list[str]:
-    """What the session needs besides its own."""
+    """Further jars for the session."""
     return []
 
 
@@ -76,12 +76,12 @@ def store(redis_url: str) -> Iterator[DelayStore]:
 
 @pytest.fixture
 def options(redis_url: str, store: DelayStore) -> dict[str, str]:
-    """Of the data source, for `store`."""
+    """The options of the data source for `store`."""
     return {"store": redis_url}
 
 
 class Consumer:
-    """Takes due items out of a store all the time, as a dispatcher does, and counts how often each came."""
+    """Takes due items out of a store continuously, as a dispatcher does, and counts each id."""
 
     def __init__(self, store: DelayStore) -> None:
         self.seen: Counter[str] = Counter()
@@ -111,10 +111,10 @@ class Consumer:
         while not condition():
             assert self.failure is None, self.failure
             assert time.monotonic() < deadline, f"waited {seconds} s for {what}; {len(self.seen):,} ids so far"
-            time.sleep(0.02)  # looked at again and again until the deadline
+            time.sleep(0.02)  # polls until the deadline
 
     def drain(self) -> None:
-        """Until nothing waits and nothing is in flight."""
+        """Wait until no item is due or in flight."""
         self.wait_until(lambda: not any(self._store.counts().now.values()), "the store to be empty")
 
     def end(self) -> None:
@@ -125,7 +125,7 @@ class Consumer:
 
 @pytest.fixture
 def consumer(store: DelayStore, redis_url: str) -> Iterator[Consumer]:
-    """Somebody who takes everything out as soon as it is due."""
+    """A consumer that takes each item out as soon as it is due."""
     with open_store(redis_url, shards=SHARDS) as own:
         running = Consumer(own)
         yield running

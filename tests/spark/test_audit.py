@@ -1,4 +1,4 @@
-"""audit: planted damage of every kind is found and mended where that is safe; a healthy store has none."""
+"""audit: it finds every kind of damage and repairs it where that is safe; a healthy store has no findings."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def key(item_id: str, name: str, shards: int = 3) -> bytes:
 
 
 def test_a_healthy_store_has_nothing_wrong(spark: SparkSession, store: DelayStore, redis_url: str) -> None:
-    """Items in every state, parked, paused and routed ones."""
+    """A healthy store holds items in every state, also parked, paused and routed ones."""
     store.schedule([Item(f"m{n}", LATER_MS + n, b"x", "t") for n in range(300)])
     store.schedule([Item(f"r{n}", LATER_MS, b"x", "t", route="one") for n in range(20)])
     store.schedule([Item(f"p{n}", None, b"x", "t") for n in range(20)])
@@ -40,7 +40,7 @@ def test_a_healthy_store_has_nothing_wrong(spark: SparkSession, store: DelayStor
 def test_every_kind_of_damage_is_found_and_mended(
     spark: SparkSession, store: DelayStore, redis_url: str, redis_client: Any
 ) -> None:
-    """Nothing with a record is lost by it, and a second audit finds only what people must decide."""
+    """A repair loses no item that has a record. A second audit finds only damage that needs a person."""
     store.schedule([Item(f"m{n}", LATER_MS + n, b"x", "t") for n in range(50)])
     store.bury([(Item("grave", 5, b"x", "t"), "broken")])
     store.schedule([Item("leased", 0, b"x", "t"), Item("late", 1, b"x", "t")])

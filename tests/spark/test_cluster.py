@@ -1,4 +1,4 @@
-"""A standalone cluster: master and two workers as processes on loopback; what deploy/ gives does there what it says."""
+"""A standalone cluster: a master and two workers on loopback. The programs in deploy/ work there."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ DEPLOY = Path(__file__).resolve().parents[2] / "deploy" / "spark"
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[str]:
-    """The master's address, once both workers have joined it."""
+    """The master's address, after both workers have joined."""
     environment = {**os.environ, "SPARK_LOCAL_IP": "127.0.0.1", "SPARK_LOCAL_DIRS": str(tmp_path / "local")}
     with contextlib.ExitStack() as stack:
         port = free_port()
@@ -65,11 +65,11 @@ def _wait_for(log: Path, words: str, times: int) -> None:
     deadline = time.monotonic() + 120
     while log.read_text("utf-8", "replace").count(words) < times:
         assert time.monotonic() < deadline, log.read_text("utf-8", "replace")[-2_000:]
-        time.sleep(0.1)  # looked at again and again until the deadline
+        time.sleep(0.1)  # polls until the deadline
 
 
 def submit(cluster: str, url: str, folder: Path) -> dict[str, int]:
-    """Run deploy/'s own program by deploy/'s own script; what it told."""
+    """Run the example of deploy/ with the script of deploy/; return its figures."""
     memory = "--conf spark.executor.memory=512m --conf spark.executor.cores=1 --conf spark.ui.enabled=false"
     # both executors must have come before the first task is given out
     waiting = (
@@ -99,7 +99,7 @@ def submit(cluster: str, url: str, folder: Path) -> dict[str, int]:
 def test_backfill_and_dlq_on_a_cluster_do_what_they_do_on_one_machine(
     cluster: str, store: DelayStore, redis_url: str, tmp_path: Path
 ) -> None:
-    """Both workers took part; every row is stored once, every dead letter replayed once."""
+    """Both workers run tasks; every row is stored once, and every dead letter is replayed once."""
     graves = [(Item(f"d{n}", 5, encode_body(Message("orders", b"x")), "orders"), "broken: badly") for n in range(200)]
     store.bury(graves)
     told = submit(cluster, redis_url, tmp_path / "driver")

@@ -1,4 +1,4 @@
-"""Packed pages as columns: what the bulk way makes of them is what reading one record after the other makes."""
+"""Packed pages as columns: the bulk decoder and the row-by-row decoder give the same result."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ reasons = st.text(st.characters(exclude_characters="\n", exclude_categories=["Cs
 
 
 def packed(rows: list[tuple[bytes, int, bytes | None]], told: list[bytes | None]) -> BulkPage:
-    """A page as bulk.lua makes it."""
+    """A page in the format of bulk.lua."""
     found = [raw for _, _, raw in rows]
     return BulkPage(
         False,
@@ -49,7 +49,7 @@ def packed(rows: list[tuple[bytes, int, bytes | None]], told: list[bytes | None]
 
 
 def by_hand(state: State, shard: int, rows: list[tuple[bytes, int, bytes | None]], told: list[bytes | None]) -> Any:
-    """The same, by the store's own reading of a page."""
+    """The expected columns, from the store's own decoder."""
     scan = Scan(state, 0, 1, None, 1)
     reply: Any = [0, *([part[at] for part in rows] for at in range(3)), told]
     made = []
@@ -70,7 +70,7 @@ def by_hand(state: State, shard: int, rows: list[tuple[bytes, int, bytes | None]
 
 @given(st.data(), st.sampled_from(["due", "fly", "held", "dead"]), st.booleans())
 def test_columns_are_what_the_records_say(data: st.DataObject, state: State, damaged: bool) -> None:
-    """Whatever topics, routes, refs, bytes and damage there are, in each state, page by page."""
+    """Any topics, routes, refs, bytes and damage, in each state, page by page."""
 
     def stored(raw: bytes | None, reason: bytes) -> bytes | None:
         return raw if raw is None or state != "dead" else b"%d:%s%s" % (len(reason), reason, raw)
@@ -98,7 +98,7 @@ ROUTE = next(name for name in "abcdefgh" if shard_of(name, 3) == 0)
 
 
 def test_a_version_beyond_all_numbers_is_damage() -> None:
-    """Not an error of the whole query."""
+    """It is reported as damage; the query does not fail."""
     raw = b"1:" + b"9" * 30 + b":0:0:0:"
     found = items(0, "due", [packed([(b"a", 1, raw), (b"b", 2, b"1:7:0:0:0:x")], [])], {"version", "reason", "body"})
     assert found["version"].to_pylist() == [None, 7]
@@ -106,7 +106,7 @@ def test_a_version_beyond_all_numbers_is_damage() -> None:
 
 
 def walked(store: DelayStore, scan: Scan) -> list[Any]:
-    """Every page of a state."""
+    """All pages of a state."""
     pages: list[Any] = []
     while True:
         (page,) = store.execute([Call(0, scan)])
@@ -124,7 +124,7 @@ def walked(store: DelayStore, scan: Scan) -> list[Any]:
 
 @pytest.mark.parametrize("limit", [1, 7, 500])
 def test_a_server_packs_what_it_would_tell_row_by_row(store: DelayStore, redis_client: Any, limit: int) -> None:
-    """In every state, over many pages of equal scores, with missing records and ids that are no text."""
+    """In every state, over many pages with equal scores, with missing records and ids that are not UTF-8."""
     rows = [Item(f"i\udcff {n}\n", 5_000 + n % 3, b"x" * n, f"t{n % 4}", route=ROUTE) for n in range(40)]
     store.schedule(rows)
     store.schedule([Item(f"p{n}", None, b"x", "t", ("r", "s"), ROUTE) for n in range(9)])
@@ -146,7 +146,7 @@ def test_a_server_packs_what_it_would_tell_row_by_row(store: DelayStore, redis_c
 
 
 def test_a_page_of_large_records_ends_early(store: DelayStore) -> None:
-    """So that a reply stays within what server and reader can hold; nothing is left out for it."""
+    """A reply stays small enough for server and reader, and no row is left out."""
     for at in range(0, 400, 100):
         store.schedule([Item(f"m{n:03}", 5_000, b"x" * 10_000, "t", route=ROUTE) for n in range(at, at + 100)])
     pages = walked(store, Bulk("due", 0, 2**52, None, 500))

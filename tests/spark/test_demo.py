@@ -1,4 +1,4 @@
-"""The jobs on what `make demo` really leaves behind: its attempt history and its dead letters."""
+"""The jobs on the real output of `make demo`: its attempt history and its dead letters."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
 
 
 def test_the_jobs_read_what_the_demo_left(spark: SparkSession, tmp_path: Path) -> None:
-    """History from the log, from Parquet and from JSON Lines tell the same; the dead letters go out again once."""
+    """The history from the store, Parquet and JSON Lines gives the same report; dead letters are replayed once."""
     folder = tmp_path / "demo"
     report = run(count=400, folder=folder)
     assert report.accounted

@@ -1,4 +1,4 @@
-"""A stream into a store whose messages are taken out all the while: each comes once, whatever breaks on the way."""
+"""A stream writes to a store while a consumer takes its messages out: each message is stored once, whatever fails."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PAYLOAD = "x" * 900  # so that rows don't wait in the buffers between Spark's pr
 
 @pytest.fixture
 def source(tmp_path: Path) -> str:
-    """Three files, one to be each epoch."""
+    """Three files; each becomes one epoch."""
     folder = tmp_path / "in"
     folder.mkdir()
     for epoch in range(EPOCHS):
@@ -38,7 +38,7 @@ def source(tmp_path: Path) -> str:
 
 @pytest.fixture(autouse=True)
 def _small_batches(spark: SparkSession) -> Iterator[None]:
-    """So that much of an epoch has reached the store when a row further on fails."""
+    """With small batches, part of an epoch is in the store when a later row fails."""
     name = "spark.sql.execution.arrow.maxRecordsPerBatch"
     before = spark.conf.get(name)
     spark.conf.set(name, "100")
@@ -70,7 +70,7 @@ def failing_at(epoch: int, row: int, url: str, should_fail: Callable[[], bool]) 
                     while not partly_stored():
                         if time.monotonic() > deadline:
                             raise RuntimeError("nothing of the epoch was stored within 60 s")
-                        time.sleep(0.05)  # looked at again and again until the deadline
+                        time.sleep(0.05)  # polls until the deadline
                     raise RuntimeError("planted failure")
                 yield part
 
@@ -85,7 +85,7 @@ def start(spark: SparkSession, source: str, checkpoint: Path, options: dict[str,
 
 
 def left_behind(store: DelayStore) -> list[bytes]:
-    """Sets of ids that no epoch has freed."""
+    """Fence keys that no closed epoch has deleted."""
     client: Any = getattr(store.backend, "client")  # noqa: B009  # of the kind of backend that a URL gives
     return list(client.scan_iter(match="*:seen:*", count=1000))
 
@@ -93,7 +93,7 @@ def left_behind(store: DelayStore) -> list[bytes]:
 def test_a_task_that_fails_half_way_brings_the_rest_when_it_is_repeated(
     spark: SparkSession, store: DelayStore, options: dict[str, str], source: str, tmp_path: Path, consumer: Any
 ) -> None:
-    """The first attempt has stored part of the epoch, and it has gone out, when Spark repeats the task."""
+    """The first attempt has stored part of the epoch, and this part has been published, when Spark repeats the task."""
     once = tmp_path / "failed"
 
     def fail_once() -> bool:
@@ -115,7 +115,7 @@ def test_a_task_that_fails_half_way_brings_the_rest_when_it_is_repeated(
 def test_an_epoch_that_failed_for_good_is_made_good_from_the_checkpoint(
     spark: SparkSession, store: DelayStore, options: dict[str, str], source: str, tmp_path: Path, consumer: Any
 ) -> None:
-    """All four attempts fail, the query ends, and a later start from the same checkpoint brings what is missing."""
+    """All four attempts fail and the query ends. A later start from the same checkpoint stores the missing rows."""
     broken = tmp_path / "broken"
     broken.touch()
     step = failing_at(1, 1_500, options["store"], broken.exists)

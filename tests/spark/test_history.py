@@ -1,4 +1,4 @@
-"""slo and backtest over an attempt history: exact on small ones, true on generated ones, strict about bad ones."""
+"""slo and backtest on attempt histories: exact on small ones, correct on generated ones, strict on bad ones."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ RECOVERS, MEAN_MS = 0.85, 30_000
 def attempts(
     rng: random.Random, topic: str, error: str, count: int, recovery_ms: Callable[[], float] | None = None
 ) -> list[tuple[Any, ...]]:
-    """Messages that recover after an exponential time, or never; looked at by exponential backoff with full jitter."""
+    """Messages that recover after an exponential time, or never, tried with exponential backoff and full jitter."""
     delay = Exponential(2_000, 2, 60_000)
     rows: list[tuple[Any, ...]] = []
 
@@ -75,7 +75,7 @@ def history(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> st
 
 
 def lines(rows: list[tuple[Any, ...]]) -> list[Interval]:
-    """The same reduction as the job's, by hand."""
+    """The same reduction as in the job, by hand."""
 
     def nearest(at_ms: float) -> int:
         if at_ms < LEAST_MS // 2:
@@ -102,7 +102,7 @@ LAWS: dict[str, tuple[float, float, float]] = {  # share that ever recovers, sca
 
 
 def by_law(name: str, topic: str, seed: int, count: int) -> list[tuple[Any, ...]]:
-    """Attempts at messages that recover by a law, looked at as `attempts` does."""
+    """Attempts at messages that recover by a law, tried as in `attempts`."""
     recovers, scale_ms, shape = LAWS[name]
     rng = random.Random(seed)
 
@@ -115,7 +115,7 @@ def by_law(name: str, topic: str, seed: int, count: int) -> list[tuple[Any, ...]
 
 
 def truth(name: str, times_ms: Any) -> tuple[float, float]:
-    """Success and tries that a law gives these schedules."""
+    """The true success and tries of these schedules under a law."""
     recovers, scale_ms, shape = LAWS[name]
     failing = 1 - recovers * (1 - np.exp(-((times_ms / scale_ms) ** shape)))
     return float(1 - failing[:, -1].mean()), float(2 + failing[:, :-1].sum(axis=1).mean())
@@ -146,14 +146,14 @@ def test_the_truth_lies_within_the_stated_interval(spark: SparkSession, tmp_path
 
 
 def test_a_curve_follows_the_law_behind_the_history() -> None:
-    """Within 3 % of all messages at any time that was looked at."""
+    """The curve is within 3 % of all messages at any time with an attempt."""
     curve = fit(lines(attempts(random.Random(3), "t", "e", 6_000)))
     for at_ms in (2_000, 5_000, 10_000, 30_000, 60_000, 120_000):
         assert abs(float(curve.at(at_ms)) - still_failing(at_ms)) < 0.03, at_ms
 
 
 def test_a_backtest_proposes_fewer_tries_for_the_same_success(spark: SparkSession, history: str) -> None:
-    """Today's figures are what happened; the proposal is a policy file that loads and decides so."""
+    """Today's figures are what happened. The proposal is a policy file that loads and decides as stated."""
     found = backtest(load_history(spark, history), resamples=20)
     assert (found.left_out, found.small_groups, found.messages) == (2, 1, 4_005)
     assert [(v.topic, v.error_class, v.messages) for v in found.verdicts] == [
@@ -178,7 +178,7 @@ def test_a_backtest_proposes_fewer_tries_for_the_same_success(spark: SparkSessio
 
 
 def test_lateness_is_counted_exactly(spark: SparkSession) -> None:
-    """Shares, early and late ones, worst minutes and the budget of a history that can be counted by hand."""
+    """Percentiles, early and late deliveries, worst minutes and the budget of a history that can be counted by hand."""
     rows: list[tuple[Any, ...]] = []
     for n in range(1_000):
         late_ms = 2_000 if n in (7, 8, 500) else n % 10
@@ -204,7 +204,7 @@ def test_lateness_is_counted_exactly(spark: SparkSession) -> None:
 
 
 def test_an_early_delivery_misses_every_objective(spark: SparkSession) -> None:
-    """Early is a defect, not a share of a budget."""
+    """An early delivery is a defect; no error budget allows it."""
     frame: Any = spark.createDataFrame([("m", "t", 2, T0, T0 - 1, "ok", None)], COLUMNS)
     found = slo(frame)
     assert (found.early, found.late, found.met) == (1, 0, False)
@@ -218,7 +218,7 @@ def test_an_empty_history_says_so(spark: SparkSession) -> None:
 
 
 def test_a_history_with_other_columns_is_refused(spark: SparkSession) -> None:
-    """Missing ones and wrong types, all at once."""
+    """One error lists missing columns and wrong types."""
     frame: Any = spark.createDataFrame([("m", "t", "two")], "id string, topic string, attempt string")
     with pytest.raises(ConfigError) as refused:
         backtest(frame)
@@ -229,7 +229,7 @@ def test_a_history_with_other_columns_is_refused(spark: SparkSession) -> None:
 
 @pytest.mark.parametrize("damage", ["truncated", "no parquet"])
 def test_a_corrupt_file_is_refused(spark: SparkSession, history: str, tmp_path: Path, damage: str) -> None:
-    """Named, never read in part."""
+    """The error names the file; no part of it is used."""
     whole = next(Path(history).glob("*.parquet")).read_bytes()
     broken = tmp_path / "broken.parquet"
     broken.write_bytes(whole[: len(whole) // 2] if damage == "truncated" else b"hello")
@@ -240,7 +240,7 @@ def test_a_corrupt_file_is_refused(spark: SparkSession, history: str, tmp_path: 
 
 
 def test_json_lines_are_read_as_they_are_described(spark: SparkSession, tmp_path: Path) -> None:
-    """By the documented types; rows that cannot be are counted."""
+    """Columns get the documented types; impossible rows are counted."""
     file = tmp_path / "attempts.jsonl"
     file.write_text(
         '{"id": "a", "topic": "t", "attempt": 2, "due_ms": 1000, "started_ms": 1005, "outcome": "ok"}\n'

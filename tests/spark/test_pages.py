@@ -40,7 +40,7 @@ for page in sys.argv[1:]:
 @pytest.mark.spark
 @pytest.mark.timeout(600)
 def test_every_example_of_the_pages_runs_over_spark_connect(tmp_path: Path) -> None:
-    """A reader who pastes any block of a page, alone, sees no error."""
+    """Each code block of a page runs alone without an error."""
     done = subprocess.run(
         [sys.executable, "-c", RUN, *map(str, PAGES)],
         cwd=tmp_path,

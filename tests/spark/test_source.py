@@ -1,4 +1,4 @@
-"""`format("wheelsched")` in batches: what goes in comes out, and what cannot be is refused."""
+"""`format("wheelsched")` in batches: a read returns what a write stored, and bad input is refused."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def read(spark: SparkSession, options: dict[str, str], **more: str) -> DataFrame
 def test_messages_go_in_once_and_come_out_as_they_were(
     spark: SparkSession, store: DelayStore, options: dict[str, str], rows: DataFrame, write: Callable[..., None]
 ) -> None:
-    """Payload, key, headers, topic and due; a second run of the job stores nothing, also when all have gone out."""
+    """Payload, key, headers, topic and due stay the same; a second run stores nothing, also after all are published."""
     write(rows, job_id="import-1")
     assert store.counts().now == {("due", "mail"): 500, ("due", "orders"): 1000}
     (found,) = store.get(["m8"])
@@ -72,7 +72,7 @@ def test_messages_go_in_once_and_come_out_as_they_were(
 def test_filters_reach_the_store_and_options_do_the_same(
     spark: SparkSession, store: DelayStore, options: dict[str, str], rows: DataFrame, write: Callable[..., None]
 ) -> None:
-    """Filters on state, shard and at_ms leave Spark's plan; whichever way it is said, the same rows come."""
+    """Filters on state, shard and at_ms leave Spark's plan; filters and options return the same rows."""
     write(rows)
     store.bury([(Item(f"d{n}", 5_000 + n, b"x", "mail"), "broken: badly") for n in range(20)])
     everything = read(spark, options)
@@ -107,7 +107,7 @@ def test_filters_reach_the_store_and_options_do_the_same(
 def test_columns_that_do_not_fit_are_refused(
     spark: SparkSession, store: DelayStore, write: Callable[..., None], columns: list[str], words: str
 ) -> None:
-    """Before a row is looked at."""
+    """The error comes before a row is computed."""
     with pytest.raises(PySparkException, match=words):
         write(spark.range(5).selectExpr(*columns))
     assert not any(store.counts().now.values())
@@ -128,7 +128,7 @@ def test_columns_that_do_not_fit_are_refused(
 def test_options_that_do_not_fit_are_refused(
     spark: SparkSession, options: dict[str, str], more: dict[str, str], words: str
 ) -> None:
-    """A mistyped name is an error, never an empty table."""
+    """A wrong option name is an error, never an empty table."""
     with pytest.raises(PySparkException, match=words):
         read(spark, options | more).count()
 
@@ -136,7 +136,7 @@ def test_options_that_do_not_fit_are_refused(
 def test_a_row_without_an_id_stops_the_batch(
     spark: SparkSession, store: DelayStore, write: Callable[..., None]
 ) -> None:
-    """And the rest of the job stands under its id: with the row corrected the same job stores every row once."""
+    """After the row is corrected, the same job stores every row once."""
     rows = spark.range(40).selectExpr("if(id = 7, null, concat('m', id)) id", "'a' body", "1L due_ms")
     with pytest.raises(PySparkException, match="have no id"):
         write(rows.coalesce(1), job_id="j")
@@ -145,7 +145,7 @@ def test_a_row_without_an_id_stops_the_batch(
 
 
 def test_a_store_is_not_overwritten(spark: SparkSession, store: DelayStore, options: dict[str, str]) -> None:
-    """Mode overwrite is refused, and everything stays."""
+    """Mode overwrite is refused, and the store does not change."""
     store.schedule([Item("a", DUE_MS, b"")])
     rows: Any = spark.range(1).selectExpr("'x' id", "'a' body", "1L due_ms")
     with pytest.raises(PySparkException, match="expected mode append"):
@@ -156,7 +156,7 @@ def test_a_store_is_not_overwritten(spark: SparkSession, store: DelayStore, opti
 def test_a_spread_and_a_rate_move_dues(
     spark: SparkSession, store: DelayStore, options: dict[str, str], rows: DataFrame, write: Callable[..., None]
 ) -> None:
-    """Later, never earlier; a spread is the same in every run, and a rate begins now."""
+    """Dues move later, never earlier. A spread is the same in every run; a rate begins now."""
     write(rows.limit(300), spread_ms="60000", job_id="a")
     moved = {item.id: item.score_ms - DUE_MS - int(item.id[1:]) for item in store.list_items("due", limit=500).found}
     assert len(moved) == 300
@@ -182,7 +182,7 @@ def test_a_spread_and_a_rate_move_dues(
 def test_rows_that_do_not_fit_are_refused(
     spark: SparkSession, store: DelayStore, rows: DataFrame, write: Callable[..., None]
 ) -> None:
-    """Before a task is started, where the size is said; else block by block, and the job is finished later."""
+    """With a size they are refused before a task starts; else each block is checked, and a later run does the rest."""
     used = store.backend.info()["used_memory"]
     size = sizes(rows)
     assert 1_500 * 200 < int(size["bytes"]) < 1_500 * 300
@@ -218,7 +218,7 @@ def test_wishes_that_do_not_fit_are_refused(
     more: dict[str, str],
     words: str,
 ) -> None:
-    """On the driver, before a task is started."""
+    """The driver refuses them before a task starts."""
     with pytest.raises(PySparkException, match=words):
         write(rows, **more)
     assert not any(store.counts().now.values())
@@ -227,7 +227,7 @@ def test_wishes_that_do_not_fit_are_refused(
 def test_what_a_stream_cannot_have_is_refused(
     spark: SparkSession, store: DelayStore, options: dict[str, str], tmp_path: Path
 ) -> None:
-    """It has no end: no rate, no sizes, no job; a spread and a limit of memory it can have."""
+    """A stream has no last row: rate, sizes and job_id are refused; spread_ms and memory_limit are allowed."""
     spark.range(20).selectExpr("concat('s', id) id", "'x' value").write.json(str(tmp_path / "in"))
     stream = spark.readStream.schema("id string, value string").json(str(tmp_path / "in"))
     shaped = stream.selectExpr("id", f"{DUE_MS}L due_ms", "'t' topic", "value")
@@ -252,7 +252,7 @@ def test_what_a_stream_cannot_have_is_refused(
 def test_a_write_waits_for_the_durability_it_names(
     spark: SparkSession, store: DelayStore, rows: DataFrame, write: Callable[..., None], redis_client: Any
 ) -> None:
-    """`fsync` is refused on a server that does not sync before it replies, and asks one that does with every write."""
+    """`fsync` is refused on a server that does not sync before it replies; on one that does, every write waits."""
 
     def asked() -> int:
         return int(redis_client.info("commandstats").get("cmdstat_config|get", {}).get("calls", 0))
@@ -271,11 +271,11 @@ def test_a_write_waits_for_the_durability_it_names(
 
 
 def test_a_store_that_is_away_fails_the_query(spark: SparkSession, options: dict[str, str]) -> None:
-    """Nothing is left out in silence."""
+    """The query fails instead of leaving rows out."""
     with pytest.raises(PySparkException, match="no connection to the server"):
         read(spark, {"store": "unix:///nonexistent/redis.sock"}).count()
 
 
 def test_the_session_is_the_one_that_runs(spark: SparkSession) -> None:
-    """Asked again, the helper answers the session that is there."""
+    """A second call returns the running session."""
     assert spark_session() is spark

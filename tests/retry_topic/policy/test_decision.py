@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from retry_topic.policy import (
-    Dead,
+    DeadDecision,
     Decision,
     Decorrelated,
     Delay,
@@ -19,7 +19,7 @@ from retry_topic.policy import (
     Fixed,
     Linear,
     Listed,
-    Retry,
+    RetryDecision,
     RetryPolicy,
     Rule,
     decide,
@@ -36,14 +36,14 @@ def decided(policy: RetryPolicy, failure: Failure, seed: int = 1) -> Decision:
 
 def delay_of(policy: RetryPolicy, failure: Failure) -> int:
     decision = decided(policy, failure)
-    assert isinstance(decision, Retry)
+    assert isinstance(decision, RetryDecision)
     assert decision.due_ms == NOW_MS + decision.delay_ms
     return decision.delay_ms
 
 
 def reason_of(policy: RetryPolicy, failure: Failure) -> str:
     decision = decided(policy, failure)
-    assert isinstance(decision, Dead)
+    assert isinstance(decision, DeadDecision)
     return decision.reason
 
 
@@ -182,7 +182,7 @@ def test_no_failure_whatever_breaks_a_limit(
         verdict=verdict,  # type: ignore[arg-type]
     )
     decision = decided(policy, failure, seed)
-    if isinstance(decision, Retry):
+    if isinstance(decision, RetryDecision):
         assert attempt < 5
         assert NOW_MS <= decision.due_ms <= NOW_MS + 1_000_000
     assert explain(decision)

@@ -13,7 +13,7 @@ from retry_topic.policy import (
     Fixed,
     PolicySet,
     Rate,
-    Retry,
+    RetryDecision,
     RetryPolicy,
     decide,
     dump_policies,
@@ -112,7 +112,7 @@ def test_spread_is_even_and_never_early() -> None:
     dues = []
     for _ in range(4_000):
         decision = decide(policy, Failure(), 0, rng)
-        assert isinstance(decision, Retry)
+        assert isinstance(decision, RetryDecision)
         assert decision.delay_ms == decision.due_ms
         dues.append(decision.due_ms)
     assert min(dues) >= 1_000
@@ -127,7 +127,7 @@ def test_spread_does_not_kill_a_message_by_its_age() -> None:
     policy = RetryPolicy(delay=Fixed(base_ms=1_000), spread_ms=60_000, max_age_ms=1_500)
     for seed in range(50):
         decision = decide(policy, Failure(first_failed_ms=0), 0, random.Random(seed))
-        assert isinstance(decision, Retry)
+        assert isinstance(decision, RetryDecision)
         assert 1_000 <= decision.due_ms <= 1_500
 
 

@@ -1,4 +1,4 @@
-"""Marks of epochs: what is written again, what is not, and what is refused rather than guessed."""
+"""Epoch marks: which parts are written again, which are not, and which are refused because nobody can know."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from wheel_sched.errors import Rejected
 
 
 class Cluster:
-    """Committed offsets by group, as `Groups` tells of them."""
+    """A stand-in for `Groups`: committed offsets by group."""
 
     def __init__(self) -> None:
         self.groups: dict[str, list[Any]] = {}
@@ -24,12 +24,12 @@ class Cluster:
 
 
 def written(cluster: Any, part: Part, rows: int) -> None:
-    """As its transaction does it."""
+    """Commit a mark as the part's transaction does."""
     cluster.put(part.name, [mark_of(part, rows)])
 
 
 def test_a_part_is_known_by_the_mark_that_came_with_its_rows() -> None:
-    """Of that epoch; before it, the part has still to be written."""
+    """A part with a mark of this epoch is not written again; a part with an older mark is."""
     cluster: Any = Cluster()
     assert not note_epoch(cluster, Part("query-a", 0, 1), in_doubt=False)
     assert rows_written(cluster, Part("query-a", 0, 1)) is None
@@ -41,7 +41,7 @@ def test_a_part_is_known_by_the_mark_that_came_with_its_rows() -> None:
 
 
 def test_an_epoch_that_is_done_stays_done_however_it_is_cut() -> None:
-    """Parts that were never written are not written either."""
+    """After an epoch is closed, its missing parts are not written either."""
     cluster: Any = Cluster()
     assert not note_epoch(cluster, Part("job-a", 0, 0), in_doubt=False)
     close_epoch(cluster, "job-a", 0)
@@ -50,7 +50,7 @@ def test_an_epoch_that_is_done_stays_done_however_it_is_cut() -> None:
 
 
 def test_a_zombie_of_an_epoch_that_is_over_is_refused() -> None:
-    """By the writer's mark, or by that of its part."""
+    """The writer's mark or the part's mark shows that a later epoch has begun."""
     cluster: Any = Cluster()
     note_epoch(cluster, Part("query-a", 4, 0), in_doubt=True)
     with pytest.raises(Rejected, match="is over"):
@@ -61,7 +61,7 @@ def test_a_zombie_of_an_epoch_that_is_over_is_refused() -> None:
 
 
 def test_what_the_cluster_has_forgotten_is_in_doubt() -> None:
-    """A later epoch of a writer without marks; never the first one."""
+    """A later epoch without marks is refused; epoch 0 never is."""
     cluster: Any = Cluster()
     with pytest.raises(Rejected, match="in_doubt"):
         note_epoch(cluster, Part("query-a", 3, 0), in_doubt=False)
@@ -70,7 +70,7 @@ def test_what_the_cluster_has_forgotten_is_in_doubt() -> None:
 
 
 def test_a_job_may_be_called_as_another_ones_part() -> None:
-    """Their marks are two all the same."""
+    """A job may have the name of another job's part: their marks are separate."""
     cluster: Any = Cluster()
     note_epoch(cluster, Part("job-a-1", 0, 0), in_doubt=False)
     close_epoch(cluster, "job-a-1", 0)

@@ -1,4 +1,4 @@
-"""Paces and options of a write: what moves a due, what is refused, without Spark."""
+"""Dues and options of a write, without Spark: how a due moves, and what is refused."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ IDS = [f"m{n}" for n in range(2_000)]
 
 
 def test_a_pace_moves_dues_later_and_evenly() -> None:
-    """By a hash of the id: the same in every run; from the row's own due, or from now when that is later."""
+    """A hash of the id gives the delay: the same in every run; from the row's due, or from now if that is later."""
     spread = DueSpread(10_000)
     late = [spread.due_ms(name, 500) - 500 for name in IDS]
     assert all(0 <= one < 10_000 for one in late)
@@ -30,13 +30,13 @@ def test_a_pace_moves_dues_later_and_evenly() -> None:
 
 @pytest.mark.parametrize("rate", [0.0, -1.0, 1e7, float("nan")])
 def test_a_rate_that_is_none_is_refused(rate: float) -> None:
-    """Also what is no number."""
+    """Zero, negative and too high rates and NaN are refused; None is no rate."""
     assert "above 0" in (rate_problem(rate) or "")
     assert rate_problem(None) is None
 
 
 def test_what_does_not_fit_is_refused() -> None:
-    """A server that does not say what it has is not held against a write."""
+    """A write that does not fit is refused, but not when the server does not report its memory."""
     with pytest.raises(Rejected, match=r"30 rows need about 5\.0 MB and the server has 4\.0 MB left"):
         check_room(5_000_000, 4_000_000, "30 rows")
     check_room(5_000_000, 5_000_000, "30 rows")
@@ -44,7 +44,7 @@ def test_what_does_not_fit_is_refused() -> None:
 
 
 def test_every_mistake_of_a_write_is_named() -> None:
-    """All at once; reading takes no option of writing."""
+    """One error lists all problems; a read refuses options of a write."""
     with pytest.raises(ConfigError) as caught:
         read_writing({"rate": "ten", "spread_ms": "5", "form": "items", "memory_limit": "much"}, streaming=False)
     assert len(caught.value.problems) == 6

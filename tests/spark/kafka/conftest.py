@@ -1,4 +1,4 @@
-"""A real broker beside the session of Spark (`make spark-kafka-test`)."""
+"""A real broker for the Spark session (`make spark-kafka-test`)."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def spark_jars() -> list[str]:
 
 @pytest.fixture
 def broker(kafka: TemporaryKafka) -> Iterator[KafkaBroker]:
-    """A client of the session's broker; topics have three partitions."""
+    """A client of the session's broker; it creates topics with three partitions."""
     from retry_topic.brokers.kafka import KafkaBroker
 
     broker = KafkaBroker(kafka.bootstrap, partitions=3)
@@ -43,13 +43,13 @@ def at(kafka: TemporaryKafka) -> dict[str, str]:
 
 @pytest.fixture
 def committed(kafka: TemporaryKafka, broker: KafkaBroker) -> Callable[[str], Counter[str]]:
-    """The values that a reader of committed records finds in a topic now, and how often each."""
+    """The values in a topic for a reader of committed records, each with its count."""
     return lambda topic: _values(kafka.bootstrap, broker, topic, "read_committed")
 
 
 @pytest.fixture
 def uncommitted(kafka: TemporaryKafka, broker: KafkaBroker) -> Callable[[str], Counter[str]]:
-    """Those that any reader finds."""
+    """The values in a topic for a reader of all records."""
     return lambda topic: _values(kafka.bootstrap, broker, topic, "read_uncommitted")
 
 
@@ -87,12 +87,12 @@ def _values(servers: str, broker: KafkaBroker, topic: str, level: str) -> Counte
 
 @pytest.fixture
 def until() -> Callable[[Callable[[], bool]], None]:
-    """Wait for what other threads do."""
+    """Wait until other threads have done their work."""
 
     def wait(condition: Callable[[], bool]) -> None:
         until_s = time.monotonic() + PATIENCE_S
         while not condition():
             assert time.monotonic() < until_s, "waited in vain"
-            time.sleep(0.02)  # looked at again and again until the deadline
+            time.sleep(0.02)  # polls until the deadline
 
     return wait

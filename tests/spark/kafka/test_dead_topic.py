@@ -1,4 +1,4 @@
-"""Dead letters in a topic of a real broker: sorted, and sent to their origin, each once, whatever breaks on the way."""
+"""Dead letters in a topic of a real broker: they are grouped and sent to their origin, each once, whatever fails."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ PROGRAM = Path(__file__).parent / "processes" / "replay.py"
 
 
 def letter(dead: str, origin: str, n: int) -> Message:
-    """What a service writes to a dead topic: every third of another error."""
+    """Records as a service writes them to a dead topic; every third has another error."""
     state = RetryState(
         id=f"root-{n}",
         attempt=8,
@@ -65,7 +65,7 @@ def topics(broker: KafkaBroker, name: str) -> tuple[str, str]:
 def test_headers_choose_no_topic_that_the_group_does_not_read(
     spark: SparkSession, kafka: TemporaryKafka, broker: KafkaBroker, topics: tuple[str, str], name: str
 ) -> None:
-    """Whoever can write to the dead topic writes its headers; a person may allow the topic by name."""
+    """Any writer of the dead topic sets its headers, so a topic from them must be the group's or be allowed by name."""
     dead, _ = topics
     broker.create_topic(f"{name}-payroll")
     broker.publish([letter(dead, f"{name}-payroll", 300)])
@@ -76,7 +76,7 @@ def test_headers_choose_no_topic_that_the_group_does_not_read(
 
 
 def numbers(values: Counter[str]) -> Counter[int]:
-    """How often each payload is there, by its number."""
+    """How often each payload is in the topic, by its number."""
     found: Counter[int] = Counter()
     for value, count in values.items():
         found[json.loads(value)["n"]] += count
@@ -90,7 +90,7 @@ def test_a_selection_goes_to_its_origin_once(
     topics: tuple[str, str],
     committed: Callable[[str], Counter[str]],
 ) -> None:
-    """Sorted and dry first; a second run does nothing, a larger selection brings the rest, a new letter is a letter."""
+    """A second run does nothing, a larger selection sends the rest, and a new letter is sent."""
     dead, origin = topics
     letters = topic_letters(spark, kafka.bootstrap, dead)
     groups = [tuple(row)[:4] for row in triage(letters).collect()]
@@ -130,7 +130,7 @@ def test_the_command_sorts_and_replays(
     name: str,
     committed: Callable[[str], Counter[str]],
 ) -> None:
-    """With counts before, and to the group's own topic or another one when that is wanted."""
+    """The command counts first; it can send to the group's redelivery topic or to a named topic."""
     dead, origin = topics
 
     def run(*args: str, code: int = 0) -> Any:
@@ -174,7 +174,7 @@ def test_a_run_that_is_killed_is_finished_by_the_next(
         while not reached.exists():
             assert process.poll() is None
             assert time.monotonic() < until_s, "the kill point was not reached"
-            time.sleep(0.05)  # looked at again and again until the deadline
+            time.sleep(0.05)  # polls until the deadline
     finally:
         kill_session(process)
     letters = topic_letters(spark, kafka.bootstrap, dead)
@@ -188,7 +188,7 @@ def test_a_run_that_is_killed_is_finished_by_the_next(
 def test_a_run_ends_the_one_before_it(
     kafka: TemporaryKafka, broker: KafkaBroker, topics: tuple[str, str], committed: Callable[[str], Counter[str]]
 ) -> None:
-    """A task of the older run that had begun is fenced, one that comes later finds its run closed: neither writes."""
+    """A running task of the older run is fenced; a later task finds its run closed. Neither writes."""
     from retry_topic.spark.kafka.marks import MARKS, Part, mark_of, note_epoch
     from retry_topic.spark.kafka.runs import begin_run, is_last
     from retry_topic.spark.kafka.transaction import Transaction
@@ -214,7 +214,7 @@ def test_a_run_ends_the_one_before_it(
 def test_what_is_wrong_is_refused_before_anything_is_sent(
     spark: SparkSession, kafka: TemporaryKafka, broker: KafkaBroker, topics: tuple[str, str], name: str
 ) -> None:
-    """Topics that are not there, letters of another topic, a wrong repair; what is no letter is counted."""
+    """Missing topics, other topics' letters and a wrong repair are refused; records that are no letters are counted."""
     dead, origin = topics
     with pytest.raises(ConfigError, match="there is no topic"):
         topic_letters(spark, kafka.bootstrap, f"{name}.gone")

@@ -60,7 +60,7 @@ def test_what_breaks_between_two_parts_of_an_epoch_is_neither_missing_nor_double
         while not reached.exists():
             assert process.poll() is None
             assert time.monotonic() < until_s, "the kill point was not reached"
-            time.sleep(0.05)  # looked at again and again until the deadline
+            time.sleep(0.05)  # polls until the deadline
     finally:
         kill_session(process)
     for fault, code in (("fail:2", 1), ("", 0)):

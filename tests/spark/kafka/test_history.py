@@ -1,4 +1,4 @@
-"""An attempt history in a topic of a real broker tells what the same history in a file tells."""
+"""An attempt history in a topic of a real broker gives the same reports as the same history in a file."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_a_topic_tells_what_a_file_and_the_log_tell(
 def test_a_topic_without_a_history_says_so(
     spark: SparkSession, kafka: TemporaryKafka, broker: KafkaBroker, name: str
 ) -> None:
-    """An empty report would look like a good one."""
+    """An empty report would look like a good result."""
     with pytest.raises(ConfigError, match="there is no topic"):
         topic_history(spark, kafka.bootstrap, f"{name}-no")
     broker.create_topic(name)

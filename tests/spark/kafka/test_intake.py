@@ -44,7 +44,7 @@ NOW_MS = int(time.time() * 1000)
 
 
 def failure(group: str, n: int) -> Message:
-    """A retry record: every tenth has used its attempts up, every seventh says who it is."""
+    """A retry record: every tenth has no attempts left, every seventh has an id."""
     state = RetryState(
         id=f"own-{n}" if n % 7 == 0 else None,
         attempt=3 if n % 10 == 0 else 1,
@@ -85,7 +85,7 @@ def every(store: DelayStore, state: Literal["due", "dead"]) -> Iterator[Found]:
 
 
 def contents(store: DelayStore) -> dict[str, Any]:
-    """All there is in a store, without what the hour has decided."""
+    """The content of a store, without values that depend on the clock."""
     found = {}
     states: tuple[Literal["due", "dead"], ...] = ("due", "dead")
     for state in states:
@@ -110,7 +110,7 @@ def test_both_connectors_give_the_same_store(
     name: str,
     opened: Callable[[str], tuple[DelayStore, StorePlace]],
 ) -> None:
-    """Ids, states, payloads, headers and positions; also in batches of other sizes."""
+    """Ids, states, payloads, headers and positions are equal, also with other batch sizes."""
     topics(broker, name)
     broker.publish([failure(name, n) for n in range(700)])
     ways: list[tuple[Literal["jvm", "python"], int | None]] = [("python", None), ("python", 200), ("jvm", 300)]
@@ -144,7 +144,7 @@ def test_it_takes_turns_with_services(
     opened: Callable[[str], tuple[DelayStore, StorePlace]],
     until: Callable[[Callable[[], bool]], None],
 ) -> None:
-    """Service, Spark, service, Spark: each goes on where the other one ended, with nothing but the store to tell."""
+    """Service, Spark, service, Spark: each continues where the other ended, by the position in the store."""
     topics(broker, name)
     store, place = opened(name)
     sent = 0
@@ -180,7 +180,7 @@ def test_a_store_that_is_behind_the_checkpoint_is_given_what_it_lacks(
     opened: Callable[[str], tuple[DelayStore, StorePlace]],
     tmp_path: Path,
 ) -> None:
-    """As after a failover that lost the last records: the task reads them from the topic again."""
+    """As after a failover that lost the last records: the task reads these records from the topic again."""
     topics(broker, name)
     checkpoint = str(tmp_path / "checkpoint")
     broker.publish([failure(name, n) for n in range(300)])
@@ -205,7 +205,7 @@ def test_drivers_that_are_killed_take_each_record_in_once(
     kill_session: Callable[[subprocess.Popen[bytes]], None],
     tmp_path: Path,
 ) -> None:
-    """SIGKILL twice, with and without a checkpoint, while somebody takes all that is due out of the store."""
+    """SIGKILL twice, with and without a checkpoint, while a consumer takes all due messages out of the store."""
     topics(broker, name)
     count = 4_000
     broker.publish([Message(retry_topic_of(name), b"%d" % n, b"k%d" % n) for n in range(count)])
@@ -240,7 +240,7 @@ def test_what_is_wrong_is_refused_before_anything_is_taken_in(
     name: str,
     opened: Callable[[str], tuple[DelayStore, StorePlace]],
 ) -> None:
-    """A dry run changes nothing; topics, namespaces, arguments and columns are looked at first."""
+    """A dry run changes nothing; topics, namespaces, arguments and columns are checked first."""
     store, place = opened(name)
     with pytest.raises(ConfigError, match="there is no topic"):
         intake(spark, place, kafka.bootstrap, name)

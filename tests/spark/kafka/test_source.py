@@ -27,7 +27,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.kafka, pytest.mark.timeout(600)]
 
 
 def in_transactions(servers: str, topic: str, count: int) -> None:
-    """Ten transactions of as many records each, every other one aborted."""
+    """Ten transactions of ten records; every other one is aborted."""
     producer: Any = Producer({"bootstrap.servers": servers, "transactional.id": topic})
     producer.init_transactions(60)
     for turn in range(10):
@@ -41,7 +41,7 @@ def in_transactions(servers: str, topic: str, count: int) -> None:
 def test_a_batch_reads_what_was_committed(
     spark: SparkSession, kafka: TemporaryKafka, broker: KafkaBroker, at: dict[str, str], name: str
 ) -> None:
-    """All columns, byte for byte, without what was aborted."""
+    """All columns, byte for byte, without aborted records."""
     broker.create_topic(name)
     broker.publish([Message(name, b"v\0", b"k", (("a", b"1"), ("a", b"")))])
     in_transactions(kafka.bootstrap, name, 30)
@@ -63,7 +63,7 @@ def test_a_batch_reads_what_was_committed(
 def test_a_stream_goes_on_from_its_checkpoint(
     spark: SparkSession, broker: KafkaBroker, at: dict[str, str], name: str, tmp_path: Path
 ) -> None:
-    """What is there now, in batches of a bounded size; then, from the checkpoint, what has come since."""
+    """The present records, in batches of a limited size; then, from the checkpoint, the new records."""
     broker.create_topic(name)
 
     def run() -> tuple[list[int], set[str]]:
@@ -90,7 +90,7 @@ def test_a_stream_goes_on_from_its_checkpoint(
 def test_a_batch_is_written_once_under_its_job_id(
     spark: SparkSession, broker: KafkaBroker, at: dict[str, str], name: str, committed: Callable[[str], Counter[str]]
 ) -> None:
-    """Run again, it writes nothing, however its rows are cut; another job does."""
+    """A second run writes nothing, however its rows are partitioned; another job does."""
     broker.create_topic(name)
     rows = spark.range(500).selectExpr("concat('v', id) value", "cast(id as string) key")
     once = {f"v{n}": 1 for n in range(500)}
@@ -110,7 +110,7 @@ def test_a_batch_is_written_once_under_its_job_id(
 def test_headers_and_tombstones_survive_the_way_through(
     spark: SparkSession, broker: KafkaBroker, at: dict[str, str], name: str
 ) -> None:
-    """From one topic to two others, chosen by row."""
+    """From one topic to two others; each row names its topic."""
     for topic in (name, f"{name}-a", f"{name}-b"):
         broker.create_topic(topic)
     broker.publish(
@@ -130,7 +130,7 @@ def test_headers_and_tombstones_survive_the_way_through(
 def test_what_is_wrong_is_refused_before_anything_is_written(
     spark: SparkSession, broker: KafkaBroker, at: dict[str, str], name: str, committed: Callable[[str], Counter[str]]
 ) -> None:
-    """Topics and partitions that are not there, columns of other types, rows without a topic."""
+    """Missing topics and partitions, columns of wrong types, rows without a topic."""
     broker.create_topic(name)
 
     def refused(run: Any, kind: type[Exception], words: str) -> None:
@@ -162,7 +162,7 @@ def test_what_is_wrong_is_refused_before_anything_is_written(
 def test_records_that_were_deleted_fail_the_query_unless_they_may(
     spark: SparkSession, broker: KafkaBroker, at: dict[str, str], name: str
 ) -> None:
-    """Never half-silent: the cluster's retention was faster."""
+    """Records that the cluster deleted before they were read fail the query."""
     from confluent_kafka import TopicPartition
 
     broker.create_topic(name)
@@ -185,7 +185,7 @@ def test_records_that_were_deleted_fail_the_query_unless_they_may(
 def test_a_job_that_failed_is_finished_by_a_second_run(
     spark: SparkSession, broker: KafkaBroker, at: dict[str, str], name: str, committed: Callable[[str], Counter[str]]
 ) -> None:
-    """The part that was written is left alone; with other rows it is refused, and nothing comes twice."""
+    """A written part is not written again; with other rows it is refused. No row comes twice."""
     broker.create_topic(name)
 
     def parts(first: int, second: str) -> Any:

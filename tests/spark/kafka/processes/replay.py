@@ -40,7 +40,7 @@ def main(servers: str, topic: str, origin: str, reached: str) -> None:
                 while rows_written(groups, Part(f"job-{job}", 0, 0)) is None:
                     if time.monotonic() > deadline:
                         raise RuntimeError("part 0 was not written within 200 s")
-                    time.sleep(0.05)  # looked at again and again until the deadline
+                    time.sleep(0.05)  # polls until the deadline
                 Path(reached).touch()
                 time.sleep(600)  # until it is killed
 

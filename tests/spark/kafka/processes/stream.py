@@ -41,7 +41,7 @@ def main(servers: str, source: str, target: str, checkpoint: str, fault: str) ->
             while rows_written(groups, Part(f"query-{query_id}", epoch, 0)) is None:
                 if time.monotonic() > deadline:
                     raise RuntimeError("part 0 was not written within 150 s")
-                time.sleep(0.05)  # looked at again and again until the deadline
+                time.sleep(0.05)  # polls until the deadline
             if kind == "kill":
                 Path(reached).touch()
                 time.sleep(600)  # until it is killed
