@@ -15,11 +15,11 @@ from retry_topic import (
     Consumer,
     ConsumerConfig,
     DeadLetter,
+    DeadLetterFilter,
     DeadLetters,
     Message,
     Retry,
     RetryService,
-    Selection,
     connect,
     load_policies,
 )
@@ -72,7 +72,7 @@ def main(url: str = "memory:") -> None:
         for group in letters.groups():
             print(f"dead: {group.count} x {group.sample.reason}")
         stock["bolt"] = 100
-        replayed = letters.replay(Selection(error="*LookupError")).replayed
+        replayed = letters.replay(DeadLetterFilter(error="*LookupError")).replayed
         ended.acquire(timeout=60)  # nothing is printed meanwhile: `print` does not write a line in one piece
         print(f"replayed: {replayed}")
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from retry_topic.connection import Connection, connect
     from retry_topic.consumer import Consumer, ConsumerConfig
-    from retry_topic.dead_letters import DeadLetterInfo, DeadLetters, Selection
+    from retry_topic.dead_letters import DeadLetterFilter, DeadLetterInfo, DeadLetters
     from retry_topic.message import Message, Source
     from retry_topic.message.topic_names import GroupTopics
     from retry_topic.policy import PolicySet, RetryPolicy, load_policies
@@ -24,6 +24,7 @@ __all__ = [
     "Consumer",
     "ConsumerConfig",
     "DeadLetter",
+    "DeadLetterFilter",
     "DeadLetterInfo",
     "DeadLetters",
     "GroupTopics",
@@ -32,7 +33,6 @@ __all__ = [
     "Retry",
     "RetryPolicy",
     "RetryService",
-    "Selection",
     "ServiceConfig",
     "Source",
     "connect",
@@ -42,7 +42,7 @@ __all__ = [
 _MODULES = MappingProxyType(
     {
         "consumer": ("Consumer", "ConsumerConfig"),
-        "dead_letters": ("DeadLetterInfo", "DeadLetters", "Selection"),
+        "dead_letters": ("DeadLetterInfo", "DeadLetters", "DeadLetterFilter"),
         "connection": ("Connection", "connect"),
         "message": ("Message", "Source"),
         "message.topic_names": ("GroupTopics",),

@@ -47,7 +47,7 @@ class DeadLetterInfo:
 
 
 @dataclass(frozen=True, slots=True)
-class Selection:
+class DeadLetterFilter:
     """Chooses dead letters; all conditions must hold. Defaults to all letters.
 
     Args:
@@ -84,7 +84,7 @@ class Selection:
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """One dead letter to be replayed, chosen by somebody else than `Selection`, a report for example.
+    """One dead letter to be replayed, chosen by somebody else than `DeadLetterFilter`, a report for example.
 
     Args:
         id: of the letter.
@@ -142,9 +142,9 @@ class DeadLetters:
         self._home = home
         self._secrets = secrets
 
-    def select(self, selection: Selection | None = None) -> Iterator[DeadLetterInfo]:
+    def select(self, selection: DeadLetterFilter | None = None) -> Iterator[DeadLetterInfo]:
         """Dead letters in order of death, page by page."""
-        selection = selection or Selection()
+        selection = selection or DeadLetterFilter()
         if selection.ids is not None:
             for found in self._home.store.get(sorted(selection.ids), anywhere=True):
                 if found is not None and found.state == "dead":
@@ -163,7 +163,7 @@ class DeadLetters:
             if cursor is None:
                 return
 
-    def groups(self, selection: Selection | None = None) -> list[Group]:
+    def groups(self, selection: DeadLetterFilter | None = None) -> list[Group]:
         """Dead letters by topic and fingerprint, the largest group first."""
         groups: dict[tuple[str, str], Group] = {}
         for letter in self.select(selection):
@@ -178,7 +178,7 @@ class DeadLetters:
 
     def replay(
         self,
-        selection: Selection | None = None,
+        selection: DeadLetterFilter | None = None,
         *,
         dry_run: bool = False,
         rate: float | None = None,
@@ -228,7 +228,7 @@ class DeadLetters:
 
         batch: list[DeadLetterInfo] = []
         # a letter that dies again during the replay is not selected twice
-        selection = selection or Selection()
+        selection = selection or DeadLetterFilter()
         if selection.until_ms is None:
             selection = replace(selection, until_ms=now_ms + 1)
         for letter in self.select(selection):
@@ -277,7 +277,7 @@ class DeadLetters:
 
         ids = sorted(wanted)
         for at in range(0, len(ids), _PAGE):
-            letters = [*self.select(Selection(ids=frozenset(ids[at : at + _PAGE])))]
+            letters = [*self.select(DeadLetterFilter(ids=frozenset(ids[at : at + _PAGE])))]
             result.matched += len(letters)
             result.samples += letters[: 5 - len(result.samples)]
             self._replay_batch(letters, result, now_ms, due_of, None, edited, max_replays, dry_run)
@@ -338,7 +338,9 @@ class DeadLetters:
         message = message.to(goes_to, write(message.headers, state))
         return Item(letter.id, None, encode_body(message), letter.topic, route=letter.route)
 
-    def delete(self, selection: Selection | None = None, *, dry_run: bool = False, limit: int | None = None) -> int:
+    def delete(
+        self, selection: DeadLetterFilter | None = None, *, dry_run: bool = False, limit: int | None = None
+    ) -> int:
         """Delete dead letters for good; the number of deleted letters."""
         letters = [*itertools.islice(self.select(selection), limit)]
         if dry_run:

@@ -33,7 +33,7 @@ from retry_topic.release.flow import FlowPublisher, is_limited
 from retry_topic.release.originals import OriginalsPublisher
 from retry_topic.release.origins import origins_problems
 from retry_topic.release.owned_shards import OwnedShards, transactional_config
-from retry_topic.release.shard_ownership import ShardOwnership
+from retry_topic.release.shard_ownership import ShardOwner
 from retry_topic.release.transactional_publisher import TransactionalPublisher
 from wheel_sched.dispatcher import Dispatcher, DispatcherConfig, DispatcherStats, Publisher
 from wheel_sched.errors import ConfigError, StoreError
@@ -148,7 +148,7 @@ class RetryService:
         push = home.push_target() if self.config.hand_over == "auto" and not limited else None
         self._log_broker = log_broker
         self._sender = None if log_broker is None else log_broker.sender(home.store.namespace, home.store.shards)
-        self._ownership: ShardOwnership | None = None
+        self._ownership: ShardOwner | None = None
         self._transactions: TransactionalPublisher | None = None
         claims: OwnedShards | None = None
         publisher: Publisher = BrokerPublisher(home.broker)
@@ -156,7 +156,7 @@ class RetryService:
         if self._sender is not None:
             dispatching = transactional_config(dispatching, store.shards)
             lease_ms, lapse_cap = dispatching.lease_ms, dispatching.lapse_cap
-            self._ownership = ShardOwnership(store, self._sender, lease_ms=lease_ms, lapse_cap=lapse_cap)
+            self._ownership = ShardOwner(store, self._sender, lease_ms=lease_ms, lapse_cap=lapse_cap)
             claims = OwnedShards(self._ownership)
             publisher = self._transactions = TransactionalPublisher(store, self._ownership, self._sender)
         if isinstance(home.broker, OriginalsBroker):

@@ -101,10 +101,12 @@ class Site:
 
     def send(self, dues_s: list[float]) -> None:
         """One task for each due; its number is its place."""
-        from wheel_sched_celery import Call, apply_many
+        from wheel_sched_celery import TaskCall, apply_many
         from wheel_sched_celery.management import HeldTasks
 
-        calls = [Call((number, due_s), eta=datetime.fromtimestamp(due_s, UTC)) for number, due_s in enumerate(dues_s)]
+        calls = [
+            TaskCall((number, due_s), eta=datetime.fromtimestamp(due_s, UTC)) for number, due_s in enumerate(dues_s)
+        ]
         note = self._maker.tasks["bench.note"]
         if self.kind == "ours":
             apply_many(note, calls)

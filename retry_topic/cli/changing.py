@@ -18,7 +18,7 @@ from retry_topic.cli.selecting import Member, Selected, select, selecting_option
 from retry_topic.cli.settings import settings_of
 from retry_topic.cli.topic_replay import check_secrets
 from retry_topic.connection import Connection
-from retry_topic.dead_letters import DeadLetters, Selection
+from retry_topic.dead_letters import DeadLetterFilter, DeadLetters
 from wheel_sched.cli.instants import DURATION, INSTANT
 from wheel_sched.cli.options import Session, confirm, dry_run_option, json_option, pass_session, yes_option
 from wheel_sched.cli.output import Progress, amount, emit, note, one_line, relative, say
@@ -283,7 +283,9 @@ def _reschedule(home: Connection, members: Sequence[Member], start_ms: int, pace
 def _replay(home: Connection, ids: Sequence[str], pace: ChangePace, secrets: Sequence[bytes]) -> list[Outcome]:
     if not ids:
         return []
-    done = DeadLetters(home, secrets=secrets).replay(Selection(ids=frozenset(ids)), rate=pace.per_second(len(ids)))
+    done = DeadLetters(home, secrets=secrets).replay(
+        DeadLetterFilter(ids=frozenset(ids)), rate=pace.per_second(len(ids))
+    )
     left = len(ids) - done.replayed
     if done.guarded:
         note(f"{amount(done.guarded, 'message')} already replayed too often: `wheel-sched replay --max-replays N`")

@@ -18,7 +18,7 @@ import click
 
 from retry_topic.cli.topics import unknown_topic
 from retry_topic.connection import Connection
-from retry_topic.dead_letters import DeadLetterInfo, Selection, read_dead
+from retry_topic.dead_letters import DeadLetterFilter, DeadLetterInfo, read_dead
 from wheel_sched.cli.instants import INSTANT
 from wheel_sched.cli.output import instant
 from wheel_sched.store import MAX_BATCH, Found, State
@@ -155,10 +155,10 @@ class Filter:
             return f"nothing that is {' or '.join(states)} matches; {'; '.join(found)}"
         return None if self.topic is None else unknown_topic(home, self.topic)
 
-    def selection(self, fingerprint: str | None = None) -> Selection:
+    def selection(self, fingerprint: str | None = None) -> DeadLetterFilter:
         """The filter as a selection of dead letters: without the limit, and with a whole fingerprint or none."""
         key = None if self.key is None else self.key.encode()
-        return Selection(self.topic, self.error, fingerprint, self.since_ms or 0, self.until_ms, key)
+        return DeadLetterFilter(self.topic, self.error, fingerprint, self.since_ms or 0, self.until_ms, key)
 
     def entries(self, home: Connection, states: Sequence[State]) -> Iterator[ListedMessage]:
         """The messages that match, state by state in order of time, at most `limit`.

@@ -13,7 +13,7 @@ from retry_topic.cli.selecting import find_messages
 from retry_topic.cli.settings import settings_of
 from retry_topic.cli.topic_replay import check_secrets, max_replays_option, tell_guarded
 from retry_topic.connection import Connection
-from retry_topic.dead_letters import DeadLetters, Replayed, Selection
+from retry_topic.dead_letters import DeadLetterFilter, DeadLetters, Replayed
 from wheel_sched.cli.failing import CommandFailed
 from wheel_sched.cli.options import Session, confirm, dry_run_option, json_option, pass_session, yes_option
 from wheel_sched.cli.output import Progress, amount, emit, instant, note, one_line, say
@@ -67,7 +67,7 @@ def replay(
         letters = DeadLetters(home, secrets=secrets)
         if ids:
             ids = tuple(entry.id for entry in find_messages(home, ids, "nothing was replayed"))
-        selection = Selection(ids=frozenset(ids)) if ids else _selection(home, chosen)
+        selection = DeadLetterFilter(ids=frozenset(ids)) if ids else _selection(home, chosen)
         plan = letters.replay(selection, dry_run=True, limit=chosen.limit, max_replays=max_replays, target=target)
         if ids and plan.matched < len(set(ids)):
             dead = {letter.id for letter in letters.select(selection)}
@@ -98,7 +98,7 @@ def replay(
     return 0 if done.replayed == done.matched else 1
 
 
-def _selection(home: Connection, chosen: Filter) -> Selection:
+def _selection(home: Connection, chosen: Filter) -> DeadLetterFilter:
     """The filter as a selection. The beginning of a fingerprint must belong to one error."""
     if chosen.fingerprint is None:
         return chosen.selection()

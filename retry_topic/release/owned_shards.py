@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from retry_topic.release.shard_ownership import OwnedShard, ShardOwnership
+from retry_topic.release.shard_ownership import OwnedShard, ShardOwner
 from wheel_sched.dispatcher import Batch, DispatcherConfig
 from wheel_sched.errors import StaleEpoch, StoreUnavailable, WheelSchedError
 from wheel_sched.escaping import logger_of
@@ -47,7 +47,7 @@ class OwnedShards:
         ownership: which shards this process owns.
     """
 
-    def __init__(self, ownership: ShardOwnership) -> None:
+    def __init__(self, ownership: ShardOwner) -> None:
         self._ownership = ownership
         self._claiming: dict[str, OwnedShard] = {}  # by token: claims that the store has not answered
 

@@ -49,7 +49,7 @@ class OwnedShard:
     refused: str | None = None  # why the broker does not let us: repeating it changes nothing until a right is given
 
 
-class ShardOwnership:
+class ShardOwner:
     """The shards of a store that this process owns.
 
     Args:
@@ -75,7 +75,7 @@ class ShardOwnership:
         self._closed = threading.Event()
 
     def __repr__(self) -> str:
-        return f"<ShardOwnership owned={sorted(shard for shard, owned in self._owned.items() if owned.ready)}>"
+        return f"<ShardOwner owned={sorted(shard for shard, owned in self._owned.items() if owned.ready)}>"
 
     def acquire(self, shard: int) -> OwnedShard | None:
         """A shard that is ours and taken over; else None, and the shard is asked for when nobody is known to own it.

@@ -12,7 +12,7 @@ import threading
 from retry_topic.brokers.protocol import BrokerInDoubt, ClaimSender, Fenced, PublishFailure
 from retry_topic.message import Message
 from retry_topic.message.stream_encoding import from_fields
-from retry_topic.release.shard_ownership import ShardOwnership
+from retry_topic.release.shard_ownership import ShardOwner
 from wheel_sched.dispatcher import Answer, Batch, Failed, PublisherTraits
 from wheel_sched.errors import BrokerError, Rejected, StoreError
 from wheel_sched.escaping import logger_of
@@ -38,7 +38,7 @@ class TransactionalPublisher:
 
     traits = PublisherTraits(transactional=True)
 
-    def __init__(self, store: DelayStore, ownership: ShardOwnership, sender: ClaimSender) -> None:
+    def __init__(self, store: DelayStore, ownership: ShardOwner, sender: ClaimSender) -> None:
         self._store = store
         self._ownership = ownership
         self._sender = sender

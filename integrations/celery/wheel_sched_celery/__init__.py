@@ -9,21 +9,21 @@ from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from wheel_sched_celery.errors import HoldRefused
-    from wheel_sched_celery.hold.bulk import Call, apply_many
+    from wheel_sched_celery.hold.bulk import TaskCall, apply_many
     from wheel_sched_celery.installing import install
-    from wheel_sched_celery.management import HeldTasks, Selection
+    from wheel_sched_celery.management import HeldTasks, TaskFilter
     from wheel_sched_celery.management.draining import Drained, drain
     from wheel_sched_celery.message.held_task import HeldTask
     from wheel_sched_celery.settings import WheelSettings
     from wheel_sched_celery.wheel import Wheel, wheel_of
 
 __all__ = [
-    "Call",
     "Drained",
     "HeldTask",
     "HeldTasks",
     "HoldRefused",
-    "Selection",
+    "TaskCall",
+    "TaskFilter",
     "Wheel",
     "WheelSettings",
     "apply_many",
@@ -33,12 +33,12 @@ __all__ = [
 ]
 
 _MODULES: Final = {
-    "Call": "hold.bulk",
+    "TaskCall": "hold.bulk",
     "Drained": "management.draining",
     "HeldTask": "message.held_task",
     "HeldTasks": "management",
     "HoldRefused": "errors",
-    "Selection": "management",
+    "TaskFilter": "management",
     "Wheel": "wheel",
     "WheelSettings": "settings",
     "apply_many": "hold.bulk",

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from retry_topic import DeadLetters, RetryPolicy, Selection, connect
+from retry_topic import DeadLetterFilter, DeadLetters, RetryPolicy, connect
 from retry_topic.dead_letters import Replayed
 from retry_topic.message import Message
 from retry_topic.message.body_codec import decode_body, encode_body
@@ -60,7 +60,7 @@ class Graveyard:
         return f"{name}.3"
 
     def found(self, **criteria: Any) -> list[str]:
-        return [letter.id for letter in self.letters.select(Selection(**criteria))]
+        return [letter.id for letter in self.letters.select(DeadLetterFilter(**criteria))]
 
     def waiting(self) -> list[Found]:
         return self.store.list_items("due", limit=500).found
@@ -112,7 +112,7 @@ def test_letters_are_selected_by_every_criterion(mixed: Graveyard, criteria: dic
 
 def test_a_letter_tells_its_whole_story(mixed: Graveyard) -> None:
     """Where it failed, when and why it died, its headers and its message."""
-    (letter,) = mixed.letters.select(Selection(key=b"k1"))
+    (letter,) = mixed.letters.select(DeadLetterFilter(key=b"k1"))
     assert (letter.id, letter.topic, letter.died_ms) == ("a.3", "orders", 1_000)
     assert letter.reason == "max-attempts: builtins.ValueError"
     assert (letter.state.attempt, letter.state.error_message) == (3, "text of a")
@@ -135,13 +135,13 @@ def test_letters_are_grouped_by_topic_and_fingerprint(yard: Graveyard) -> None:
     ]
     assert (groups[0].first_ms, groups[0].last_ms, groups[0].sample.id) == (1_000, 1_004, "a0.3")
     assert (groups[1].first_ms, groups[1].last_ms) == (4_998, 5_000)
-    assert [group.count for group in yard.letters.groups(Selection(topic="payments"))] == [1]
+    assert [group.count for group in yard.letters.groups(DeadLetterFilter(topic="payments"))] == [1]
 
 
 def test_a_dry_run_changes_nothing(mixed: Graveyard) -> None:
     """It counts, gives samples and says when the last would go out; the store is as it was."""
     before = mixed.store.counts()
-    result = mixed.letters.replay(Selection(topic="orders"), dry_run=True, rate=1)
+    result = mixed.letters.replay(DeadLetterFilter(topic="orders"), dry_run=True, rate=1)
     assert (result.matched, result.replayed, result.guarded) == (3, 3, 0)
     assert [sample.id for sample in result.samples] == ["a.3", "c.3", "d.3"]
     assert result.last_due_ms is not None
@@ -284,9 +284,9 @@ def test_all_wrong_arguments_are_told_at_once(yard: Graveyard) -> None:
 
 def test_letters_are_deleted_by_selection(mixed: Graveyard) -> None:
     """A dry run counts, a limit bounds, the others stay."""
-    assert mixed.letters.delete(Selection(topic="orders"), dry_run=True) == 3
+    assert mixed.letters.delete(DeadLetterFilter(topic="orders"), dry_run=True) == 3
     assert len(mixed.dead()) == 4
-    assert mixed.letters.delete(Selection(topic="orders"), limit=1) == 1
+    assert mixed.letters.delete(DeadLetterFilter(topic="orders"), limit=1) == 1
     assert mixed.dead() == ["b.3", "c.3", "d.3"]
     assert mixed.letters.delete() == 3
     assert mixed.dead() == []
@@ -302,7 +302,7 @@ def test_a_letter_that_cannot_be_read_is_listed_and_left_alone(yard: Graveyard) 
     result = yard.letters.replay()
     assert (result.matched, result.replayed, result.unreadable) == (2, 1, 1)
     assert yard.dead() == ["junk"]
-    assert yard.letters.delete(Selection(ids=frozenset(["junk"]))) == 1
+    assert yard.letters.delete(DeadLetterFilter(ids=frozenset(["junk"]))) == 1
 
 
 def test_an_empty_graveyard_is_no_error(yard: Graveyard) -> None:

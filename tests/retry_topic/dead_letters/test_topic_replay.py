@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from retry_topic import DeadLetters, RetryPolicy, Selection
+from retry_topic import DeadLetterFilter, DeadLetters, RetryPolicy
 from retry_topic.cli.topic_replay import LetterToMessage, TopicReplay
 from retry_topic.message.headers import read
 from retry_topic.message.topic_names import GroupTopics
@@ -70,8 +70,8 @@ def test_both_ways_to_replay_count_for_one_another(bench: Bench, poisoned: Any) 
     bench.dead(2)
     (mine,) = [one for one in bench.letters() if one.state.replays]
     letters = DeadLetters(bench.home)
-    assert letters.replay(Selection(ids=frozenset({mine.id})), max_replays=1).guarded == 1
-    assert letters.replay(Selection(ids=frozenset({mine.id})), max_replays=2).replayed == 1
+    assert letters.replay(DeadLetterFilter(ids=frozenset({mine.id})), max_replays=1).guarded == 1
+    assert letters.replay(DeadLetterFilter(ids=frozenset({mine.id})), max_replays=2).replayed == 1
     bench.until(lambda: len(poisoned.calls) == 3 and len(bench.letters()) == 2)
     done = topic.replay(letters=2, max_replays=2)
     assert (done.replayed, done.guarded) == (0, 2)  # the same message, that died twice

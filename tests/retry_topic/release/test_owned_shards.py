@@ -16,7 +16,7 @@ from retry_topic.message.headers.fields import FIELDS
 from retry_topic.policy import load_policies
 from retry_topic.release.flow import FlowPublisher
 from retry_topic.release.owned_shards import OwnedShards, transactional_config
-from retry_topic.release.shard_ownership import ShardOwnership
+from retry_topic.release.shard_ownership import ShardOwner
 from retry_topic.release.transactional_publisher import TransactionalPublisher
 from wheel_sched.dispatcher import Batch, Dispatcher, DispatcherConfig, Failed, Publisher
 from wheel_sched.errors import BrokerError, BrokerUnavailable
@@ -79,7 +79,7 @@ class Process:
 
     def __init__(self, store: DelayStore, sender: Sender, lease_ms: int = 60_000) -> None:
         self.store = store
-        self.ownership = ShardOwnership(store, sender, lease_ms=lease_ms, lapse_cap=0)
+        self.ownership = ShardOwner(store, sender, lease_ms=lease_ms, lapse_cap=0)
         self.claims = OwnedShards(self.ownership)
         self.publisher = TransactionalPublisher(store, self.ownership, sender)
 

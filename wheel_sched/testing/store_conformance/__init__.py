@@ -6,7 +6,7 @@
             return lambda shards: MyBackend(shards, clock="test")
 
 `make_backend` gives a `Backend` (see `wheel_sched.store.core.delay_store`) over a fresh namespace on test time. A test
-calls it once at most. After each test the suite checks the store's invariants: every id in exactly one place, counters equal
+calls it once at most. After each test the suite checks the store's invariants: every id in one place, counters equal
 to cardinalities, and accepted = completed + cancelled + deleted + trimmed + what is there.
 
 `pytest.register_assert_rewrite("wheel_sched.testing.store_conformance")`, before the import, makes failures talkative.

@@ -11,7 +11,7 @@ from wheel_sched.cli.instants import DURATION, INSTANT
 from wheel_sched.cli.options import confirm, dry_run_option, json_option, yes_option
 from wheel_sched.cli.output import Progress, amount, emit, note, relative, say
 from wheel_sched_celery.cli.choosing import chosen, held_tasks, selecting
-from wheel_sched_celery.management import Changed, HeldTasks, Selection, WaitingTask
+from wheel_sched_celery.management import Changed, HeldTasks, TaskFilter, WaitingTask
 from wheel_sched_celery.management.draining import drain as drain_store
 
 _SAMPLES = 5
@@ -25,7 +25,7 @@ all_option = click.option("--all", "everything", is_flag=True, help="All of them
 @yes_option
 @json_option
 @click.pass_context
-def cancel(ctx: click.Context, selection: Selection, everything: bool, dry_run: bool, yes: bool, as_json: bool) -> int:
+def cancel(ctx: click.Context, selection: TaskFilter, everything: bool, dry_run: bool, yes: bool, as_json: bool) -> int:
     """Remove held tasks and announce that they are revoked: results, chords, events.
 
     One task named by its id is not asked about. What is on its way to its queue is left to `revoke`.
@@ -57,7 +57,7 @@ def cancel(ctx: click.Context, selection: Selection, everything: bool, dry_run: 
 @click.pass_context
 def reschedule(
     ctx: click.Context,
-    selection: Selection,
+    selection: TaskFilter,
     everything: bool,
     at_ms: int | None,
     in_ms: int | None,
@@ -94,7 +94,9 @@ def reschedule(
 @yes_option
 @json_option
 @click.pass_context
-def run_now(ctx: click.Context, selection: Selection, everything: bool, dry_run: bool, yes: bool, as_json: bool) -> int:
+def run_now(
+    ctx: click.Context, selection: TaskFilter, everything: bool, dry_run: bool, yes: bool, as_json: bool
+) -> int:
     """Let held tasks run now; a live worker sends them to their queues.
 
     \b
@@ -119,7 +121,7 @@ def run_now(ctx: click.Context, selection: Selection, everything: bool, dry_run:
 @yes_option
 @json_option
 @click.pass_context
-def purge(ctx: click.Context, selection: Selection, everything: bool, dry_run: bool, yes: bool, as_json: bool) -> int:
+def purge(ctx: click.Context, selection: TaskFilter, everything: bool, dry_run: bool, yes: bool, as_json: bool) -> int:
     """Remove held tasks for good; their results stay PENDING, as with `celery purge`.
 
     \b
@@ -156,7 +158,7 @@ def drain(ctx: click.Context, dry_run: bool, yes: bool, as_json: bool) -> int:
     """
     tasks = held_tasks(ctx)
     if dry_run:
-        _tell_dry_run("send", tasks, list(tasks.select(Selection(states=("due",)))), as_json)
+        _tell_dry_run("send", tasks, list(tasks.select(TaskFilter(states=("due",)))), as_json)
         return 0
     if tasks.wheel.settings.holds:
         note("producers still put tasks on hold: set wheel_horizon = None first")
@@ -187,7 +189,7 @@ def _import_tasks(app: Any) -> None:
         note(f"tasks could not be imported ({error!r}): handlers of task_revoked and errbacks may be missing here")
 
 
-def _one_by_id(selection: Selection, meant: Sequence[WaitingTask]) -> bool:
+def _one_by_id(selection: TaskFilter, meant: Sequence[WaitingTask]) -> bool:
     """Whether it is certain that this one task is meant, so that nobody has to be asked."""
     return len(selection.ids) == len(meant) == 1
 

@@ -11,7 +11,7 @@ import click
 from wheel_sched.cli.failing import CommandFailed
 from wheel_sched.cli.instants import INSTANT
 from wheel_sched.store.core.items import STATES, State
-from wheel_sched_celery.management import HeldTasks, Selection, WaitingTask
+from wheel_sched_celery.management import HeldTasks, TaskFilter, WaitingTask
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -40,7 +40,7 @@ def selecting(command: F) -> F:
         states: tuple[State, ...],
         **kwargs: Any,
     ) -> Any:
-        selection = Selection(ids, name, queue, since_ms, until_ms, states or ("due", "held"))
+        selection = TaskFilter(ids, name, queue, since_ms, until_ms, states or ("due", "held"))
         return command(*args, selection=selection, **kwargs)
 
     decorated: Any = with_selection
@@ -54,7 +54,7 @@ def held_tasks(ctx: click.Context) -> HeldTasks:
     return HeldTasks(ctx.obj.app)
 
 
-def chosen(tasks: HeldTasks, selection: Selection, everything: bool) -> list[WaitingTask]:
+def chosen(tasks: HeldTasks, selection: TaskFilter, everything: bool) -> list[WaitingTask]:
     """The tasks that a changing command means; saying nothing means nothing.
 
     Raises:

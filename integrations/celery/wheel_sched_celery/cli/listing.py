@@ -11,7 +11,7 @@ from wheel_sched.cli.failing import CommandFailed
 from wheel_sched.cli.options import json_option
 from wheel_sched.cli.output import emit, instant, note, one_line, paint, relative, say, table, when
 from wheel_sched_celery.cli.choosing import held_tasks, selecting
-from wheel_sched_celery.management import Selection, WaitingTask
+from wheel_sched_celery.management import TaskFilter, WaitingTask
 
 _SHOWN = 50  # lines of a listing unless --limit says otherwise
 _PREVIEW = 60  # characters of arguments in a line
@@ -22,7 +22,7 @@ _PREVIEW = 60  # characters of arguments in a line
 @click.option("--limit", type=click.IntRange(min=1), metavar="N", help="At most so many (default: 50; --json: all).")
 @json_option
 @click.pass_context
-def list_tasks(ctx: click.Context, selection: Selection, limit: int | None, as_json: bool) -> None:
+def list_tasks(ctx: click.Context, selection: TaskFilter, limit: int | None, as_json: bool) -> None:
     """List held tasks in order of their ETA.
 
     \b

@@ -41,7 +41,7 @@ _CONSTANT: Final = frozenset(
 _DEFAULT_LEVELS: Final = 3  # of saferepr
 
 
-class Call(NamedTuple):
+class TaskCall(NamedTuple):
     """One task of `apply_many`.
 
     Args:
@@ -69,7 +69,7 @@ class _Task(NamedTuple):
 
 def apply_many(
     task: Any,
-    calls: Iterable[Call | Sequence[Any]],
+    calls: Iterable[TaskCall | Sequence[Any]],
     *,
     countdown: float | None = None,
     eta: datetime | None = None,
@@ -79,7 +79,7 @@ def apply_many(
 
     Args:
         task: a task of an app with the integration installed.
-        calls: positional arguments as a tuple or list, or a `Call`, for each task. May be a generator.
+        calls: positional arguments as a tuple or list, or a `TaskCall`, for each task. May be a generator.
         countdown: seconds from now, the same moment for all.
         eta: the due time instead; without a zone it is in the app's time zone. Give one of the two, unless each call
             has its own.
@@ -92,7 +92,7 @@ def apply_many(
         TypeError: arguments do not fit the task; the calls of earlier batches of 500 were sent.
         ValueError: neither `countdown` nor `eta` nor a call's own `eta`.
         HoldRefused: the store is away and `on_outage` is "refuse". The text says how many calls were sent before, and
-            whether a batch may be stored. `Call`s with a task_id and an eta of their own may be sent again.
+            whether a batch may be stored. `TaskCall`s with a task_id and an eta of their own may be sent again.
         OperationalError: the store and the broker are away; tasks that were not held were not sent.
     """
     app = task._get_app()
@@ -116,7 +116,7 @@ def apply_many(
 
 
 def _tasks(
-    app: Any, calls: Iterable[Call | Sequence[Any]], countdown: float | None, eta: datetime | None
+    app: Any, calls: Iterable[TaskCall | Sequence[Any]], countdown: float | None, eta: datetime | None
 ) -> Iterator[_Task]:
     """Each call with its id and due time."""
     if countdown is not None:
@@ -126,7 +126,7 @@ def _tasks(
     common_ms = None if common is None else instant_ms(common, None)
     ids = random_uuids()
     for call in calls:
-        args, kwargs, own, task_id = call if isinstance(call, Call) else (call, {}, None, None)
+        args, kwargs, own, task_id = call if isinstance(call, TaskCall) else (call, {}, None, None)
         due, due_ms = common, common_ms
         if own is not None:
             due = maybe_make_aware(own, app.timezone)

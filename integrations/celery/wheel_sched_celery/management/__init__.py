@@ -2,6 +2,6 @@
 
 from wheel_sched_celery.management.doctor import examine
 from wheel_sched_celery.management.held_tasks import Changed, HeldTasks
-from wheel_sched_celery.management.waiting_task import Selection, WaitingTask
+from wheel_sched_celery.management.waiting_task import TaskFilter, WaitingTask
 
-__all__ = ["Changed", "HeldTasks", "Selection", "WaitingTask", "examine"]
+__all__ = ["Changed", "HeldTasks", "TaskFilter", "WaitingTask", "examine"]

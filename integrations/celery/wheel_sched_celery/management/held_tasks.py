@@ -1,7 +1,7 @@
 """`HeldTasks`: lists, cancels and reschedules the tasks in an app's store.
 
     tasks = HeldTasks(app)
-    for waiting in tasks.select(Selection(queue="mail")):
+    for waiting in tasks.select(TaskFilter(queue="mail")):
         print(waiting.id, waiting.name, waiting.eta_ms)
     tasks.cancel(tasks.get(task_id))
 
@@ -25,7 +25,7 @@ from wheel_sched.store.core.counts import Counts
 from wheel_sched.store.core.delay_store import DelayStore
 from wheel_sched.store.core.items import MAX_BATCH, MAX_DUE_MS, Found, Item, Outcome
 from wheel_sched.store.core.plans import shard_of
-from wheel_sched_celery.management.waiting_task import Selection, WaitingTask, read
+from wheel_sched_celery.management.waiting_task import TaskFilter, WaitingTask, read
 from wheel_sched_celery.message.held_task import REVOKED, bounded, ref_of, route_of, stamp_ref
 from wheel_sched_celery.remote_control.revoking import Announcer
 from wheel_sched_celery.wheel import Wheel, wheel_of
@@ -116,9 +116,9 @@ class HeldTasks:
                     if waiting.task is not None and stamp in waiting.task.stamps:
                         yield waiting
 
-    def select(self, selection: Selection | None = None, limit: int | None = None) -> Iterator[WaitingTask]:
+    def select(self, selection: TaskFilter | None = None, limit: int | None = None) -> Iterator[WaitingTask]:
         """The selected tasks, state by state in order of due time, at most `limit`. Reads pages while you iterate."""
-        selection = Selection() if selection is None else selection
+        selection = TaskFilter() if selection is None else selection
         left = MAX_DUE_MS if limit is None else limit
         for waiting in self._candidates(selection):
             if left <= 0:
@@ -127,7 +127,7 @@ class HeldTasks:
                 yield waiting
                 left -= 1
 
-    def _candidates(self, selection: Selection) -> Iterator[WaitingTask]:
+    def _candidates(self, selection: TaskFilter) -> Iterator[WaitingTask]:
         if selection.ids:
             for task_id in dict.fromkeys(selection.ids):
                 yield from self.get(task_id)

@@ -92,7 +92,7 @@ class WaitingTask:
 
 
 @dataclass(frozen=True, slots=True)
-class Selection:
+class TaskFilter:
     """A filter. A task matches when it meets every condition.
 
     Args:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from celery import Celery, signals
 from kombu.exceptions import OperationalError
-from wheel_sched_celery import Call, HoldRefused, apply_many, install
+from wheel_sched_celery import HoldRefused, TaskCall, apply_many, install
 from wheel_sched_celery.hold.message_template import MessageTemplate
 from wheel_sched_celery.management import HeldTasks
 
@@ -95,7 +95,7 @@ def test_each_message_is_that_of_apply_async(app: Celery, options: dict[str, Any
     if "link" in options:
         options = {"link": add.si(7)}
     eta = datetime.now(UTC) + timedelta(hours=1)
-    ids = apply_many(add, [Call(args, kwargs) for args, kwargs in ARGUMENTS], eta=eta, **options)
+    ids = apply_many(add, [TaskCall(args, kwargs) for args, kwargs in ARGUMENTS], eta=eta, **options)
     alone = [add.apply_async(args, kwargs, eta=eta, **options).id for args, kwargs in ARGUMENTS]
     for one, many in zip(alone, ids, strict=True):
         wanted, got = shape(app, one), shape(app, many)
@@ -127,7 +127,7 @@ def test_each_call_may_have_its_own_eta_and_id(app: Celery) -> None:
     soon, later = datetime.now(UTC), datetime.now(UTC) + timedelta(days=3)
     ids = apply_many(
         app.tasks["bulk.add"],
-        [Call((1,), eta=later, task_id="mine"), Call((2,), eta=soon), Call((3,))],
+        [TaskCall((1,), eta=later, task_id="mine"), TaskCall((2,), eta=soon), TaskCall((3,))],
         eta=datetime.now(UTC) + timedelta(days=1),
     )
     assert ids[0] == "mine"

@@ -26,7 +26,7 @@ import redis
 from celery import Celery
 from kombu import Exchange, Queue
 from kombu.utils.collections import eqhash
-from wheel_sched_celery import HeldTasks, Selection, install
+from wheel_sched_celery import HeldTasks, TaskFilter, install
 
 from tests.servers.valkey import TemporaryServer, temporary_server
 from wheel_sched.store.connect import open_store
@@ -212,7 +212,7 @@ class Stage:
         Held until some far time first, nothing can be due before a test, or a slow machine, is ready for it.
         """
         tasks = HeldTasks(self.app)
-        changed = tasks.reschedule(list(tasks.select(Selection(queue=queue))), tasks.now_ms() + int(seconds * 1000))
+        changed = tasks.reschedule(list(tasks.select(TaskFilter(queue=queue))), tasks.now_ms() + int(seconds * 1000))
         assert changed.left == []
 
     def past(self, seconds: float) -> bool:

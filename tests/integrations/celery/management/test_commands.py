@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import click.testing
 import pytest
 from wheel_sched_celery.cli import COMMANDS, wheel
-from wheel_sched_celery.management import HeldTasks, Selection
+from wheel_sched_celery.management import HeldTasks, TaskFilter
 from wheel_sched_celery.release.broker_connection import BrokerConnection
 
 from wheel_sched.store.core.items import Item
@@ -324,8 +324,8 @@ def test_every_command_explains_itself_with_examples(run: Run, command: str) -> 
 
 
 def test_selection_is_the_same_from_python(tasks: HeldTasks, ids: dict[str, str]) -> None:
-    """What the command line says is a `Selection`."""
-    assert [each.id for each in tasks.select(Selection(ids=(ids["bill"], ids["one"])))] == [ids["bill"], ids["one"]]
+    """What the command line says is a `TaskFilter`."""
+    assert [each.id for each in tasks.select(TaskFilter(ids=(ids["bill"], ids["one"])))] == [ids["bill"], ids["one"]]
 
 
 def test_the_plugin_costs_other_commands_no_client() -> None:

@@ -9,7 +9,7 @@ import pytest
 from celery import Celery
 from kombu.utils.json import loads
 from wheel_sched_celery import wheel_of
-from wheel_sched_celery.management import HeldTasks, Selection
+from wheel_sched_celery.management import HeldTasks, TaskFilter
 from wheel_sched_celery.message.held_task import release_ms
 
 from wheel_sched.errors import ConfigError, Rejected
@@ -26,7 +26,7 @@ HOUR_MS = 3_600_000
 
 
 def selected(tasks: HeldTasks, **selection: Any) -> list[str]:
-    return [waiting.id for waiting in tasks.select(Selection(**selection))]
+    return [waiting.id for waiting in tasks.select(TaskFilter(**selection))]
 
 
 def messages(app: Celery, queue: str) -> list[dict[str, Any]]:
@@ -83,7 +83,7 @@ def test_a_task_is_found_by_its_id_and_by_its_items(tasks: HeldTasks, ids: dict[
 
 def test_cancel_removes_tasks_and_marks_them_revoked(tasks: HeldTasks, app: Celery, ids: dict[str, str]) -> None:
     """What `AsyncResult` says of them, too."""
-    changed = tasks.cancel(tasks.select(Selection(name="mail.*")))
+    changed = tasks.cancel(tasks.select(TaskFilter(name="mail.*")))
     assert sorted(each.id for each in changed.done) == sorted([ids["one"], ids["two"], ids["three"]])
     assert changed.left == []
     assert selected(tasks) == [ids["bill"]]

@@ -10,7 +10,7 @@ import pytest
 from celery import Celery, chord, group, signals
 from celery.exceptions import ChordError
 from celery.worker.control import Panel
-from wheel_sched_celery.management import HeldTasks, Selection
+from wheel_sched_celery.management import HeldTasks, TaskFilter
 from wheel_sched_celery.remote_control import commands
 
 pytestmark = [
@@ -44,7 +44,7 @@ def by_terminate(app: Celery, ids: list[str]) -> None:
 
 
 def by_cancel(app: Celery, ids: list[str]) -> None:
-    assert len(HeldTasks(app).cancel(HeldTasks(app).select(Selection(ids=tuple(ids)))).done) == len(ids)
+    assert len(HeldTasks(app).cancel(HeldTasks(app).select(TaskFilter(ids=tuple(ids)))).done) == len(ids)
 
 
 @pytest.mark.parametrize("revoke", [by_revoke, by_terminate, by_cancel])
