@@ -23,7 +23,8 @@ from wheel_sched.cli.instants import DURATION, INSTANT
 from wheel_sched.cli.options import Session, confirm, dry_run_option, json_option, pass_session, yes_option
 from wheel_sched.cli.output import Progress, amount, emit, note, one_line, relative, say
 from wheel_sched.store import MAX_BATCH, DelayStore, Outcome, State
-from wheel_sched.store.operations import Alteration, Plan
+from wheel_sched.store.core.call import Plan
+from wheel_sched.store.core.change import Alteration
 
 rate_option = click.option("--rate", type=click.FloatRange(0, 1e6, min_open=True), metavar="N", help="N a second.")
 spread_option = click.option(

@@ -21,7 +21,7 @@ from retry_topic.connection import Connection
 from wheel_sched.cli.failing import CommandFailed
 from wheel_sched.cli.output import amount, note
 from wheel_sched.store import MAX_BATCH, Found, State
-from wheel_sched.store.items import STATES
+from wheel_sched.store.core.items import STATES
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -42,7 +42,7 @@ from retry_topic.intake.templates import Prepared, Templates
 from retry_topic.message import Message
 from retry_topic.message.headers import MAX_COUNT
 from retry_topic.policy import DeadDecision, decide, failure_from
-from wheel_sched.store import ENDED, Found, Item, Tries
+from wheel_sched.store import ENDED, BatchCount, Found, Item
 
 Entry = Decided | Prepared
 Work = Delivery | IntakeRecord | Decided | Prepared
@@ -92,7 +92,7 @@ class Plan:
     items: list[Item] = field(default_factory=list)
     dead: list[Decided] = field(default_factory=list)
     dead_letters: list[tuple[Item, str]] = field(default_factory=list)
-    counts: list[Tries] = field(default_factory=list)
+    counts: list[BatchCount] = field(default_factory=list)
 
     @property
     def decided(self) -> list[Entry]:

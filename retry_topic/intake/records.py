@@ -15,7 +15,7 @@ from retry_topic.message.body_codec import decode_body
 from retry_topic.message.headers import HEADER_NAMES, MAX_COUNT, SPRING_NAMES, RetryState, content_print, retry_id
 from retry_topic.policy import Decision, explain
 from wheel_sched.errors import Rejected
-from wheel_sched.store import ENDED, Found, Item, Tries
+from wheel_sched.store import ENDED, BatchCount, Found, Item
 
 TAKEN_FOR_MS = 3_600_000  # how long the store knows that a record of a queue was taken in: many times `idle_ms`
 
@@ -146,7 +146,7 @@ class Decided:
         return -1 if source is None else int(source.offset)
 
     def is_known(self) -> None:
-        """Mark it as known: nothing of it is stored."""
+        """Marker it as known: nothing of it is stored."""
         self.duplicate, self.decision, self.due_ms, self.dead = True, None, None, None
 
     def is_in(self, found: Found | None) -> bool:
@@ -162,7 +162,7 @@ class Decided:
     def attempts_key(self) -> str:
         return attempts_key(self.state, self.delivery.message)
 
-    def counts(self) -> tuple[Tries, Tries]:
+    def counts(self) -> tuple[BatchCount, BatchCount]:
         """The attempt counts that a log batch is stored with: the attempts are raised, the replays must be these."""
         state = self.state
         return (self.attempts_key, state.attempt, self.keep_until_ms), (replays_key(state), state.replays, None)

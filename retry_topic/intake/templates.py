@@ -33,7 +33,7 @@ from retry_topic.message.stream_encoding import KEY, VALUE, field_of
 from retry_topic.policy import Failure, Match, PolicySet, RetryDecision, RetryPolicy, decide_by, failure_from
 from wheel_sched.duration import LONGEST_MS
 from wheel_sched.errors import Rejected
-from wheel_sched.store import Item, Tries
+from wheel_sched.store import BatchCount, Item
 
 _MOST = 4_096  # templates that are remembered, and lists of header names
 _MOST_HEADERS = 64  # a few dozen are usual
@@ -109,7 +109,7 @@ class Prepared:
         """The id of this attempt in the delay store."""
         return self.item.id
 
-    def counts(self) -> tuple[Tries, Tries]:
+    def counts(self) -> tuple[BatchCount, BatchCount]:
         """See `Decided.counts`."""
         template = self.template
         key = self.id + template.key_suffix + content_print(self.value, self.key)

@@ -17,7 +17,8 @@ from wheel_sched.dispatcher import Answer, Batch, Failed, PublisherTraits
 from wheel_sched.errors import BrokerError, Rejected, StoreError
 from wheel_sched.escaping import logger_of
 from wheel_sched.store import Claim, Claimed, Dead, DelayStore, Done, Held, Next, Outcome, Settlement, decode_push
-from wheel_sched.store.operations import Call, Settle
+from wheel_sched.store.core.call import Call
+from wheel_sched.store.core.settle import Settle
 
 logger = logger_of("retry_topic.release")
 

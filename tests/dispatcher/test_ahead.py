@@ -10,8 +10,8 @@ import pytest
 
 from wheel_sched.dispatcher import Batch, Failed, PublisherTraits
 from wheel_sched.errors import StoreUnavailable
+from wheel_sched.store.core.delay_store import DelayStore
 from wheel_sched.store.core.plans import shard_of
-from wheel_sched.store.delay_store import DelayStore
 
 if TYPE_CHECKING:
     from conftest import FailingCalls, World

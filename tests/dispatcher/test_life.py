@@ -14,9 +14,9 @@ from wheel_sched.clock import SystemClock
 from wheel_sched.dispatcher import Batch, Dispatcher, DispatcherConfig, PublisherTraits
 from wheel_sched.store.connect import open_store
 from wheel_sched.store.core.claim import Claimed
+from wheel_sched.store.core.delay_store import DelayStore
 from wheel_sched.store.core.items import Item
 from wheel_sched.store.core.settle import Done
-from wheel_sched.store.delay_store import DelayStore
 
 if TYPE_CHECKING:
     from conftest import World

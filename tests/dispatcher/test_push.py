@@ -13,9 +13,9 @@ import pytest
 from wheel_sched.dispatcher import Answer, Batch, Dispatcher, DispatcherConfig, Failed, PublisherTraits, PushTarget
 from wheel_sched.store.connect import open_store
 from wheel_sched.store.core.claim import Claimed
+from wheel_sched.store.core.delay_store import DelayStore
 from wheel_sched.store.core.items import Item
 from wheel_sched.store.core.settle import Dead, Done, Held, Next
-from wheel_sched.store.delay_store import DelayStore
 from wheel_sched.store.push.push_form import encode_push
 
 if TYPE_CHECKING:

@@ -15,9 +15,9 @@ from tests.servers.valkey import temporary_server
 from wheel_sched.dispatcher import Batch, Dispatcher, PublisherTraits
 from wheel_sched.store.connect import open_store
 from wheel_sched.store.core.claim import Claimed
+from wheel_sched.store.core.delay_store import DelayStore
 from wheel_sched.store.core.items import Item
 from wheel_sched.store.core.settle import Dead, Done, Next
-from wheel_sched.store.delay_store import DelayStore
 
 if TYPE_CHECKING:
     from conftest import FailingCalls, World

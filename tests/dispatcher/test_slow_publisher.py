@@ -16,7 +16,7 @@ from wheel_sched.store.core.settle import Done
 if TYPE_CHECKING:
     from conftest import FailingCalls, World
 
-    from wheel_sched.store.delay_store import DelayStore
+    from wheel_sched.store.core.delay_store import DelayStore
 
 LEASE_MS = 3_000
 PATIENCE_S = 40

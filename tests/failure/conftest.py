@@ -24,8 +24,8 @@ import redis
 from tests.servers.valkey import TemporaryServer, temporary_server
 from wheel_sched.store.connect import open_store
 from wheel_sched.store.core.counts import Counts
+from wheel_sched.store.core.delay_store import DelayStore
 from wheel_sched.store.core.items import Item
-from wheel_sched.store.delay_store import DelayStore
 from wheel_sched.store.push.push_form import encode_push
 
 SCRIPT = Path(__file__).parent / "processes" / "dispatch.py"

@@ -13,9 +13,9 @@ from tests.servers.faulty_proxy import FaultyProxy
 from wheel_sched.dispatcher import Batch, Dispatcher, DispatcherConfig, PublisherTraits, PushTarget
 from wheel_sched.store.connect import open_store
 from wheel_sched.store.core.claim import Claimed
+from wheel_sched.store.core.delay_store import DelayStore
 from wheel_sched.store.core.items import Item
 from wheel_sched.store.core.settle import Dead, Done
-from wheel_sched.store.delay_store import DelayStore
 from wheel_sched.store.redis.backend import RedisBackend, client_for
 from wheel_sched.store.redis.round_trips import Dialect
 

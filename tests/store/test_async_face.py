@@ -16,8 +16,8 @@ import pytest
 
 from wheel_sched.errors import Rejected
 from wheel_sched.store.attempt_counts.face import AsyncAttemptCounts, AttemptCounts
-from wheel_sched.store.core.delay_store import Backend
-from wheel_sched.store.delay_store import AsyncDelayStore, DelayStore
+from wheel_sched.store.core.async_delay_store import AsyncDelayStore
+from wheel_sched.store.core.delay_store import Backend, DelayStore
 from wheel_sched.store.history.face import AsyncHistory, History
 from wheel_sched.store.known_ids.face import AsyncKnownIds, KnownIds
 from wheel_sched.store.log_intake.face import AsyncLogIntake, LogIntake

@@ -14,11 +14,11 @@ from wheel_sched.store import AttemptCounts, open_store
 from wheel_sched.store.attempt_counts.operations import AttemptCount, ListCounts
 from wheel_sched.store.core.call import Call
 from wheel_sched.store.core.counts import Count
+from wheel_sched.store.core.delay_store import DelayStore
 from wheel_sched.store.core.get import Get
 from wheel_sched.store.core.items import Item, Outcome
 from wheel_sched.store.core.settle import Done
 from wheel_sched.store.core.sorted_set import BLOCK, SortedSet
-from wheel_sched.store.delay_store import DelayStore
 from wheel_sched.store.maintenance.operations import Freeze
 from wheel_sched.store.memory import MemoryBackend
 from wheel_sched.testing.store_conformance import Bench

@@ -12,9 +12,9 @@ from wheel_sched.errors import ConfigError, NamespaceMismatch, StoreError, Store
 from wheel_sched.store import WriterFences, open_store
 from wheel_sched.store.core.call import Call
 from wheel_sched.store.core.counts import Count
+from wheel_sched.store.core.delay_store import DelayStore
 from wheel_sched.store.core.get import Find
 from wheel_sched.store.core.items import Item, Outcome
-from wheel_sched.store.delay_store import DelayStore
 from wheel_sched.store.maintenance.operations import Inspect, Mend
 from wheel_sched.store.redis.backend import RedisBackend, check_version
 from wheel_sched.store.redis.library import library, shard_keys

@@ -2,10 +2,9 @@
 
     step:  run posts ─► run alarms ─► round trip (settle, look, sweep, claim) ─► hand to workers ─► sleep
 
-One owner thread holds all state and makes all store calls but the listeners' blocking read, so there is no lock around
-any of it. Other threads (listeners, workers, callers of `stop`) post a callback and wake it. The wheel runs on the
-store's time as seen from here (`server_time`). A claim source says from which shards the dispatcher may claim and how a
-claim ends (`claim_source`).
+One owner thread holds all state and makes all store calls but the listeners' blocking read, so nothing here needs a
+lock. Other threads (listeners, workers, callers of `stop`) post a callback and wake it. The wheel runs on the store's
+time (`server_time`). A claim source says from which shards to claim and how a claim ends (`claim_source`).
 
 Invariant: for every shard there is an alarm no later than the earliest moment known here, and whoever inserts
 something earlier raises the shard's marker. So a sleeping dispatcher is always armed for the right moment. The sweep
@@ -15,7 +14,6 @@ At most `workers` batches are between the beginning of their publishing and the 
 be doubled when this process dies. While a publisher that never waits is at one batch, the server already claims the
 next one, which waits here until the one before is settled; that batch is late by its lease if this process dies, and
 not doubled. A transactional publisher has the next batch in hand when more is due than a claim brings.
-
 Source: Kafka's SystemTimer and its reaper, with a durable purgatory behind it.
 """
 
@@ -42,11 +40,10 @@ from wheel_sched.dispatcher.workers import Watchdog, Workers
 from wheel_sched.errors import ConfigError, StaleEpoch, StoreError
 from wheel_sched.escaping import logger_of
 from wheel_sched.purgatory import Joined, Purgatory
-from wheel_sched.store import Claim, Claimed, Marker, Outcome, Pushed, Window
+from wheel_sched.store import Claim, Claimed, DelayStore, Marker, Outcome, Pushed, Settled, Settlement, Swept, Window
 from wheel_sched.store.core.call import Call
-from wheel_sched.store.core.settle import Settle, Settled, Settlement
-from wheel_sched.store.core.sweep import ReportJump, Swept
-from wheel_sched.store.delay_store import DelayStore
+from wheel_sched.store.core.settle import Settle
+from wheel_sched.store.core.sweep import ReportJump
 
 logger = logger_of("wheel_sched.dispatcher")
 
@@ -300,8 +297,7 @@ class Dispatcher:
             else:
                 self._in_flight.end(batch)
         self._ready.clear()
-        if self._answered:
-            self._run_round_trip()
+        self._run_round_trip()
         self._drained = True
 
     # -- calls to the store

@@ -9,8 +9,8 @@ from wheel_sched.dispatcher.publisher import Batch
 from wheel_sched.errors import InDoubt, WheelSchedError
 from wheel_sched.escaping import logger_of
 from wheel_sched.store.core.call import Call
+from wheel_sched.store.core.delay_store import DelayStore
 from wheel_sched.store.core.pending import CompletedCalls, SentCalls
-from wheel_sched.store.delay_store import DelayStore
 
 logger = logger_of("wheel_sched.dispatcher")
 

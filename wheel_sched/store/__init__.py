@@ -11,15 +11,16 @@ popped message dies with the process that popped it.
 from wheel_sched.store.attempt_counts.face import AsyncAttemptCounts, AttemptCounts
 from wheel_sched.store.attempt_counts.operations import ENDED, BatchCount
 from wheel_sched.store.connect import open_async_store, open_store
+from wheel_sched.store.core.async_delay_store import AsyncDelayStore
 from wheel_sched.store.core.claim import Claim, Claimed
 from wheel_sched.store.core.counts import Counts
+from wheel_sched.store.core.delay_store import DelayStore
 from wheel_sched.store.core.items import MAX_BATCH, Found, Item, Marker, Outcome, State
 from wheel_sched.store.core.listing import Page
 from wheel_sched.store.core.schedule import Stored
 from wheel_sched.store.core.settle import Dead, Done, Held, Next, Settled, Settlement
 from wheel_sched.store.core.sweep import Swept
 from wheel_sched.store.core.window import Window
-from wheel_sched.store.delay_store import AsyncDelayStore, DelayStore
 from wheel_sched.store.history.face import AsyncHistory, History
 from wheel_sched.store.known_ids.face import AsyncKnownIds, KnownIds
 from wheel_sched.store.log_intake.face import AsyncLogIntake, LogIntake
@@ -32,9 +33,6 @@ from wheel_sched.store.rate_limits.face import RateLimits
 from wheel_sched.store.shard_ownership.face import AsyncShardOwnership, ShardOwnership
 from wheel_sched.store.writer_fence.face import AsyncWriterFences, WriterFences
 from wheel_sched.store.writer_fence.operations import Fence
-
-Mark = Marker
-Tries = BatchCount
 
 __all__ = [
     "ENDED",
@@ -62,7 +60,6 @@ __all__ = [
     "Item",
     "KnownIds",
     "LogIntake",
-    "Mark",
     "Marker",
     "Next",
     "OrderedKeys",
@@ -80,7 +77,6 @@ __all__ = [
     "State",
     "Stored",
     "Swept",
-    "Tries",
     "Window",
     "WriterFences",
     "decode_push",

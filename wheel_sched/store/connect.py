@@ -12,9 +12,9 @@ from typing import Any
 
 from wheel_sched.errors import ConfigError
 from wheel_sched.redacting import redacted
-from wheel_sched.store.core.delay_store import Backend
+from wheel_sched.store.core.async_delay_store import AsyncDelayStore
+from wheel_sched.store.core.delay_store import Backend, DelayStore
 from wheel_sched.store.core.levels import check_level
-from wheel_sched.store.delay_store import AsyncDelayStore, DelayStore
 
 _SCHEMES = ("redis://", "rediss://", "unix://")
 

@@ -22,10 +22,9 @@ from wheel_sched.escaping import logger_of
 from wheel_sched.store.connect import open_store
 from wheel_sched.store.core.call import Call
 from wheel_sched.store.core.change import Alteration, Change
-from wheel_sched.store.core.delay_store import values_of
+from wheel_sched.store.core.delay_store import DelayStore, values_of
 from wheel_sched.store.core.items import Found, Item, Outcome
 from wheel_sched.store.core.window import Look
-from wheel_sched.store.delay_store import DelayStore
 from wheel_sched_celery.errors import HoldRefused
 from wheel_sched_celery.message.held_task import HeldTask, encode_neutral
 from wheel_sched_celery.release.redis_queue import RedisQueue

@@ -28,8 +28,8 @@ from retry_topic.history import HistoryWriter
 from wheel_sched.errors import StoreError
 from wheel_sched.escaping import logger_of
 from wheel_sched.reviving import RevivedThread
-from wheel_sched.store.operations.ordering import Owner
 from wheel_sched.store.ordering.face import OrderedKeys
+from wheel_sched.store.ordering.values import Owner
 
 logger = logger_of("retry_topic.consumer")
 

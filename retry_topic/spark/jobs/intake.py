@@ -28,6 +28,7 @@ from retry_topic.spark.kafka.offsets import ends_of
 from retry_topic.spark.kafka.options import Offsets, Settings, broker_of, check_topics
 from retry_topic.spark.source.options import StorePlace
 from wheel_sched.errors import ConfigError
+from wheel_sched.store import LogIntake
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -203,7 +204,7 @@ def progress_of(place: StorePlace, settings: Settings, group: str, topic: str) -
     topic_id = retry_until_available(lambda: broker.topic_id(topic))
     sources = [source_of(reader, topic_id, number) for number in numbers]
     with place.opened() as store:
-        positions = retry_until_available(lambda: store.positions(sources))
+        positions = retry_until_available(lambda: LogIntake(store).positions(sources))
     asked = [TopicPartition(topic, number) for number in numbers]
     known = retry_until_available(lambda: broker.groups.places(reader, asked))
     committed = {part.partition: part.offset for part in known}

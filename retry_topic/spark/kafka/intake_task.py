@@ -24,6 +24,7 @@ from retry_topic.spark.kafka.reading import Range, records
 from retry_topic.spark.kafka.row_log import RowLog
 from retry_topic.spark.source.options import StorePlace
 from wheel_sched.errors import BrokerError
+from wheel_sched.store import LogIntake
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -101,7 +102,7 @@ class IntakeTask:
             for page in records(self.settings, Range(topic, partition, begin, end), lossy=True):
                 yield from map(from_record, page)
 
-        (position,) = retry_until_available(lambda: store.positions([source]))
+        (position,) = retry_until_available(lambda: LogIntake(store).positions([source]))
         log = RowLog(source, rows, position, between)
         counts = {"waiting": 0, "dead": 0, "repeated": 0}
         while (part := log.poll(_BATCH)) is not None:

@@ -71,9 +71,9 @@ def test_a_success_is_known_for_an_hour_at_least() -> None:
     store = DelayStore(MemoryBackend(1, clock="test"), test_clock=lambda: now[0]).open()
     Successes(store).remember(["k"])
     now[0] += KNOWN_FOR_MS - 1_000
-    assert store.remember([("k", 0, 0)]) == [ENDED]
+    assert AttemptCounts(store).raise_to([("k", 0, 0)]) == [ENDED]
     now[0] += 2_001
-    assert store.remember([("k", 0, 0)]) == [0]
+    assert AttemptCounts(store).raise_to([("k", 0, 0)]) == [0]
 
 
 def test_a_store_that_is_away_holds_up_no_acknowledgement(
@@ -108,7 +108,7 @@ def test_a_first_success_costs_the_store_nothing(
     memory.home.publish("orders", b"m", delay=0.001)
     memory.until(lambda: consumer.stats.acknowledged == 21)
     assert len(told) == 1
-    assert memory.home.store.remember([(told[0], 0, 0)]) == [ENDED]
+    assert AttemptCounts(memory.home.store).raise_to([(told[0], 0, 0)]) == [ENDED]
 
 
 @pytest.mark.parametrize("ordering", ["none", "key"])

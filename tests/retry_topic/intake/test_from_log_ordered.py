@@ -21,8 +21,8 @@ from wheel_sched.store import AttemptCounts, DelayStore, Done, Item, LogIntake
 from wheel_sched.store.core.plans import shard_of
 from wheel_sched.store.log_intake.operations import LogIntakeInMemory
 from wheel_sched.store.memory import MemoryBackend
-from wheel_sched.store.operations.ordering import Owner
 from wheel_sched.store.ordering.face import OrderedKeys, lock_of, ref_of, scope_of
+from wheel_sched.store.ordering.values import Owner
 
 SOURCE = "g.retry/0"
 SHARDS = 4

@@ -22,8 +22,8 @@ from retry_topic.message.topic_names import dead_topic_of, retry_topic_of
 from retry_topic.policy import Failure, PolicySet
 from wheel_sched.errors import StoreUnavailable
 from wheel_sched.store import AttemptCounts, Outcome, Stored
-from wheel_sched.store.operations.ordering import Owner
 from wheel_sched.store.ordering.face import OrderedKeys, lock_of, scope_of
+from wheel_sched.store.ordering.values import Owner
 
 if TYPE_CHECKING:
     from conftest import Bench

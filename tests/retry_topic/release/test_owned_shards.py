@@ -21,8 +21,11 @@ from retry_topic.release.transactional_publisher import TransactionalPublisher
 from wheel_sched.dispatcher import Batch, Dispatcher, DispatcherConfig, Failed, Publisher
 from wheel_sched.errors import BrokerError, BrokerUnavailable
 from wheel_sched.store import Claim, Dead, DelayStore, Done, Item, Next, Settlement, Window, open_store
-from wheel_sched.store.items import NO_LEASE_END_MS, Settled
-from wheel_sched.store.operations import Call, ClaimDue, Own, Resolve, Settle
+from wheel_sched.store.core.call import Call
+from wheel_sched.store.core.claim import ClaimDue
+from wheel_sched.store.core.items import NO_LEASE_END_MS
+from wheel_sched.store.core.settle import Settle, Settled
+from wheel_sched.store.shard_ownership.operations import Own, Resolve
 
 PATIENCE_S = 30.0
 

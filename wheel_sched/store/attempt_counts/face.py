@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from wheel_sched.store.attempt_counts.operations import AttemptCount, ListCounts, RaiseCounts, ScheduleCounted
-from wheel_sched.store.core.async_delay_store import AsyncCoreStore
+from wheel_sched.store.core.async_delay_store import AsyncDelayStore
 from wheel_sched.store.core.call import Plan
-from wheel_sched.store.core.delay_store import CoreStore
+from wheel_sched.store.core.delay_store import DelayStore
 from wheel_sched.store.core.items import MAX_BATCH, Item, check_id
 from wheel_sched.store.core.plans import Plans, together
 from wheel_sched.store.core.schedule import Stored
@@ -72,7 +72,7 @@ class AttemptCounts:
         store: an open delay store.
     """
 
-    def __init__(self, store: CoreStore) -> None:
+    def __init__(self, store: DelayStore) -> None:
         self._store = store
 
     def raise_to(
@@ -106,7 +106,7 @@ class AsyncAttemptCounts:
         store: an open asyncio delay store.
     """
 
-    def __init__(self, store: AsyncCoreStore) -> None:
+    def __init__(self, store: AsyncDelayStore) -> None:
         self._store = store
 
     async def raise_to(

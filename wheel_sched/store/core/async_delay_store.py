@@ -37,7 +37,7 @@ class AsyncBackend(Protocol):
     async def close(self) -> None: ...
 
 
-class AsyncCoreStore:
+class AsyncDelayStore:
     """The asyncio face: the same methods, awaited, on one event loop. Arguments and answers are `DelayStore`'s."""
 
     def __init__(self, backend: AsyncBackend, *, shards: int = 1, test_clock: Callable[[], int] | None = None) -> None:

@@ -94,7 +94,7 @@ def replacement_of(
     return [Alteration(item.id, "P" if create else "i" if in_flight else "p", due, version, item)]
 
 
-class CoreStore:
+class DelayStore:
     """The blocking face. Thread-safe when its backend is; the backends of this package are.
 
     Args:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from wheel_sched.errors import Rejected
-from wheel_sched.store.core.async_delay_store import AsyncCoreStore
+from wheel_sched.store.core.async_delay_store import AsyncDelayStore
 from wheel_sched.store.core.call import Plan
-from wheel_sched.store.core.delay_store import CoreStore
+from wheel_sched.store.core.delay_store import DelayStore
 from wheel_sched.store.core.plans import Plans
 from wheel_sched.store.history.operations import Log, Logged, ReadLog
 
@@ -32,7 +32,7 @@ class History:
         store: an open delay store.
     """
 
-    def __init__(self, store: CoreStore) -> None:
+    def __init__(self, store: DelayStore) -> None:
         self._store = store
 
     def append(self, entries: Sequence[tuple[str, bytes]], *, keep: int) -> int:
@@ -51,7 +51,7 @@ class AsyncHistory:
         store: an open asyncio delay store.
     """
 
-    def __init__(self, store: AsyncCoreStore) -> None:
+    def __init__(self, store: AsyncDelayStore) -> None:
         self._store = store
 
     async def append(self, entries: Sequence[tuple[str, bytes]], *, keep: int) -> int:

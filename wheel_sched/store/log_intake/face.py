@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 from wheel_sched.errors import Rejected, StaleCount, StalePosition
 from wheel_sched.store.attempt_counts.face import raise_counts
 from wheel_sched.store.attempt_counts.operations import ENDED, BatchCount, RaiseCounts
-from wheel_sched.store.core.async_delay_store import AsyncCoreStore
+from wheel_sched.store.core.async_delay_store import AsyncDelayStore
 from wheel_sched.store.core.call import Call, Plan, new_token
-from wheel_sched.store.core.delay_store import CoreStore
+from wheel_sched.store.core.delay_store import DelayStore
 from wheel_sched.store.core.items import MAX_BATCH, Item, check_id
 from wheel_sched.store.core.plans import Plans, shard_of
 from wheel_sched.store.core.schedule import Stored
@@ -93,7 +93,7 @@ class LogIntake:
         store: an open delay store.
     """
 
-    def __init__(self, store: CoreStore) -> None:
+    def __init__(self, store: DelayStore) -> None:
         self._store = store
 
     def accept(
@@ -151,7 +151,7 @@ class AsyncLogIntake:
         store: an open asyncio delay store.
     """
 
-    def __init__(self, store: AsyncCoreStore) -> None:
+    def __init__(self, store: AsyncDelayStore) -> None:
         self._store = store
 
     async def accept(

@@ -25,8 +25,8 @@ from typing import Any, BinaryIO
 from wheel_sched.store.attempt_counts.operations import AttemptCount, ListCounts
 from wheel_sched.store.core.call import Call
 from wheel_sched.store.core.counts import Counts
+from wheel_sched.store.core.delay_store import DelayStore
 from wheel_sched.store.core.items import MAX_BATCH, STATES, Found, State
-from wheel_sched.store.delay_store import DelayStore
 from wheel_sched.store.maintenance.whole_file import whole_file
 
 FORMAT = 1

@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from wheel_sched.errors import StoreError
+from wheel_sched.store.attempt_counts.face import AttemptCounts
+from wheel_sched.store.core.delay_store import DelayStore
 from wheel_sched.store.core.items import MAX_BATCH, STATES, Found
-from wheel_sched.store.delay_store import DelayStore
 from wheel_sched.store.maintenance.backup import FORMAT, BackupFile, Progress
 
 _BATCH_BYTES = 8 * 1024 * 1024  # restored in one step: more would block the server
@@ -140,11 +141,11 @@ def restore_backup(
                 if progress is not None:
                     progress(seen)
             if len(tries) == MAX_BATCH:
-                store.remember(tries)
+                AttemptCounts(store).raise_to(tries)
                 tries = []
     put += store.restore(batch)
     if tries:
-        store.remember(tries)
+        AttemptCounts(store).raise_to(tries)
     if progress is not None:
         progress(seen)
     return put

@@ -22,7 +22,7 @@ from hashlib import blake2b
 from typing import Any, TypeVar
 
 from wheel_sched.store.core.call import Call, Operation
-from wheel_sched.store.core.delay_store import CoreStore, values_of
+from wheel_sched.store.core.delay_store import DelayStore, values_of
 from wheel_sched.store.core.items import MAX_BATCH, Item, Outcome
 from wheel_sched.store.core.plans import shard_of
 from wheel_sched.store.ordering.operations import (
@@ -74,7 +74,7 @@ class OrderedKeys:
         store: an open delay store.
     """
 
-    def __init__(self, store: CoreStore) -> None:
+    def __init__(self, store: DelayStore) -> None:
         self._store = store
 
     def acquire(self, scope: str, holder: str, lease_ms: int) -> ScopeOwnership:

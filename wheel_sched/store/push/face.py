@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from wheel_sched.store.core.async_delay_store import AsyncCoreStore
+from wheel_sched.store.core.async_delay_store import AsyncDelayStore
 from wheel_sched.store.core.call import new_token
-from wheel_sched.store.core.delay_store import CoreStore
+from wheel_sched.store.core.delay_store import DelayStore
 from wheel_sched.store.push.operations import PushDue, Pushed
 
 
@@ -15,7 +15,7 @@ class ServerPush:
         store: an open delay store.
     """
 
-    def __init__(self, store: CoreStore) -> None:
+    def __init__(self, store: DelayStore) -> None:
         self._store = store
 
     def push(
@@ -44,7 +44,7 @@ class AsyncServerPush:
         store: an open asyncio delay store.
     """
 
-    def __init__(self, store: AsyncCoreStore) -> None:
+    def __init__(self, store: AsyncDelayStore) -> None:
         self._store = store
 
     async def push(

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import TypeVar
 
 from wheel_sched.store.core.call import Call, Operation
-from wheel_sched.store.core.delay_store import CoreStore, values_of
+from wheel_sched.store.core.delay_store import DelayStore, values_of
 from wheel_sched.store.core.plans import shard_of
 from wheel_sched.store.rate_limits.operations import Admit, CountSpread, LookAtFlows, ReportResults
 from wheel_sched.store.rate_limits.values import Admitted, Flow, Limits
@@ -26,7 +26,7 @@ class RateLimits:
         store: an open delay store.
     """
 
-    def __init__(self, store: CoreStore) -> None:
+    def __init__(self, store: DelayStore) -> None:
         self._store = store
 
     def admit(self, topic: str, limits: Limits, wanted: Sequence[tuple[str, int]]) -> list[Admitted]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from wheel_sched.store.core.async_delay_store import AsyncCoreStore
-from wheel_sched.store.core.delay_store import CoreStore
+from wheel_sched.store.core.async_delay_store import AsyncDelayStore
+from wheel_sched.store.core.delay_store import DelayStore
 from wheel_sched.store.shard_ownership.operations import Own, Ownership, Resolve, Resolved
 
 
@@ -14,7 +14,7 @@ class ShardOwnership:
         store: an open delay store.
     """
 
-    def __init__(self, store: CoreStore) -> None:
+    def __init__(self, store: DelayStore) -> None:
         self._store = store
 
     def acquire(self, shard: int, owner: str, lease_ms: int) -> Ownership:
@@ -38,7 +38,7 @@ class AsyncShardOwnership:
         store: an open asyncio delay store.
     """
 
-    def __init__(self, store: AsyncCoreStore) -> None:
+    def __init__(self, store: AsyncDelayStore) -> None:
         self._store = store
 
     async def acquire(self, shard: int, owner: str, lease_ms: int) -> Ownership:

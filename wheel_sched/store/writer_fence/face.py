@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from wheel_sched.store.core.async_delay_store import AsyncCoreStore
+from wheel_sched.store.core.async_delay_store import AsyncDelayStore
 from wheel_sched.store.core.call import Plan
-from wheel_sched.store.core.delay_store import CoreStore
+from wheel_sched.store.core.delay_store import DelayStore
 from wheel_sched.store.core.items import Item
 from wheel_sched.store.core.plans import Plans
 from wheel_sched.store.core.schedule import Stored
@@ -30,7 +30,7 @@ class WriterFences:
         store: an open delay store.
     """
 
-    def __init__(self, store: CoreStore) -> None:
+    def __init__(self, store: DelayStore) -> None:
         self._store = store
 
     def schedule(self, items: Sequence[Item], fence: Fence, *, token: str | None = None) -> Stored:
@@ -52,7 +52,7 @@ class AsyncWriterFences:
         store: an open asyncio delay store.
     """
 
-    def __init__(self, store: AsyncCoreStore) -> None:
+    def __init__(self, store: AsyncDelayStore) -> None:
         self._store = store
 
     async def schedule(self, items: Sequence[Item], fence: Fence, *, token: str | None = None) -> Stored:

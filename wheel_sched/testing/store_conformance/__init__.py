@@ -5,8 +5,8 @@
         def make_backend(self):
             return lambda shards: MyBackend(shards, clock="test")
 
-`make_backend` gives a `Backend` (see `wheel_sched.store.delay_store`) over a fresh namespace on test time; it is called
-at most once a test. After each test the store's invariants are checked: every id in exactly one place, counters equal
+`make_backend` gives a `Backend` (see `wheel_sched.store.core.delay_store`) over a fresh namespace on test time. A test
+calls it once at most. After each test the suite checks the store's invariants: every id in exactly one place, counters equal
 to cardinalities, and accepted = completed + cancelled + deleted + trimmed + what is there.
 
 `pytest.register_assert_rewrite("wheel_sched.testing.store_conformance")`, before the import, makes failures talkative.

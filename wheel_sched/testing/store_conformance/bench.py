@@ -9,11 +9,10 @@ from typing import Protocol, TypeVar
 
 from wheel_sched.store.attempt_counts.face import AttemptCounts
 from wheel_sched.store.core.claim import Claim, Claimed
-from wheel_sched.store.core.delay_store import Backend
+from wheel_sched.store.core.delay_store import Backend, DelayStore
 from wheel_sched.store.core.items import STATES, Found, Item, Outcome, State
 from wheel_sched.store.core.record import encode_text
 from wheel_sched.store.core.settle import Dead, Done
-from wheel_sched.store.delay_store import DelayStore
 from wheel_sched.store.history.face import History
 from wheel_sched.store.known_ids.face import KnownIds
 from wheel_sched.store.log_intake.face import LogIntake

@@ -7,8 +7,8 @@ from __future__ import annotations
 import pytest
 
 from wheel_sched.errors import NamespaceMismatch, StaleEpoch
+from wheel_sched.store.core.delay_store import DelayStore
 from wheel_sched.store.core.items import Outcome
-from wheel_sched.store.delay_store import DelayStore
 from wheel_sched.testing.store_conformance.bench import DAY_MS, HOUR_MS, Bench
 
 

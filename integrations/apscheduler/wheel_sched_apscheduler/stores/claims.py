@@ -35,7 +35,11 @@ from typing import Any
 from apscheduler.triggers.date import DateTrigger
 
 from wheel_sched.store import Claimed, Done, Found, Item, Next, Outcome, Settlement
-from wheel_sched.store.operations import Alteration, Call, Change, Extend, Get, Schedule, Settle, new_token
+from wheel_sched.store.core.call import Call, new_token
+from wheel_sched.store.core.change import Alteration, Change
+from wheel_sched.store.core.get import Get
+from wheel_sched.store.core.schedule import Schedule
+from wheel_sched.store.core.settle import Extend, Settle
 from wheel_sched_apscheduler.codec import JobCodec, StoredJob
 from wheel_sched_apscheduler.instants import to_ms, to_us
 from wheel_sched_apscheduler.occurrence import Occurrence

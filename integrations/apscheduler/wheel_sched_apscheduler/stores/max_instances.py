@@ -22,8 +22,11 @@ from typing import TYPE_CHECKING, NamedTuple
 from uuid import uuid4
 
 from wheel_sched.store import Item
-from wheel_sched.store.delay_store import values_of
-from wheel_sched.store.operations import Alteration, Call, Change, Find, Schedule, new_token
+from wheel_sched.store.core.call import Call, new_token
+from wheel_sched.store.core.change import Alteration, Change
+from wheel_sched.store.core.delay_store import values_of
+from wheel_sched.store.core.get import Find
+from wheel_sched.store.core.schedule import Schedule
 from wheel_sched_apscheduler.occurrence import Occurrence
 from wheel_sched_apscheduler.stores.connection import PendingCommand, commands_of
 from wheel_sched_apscheduler.stores.layout import RUN, RUNNING

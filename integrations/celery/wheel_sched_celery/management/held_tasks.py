@@ -22,9 +22,9 @@ from wheel_sched.errors import ConfigError, Rejected
 from wheel_sched.escaping import logger_of
 from wheel_sched.store.core.change import Alteration
 from wheel_sched.store.core.counts import Counts
+from wheel_sched.store.core.delay_store import DelayStore
 from wheel_sched.store.core.items import MAX_BATCH, MAX_DUE_MS, Found, Item, Outcome
 from wheel_sched.store.core.plans import shard_of
-from wheel_sched.store.delay_store import DelayStore
 from wheel_sched_celery.management.waiting_task import Selection, WaitingTask, read
 from wheel_sched_celery.message.held_task import REVOKED, bounded, ref_of, route_of, stamp_ref
 from wheel_sched_celery.remote_control.revoking import Announcer

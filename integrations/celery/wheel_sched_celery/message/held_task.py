@@ -2,7 +2,8 @@
 
 The store keeps it in one of two forms.
 
-- *Push form* (`wheel_sched.store.push_form`): exactly the element that the Redis server will push to the queue's list.
+- *Push form* (`wheel_sched.store.push.push_form`): exactly the element that the Redis server pushes to the queue's
+  list.
 - *Neutral form*: `C1` and a JSON object with the arguments of the publish, for every other broker. kombu's own JSON
   (dates, decimals, bytes) writes and reads it; nothing that is read is executed.
 

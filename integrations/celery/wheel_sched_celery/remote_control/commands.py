@@ -24,8 +24,8 @@ from kombu.utils.functional import maybe_list
 
 from wheel_sched.errors import Rejected, WheelSchedError
 from wheel_sched.escaping import logger_of
+from wheel_sched.store.core.delay_store import DelayStore
 from wheel_sched.store.core.items import Found
-from wheel_sched.store.delay_store import DelayStore
 from wheel_sched_celery.management import HeldTasks, WaitingTask
 from wheel_sched_celery.message.due import iso_of
 from wheel_sched_celery.message.held_task import REVOKED, bounded, decode, ref_of

@@ -30,7 +30,7 @@ from wheel_sched_celery import HeldTasks, Selection, install
 
 from tests.servers.valkey import TemporaryServer, temporary_server
 from wheel_sched.store.connect import open_store
-from wheel_sched.store.delay_store import DelayStore
+from wheel_sched.store.core.delay_store import DelayStore
 
 FOLDER = Path(__file__).parent / "processes"
 PATH = os.pathsep.join(filter(None, [str(FOLDER), os.environ.get("PYTHONPATH")]))

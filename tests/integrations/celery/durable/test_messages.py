@@ -10,6 +10,8 @@ from kombu.utils.json import loads
 from wheel_sched_celery.message.dispatch_mark import MARK, is_marked
 from wheel_sched_celery.message.held_task import decode as decode_held
 
+from wheel_sched.store import ServerPush
+
 if TYPE_CHECKING:
     from celery import Celery
     from conftest import Stage
@@ -63,7 +65,7 @@ def test_held_and_published_it_is_what_stock_sends(stage: Stage, protocol: int, 
     assert stage.queued() == 0
     stage.store.reschedule([found.id], 0, route="an-id")
     if protocol == 2:
-        assert stage.store.push().refused == []
+        assert ServerPush(stage.store).push().refused == []
     else:
         stage.worker("-Q", "elsewhere").wait_ready()  # its dispatcher makes the list's form of it
         # neither waiting nor in flight: what is claimed is published after that, and only then settled

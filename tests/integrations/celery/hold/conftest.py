@@ -15,7 +15,7 @@ from wheel_sched_celery.release.publishing import TaskPublisher
 from wheel_sched.dispatcher import Batch
 from wheel_sched.store.connect import open_store
 from wheel_sched.store.core.claim import Claim
-from wheel_sched.store.delay_store import DelayStore
+from wheel_sched.store.core.delay_store import DelayStore
 
 
 class House:

@@ -1,6 +1,0 @@
-"""The names of other modules of the store, under the name that callers still import."""
-
-# ruff: noqa: F403
-
-from wheel_sched.store.ordering.operations import *
-from wheel_sched.store.ordering.values import *
