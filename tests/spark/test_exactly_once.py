@@ -50,7 +50,7 @@ EVERYTHING = {f"e{epoch}-{row}": 1 for epoch in range(EPOCHS) for row in range(R
 
 
 def failing_at(epoch: int, row: int, url: str, should_fail: Callable[[], bool]) -> Any:
-    """A step in the stream that lets rows through and fails at one of them, as long as it is told to: each time after
+    """A step of the stream that passes rows on and fails at one of them while `should_fail` says so. It fails after
     some rows of the epoch have reached the store."""
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -74,12 +74,12 @@ def test_a_first_failure_in_the_future_does_not_extend_the_age() -> None:
 
 @pytest.mark.parametrize("attempt", [-(10**9), -1, 0])
 def test_an_attempt_below_one_counts_as_one(attempt: int) -> None:
-    """A forged attempt cannot buy more retries than none at all."""
+    """A forged attempt number gives no further retries."""
     assert reason_of(RetryPolicy(max_attempts=1), Failure(attempt=attempt)) == "max-attempts"
 
 
 def test_either_cap_may_be_lifted_but_not_both() -> None:
-    """A message that is never given up is a leak."""
+    """A message that is never given up would stay in the store forever."""
     assert delay_of(RetryPolicy(delay=Fixed(1), max_attempts=None), Failure(attempt=10**9)) == 1
     assert delay_of(RetryPolicy(delay=Fixed(1), max_age_ms=None), Failure(first_failed_ms=0)) == 1
     with pytest.raises(ConfigError, match="both unlimited"):
@@ -87,14 +87,14 @@ def test_either_cap_may_be_lifted_but_not_both() -> None:
 
 
 def test_a_fatal_rule_kills_at_once() -> None:
-    """An error that cannot heal is not retried."""
+    """A fatal error is not retried."""
     policy = RetryPolicy(rules=(Rule(errors=("ValueError",), dead=True),))
     failure = Failure(error_class="my.BadInput", error_mro=("builtins.ValueError",))
     assert reason_of(policy, failure) == "fatal"
 
 
 def test_a_rule_replaces_delay_and_caps() -> None:
-    """A matching rule's settings hold instead of the policy's, the others stay."""
+    """A matching rule's settings replace the policy's; settings that the rule lacks stay the policy's."""
     rule = Rule(statuses=(429,), delay=Fixed(77), max_attempts=20, max_age_ms=100)
     policy = RetryPolicy(delay=Fixed(5), max_attempts=2, rules=(rule,))
     assert delay_of(policy, Failure(attempt=19, status=429)) == 77
@@ -104,13 +104,13 @@ def test_a_rule_replaces_delay_and_caps() -> None:
 
 
 def test_the_handlers_dead_verdict_comes_first() -> None:
-    """A handler that gives up is obeyed whatever the rules say."""
+    """When the handler gives up, the message is dead, whatever the rules say."""
     policy = RetryPolicy(rules=(Rule(errors=("*",), delay=Fixed(1)),))
     assert reason_of(policy, Failure(error_class="a.B", verdict="dead")) == "verdict"
 
 
 def test_the_handlers_retry_verdict_beats_a_fatal_rule_but_no_cap() -> None:
-    """Who asks for a retry gets it, as long as the caps allow one."""
+    """A handler that asks for a retry gets it, if the caps allow one."""
     policy = RetryPolicy(delay=Fixed(5), max_attempts=3, rules=(Rule(errors=("*",), dead=True),))
     assert delay_of(policy, Failure(error_class="a.B", verdict="retry")) == 5
     assert reason_of(policy, Failure(attempt=3, error_class="a.B", verdict="retry")) == "max-attempts"
@@ -132,19 +132,19 @@ def test_a_remote_retry_after_is_a_minimum() -> None:
 
 @pytest.mark.parametrize("verdict", [None, "retry"])
 def test_a_wait_asked_for_is_bounded(verdict: str | None) -> None:
-    """Nobody can park a message for years through a header."""
+    """No header can delay a message for years."""
     policy = RetryPolicy(delay=Fixed(5), retry_after_max_ms=1_000)
     failure = Failure(verdict=verdict, retry_after_ms=10**15)  # type: ignore[arg-type]
     assert delay_of(policy, failure) == 1_000
 
 
 def test_a_negative_wait_is_none_at_all() -> None:
-    """A broken wish cannot make a due time in the past."""
+    """A negative wait cannot make a due in the past."""
     assert delay_of(RetryPolicy(delay=Fixed(5)), Failure(verdict="retry", retry_after_ms=-5)) == 0
 
 
 def test_the_previous_delay_feeds_decorrelated_jitter() -> None:
-    """The draw of the next delay runs up to three times the previous one."""
+    """The next delay is at most three times the previous one."""
     decision = decided(RetryPolicy(delay=Decorrelated(10, 10_000)), Failure(attempt=3, previous_delay_ms=1_000))
     assert decision.why.draw is not None
     assert (decision.why.draw.low_ms, decision.why.draw.high_ms) == (10, 3_000)
@@ -172,7 +172,7 @@ def test_no_failure_whatever_breaks_a_limit(
     verdict: str | None,
     seed: int,
 ) -> None:
-    """Any numbers at all: no error, never due in the past, never past either cap, always explainable."""
+    """For any numbers there is no error, no due in the past, no due beyond a cap, and always an explanation."""
     policy = RetryPolicy(delay=delay, max_attempts=5, max_age_ms=1_000_000)
     failure = Failure(
         attempt=attempt,
@@ -190,5 +190,5 @@ def test_no_failure_whatever_breaks_a_limit(
 
 
 def test_the_same_seed_decides_the_same() -> None:
-    """All randomness comes from the generator given."""
+    """All randomness comes from the given generator."""
     assert decided(RetryPolicy(), Failure(3), seed=7) == decided(RetryPolicy(), Failure(3), seed=7)

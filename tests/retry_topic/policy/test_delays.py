@@ -46,7 +46,7 @@ def test_fixed_is_always_the_same() -> None:
 
 
 def test_linear_adds_a_step_each_time_up_to_its_cap() -> None:
-    """The first retry waits base, each further one a step more, none more than the cap."""
+    """The first retry waits base, each further retry one step more, none more than the cap."""
     assert curve(Linear(1_000, 500, 2_200), [1, 2, 3, 4]) == [1_000, 1_500, 2_000, 2_200]
 
 
@@ -96,7 +96,7 @@ def test_an_attempt_below_one_counts_as_the_first(delay: Delay) -> None:
 
 
 def test_full_jitter_is_uniform_from_zero_to_the_curve() -> None:
-    """Mean half the curve, both tails filled, and no bump anywhere between."""
+    """The mean is half the curve, values reach both ends, and the distribution is uniform."""
     values = drawn(Exponential(1_000, 2, jitter="full"), 3)
     assert sum(values) / SAMPLES == pytest.approx(2_000, rel=0.02)
     assert sum(value < 200 for value in values) / SAMPLES == pytest.approx(0.05, abs=0.01)
@@ -107,7 +107,7 @@ def test_full_jitter_is_uniform_from_zero_to_the_curve() -> None:
 
 
 def test_equal_jitter_is_uniform_over_the_upper_half() -> None:
-    """Half the curve is sure, the other half is uniform: mean three quarters."""
+    """Values are uniform in the upper half of the curve: the mean is three quarters."""
     values = drawn(Exponential(1_000, 2, jitter="equal"), 3)
     assert sum(values) / SAMPLES == pytest.approx(3_000, rel=0.01)
     assert 2_000 <= values[0] <= 2_002
@@ -116,7 +116,7 @@ def test_equal_jitter_is_uniform_over_the_upper_half() -> None:
 
 
 def test_decorrelated_jitter_is_uniform_from_base_to_three_times_the_previous_delay() -> None:
-    """Mean of base and three times the previous one, both tails filled."""
+    """The mean is that of base and three times the previous delay, and values reach both ends."""
     values = drawn(Decorrelated(1_000, 3_600_000), 5, previous_ms=4_000)
     assert sum(values) / SAMPLES == pytest.approx(6_500, rel=0.02)
     assert 1_000 <= values[0] <= 1_005
@@ -125,7 +125,7 @@ def test_decorrelated_jitter_is_uniform_from_base_to_three_times_the_previous_de
 
 
 def test_decorrelated_jitter_puts_what_is_over_the_cap_at_the_cap() -> None:
-    """min(cap, uniform): below the cap the density is untouched, the rest is one lump at the cap."""
+    """min(cap, uniform): below the cap the density is uniform; all other values are exactly the cap."""
     values = drawn(Decorrelated(1_000, 6_500), 5, previous_ms=4_000)
     assert values.count(6_500) / SAMPLES == pytest.approx(0.5, abs=0.02)
     below = [value for value in values if value < 6_500]
@@ -133,7 +133,7 @@ def test_decorrelated_jitter_puts_what_is_over_the_cap_at_the_cap() -> None:
 
 
 def test_the_bounds_test_would_notice_a_wrong_distribution() -> None:
-    """The distance of a triangular sample is far over the bound, so the assertions above can fail."""
+    """The distance of a triangular sample is far above the limit, so the tests above can fail."""
     rng = random.Random(1)
     triangular = sorted(int(rng.triangular(0, 4_000)) for _ in range(SAMPLES))
     assert ks_distance(triangular, uniform_cdf(0, 4_001)) > 3 * KS_BOUND
@@ -148,7 +148,7 @@ def test_a_forged_previous_delay_is_clamped() -> None:
 
 
 def test_a_list_ends_with_its_last_entry() -> None:
-    """Past the end the last delay stays."""
+    """After the end of the list the last delay is repeated."""
     assert curve(Listed((10, 20, 30)), [1, 2, 3, 4, 99]) == [10, 20, 30, 30, 30]
 
 
@@ -166,6 +166,6 @@ def test_a_list_is_not_taken_for_a_tuple() -> None:
 
 
 def test_a_cap_below_its_base_is_refused() -> None:
-    """Inverted bounds are a mistake, not a shorter delay."""
+    """A cap below the base is a problem, not a shorter delay."""
     with pytest.raises(ConfigError, match=r"expected cap to be at least base \(10s\), got: 5s"):
         Decorrelated(10_000, 5_000)

@@ -32,7 +32,7 @@ def test_a_jittered_retry_is_explained_in_full() -> None:
 
 
 def test_a_capped_curve_says_so() -> None:
-    """Past the cap the cap is named instead of a value nobody computed."""
+    """Above the cap the text shows the cap, because no other value was computed."""
     policy = RetryPolicy(delay=Exponential(cap_ms=60_000, jitter="none"), max_attempts=None)
     assert "attempt 1000000000 of unlimited: exponential 1s*2^999999999 capped at 1m;" in explained(
         policy, Failure(10**9)
@@ -40,7 +40,7 @@ def test_a_capped_curve_says_so() -> None:
 
 
 def test_other_kinds_read_well() -> None:
-    """Fixed, listed and decorrelated delays have their own words."""
+    """Fixed, listed and decorrelated delays each have their own text."""
     assert ": fixed 1s; due" in explained(RetryPolicy(delay=Fixed()), Failure())
     assert ": list entry 2 of 4=10s; due" in explained(RetryPolicy(delay=Listed()), Failure(2))
     policy = RetryPolicy(delay=Decorrelated())
@@ -50,7 +50,7 @@ def test_other_kinds_read_well() -> None:
 
 
 def test_waits_asked_for_name_who_asked_and_their_bound() -> None:
-    """A handler's wish, a server's wish and a cut wish are told apart."""
+    """The text distinguishes a handler's wait, a server's wait and a limited wait."""
     policy = RetryPolicy(delay=Fixed(), retry_after_max_ms=HOUR_MS)
     assert ": the handler asked for 30s; due" in explained(policy, Failure(verdict="retry", retry_after_ms=30_000))
     assert ": fixed 1s, raised by retry-after to 30s; due" in explained(policy, Failure(retry_after_ms=30_000))
@@ -69,7 +69,7 @@ def test_the_rule_and_what_it_matched_are_named() -> None:
 
 
 def test_every_death_has_its_reason() -> None:
-    """Verdict, count and age are told apart; the age says what would have passed it."""
+    """The text distinguishes verdict, count and age; for the age it shows the delay that would pass it."""
     assert "dead, the handler asked for it" in explained(RetryPolicy(), Failure(verdict="dead"))
     assert "attempt 8 of 8: dead, it was the last attempt allowed" in explained(RetryPolicy(), Failure(8))
     old = Failure(first_failed_ms=NOW_MS - HOUR_MS + 500)

@@ -40,24 +40,24 @@ def test_an_exception_names_itself_and_its_parents() -> None:
 
 
 def test_status_and_retry_after_are_read_from_the_response() -> None:
-    """HTTP errors carry their status and the server's wish on `response`."""
+    """HTTP errors hold their status and `Retry-After` on `response`."""
     failure = failure_of(HTTPError(Response(429, {"Retry-After": "7"})), now_ms=NOW_MS)
     assert (failure.status, failure.retry_after_ms) == (429, 7_000)
 
 
 def test_a_given_status_wins() -> None:
-    """The handler knows better than the guess."""
+    """An explicit status replaces the one that was found."""
     assert failure_of(HTTPError(Response(429, {})), now_ms=NOW_MS, status=503).status == 503
 
 
 def test_a_hostile_exception_cannot_break_the_reading() -> None:
-    """Properties and `__str__` that raise are survived."""
+    """Properties and `__str__` that raise do no harm."""
     failure = failure_of(Hostile(), now_ms=0)
     assert failure.message == "(message unavailable)"
 
 
 def test_headers_without_a_first_failure_mean_now() -> None:
-    """A state that never failed before starts its age at the decision."""
+    """A message without an earlier failure starts its age at the decision."""
     failure = failure_from(RetryState(), now_ms=5)
     assert (failure.attempt, failure.first_failed_ms) == (1, 5)
 
@@ -101,5 +101,5 @@ def test_headers_carry_the_whole_failure() -> None:
     ],
 )
 def test_retry_after_is_read_in_all_its_forms(text: str, expected_ms: int | None) -> None:
-    """Seconds and the three HTTP date forms are understood, the past is now, nonsense is nothing."""
+    """Seconds and the three HTTP date forms are parsed; a past date gives 0, an invalid text gives None."""
     assert parse_retry_after(text, NOW_MS) == expected_ms

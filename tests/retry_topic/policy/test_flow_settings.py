@@ -1,4 +1,4 @@
-"""Flow control in policy files: every mistake named, an exact round trip, a spread that is even and never early."""
+"""Flow control in policy files: every problem is listed, the round trip is exact, a spread is even and never early."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ breaker = "off"
 
 
 def test_settings_are_read_and_inherited() -> None:
-    """A topic keeps the default's unless it gives its own or lifts them."""
+    """A topic has the default's settings unless it sets its own or lifts them."""
     policies = load_policies(GOOD)
     default = policies.for_topic("any")
     assert default.rate == Rate(100, "s")
@@ -56,13 +56,13 @@ def test_settings_are_read_and_inherited() -> None:
 
 
 def test_what_was_written_is_read_back() -> None:
-    """The same policies, whatever is set."""
+    """Dumping and loading gives the same policies, whatever is set."""
     policies = load_policies(GOOD)
     assert load_policies(dump_policies(policies)) == policies
 
 
 def test_every_mistake_is_named_at_once() -> None:
-    """With its place and what was expected."""
+    """Each problem has its place and the expected value."""
     with pytest.raises(ConfigError) as caught:
         load_policies(
             """
@@ -91,7 +91,7 @@ def test_every_mistake_is_named_at_once() -> None:
 
 
 def test_a_policy_made_in_code_is_checked_as_well() -> None:
-    """What is no rate is told."""
+    """A wrong rate is a problem."""
     with pytest.raises(ConfigError, match="expected rate to be a Rate or None, got: '100/s'"):
         RetryPolicy(rate="100/s")  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="expected rate to be per s, m or h"):
@@ -106,7 +106,7 @@ def test_limits_are_whole_numbers_that_never_exceed_what_was_said() -> None:
 
 
 def test_spread_is_even_and_never_early() -> None:
-    """Equal dues part over the whole time, by mean and by quarters."""
+    """Equal dues spread over the whole time, by mean and by quarters."""
     policy = RetryPolicy(delay=Fixed(base_ms=1_000), spread_ms=10_000)
     rng = random.Random(7)
     dues = []
@@ -123,7 +123,7 @@ def test_spread_is_even_and_never_early() -> None:
 
 
 def test_spread_does_not_kill_a_message_by_its_age() -> None:
-    """It ends at the cap by age."""
+    """The spread ends at the cap by age."""
     policy = RetryPolicy(delay=Fixed(base_ms=1_000), spread_ms=60_000, max_age_ms=1_500)
     for seed in range(50):
         decision = decide(policy, Failure(first_failed_ms=0), 0, random.Random(seed))
@@ -132,14 +132,14 @@ def test_spread_does_not_kill_a_message_by_its_age() -> None:
 
 
 def test_explanations_tell_of_the_spread() -> None:
-    """What was drawn is said."""
+    """The explanation shows the drawn spread."""
     policy = RetryPolicy(delay=Fixed(base_ms=1_000), spread_ms=10_000)
     decision = decide(policy, Failure(), 0, random.Random(1))
     assert "spread drew" in explain(decision)
 
 
 def test_settings_are_told_in_words() -> None:
-    """One line for each."""
+    """Each setting has one line."""
     default = load_policies(GOOD).default
     lines = describe(default.rate, default.burst, default.spread_ms, default.budget, default.breaker)
     assert [line.partition(":")[0] for line in lines] == ["spread", "rate", "budget", "breaker"]

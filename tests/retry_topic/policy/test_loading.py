@@ -1,4 +1,4 @@
-"""Policy files: strict reading, every mistake at once, and an exact round trip."""
+"""Policy files: strict loading, all problems at once, and an exact round trip."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_a_file_gives_a_policy_for_every_topic() -> None:
 
 
 def test_a_topic_inherits_what_it_does_not_say() -> None:
-    """A key left out is the default's, except for the name."""
+    """A missing key comes from the default, except for the name."""
     policies = load_policies(GOOD)
     orders = policies.for_topic("orders")
     assert (orders.name, orders.version, orders.max_attempts) == ("orders", 3, None)
@@ -104,7 +104,7 @@ def test_an_empty_file_gives_the_built_in_default() -> None:
 
 
 def test_five_mistakes_are_named_at_once_with_their_places() -> None:
-    """Nobody has to fix a file one run at a time."""
+    """One error lists all problems."""
     assert problems_of(FIVE_MISTAKES) == [
         "[default] expected keys name, version, max_attempts, max_age, retry_after_max, delay, spread, rate, burst, "
         "budget, breaker, rule, got: max_atempts; did you mean max_attempts?",
@@ -159,14 +159,14 @@ def test_five_mistakes_are_named_at_once_with_their_places() -> None:
     ],
 )
 def test_each_mistake_has_its_own_words_and_is_one_problem(text: str, problem: str) -> None:
-    """One mistake is reported once, with its place, what was expected and what was found."""
+    """Each problem is reported once, with its place, the expected value and the found value."""
     problems = problems_of(text + "\n")
     assert len(problems) == 1, problems
     assert problem in problems[0]
 
 
 def test_a_bad_base_does_not_hide_a_bad_cap() -> None:
-    """Values that cannot be read do not stop the check of their neighbours, nor invent problems."""
+    """A wrong value neither stops the check of other values nor causes further problems."""
     text = "[default.delay]\nkind = 'exponential'\nbase = 'x'\ncap = 'y'\nfactor = 0\n"
     assert [problem.split()[1] for problem in problems_of(text)] == ["base:", "cap:", "expected"]
 

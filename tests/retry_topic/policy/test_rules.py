@@ -49,7 +49,7 @@ def test_a_failure_without_error_matches_no_pattern() -> None:
 
 
 def test_the_first_rule_that_matches_wins() -> None:
-    """Order decides, not how close a match is."""
+    """The order of the rules decides, not the closest match."""
     rules = [Rule(errors=("OSError",), name="wide"), Rule(errors=("ConnectTimeout",), name="narrow")]
     match = first_match(rules, TIMEOUT)
     assert match is not None
@@ -58,7 +58,7 @@ def test_the_first_rule_that_matches_wins() -> None:
 
 
 def test_the_class_itself_is_named_before_its_parents() -> None:
-    """What an explanation says matched is the nearest class."""
+    """The explanation names the nearest class that matched."""
     match = first_match([Rule(errors=("Exception", "requests.*"))], TIMEOUT)
     assert match is not None
     assert match.subject == "requests.exceptions.ConnectTimeout"
@@ -74,7 +74,7 @@ def test_statuses_match_by_number_family_and_range(spec: int | str, status: int,
 
 
 def test_a_rule_with_errors_and_statuses_needs_both() -> None:
-    """Error and status are joined by and, their alternatives by or."""
+    """A rule with error and status needs both; one pattern and one status of each are enough."""
     rule = Rule(errors=("Timeout", "HTTPError"), statuses=(503, 504))
     assert first_match([rule], Failure(error_class="x.HTTPError", status=504)) is not None
     assert first_match([rule], Failure(error_class="x.HTTPError", status=500)) is None
@@ -84,7 +84,7 @@ def test_a_rule_with_errors_and_statuses_needs_both() -> None:
 
 @pytest.mark.parametrize("status", ["600", "6xx", "503-500", "5XX", "", 99, True, "abc"])
 def test_nonsense_is_no_status(status: int | str) -> None:
-    """Out of range, inverted and unreadable statuses name nothing."""
+    """Out of range, inverted and invalid statuses match nothing."""
     assert status_range(status) is None
 
 
@@ -96,7 +96,7 @@ def test_all_mistakes_of_a_rule_are_named() -> None:
 
 
 def test_a_bare_string_is_not_taken_letter_by_letter() -> None:
-    """The commonest slip, `errors="ValueError"`, is an error and not ten one-letter patterns."""
+    """The common mistake `errors="ValueError"` is an error and does not make ten one-letter patterns."""
     with pytest.raises(ConfigError, match="expected errors to be a tuple, got: 'ValueError'"):
         Rule(errors="ValueError")  # type: ignore[arg-type]
 

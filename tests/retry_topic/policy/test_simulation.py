@@ -1,4 +1,4 @@
-"""Simulating a policy, and drawing it."""
+"""The simulation of a policy, and its plot."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def test_a_policy_without_jitter_gives_one_line_of_times() -> None:
 
 
 def test_full_jitter_shows_its_spread() -> None:
-    """Median and 90th percentile of a uniform delay lie where they must."""
+    """Median and 90th percentile of a uniform delay are correct."""
     simulation = simulate(RetryPolicy(delay=Exponential(10_000)), attempts=1, samples=20_000, rng=random.Random(5))
     delay = simulation.steps[0].delay
     assert delay is not None
@@ -39,7 +39,7 @@ def test_the_cap_by_age_shows_when_it_bites() -> None:
 
 
 def test_every_message_is_accounted_for() -> None:
-    """At each step the survivors of the last one are retried or dead."""
+    """At each step, each message of the last step is retried or dead."""
     simulation = simulate(RetryPolicy(max_age_ms=20_000), samples=500)
     alive = 500
     for step in simulation.steps:
@@ -58,7 +58,7 @@ def test_rules_are_simulated_for_the_error_given() -> None:
 
 
 def test_decorrelated_jitter_grows_from_attempt_to_attempt() -> None:
-    """Each simulated message feeds its own last delay into the next draw."""
+    """Each message gives its own last delay to the next draw."""
     steps = simulate(RetryPolicy(delay=Decorrelated(1_000)), attempts=3, samples=2_000).steps
     greatest = [step.delay.max_ms for step in steps if step.delay]
     assert greatest[0] <= 3_000 < 7_000 < greatest[1] <= 9_000 < 15_000 < greatest[2] <= 27_000
@@ -85,7 +85,7 @@ def test_the_simulation_is_plain_data() -> None:
 
 @pytest.mark.parametrize(("attempts", "samples"), [(0, 1), (1, 0), (10**6, 10**6)])
 def test_senseless_sizes_are_refused(attempts: int, samples: int) -> None:
-    """Nothing to simulate, and more than anybody waits for, are errors."""
+    """No attempts or samples, and too many decisions, are errors."""
     with pytest.raises(ConfigError, match="expected attempts and samples"):
         simulate(RetryPolicy(), attempts, samples)
 

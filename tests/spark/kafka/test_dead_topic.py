@@ -140,7 +140,7 @@ def test_the_command_sorts_and_replays(
 
     assert json.loads(run("--json").stdout)["letters"] == 120
     assert "--where, --group or --all" in run("--replay", code=2).output
-    assert "through the store" in run("--replay", "--all", "--rate", "5", code=2).output
+    assert "--rate needs the store" in run("--replay", "--all", "--rate", "5", code=2).output
     assert f"there is no topic {name}.redelivery" in run("--replay", "--all", "--to", "group", "--yes", code=2).output
     broker.create_topic(f"{name}.redelivery")
     assert json.loads(run("--replay", "--all", "--dry-run", "--json", code=1).stdout)["replayed"] == 119
