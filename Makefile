@@ -14,7 +14,7 @@ BENCHMARKS ?= store dispatch wheel purgatory apscheduler celery kafka
 # An empty layer is a failure, unless the caller has narrowed the run and the other layer holds what was asked for.
 pytest = $(PY) -m pytest $(1) $(ARGS) || { code=$$?; [ $$code -eq 5 ] && [ -n "$$ARGS" ]; }
 
-.PHONY: help demo test test-unit test-real rabbit-test kafka-test test-celery spark-test spark-kafka-test test-pythons check lint types mypy pyright imports built-wheel bench clean distclean venv-demo venv-test venv-spark venv-dev
+.PHONY: help demo test test-unit test-real proofs rabbit-test kafka-test test-celery spark-test spark-kafka-test test-pythons check lint types mypy pyright imports built-wheel bench clean distclean venv-demo venv-test venv-spark venv-dev
 
 help: ## show this
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' Makefile
@@ -27,11 +27,15 @@ test: test-unit test-real ## every test: the unit layer, then real servers and r
 
 test-unit: venv-test ## the unit layer alone: seconds, no server
 	@printf '==> unit layer\n'
-	@$(call pytest,-m "not real and not slow and not built and not spark and not kafka" -n $(WORKERS))
+	@$(call pytest,-m "not real and not slow and not proof and not built and not spark and not kafka" -n $(WORKERS))
 
 test-real: venv-test ## the real-server layer alone: embedded servers, real kills
 	@printf '==> real-server layer\n'
-	@$(call pytest,-m "(real or slow) and not built and not rabbit and not spark and not kafka" -n $(WORKERS))
+	@$(call pytest,-m "(real or slow) and not proof and not built and not rabbit and not spark and not kafka" -n $(WORKERS))
+
+proofs: venv-test ## the long proofs: processes killed, servers lost, many workers side by side
+	@printf '==> proofs\n'
+	@$(call pytest,-m "proof and not built and not rabbit and not spark and not kafka" -n $(WORKERS))
 
 rabbit-test: venv-test ## Celery over RabbitMQ: needs rabbitmq-server, starts a private node
 	@printf '==> RabbitMQ layer\n'

@@ -190,7 +190,7 @@ class Connection:
         if known_ms == MADE_KNOWN_MS and due_ms > now_ms + 2 * MADE_KNOWN_MS:
             known_ms = 0  # only an error names the id: a quick repeat finds the message waiting
         try:
-            stored = KnownIds(self.store).schedule([item], known_ms)
+            stored = KnownIds(self.store).schedule([item], known_ms) if known_ms else self.store.schedule([item])
         except StoreUnavailable as error:
             if not error.in_doubt:
                 raise

@@ -13,7 +13,7 @@ from benchmarks import apscheduler, celery, dispatch, store, wheel
 from benchmarks.wheel.tables import full_table
 from wheel_sched.wheel import CORES
 
-pytestmark = [pytest.mark.real, pytest.mark.timeout(180)]  # as much as a busy machine may need
+pytestmark = [pytest.mark.proof, pytest.mark.real, pytest.mark.timeout(180)]  # as much as a busy machine may need
 
 
 def absent(figures: Any, result: dict[str, Any]) -> list[str]:

@@ -16,7 +16,7 @@ import pytest
 if TYPE_CHECKING:
     from conftest import Process, Stage
 
-pytestmark = [pytest.mark.real, pytest.mark.slow]
+pytestmark = [pytest.mark.proof, pytest.mark.real, pytest.mark.slow]
 
 MESSAGES, BATCH, LEASE_MS = 400, 100, 2_000
 ONE_BATCH = {"batch": BATCH, "push_batch": BATCH, "lease_ms": LEASE_MS}  # one worker: one batch is out at a time

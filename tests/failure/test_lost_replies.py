@@ -22,7 +22,7 @@ from wheel_sched.store.redis.round_trips import Dialect
 if TYPE_CHECKING:
     from conftest import Stage
 
-pytestmark = [pytest.mark.real, pytest.mark.slow]
+pytestmark = [pytest.mark.proof, pytest.mark.real, pytest.mark.slow]
 
 MESSAGES, BATCH = 300, 50
 CONFIG = DispatcherConfig(batch=BATCH, push_batch=BATCH, lease_ms=3_000, sweep_ms=2_000)

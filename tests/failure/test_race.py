@@ -10,7 +10,7 @@ import pytest
 if TYPE_CHECKING:
     from conftest import Stage
 
-pytestmark = [pytest.mark.real, pytest.mark.slow]
+pytestmark = [pytest.mark.proof, pytest.mark.real, pytest.mark.slow]
 
 MESSAGES, PROCESSES = 20_000, 4
 

@@ -20,7 +20,7 @@ from wheel_sched.store.core.items import Item
 if TYPE_CHECKING:
     from conftest import Stage
 
-pytestmark = [pytest.mark.real, pytest.mark.slow]
+pytestmark = [pytest.mark.proof, pytest.mark.real, pytest.mark.slow]
 
 BATCH, AT_ONCE = 50, 20
 SOON_MS = 50

@@ -236,9 +236,9 @@ def test_a_way_that_cannot_run_is_told_as_not_measured(tmp_path: Path) -> None:
     "way",
     [
         "timer",
-        pytest.param("retry", marks=pytest.mark.real),
-        pytest.param("apscheduler_job", marks=pytest.mark.real),
-        pytest.param("celery_task", marks=pytest.mark.real),
+        pytest.param("retry", marks=[pytest.mark.real, pytest.mark.proof]),
+        pytest.param("apscheduler_job", marks=[pytest.mark.real, pytest.mark.proof]),
+        pytest.param("celery_task", marks=[pytest.mark.real, pytest.mark.proof]),
         pytest.param("retry_kafka", marks=pytest.mark.kafka),
     ],
 )

@@ -26,7 +26,7 @@ from tests.servers.mock_cluster import MockCluster
 from wheel_sched.errors import BrokerError
 from wheel_sched.store.rate_limits.face import RateLimits
 
-pytestmark = [pytest.mark.real, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.proof, pytest.mark.real, pytest.mark.timeout(120)]
 
 PATIENCE_S = 60.0
 

@@ -16,7 +16,7 @@ from retry_topic.brokers.kafka.consumer import KafkaConsumer
 from retry_topic.brokers.kafka.log import KafkaLog
 from tests.servers.mock_cluster import MockCluster
 
-pytestmark = [pytest.mark.real, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.proof, pytest.mark.real, pytest.mark.timeout(240)]
 
 PATIENCE_S = 100.0
 COUNT = 3_000  # in each partition: more than a buffer holds

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from wheel_sched.errors import BrokerUnavailable, InDoubt, Rejected, StoreError, StoreUnavailable
-from wheel_sched.store import Done, KnownIds
+from wheel_sched.store import DelayStore, Done, KnownIds
 
 if TYPE_CHECKING:
     from conftest import Bench
@@ -38,14 +39,17 @@ def raised(error: Exception) -> None:
 
 
 def stored_in_doubt(bench: Bench, patch: pytest.MonkeyPatch, error: StoreError) -> None:
-    """From now on what is stored is not confirmed."""
-    schedule = KnownIds.schedule
+    """From now on a write that stores an item is not confirmed, with a known id or without."""
+    for kind in (KnownIds, DelayStore):
+        patch.setattr(kind, "schedule", unconfirmed(kind.schedule, error))
 
-    def unconfirmed(*args: Any, **more: Any) -> None:
+
+def unconfirmed(schedule: Callable[..., object], error: StoreError) -> Callable[..., None]:
+    def stored(*args: Any, **more: Any) -> None:
         schedule(*args, **more)
         raise error
 
-    patch.setattr(KnownIds, "schedule", unconfirmed)
+    return stored
 
 
 def test_a_delayed_message_that_is_repeated_when_it_has_gone_out_goes_once(ready: Bench) -> None:

@@ -72,6 +72,7 @@ def test_percentiles_are_those_of_the_values() -> None:
     assert percentiles(list(range(100))) == {"p50": 50, "p99": 99, "max": 99}
 
 
+@pytest.mark.proof
 @pytest.mark.real
 @pytest.mark.slow
 def test_a_small_run_accounts_for_every_record(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from wheel_sched.store.core.claim import Claimed
 from wheel_sched.store.core.items import Found
 from wheel_sched.store.core.settle import Done, Held, Next, Settlement
 from wheel_sched_celery.message.held_task import HeldTask, decode
-from wheel_sched_celery.release.broker_connection import BrokerConnection
+from wheel_sched_celery.release.broker_connection import BrokerConnection, short_connection
 from wheel_sched_celery.wheel import Wheel, wheel_of
 
 BATCH = 100
@@ -59,6 +59,8 @@ def drain(app: Any, *, progress: Callable[[int], None] = lambda _count: None) ->
     wheel = wheel_of(app)
     if wheel is None or wheel.settings.url is None:
         raise ConfigError("drain: the app has no delay store; nothing was done")
+    with short_connection(app) as broker:
+        broker.ensure_connection(max_retries=1, interval_start=0)  # raises OperationalError
     line = BrokerConnection(app)
     drained = _Draining(wheel, line, progress)
     try:

@@ -110,7 +110,7 @@ def test_jobs_are_listed_and_shown(aps: Any, store: Any, make_job: Any) -> None:
 def test_an_absent_namespace_is_told_with_what_makes_a_job_store(aps: Any) -> None:
     """`wheel-sched publish` and `serve` make none."""
     told = aps("list", code=1).stderr
-    assert "or start a scheduler with this job store, or run `wheel-sched aps migrate`" in told
+    assert "or create it with a scheduler with this job store, or run `wheel-sched aps migrate`" in told
     assert "wheel-sched publish" not in told
 
 

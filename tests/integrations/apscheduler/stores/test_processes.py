@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-pytestmark = [pytest.mark.real, pytest.mark.slow, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.proof, pytest.mark.real, pytest.mark.slow, pytest.mark.timeout(180)]
 
 JOB = "firing:record"
 House = Any

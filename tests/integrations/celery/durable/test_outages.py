@@ -15,7 +15,7 @@ from wheel_sched_celery import HoldRefused
 if TYPE_CHECKING:
     from conftest import Stage, Stages
 
-pytestmark = [pytest.mark.real, pytest.mark.timeout(150)]
+pytestmark = [pytest.mark.proof, pytest.mark.real, pytest.mark.timeout(150)]
 
 
 def test_with_the_store_away_tasks_go_the_stock_way(stages: Stages) -> None:

@@ -14,7 +14,7 @@ from celery.result import GroupResult
 if TYPE_CHECKING:
     from conftest import Run, Stage
 
-pytestmark = [pytest.mark.real, pytest.mark.timeout(150)]
+pytestmark = [pytest.mark.proof, pytest.mark.real, pytest.mark.timeout(150)]
 
 POOLS = ["prefork", "threads", "solo", "gevent", "eventlet"]
 HELD = [f"held {i}" for i in range(20)]

@@ -11,7 +11,7 @@ import pytest
 if TYPE_CHECKING:
     from conftest import Stage
 
-pytestmark = [pytest.mark.real, pytest.mark.timeout(150)]
+pytestmark = [pytest.mark.proof, pytest.mark.real, pytest.mark.timeout(150)]
 
 SOFT = {"worker_soft_shutdown_timeout": 1.0, "worker_enable_soft_shutdown_on_idle": True}
 HORIZON = "6s"  # wide, so that the worker is down long before what waits in its timer is due

@@ -11,7 +11,7 @@ from wheel_sched_celery import drain
 if TYPE_CHECKING:
     from conftest import Stage, Stages
 
-pytestmark = [pytest.mark.real, pytest.mark.timeout(150)]
+pytestmark = [pytest.mark.proof, pytest.mark.real, pytest.mark.timeout(150)]
 
 
 @pytest.mark.parametrize("workers", [("installed",), ("installed", "stock"), ("stock",)], ids="+".join)

@@ -18,7 +18,7 @@ from wheel_sched.errors import StoreError
 if TYPE_CHECKING:
     from conftest import Stage, Stages
 
-pytestmark = [pytest.mark.real, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.proof, pytest.mark.real, pytest.mark.timeout(180)]
 
 
 class Pair(NamedTuple):

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from tests.servers.valkey import TemporaryServer
 
-pytestmark = [pytest.mark.real, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.proof, pytest.mark.real, pytest.mark.timeout(240)]
 
 POOLS = ["prefork", "threads", "solo", "gevent", "eventlet"]
 

@@ -20,7 +20,7 @@ from wheel_sched.errors import StoreError
 if TYPE_CHECKING:
     from conftest import Stage, Stages, Worker
 
-pytestmark = [pytest.mark.real, pytest.mark.timeout(150)]
+pytestmark = [pytest.mark.proof, pytest.mark.real, pytest.mark.timeout(150)]
 
 
 def test_a_killed_worker_takes_no_held_task_with_it(stage: Stage) -> None:
