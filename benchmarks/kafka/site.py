@@ -27,7 +27,7 @@ from retry_topic.message.topic_names import redelivery_topic_of, retry_topic_of
 from retry_topic.policy import PolicySet, RetryPolicy
 from retry_topic.service import RetryService
 from tests.servers.kafka import VERSION, temporary_kafka
-from wheel_sched.store import DelayStore, Item, open_store
+from wheel_sched.store import DelayStore, Item, LogIntake, open_store
 
 T = TypeVar("T")
 
@@ -92,7 +92,7 @@ def intake(where: Site, count: int) -> float:
         failed(home, group, count)
         taking = IntakeFromLog(home, group, PolicySet(RetryPolicy()), rng=random.Random(1))
         broker: Any = home.broker
-        reader = broker.log_reader(retry_topic_of(group), f"{group}.intake", home.store.positions)
+        reader = broker.log_reader(retry_topic_of(group), f"{group}.intake", LogIntake(home.store).positions)
         try:
             taken = 0
             began_s = 0.0

@@ -232,7 +232,7 @@ def test_each_limit_is_seen_in_stats_and_explained(
     assert f"{name}-rate: 1 released, 2 held back by the rate" in text
     assert f"{name}-budget: 1 released, 2 held back by the budget" in text
     assert f"{name}-breaker (all): circuit open until" in text
-    assert "held back since: rate of" in why
+    assert "flow control holds it back: rate of" in why
     for topic in topics:
         words = told("policy", "explain", str(policies), "--topic", topic)
         limit = topic.removeprefix(f"{name}-")
