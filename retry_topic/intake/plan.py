@@ -146,9 +146,10 @@ def plan(
         entries.append(record if decided is None else decided)
         if templates is not None and decided is not None and isinstance(one, Delivery):
             templates.learn(decided)
-    if not questions:
-        fresh, renamed = _distinct(entries, known, rules, questions)
     if questions:
+        return Plan(questions, entries, odd, copies)
+    fresh, renamed = _distinct(entries, known, rules, questions)
+    if questions:  # the search for equal ids may ask too
         return Plan(questions, entries, odd, copies)
     dead = [one for one in fresh if one.dead is not None and isinstance(one, Decided)]
     if route is not None:
