@@ -129,7 +129,7 @@ def test_an_answer_that_cannot_be_kept_buries_its_item_alone(world: World, answe
     (found,) = world.store.get(["m"])
     assert found is not None
     assert found.state == "dead"
-    assert found.reason.startswith("the publisher's answer cannot be kept: ")
+    assert found.reason.startswith("the publisher's answer cannot be carried out: ")
     assert reason in found.reason
     world.put("next")
     world.received(3)

@@ -40,4 +40,4 @@ def test_what_is_due_is_released_though_no_replica_confirms(
     world.until(lambda: dispatcher.stats.in_flight == 0)
     assert [world.state("first"), world.state("second")] == [None, None]
     assert dispatcher.stats.store_errors == 0
-    assert "dispatcher.unconfirmed: it goes on" in caplog.text
+    assert "dispatcher.unconfirmed: the dispatcher continues" in caplog.text

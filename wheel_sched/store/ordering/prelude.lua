@@ -54,7 +54,7 @@ end
 
 on_given_up[#on_given_up + 1] = give_way
 
--- A parked item that was put back is parked again, behind a head that nobody knows any more.
+-- When a parked item is put back, it is parked again; the head of its key is then unknown ("?").
 on_restored[#on_restored + 1] = function(s, id, score, reason)
   local lock = string.match(reason, '^ordered: key (.+)$')
   if lock then
