@@ -455,7 +455,7 @@ class Dispatcher:
         self._shards.heard(pushed.shard, pushed, self._now_ms())
 
     def _hold(self, batch: Batch) -> None:
-        """Take a claimed batch. It belongs to this dispatcher until its lease ends; an alarm extends the lease before."""
+        """Take a claimed batch. It belongs to this dispatcher until its lease ends; an alarm extends it before."""
         batch.lease_until_ns = self._sent_us * 1000 + self.config.lease_ms * 1_000_000
         batch.on_answered = self._on_answered
         self.stats.in_flight += len(batch.items)
