@@ -2,24 +2,24 @@
 # cython: auto_pickle=False, binding=False, embedsignature=False, always_allow_keywords=True
 """The compiled core: the contract of `wheel_sched.wheel.pure` on arrays and bitmaps.
 
-Levels have 64 slots, or fewer with a smaller `wheel_size`; a larger one is made of levels of 64. The highest bit in
-which a tick differs from the clock decides its level, and its digit on that level is its slot. So levels are aligned,
-and each tick is FIFO as in the pure core. A slot is an array of its entries in the order in which they came, and each
-entry knows its place. An entry that leaves makes its place empty; when most places are empty, the others close up. A
-level has a bitmap of its occupied slots, so one count of trailing zeros finds what comes next.
+Levels have 64 slots, or fewer with a smaller `wheel_size`; a larger `wheel_size` is made of levels of 64. The highest
+bit in which a tick differs from the clock decides its level, and its digit on that level is its slot. So levels are
+aligned, and each tick is FIFO as in the pure core. A slot is an array of its entries in the order in which they came,
+and each entry knows its place. An entry that leaves makes its place empty; when most places are empty, the other entries move
+together. A level has a bitmap of its occupied slots, so one count of trailing zeros finds the next slot.
 
-Source: Varghese and Lauck's scheme 7 as in Tokio (`runtime/time/wheel`), which links the entries of a slot. To cancel
-in an array costs no more, and an entry takes 8 bytes there where links take 16. Above all, the CPU fetches a dozen
-entries of an array from memory at a time, while links give one address after the other. With 100,000 timers over an
-hour, whose entries no cache holds any more, arrays are three times as fast.
+Source: Varghese and Lauck's scheme 7 as in Tokio (`runtime/time/wheel`), which links the entries of a slot. A cancel in
+an array costs no more. An entry takes 8 bytes in an array, and links take 16. Above all, the CPU fetches a dozen
+entries of an array from memory at a time, while links give one address after the other. With 100,000 timers over an hour, the
+entries are in no cache any more, and arrays are three times as fast.
 
-Ownership. The pointers are bare. A slot owns one reference to each of its entries. The wheel shows these to the garbage
-collector, and releases them in a loop, never in a recursion. Python code can run wherever an object is made or
-released. So every method makes its objects first and releases tasks last; in between, the slots are consistent.
+Ownership. The pointers are bare. A slot owns one reference to each of its entries. The wheel shows these references to
+the garbage collector, and releases them in a loop, never in a recursion. Python code can run wherever an object is made
+or released. So every method makes its objects first and releases tasks last; in between, the slots are consistent.
 
-Range. Deadlines and clocks from 2**62 ms on are exact Python ints in a dict (`beyond`): slower, but just as right.
+Range. Deadlines and clocks from 2**62 ms on are exact Python ints in a dict (`beyond`): slower, but also correct.
 
-Threads. Under the GIL one call is one step, so any thread may schedule and cancel. On a free-threaded build, the import
+Threads. Under the GIL each call is atomic, so any thread may schedule and cancel. On a free-threaded build, the import
 of this module turns the GIL on.
 """
 

@@ -9,11 +9,11 @@ from wheel_sched.store.embedded.folder import ALTERNATIVES, DataFolder
 
 SHOWN_LINES = 6
 
-# The supervisor's own exit codes, repeated here because that file stands alone and is not importable on Windows.
+# Exit codes of the supervisor, repeated here because its file runs alone and cannot be imported on Windows.
 NOT_EXECUTABLE = 127
 OCCUPIED = 75
 
-# First match wins: the more particular lines come first.
+# The first match counts, so more specific lines come first.
 _CAUSES = [
     (
         r"Can't handle RDB format version|Unknown RDB|Unrecognized RDB",
@@ -27,7 +27,7 @@ _CAUSES = [
     (r"Address already in use", "another program holds the port: choose another, or none"),
     (r"No space left on device|Disk quota exceeded", "the disk is full: free some space"),
     (r"Permission denied|Read-only file system", "the folder is not writable for this user"),
-    (r"FATAL CONFIG FILE ERROR", "the server refuses this setting: correct `extra`"),
+    (r"FATAL CONFIG FILE ERROR", "the server does not take this setting: correct `extra`"),
     (r"[Oo]ut [Oo]f [Mm]emory|Cannot allocate memory", "the machine is out of memory"),
 ]
 

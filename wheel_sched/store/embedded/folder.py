@@ -5,8 +5,8 @@
 - The server itself locks `server.pid` as long as it lives (see `supervisor`): "locked" means "a server lives here", so
   nothing has to trust a pid.
 
-An explicit LOCK_UN releases a lock. Otherwise a child that another thread forks would keep the lock, because it inherits
-the descriptor. flock is local: don't put the folder on a network file system.
+An explicit LOCK_UN releases a lock. Otherwise a child that another thread forks would keep the lock, because it
+inherits the descriptor. flock is local: don't put the folder on a network file system.
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ class DataFolder:
         return private / "server.sock"
 
     def start_log(self) -> int:
-        """Return the size of the log, where the lines of the next server begin. Rename a large log to `server.log.1`."""
+        """The size of the log, where the lines of the next server begin. First renames a large log `server.log.1`."""
         if self.log_path.exists() and self.log_path.stat().st_size > LOG_ROTATE_BYTES:
             shutil.move(self.log_path, self.log_path.with_name("server.log.1"))
         self.log_path.touch(mode=0o600)

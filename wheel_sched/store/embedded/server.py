@@ -143,7 +143,7 @@ class EmbeddedServer:
         return ping(self.socket_path) != "away"
 
     def take_over(self, timeout_s: float = 30.0) -> bool:
-        """Use the server that runs in the folder now. Start one if the last server has ended, whichever process owned it.
+        """Use the server that runs in the folder now. Start one if the last server, of any process, has ended.
 
         A new server gets the stronger settings of the last server and of this handle; `extra` comes from this handle.
 
@@ -176,7 +176,7 @@ class EmbeddedServer:
         """Stop the server if this process started it, as SHUTDOWN does (with a synced append-only file). Idempotent."""
         with self._changing:
             if self.started_here and not self._closed:
-                with contextlib.suppress(OSError):  # only to be faster: after SIGTERM the server first waits for its next timer
+                with contextlib.suppress(OSError):  # only to be faster: SIGTERM waits for the next server timer
                     ask(self.socket_path, "SHUTDOWN")
             self._closed = True
             if self._owned is not None:

@@ -38,9 +38,9 @@ class ServerSettings:
     """The caller's choices.
 
     Args:
-        fsync: when writes reach the disk: before each batch of replies, each second, or when the kernel decides. A crash
-            of the machine loses writes that are not synced; a crash of the server process loses no write. Defaults to
-            "everysec".
+        fsync: when writes reach the disk: before each batch of replies, each second, or when the kernel decides. A
+            crash of the machine loses writes that are not synced; a crash of the server process loses no write.
+            Defaults to "everysec".
         port: TCP port on the loopback, for tools that know no unix socket. It has no password: any local user may
             connect. Defaults to None (no TCP at all).
         extra: more lines of `valkey.conf`, name to value, each value as written in that file. Defaults to none.

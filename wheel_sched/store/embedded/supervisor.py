@@ -59,14 +59,14 @@ def supervise(pid_file: str, record: str, socket_path: str, command: list[str]) 
     if server_pid == 0:
         _become_server(pid_fd, record, command, libc, supervisor_pid)
     try:
-        # After the fork: a SIGTERM that reaches the child before it is the server must end it, not be caught here.
+        # After the fork: a SIGTERM that reaches the child before its exec must end the child; it must not be caught.
         return _watch(server_pid, _wake_on_signals(), pid_fd)
     finally:
         os.ftruncate(pid_fd, 0)
         Path(socket_path).unlink(missing_ok=True)
         try:
             Path(socket_path).parent.rmdir()
-        except OSError:  # somebody else's file in it: theirs to remove
+        except OSError:  # the folder holds a foreign file, which we must not remove
             sys.stderr.write(f"left {socket_path}'s folder in place: not empty\n")
 
 
