@@ -27,7 +27,7 @@ SOON_MS = 50
 
 
 class Producer:
-    """A thread that stores messages, a few per call, and notes which were acknowledged and when."""
+    """A thread that stores messages, a few per call, and records which were acknowledged and when."""
 
     def __init__(self, stage: Stage, later_ms: int) -> None:
         self._stage = stage
@@ -68,7 +68,7 @@ class Producer:
 def test_what_was_acknowledged_survives_the_servers_kill(
     make_stage: Callable[..., Stage], durability: str, fsync: str, run_s: float, window_s: float
 ) -> None:
-    """Under `fsync` all of it; under `everysec` only what was acknowledged in the last 2 s may be missing."""
+    """Under `fsync` all of them; under `everysec` only messages acknowledged in the last 2 s may be missing."""
     stage = make_stage(fsync=fsync, durability=durability, apart=True)
     dispatcher = stage.start(config={"batch": BATCH, "lease_ms": 3_000})
     dispatcher.wait_ready()

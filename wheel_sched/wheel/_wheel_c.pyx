@@ -5,13 +5,13 @@
 Levels have 64 slots, or fewer with a smaller `wheel_size`; a larger `wheel_size` is made of levels of 64. The highest
 bit in which a tick differs from the clock decides its level, and its digit on that level is its slot. So levels are
 aligned, and each tick is FIFO as in the pure core. A slot is an array of its entries in the order in which they came,
-and each entry knows its place. An entry that leaves makes its place empty; when most places are empty, the other entries move
+and each entry knows its place. An entry that leaves makes its place empty; when most places are empty, the others move
 together. A level has a bitmap of its occupied slots, so one count of trailing zeros finds the next slot.
 
 Source: Varghese and Lauck's scheme 7 as in Tokio (`runtime/time/wheel`), which links the entries of a slot. A cancel in
 an array costs no more. An entry takes 8 bytes in an array, and links take 16. Above all, the CPU fetches a dozen
-entries of an array from memory at a time, while links give one address after the other. With 100,000 timers over an hour, the
-entries are in no cache any more, and arrays are three times as fast.
+entries of an array from memory at a time, while links give one address after the other. With 100,000 timers over an
+hour, the entries are in no cache any more, and arrays are three times as fast.
 
 Ownership. The pointers are bare. A slot owns one reference to each of its entries. The wheel shows these references to
 the garbage collector, and releases them in a loop, never in a recursion. Python code can run wherever an object is made

@@ -37,7 +37,7 @@ name: str = settings["name"]
 
 
 def reach(point: str, detail: object = "") -> None:
-    """Note that the point was reached and stop or die there; once in a process's life."""
+    """Report that the point was reached, and stop or die there; only once in a process."""
     if point == settings.get("at"):
         settings["at"] = None
         Path(settings["marker"]).write_text(f"{point} {detail}")
@@ -46,7 +46,7 @@ def reach(point: str, detail: object = "") -> None:
 
 
 class Watched:
-    """Says at which point of its life a batch is, by the calls to the store."""
+    """Finds the point in the life of a batch from the calls to the store."""
 
     def __init__(self, store: DelayStore) -> None:
         self._claims = 0
@@ -71,7 +71,7 @@ class Watched:
 
 
 class Sent(NamedTuple):
-    """Calls that are on their way."""
+    """Calls that were sent."""
 
     calls: Sequence[Call[Any]]
     begun: SentCalls
@@ -89,7 +89,7 @@ class Sent(NamedTuple):
 
 
 class StreamPublisher:
-    """Writes each message to the stream `out` of the receiver, whose entry ids tell when it arrived."""
+    """Writes each message to the stream `out` of the receiver; the entry ids are the times of arrival."""
 
     def __init__(self) -> None:
         self.traits = PublisherTraits(never_waits=bool(settings.get("instant")))
