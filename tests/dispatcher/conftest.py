@@ -1,7 +1,7 @@
-"""A dispatcher, its store and its publisher in one virtual time, which moves only when a test says so.
+"""A dispatcher, its store and its publisher in one virtual time, which moves only when a test moves it.
 
-The store is the one in memory with a test clock, so a day takes as long as its firings take. Whether something is
-early or late is judged by the receiver: it notes the store's time at which each item reached it.
+The memory store runs on a test clock, so a virtual day takes only the time of its calls. The receiver decides whether
+an item is early or late: it records the store's time at which each item arrived.
 """
 
 from __future__ import annotations

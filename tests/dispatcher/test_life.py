@@ -122,7 +122,7 @@ class StoppingClock(SystemClock):
             if self.left == 0:
                 stopping = threading.Thread(target=self.dispatcher.stop, args=(1,))
                 stopping.start()
-                stopping.join(0.01)  # so long for it to say what it has to say; then it waits for the dispatcher's end
+                stopping.join(0.01)  # time for the thread to post its stop; then it waits for the end of the dispatcher
         return time.monotonic_ns()
 
 

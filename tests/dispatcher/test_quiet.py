@@ -185,7 +185,7 @@ def two_stores(redis_url: str) -> Iterator[tuple[DelayStore, DelayStore]]:
 def test_a_paused_topic_costs_the_others_nothing(two_stores: tuple[DelayStore, DelayStore]) -> None:
     """Beside 200,000 held messages a claim takes at most twice an empty store's time, and no wake-up is empty.
 
-    The quickest of the interleaved rounds are compared: what a busy machine adds to a round is no cost of the topic's.
+    The test compares the quickest of the interleaved rounds, so a busy machine does not distort the result.
     """
     full, empty = two_stores
 

@@ -1,7 +1,7 @@
-"""Real dispatcher processes over real servers, and a receiver that judges what arrived: what, how often, when.
+"""Real dispatcher processes over real servers, and a receiver that checks which messages arrived, how often and when.
 
-Each test has servers of its own. Messages are published to a stream; its entry ids are the receiving server's time of
-arrival, so early, late, lost and doubled are never taken from a dispatcher's word.
+Each test has its own servers. Messages are published to a stream; its entry ids are the times of arrival by the
+receiving server. So no test relies on a dispatcher's own report of early, late, lost or doubled messages.
 """
 
 from __future__ import annotations
@@ -96,10 +96,10 @@ class Stage:
     """Servers, one namespace and dispatcher processes of one test.
 
     Args:
-        folder: for markers.
-        server: the store's.
-        receiver: where messages are published to; the same server unless the test kills that.
-        durability: of the store handle.
+        folder: the folder of the marker files.
+        server: the server of the store.
+        receiver: the server to which messages are published; the same server unless the test kills it.
+        durability: the level of the store handle.
     """
 
     def __init__(self, folder: Path, server: TemporaryServer, receiver: TemporaryServer, durability: str) -> None:

@@ -1,7 +1,7 @@
 """SIGKILL at every point of a batch's life, a process stopped for longer than its lease, and a graceful end.
 
-The victim has one batch in flight at a time, so that a batch is what can be doubled at most. The point is reached by
-the victim itself, which writes it down first; a test whose point was not reached fails.
+The victim has one batch in flight at a time, so at most one batch can be doubled. The victim itself records that it has
+reached the point, before it dies there; a test whose point was not reached fails.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ KILLED_AHEAD_AT = {
     "half_publish": (BATCH // 2, 2 * BATCH),
     "after_publish": (BATCH, 2 * BATCH),
     "before_settle": (BATCH, 2 * BATCH),
-    "settle_sent": (0, BATCH),  # the server does what has been sent, whoever sent it
+    "settle_sent": (0, BATCH),  # the server executes a sent call, also of a dead client
     "after_settle": (0, BATCH),
 }
 

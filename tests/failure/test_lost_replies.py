@@ -146,8 +146,8 @@ class HalfDeaf(RedisBackend):
 
 
 def test_a_dead_listener_costs_a_sweep_at_most(stage: Stage, proxy: FaultyProxy) -> None:
-    """A half-open connection says nothing for ever: while something waits the sweep finds what came, and with nothing
-    waiting the read's own end does, 10 s above a sweep."""
+    """A half-open connection is silent for ever. While items wait, the sweep finds new items. Without waiting items the
+    end of the read finds them, 10 s later than a sweep."""
     sweep_ms, read_ends_ms = 500, 10_500
     config = DispatcherConfig(sweep_ms=sweep_ms)
     with ExitStack() as stack:

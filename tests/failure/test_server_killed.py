@@ -1,7 +1,7 @@
-"""SIGKILL of the store's server under AOF: what was acknowledged is delivered once the server is back.
+"""SIGKILL of the store's server under AOF: acknowledged messages are delivered after the restart of the server.
 
-The dispatcher reconnects by itself. The receiver is a server of its own, which stays. Some messages are due before the
-kill, some after the restart.
+The dispatcher reconnects by itself. The receiver is another server, which keeps running. Some messages are due before
+the kill, some after the restart.
 """
 
 from __future__ import annotations

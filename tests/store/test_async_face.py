@@ -1,6 +1,6 @@
-"""The asyncio face of the store, and the asyncio twins of its capabilities.
+"""The asyncio facade of the store, and the asyncio twins of its capabilities.
 
-They run behind blocking calls, so that the cases of the blocking face test them as well.
+They run behind blocking calls, so that the cases of the blocking facade test them as well.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What a killed server may cost, level by level: exactly what docs/guarantees.md says, on real processes.
+"""The losses after a killed server, level by level: as docs/guarantees.md says, on real processes.
 
-A SIGKILL leaves what the server had written to the kernel, so these tests bound what a crash of the server costs; for
-what a crash of the machine costs see `tests/retry_topic/durability`.
+After a SIGKILL the data that the server has written to the kernel is still there. So these tests bound the losses of a
+crash of the server. `tests/retry_topic/durability` tests a crash of the machine.
 """
 
 from __future__ import annotations

@@ -221,9 +221,9 @@ def test_a_server_that_goes_and_comes_back_is_used_again() -> None:
 
 @pytest.mark.parametrize("functions", [True, pytest.param(False, id="without functions")])
 def test_a_full_server_can_be_drained(functions: bool) -> None:
-    """Storing fails cleanly at `maxmemory`; claiming and settling go on and make room again.
+    """At `maxmemory` storing fails cleanly; claiming and settling continue and free memory.
 
-    Functions say so of themselves; of other scripts a server judges the first write, which here takes something away.
+    A flag of the functions allows this. For EVALSHA scripts the server judges the first write, which here removes data.
     """
     with temporary_server() as server, client_for(server.url) as client:
         bench = Bench(RedisBackend(client, Dialect("n", functions=functions)), 1)

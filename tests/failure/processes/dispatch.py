@@ -1,10 +1,10 @@
-"""A dispatcher in a process of its own, which can kill or stop itself at a named point.
+"""A dispatcher in its own process, which can kill or stop itself at a named point.
 
-argv[1] is JSON: `url`, `receiver` (the server messages are published to), `name`, `push` (the server pushes to
-`<name>:out` itself), `instant` (the publisher says it never waits, so that the next batch is claimed ahead),
-`durability`, `config` (of the dispatcher), `pause_ms` (how long each batch takes), and `at`, `signal` and `marker`: at
-the first reaching of the point `at` the file `marker` is written and the process sends itself that signal. It says
-"ready" when it runs, drains on SIGTERM, and says its counters as JSON at the end.
+argv[1] is JSON: `url`, `receiver` (the server to which messages are published), `name`, `push` (the server itself
+pushes to `<name>:out`), `instant` (the publisher never waits, so the next batch is claimed ahead), `durability`,
+`config` (of the dispatcher), `pause_ms` (how long each batch takes), and `at`, `signal` and `marker`: when the process
+first reaches the point `at`, it writes the file `marker` and sends itself the signal. It prints "ready" when it runs,
+drains on SIGTERM, and prints its counters as JSON at the end.
 
 Points: after_claim, second_claim_sent, before_publish, half_publish, after_publish, before_settle, settle_sent,
 after_settle, before_push, after_push.

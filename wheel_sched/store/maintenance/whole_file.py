@@ -40,7 +40,7 @@ def whole_file(target: Path, *, replace: bool) -> Iterator[Path]:
 
 
 def _exists(target: Path) -> FileExistsError:
-    return FileExistsError(errno.EEXIST, "there is such a file; nothing was written, it stays as it is", str(target))
+    return FileExistsError(errno.EEXIST, "the file exists; nothing was written, and it was not changed", str(target))
 
 
 def _put(part: Path, target: Path) -> None:
