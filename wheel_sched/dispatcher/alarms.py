@@ -116,7 +116,7 @@ class Alarms:
         Args:
             known: the batches that another part of the dispatcher still works on.
 
-        Each answered batch is settled again only once. All other batches that are not `known` are forgotten: their
+        Each returned batch gets this second chance once. All other batches that are not `known` are forgotten: their
         items wait again when the lease ends.
         """
         lost = [batch for batch in self._batches if batch not in known]

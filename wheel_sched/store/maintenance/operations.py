@@ -44,7 +44,7 @@ class Freeze(Operation[ShardState]):
         return ShardState(int(claims), decode_text(frozen) or None, int(shards or 0))
 
     def in_memory(self, shard: MemoryShard) -> ShardState:
-        raise StoreError("a store in memory cannot be frozen or resharded: nothing was frozen or moved")
+        raise StoreError("a memory store cannot be frozen or resharded: nothing was frozen or moved")
 
 
 @dataclass(slots=True)
@@ -64,7 +64,7 @@ class Lift(Operation[int]):
         return int(reply)
 
     def in_memory(self, shard: MemoryShard) -> int:
-        raise StoreError("a store in memory cannot be frozen or resharded: nothing was frozen or moved")
+        raise StoreError("a memory store cannot be frozen or resharded: nothing was frozen or moved")
 
 
 @dataclass(slots=True)
