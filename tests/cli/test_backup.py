@@ -170,10 +170,10 @@ def test_a_backup_is_its_owners_alone_and_replaces_nothing_unasked(filled: Delay
     write_backup(filled, path, namespace="wheel")
     assert path.stat().st_mode & 0o777 == 0o600
     whole = path.read_bytes()
-    with pytest.raises(FileExistsError, match="stays as it is"):
+    with pytest.raises(FileExistsError, match="it was not changed"):
         write_backup(filled, path, namespace="wheel")
     other = tmp_path / "c"
-    with pytest.raises(FileExistsError, match="stays as it is"):
+    with pytest.raises(FileExistsError, match="it was not changed"):
         write_backup(filled, other, namespace="wheel", progress=lambda _: other.touch())
     assert (path.read_bytes(), other.read_bytes()) == (whole, b"")
     write_backup(filled, path, namespace="wheel", replace=True)

@@ -1,7 +1,7 @@
-"""A dispatcher, its store and its publisher in one virtual time, which moves only when a test says so.
+"""A dispatcher, its store and its publisher in one virtual time, which moves only when a test moves it.
 
-The store is the one in memory with a test clock, so a day takes as long as its firings take. Whether something is
-early or late is judged by the receiver: it notes the store's time at which each item reached it.
+The memory store runs on a test clock, so a virtual day takes only the time of its calls. The receiver decides whether
+an item is early or late: it records the store's time at which each item arrived.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ PATIENCE_S = 40.0  # real seconds until a test gives up on other threads
 
 
 class Received(NamedTuple):
-    """What reached the receiver, and when by the store's clock."""
+    """The messages at the receiver, and their times by the store's clock."""
 
     id: str
     due_ms: int
@@ -36,7 +36,7 @@ class Received(NamedTuple):
 
 
 class Receiver:
-    """A publisher that notes what it is given and answers as told."""
+    """A publisher that records its batches and gives the answers that the test has set."""
 
     traits = PublisherTraits()
 
@@ -82,7 +82,7 @@ class World:
         return self.clock.monotonic_ms() + self.step_ms
 
     def handle(self) -> DelayStore:
-        """A handle of its own on the same store, as another process has."""
+        """Another handle on the same store, as another process has it."""
         return DelayStore(self.backend, shards=len(self.backend.shards), test_clock=lambda: self.now_ms).open()
 
     def put(self, *ids: str, in_ms: int | None = 0, topic: str = "") -> None:
@@ -94,7 +94,7 @@ class World:
         return found.state if found else None
 
     def dispatcher(self, *, store: DelayStore | None = None, on_settled: Any = None, **settings: int) -> Dispatcher:
-        """A started dispatcher; it has read the window and listens, and is stopped at the end of the test."""
+        """A started dispatcher that has read the window and listens; it is stopped at the end of the test."""
         dispatcher = Dispatcher(
             store or self.store,
             self.receiver,
@@ -108,7 +108,7 @@ class World:
         return dispatcher
 
     def calm(self) -> None:
-        """Wait until every dispatcher has done all there is to do at this time, its publishers aside."""
+        """Wait until no dispatcher has work left at this time; publishers may still be busy."""
         for dispatcher in self._dispatchers:
             for _ in range(4):  # a post each step: the last step deals with the replies to the first
                 passed = threading.Event()
@@ -117,17 +117,17 @@ class World:
                     pass
 
     def advance(self, ms: int) -> None:
-        """Move time on and let the dispatchers come to rest."""
+        """Move the time on and wait until the dispatchers have no work left."""
         self.clock.advance(ms)
         self.calm()
 
     def tick(self) -> None:
-        """A millisecond, and no further before what it released has been received and settled."""
+        """Move the time by a millisecond, and wait until all released messages are received and settled."""
         self.advance(1)
         self.until(lambda: all(dispatcher.stats.in_flight == 0 for dispatcher in self._dispatchers), "in flight")
 
     def deafen(self) -> None:
-        """From now on no listener hears of a marker, as behind a connection that died without a word."""
+        """From now on no listener hears of a marker, as after a connection that died silently."""
 
         def hear_nothing(waiter: Any, marks: dict[int, bytes], timeout_ms: int) -> dict[int, Marker]:
             with waiter._condition:
@@ -137,14 +137,14 @@ class World:
         self.backend.wait_for_mark = hear_nothing  # type: ignore[method-assign]  # a double of one method
 
     def until(self, condition: Callable[[], bool], what: str = "") -> None:
-        """Wait, in real time, for what another thread does at this very moment of virtual time."""
+        """Wait, in real time, for the work of another thread at this instant of virtual time."""
         until_s = time.monotonic() + PATIENCE_S
         while not condition():
             assert time.monotonic() < until_s, f"waited in vain: {what or self.receiver.received!r}"
             time.sleep(0.0005)  # another thread's doing; there is nothing to wait on
 
     def received(self, count: int) -> list[Received]:
-        """Wait until `count` items reached the receiver and are settled; they have to be exactly that many."""
+        """Wait until `count` items reached the receiver and are settled; exactly `count` must arrive."""
         self.until(lambda: len(self.receiver.received) >= count)
         self.until(lambda: all(dispatcher.stats.in_flight == 0 for dispatcher in self._dispatchers), "in flight")
         self.calm()
@@ -158,7 +158,7 @@ class World:
 
 
 class FailingCalls:
-    """Stands between a dispatcher and its store: counts calls by script, and fails those it is told to."""
+    """Stands between a dispatcher and its store: counts calls by script, and fails the calls that the test names."""
 
     def __init__(self, store: DelayStore) -> None:
         self._execute = store.execute
@@ -203,7 +203,7 @@ def watch() -> Callable[[DelayStore], FailingCalls]:
 
 @pytest.fixture
 def threads() -> Callable[[], list[threading.Thread]]:
-    """The dispatchers' threads that this test started; what an earlier test left to end is not among them."""
+    """The dispatchers' threads that this test started, without those of earlier tests that are still ending."""
     earlier = set(threading.enumerate())
 
     def started() -> list[threading.Thread]:

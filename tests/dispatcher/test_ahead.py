@@ -1,4 +1,4 @@
-"""The batch after the one being published: claimed meanwhile, begun when that one is settled, and not before."""
+"""The next batch is claimed while one is published; its publishing starts only when the first is settled."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ BATCH = 10
 
 @pytest.fixture
 def instant(world: World) -> World:
-    """A world whose publisher never waits, and is called by the owner itself."""
+    """A world whose publisher never waits; the owner itself calls it."""
     world.receiver.traits = PublisherTraits(never_waits=True)
     return world
 
 
 def test_the_next_batch_is_claimed_while_one_is_published(instant: World) -> None:
-    """And no more than that: the third waits in the store, where others can take it."""
+    """Only one batch is claimed ahead: the third waits in the store, where others can claim it."""
     flying: list[int] = []
     instant.receiver.before = lambda batch: flying.append(instant.store.counts().sizes["fly"])
     instant.put(*(f"m{n:02}" for n in range(3 * BATCH)))
@@ -38,7 +38,7 @@ def test_the_next_batch_is_claimed_while_one_is_published(instant: World) -> Non
 
 
 def test_a_publisher_that_may_wait_gets_nothing_claimed_ahead(world: World) -> None:
-    """What it is not ready for is for others."""
+    """Batches that it cannot publish yet stay in the store for others."""
     flying: list[int] = []
     world.receiver.before = lambda batch: flying.append(world.store.counts().sizes["fly"])
     world.put(*(f"m{n:02}" for n in range(3 * BATCH)))
@@ -50,7 +50,7 @@ def test_a_publisher_that_may_wait_gets_nothing_claimed_ahead(world: World) -> N
 def test_a_batch_is_not_begun_before_the_one_before_it_is_settled(
     instant: World, watch: Callable[[DelayStore], FailingCalls]
 ) -> None:
-    """However long that takes: a kill at any moment doubles one batch and no more."""
+    """For any length of the publishing: a kill at any moment doubles at most one batch."""
     calls = watch(instant.store)
     calls.failures["settle"] = [StoreUnavailable("away")] * 5
     instant.put(*(f"m{n:02}" for n in range(3 * BATCH)))
@@ -70,7 +70,7 @@ def test_a_batch_is_not_begun_before_the_one_before_it_is_settled(
 def test_a_claim_ahead_that_gets_no_answer_is_made_good(
     instant: World, watch: Callable[[DelayStore], FailingCalls]
 ) -> None:
-    """The shard is looked at anew, and everything goes out once."""
+    """The dispatcher reads the shard again, and every message is published once."""
     calls = watch(instant.store)
 
     def fail_the_next_claim(batch: Batch) -> None:
@@ -87,7 +87,7 @@ def test_a_claim_ahead_that_gets_no_answer_is_made_good(
 
 
 def test_a_pause_stops_what_is_not_claimed_yet(instant: World) -> None:
-    """The batch that is being published goes out and the one claimed ahead; the rest is held."""
+    """The batch being published and the one claimed ahead are published; the other items are held."""
 
     def pause(batch: Batch) -> None:
         if len(instant.receiver.batches) == 1:
@@ -104,7 +104,7 @@ def test_a_pause_stops_what_is_not_claimed_yet(instant: World) -> None:
 
 
 def test_what_a_marker_asked_for_is_not_put_off_by_an_older_answer(wide: World) -> None:
-    """A message arrives after a claim ahead was performed and is heard of before its answer: it is on time."""
+    """A message arrives after a claim ahead was executed, and its marker before the reply: the message is on time."""
     wide.receiver.traits = PublisherTraits(never_waits=True)
     first, ahead = (next(f"m{n}" for n in range(99) if shard_of(f"m{n}", 8) == shard) for shard in (0, 1))
     late = next(f"late{n}" for n in range(99) if shard_of(f"late{n}", 8) == 1)
@@ -131,7 +131,7 @@ def test_what_a_marker_asked_for_is_not_put_off_by_an_older_answer(wide: World) 
 
 
 def test_a_drain_publishes_what_was_claimed_ahead(instant: World) -> None:
-    """It is this dispatcher's: nobody has to wait for its lease."""
+    """The batch belongs to this dispatcher: nobody has to wait for its lease."""
     stopping: list[threading.Thread] = []
     dispatchers = []
 
@@ -154,7 +154,7 @@ def test_a_drain_publishes_what_was_claimed_ahead(instant: World) -> None:
 def test_a_stop_without_patience_gives_back_what_was_not_begun(
     instant: World, watch: Callable[[DelayStore], FailingCalls]
 ) -> None:
-    """The batch behind one that cannot be settled is released: it was not published, and is not in doubt."""
+    """The batch behind one that cannot be settled is released: it was not published, so it is not in doubt."""
     calls = watch(instant.store)
     calls.failures["settle"] = [StoreUnavailable("away")]
     instant.put(*(f"m{n:02}" for n in range(2 * BATCH)))
@@ -177,13 +177,13 @@ def test_a_failing_publisher_gets_the_next_batch_all_the_same(instant: World) ->
 
 @pytest.fixture
 def transactional(world: World) -> World:
-    """A world whose publisher sends the batches of a shard one after another, and none twice."""
+    """A world whose publisher publishes the batches of a shard one after another, and none twice."""
     world.receiver.traits = PublisherTraits(transactional=True)
     return world
 
 
 def held_up(world: World, shard: int = 0) -> tuple[threading.Event, threading.Event]:
-    """Events: a batch of the shard has come to the publisher; it may go on."""
+    """Events: a batch of the shard has come to the publisher; the publisher may continue."""
     going, go_on = threading.Event(), threading.Event()
 
     def wait(batch: Batch) -> None:
@@ -196,7 +196,7 @@ def held_up(world: World, shard: int = 0) -> tuple[threading.Event, threading.Ev
 
 
 def test_transactional_a_full_batch_waits_behind_the_one_that_goes_out(transactional: World) -> None:
-    """One and no more, and it goes out before that one is settled; the third waits in the store."""
+    """Only one, and its publishing starts before the first is settled; the third waits in the store."""
     going, go_on = held_up(transactional)
     transactional.put(*(f"m{n:02}" for n in range(3 * BATCH)))
     dispatcher = transactional.dispatcher(batch=BATCH)
@@ -210,7 +210,7 @@ def test_transactional_a_full_batch_waits_behind_the_one_that_goes_out(transacti
 
 
 def test_transactional_a_small_batch_grows_while_another_goes_out(transactional: World) -> None:
-    """What becomes due meanwhile goes out together in the next one, however many times it was heard of."""
+    """Items that become due in the meantime are published together in the next batch."""
     going, go_on = held_up(transactional)
     transactional.put("first")
     dispatcher = transactional.dispatcher(batch=BATCH)
@@ -225,7 +225,7 @@ def test_transactional_a_small_batch_grows_while_another_goes_out(transactional:
 
 
 def test_transactional_shards_do_not_wait_for_each_other(wide: World) -> None:
-    """Each has a thread; and the batches of one keep their order."""
+    """Each shard has a thread, and the batches of a shard keep their order."""
     wide.receiver.traits = PublisherTraits(transactional=True)
     slow, quick = (next(f"m{n}" for n in range(99) if shard_of(f"m{n}", 8) == shard) for shard in (0, 1))
     _, go_on = held_up(wide, shard=0)

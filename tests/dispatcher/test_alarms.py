@@ -21,7 +21,7 @@ def batch() -> Batch:
 
 
 def test_a_shard_has_one_alarm_and_the_last_call_moves_it(alarms: Alarms) -> None:
-    """To a later moment as well as to an earlier one."""
+    """To a later time as well as to an earlier one."""
     alarms.look_at(3, 500, 0)
     alarms.look_at(3, 900, 0)
     assert (len(alarms), alarms.next_ms()) == (1, 900)
@@ -32,7 +32,7 @@ def test_a_shard_has_one_alarm_and_the_last_call_moves_it(alarms: Alarms) -> Non
 
 
 def test_an_earlier_alarm_may_stay(alarms: Alarms) -> None:
-    """A part of the shard's heads is known only: what was earlier counts on."""
+    """When only a part of the shard's heads is known, an earlier alarm stays."""
     alarms.look_at(3, 500, 0)
     alarms.look_at(3, 900, 0, unless_earlier=True)
     assert alarms.next_ms() == 500
@@ -41,14 +41,14 @@ def test_an_earlier_alarm_may_stay(alarms: Alarms) -> None:
 
 
 def test_a_shard_that_waits_for_long_is_swept_before(alarms: Alarms) -> None:
-    """At most one sweep passes between two looks; the alarm says that nothing is due."""
+    """At most one sweep interval passes between two looks; the alarm says that nothing is due."""
     alarms.look_at(3, 100 + SWEEP_MS + 1, 100)
     alarms.look_at(4, 100 + SWEEP_MS, 100)
     assert alarms.due(100 + SWEEP_MS) == [LookAtShard(3, sweep=True), LookAtShard(4)]
 
 
 def test_a_shard_without_items_has_no_alarm(alarms: Alarms) -> None:
-    """Also when it had none before."""
+    """Also when the shard had no alarm before."""
     alarms.look_at(3, 500, 0)
     alarms.forget_shard(3)
     alarms.forget_shard(4)
@@ -56,7 +56,7 @@ def test_a_shard_without_items_has_no_alarm(alarms: Alarms) -> None:
 
 
 def test_a_batch_is_out_until_it_is_done(alarms: Alarms) -> None:
-    """Its alarm, which the owner sets again each time, does not end that."""
+    """The owner sets its alarm again each time; this does not end the wait for the batch."""
     out = batch()
     alarms.extend_lease(out, 10_000)
     assert (alarms.out(), alarms.batches, alarms.is_out(out), len(alarms)) == (1, [out], True, 0)
@@ -69,7 +69,7 @@ def test_a_batch_is_out_until_it_is_done(alarms: Alarms) -> None:
 
 
 def test_a_clock_that_went_back_makes_nothing_due_before_its_time(alarms: Alarms) -> None:
-    """And whatever was armed can still be moved and taken away."""
+    """Alarms can still be moved and removed."""
     out = batch()
     alarms.due(50_000)
     for shard in (1, 2, 3):
@@ -87,7 +87,7 @@ def test_a_clock_that_went_back_makes_nothing_due_before_its_time(alarms: Alarms
 
 
 def test_after_a_jump_shards_are_forgotten_and_batches_are_looked_at(alarms: Alarms) -> None:
-    """The jump may go either way."""
+    """The jump may go in either direction."""
     out = batch()
     alarms.due(1_000_000)
     alarms.look_at(1, 1_000_500, 1_000_000)
@@ -98,7 +98,7 @@ def test_after_a_jump_shards_are_forgotten_and_batches_are_looked_at(alarms: Ala
 
 
 def test_after_a_failed_turn_a_batch_is_settled_again_once(alarms: Alarms) -> None:
-    """Those that somebody still works on stay; those without an end are let go of."""
+    """Batches that another part works on stay; batches without an end are forgotten."""
     known, over, unanswered = batch(), batch(), batch()
     over.over = True
     for each in (known, over, unanswered):

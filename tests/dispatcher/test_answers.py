@@ -1,4 +1,4 @@
-"""What a publisher's answers lead to, in virtual time: released, dead, held, waiting again, in doubt."""
+"""Settlements of a publisher's answers, in virtual time: released, dead, held, waiting again, in doubt."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ HOUR_MS = 3_600_000
 
 
 def test_a_failed_item_waits_twice_as_long_each_time(world: World) -> None:
-    """200, 400, 800 ms and so on up to the bound, each to the millisecond; success ends it."""
+    """200, 400, 800 ms and so on up to the bound, each exact to the millisecond; a success ends it."""
     start_ms = world.now_ms
     world.receiver.answer = lambda item: Failed("broker away") if world.now_ms < start_ms + 6_000 else Done(item.id)
     world.put("m")
@@ -34,7 +34,7 @@ def test_a_failed_item_waits_twice_as_long_each_time(world: World) -> None:
 
 
 def test_one_failing_item_does_not_hold_up_its_batch(world: World) -> None:
-    """The others of the batch are settled at once."""
+    """The other items of the batch are settled at once."""
     world.receiver.answer = lambda item: Failed("no") if item.id == "bad" else Done(item.id)
     world.put("a", "bad", "b")
     world.dispatcher()
@@ -43,7 +43,7 @@ def test_one_failing_item_does_not_hold_up_its_batch(world: World) -> None:
 
 
 def test_a_lasting_failure_is_a_dead_letter_with_its_reason(world: World) -> None:
-    """It is not tried again, and people see why."""
+    """The item is not tried again, and people see the reason."""
     world.receiver.answer = lambda item: Failed("message too large", transient=False)
     world.put("m")
     dispatcher = world.dispatcher()
@@ -78,7 +78,7 @@ def test_a_publisher_may_hold_bury_and_repeat(world: World) -> None:
 
 
 def test_what_is_not_answered_is_in_doubt_and_released(world: World) -> None:
-    """The broker may have it: it comes again after the backoff and is counted as a possible duplicate."""
+    """The broker may have the item: it is published again after the backoff and counts as a possible duplicate."""
     world.receiver.answer = lambda item: None if item.id == "m1" and len(world.receiver.batches) == 1 else Done(item.id)
     world.put("m0", "m1", "m2")
     dispatcher = world.dispatcher()
@@ -91,7 +91,7 @@ def test_what_is_not_answered_is_in_doubt_and_released(world: World) -> None:
 
 
 def test_a_publisher_that_raises_leaves_the_rest_in_doubt(world: World, caplog: pytest.LogCaptureFixture) -> None:
-    """What it had answered before is settled; the thread lives on and publishes the next batch."""
+    """Earlier answers of the publisher are settled; the thread goes on and publishes the next batch."""
 
     def fail_once(item: Claimed) -> Done:
         if item.id == "m1" and len(world.receiver.batches) == 1:
@@ -121,7 +121,7 @@ def test_a_publisher_that_raises_leaves_the_rest_in_doubt(world: World, caplog: 
     ids=["of another item", "of another type", "an impossible due", "an impossible topic"],
 )
 def test_an_answer_that_cannot_be_kept_buries_its_item_alone(world: World, answer: Any, reason: str) -> None:
-    """A publisher's mistake is told with the item; everybody else's messages go on."""
+    """The reason names the publisher's mistake; the messages of others go on."""
     world.receiver.answer = lambda item: answer if item.id == "m" else Done(item.id)
     world.put("m", "good")
     dispatcher = world.dispatcher()
@@ -129,7 +129,7 @@ def test_an_answer_that_cannot_be_kept_buries_its_item_alone(world: World, answe
     (found,) = world.store.get(["m"])
     assert found is not None
     assert found.state == "dead"
-    assert found.reason.startswith("the publisher's answer cannot be kept: ")
+    assert found.reason.startswith("the publisher's answer cannot be carried out: ")
     assert reason in found.reason
     world.put("next")
     world.received(3)
@@ -137,7 +137,7 @@ def test_an_answer_that_cannot_be_kept_buries_its_item_alone(world: World, answe
 
 
 def test_one_cancelled_in_flight_is_not_repeated(world: World) -> None:
-    """Its `Next` is dropped, and nothing of it stays."""
+    """Its `Next` is dropped, and nothing of the item remains."""
 
     def cancel(batch: Batch) -> None:
         world.handle().cancel(["m"])
@@ -153,7 +153,7 @@ def test_one_cancelled_in_flight_is_not_repeated(world: World) -> None:
 
 
 def test_an_item_that_kills_its_dispatchers_is_poison(world: World) -> None:
-    """After the cap of lapsed leases it is dead, and the rest goes on."""
+    """At the cap of lapsed leases the item is dead, and other items go on."""
     world.put("poison")
     for _ in range(3):
         world.store.claim(10, lease_ms=1_000, lapse_cap=3)  # a dispatcher that dies over it

@@ -28,13 +28,13 @@ def claimed(item_id: str) -> Claimed:
 
 @pytest.mark.parametrize("answer", [Done("a"), Next("a", 5), Held("a", "why"), Dead("a", "why")])
 def test_a_settlement_is_passed_on(backoff: Backoff, stats: DispatcherStats, answer: Settlement) -> None:
-    """The publisher decided."""
+    """The publisher's answer is the settlement."""
     assert backoff.settlement(claimed("a"), answer, NOW_MS) is answer
     assert stats.failed == 0
 
 
 def test_each_failure_doubles_the_wait_up_to_its_bound(backoff: Backoff, stats: DispatcherStats) -> None:
-    """Two thousand failures in a row don't overflow anything."""
+    """Two thousand failures in a row cause no overflow."""
     settlements = [backoff.settlement(claimed("a"), Failed("no"), NOW_MS) for _ in range(2_000)]
     delays_ms = [s.due_ms - NOW_MS for s in settlements if isinstance(s, Next) and s.due_ms is not None]
     assert delays_ms[:9] == [200, 400, 800, 1_600, 3_200, 6_400, 12_800, 25_600, 30_000]
@@ -43,7 +43,7 @@ def test_each_failure_doubles_the_wait_up_to_its_bound(backoff: Backoff, stats: 
 
 
 def test_success_starts_the_count_anew(backoff: Backoff) -> None:
-    """A broker that is well again is not made to pay for its past."""
+    """After a success the first delay applies again."""
     for _ in range(3):
         backoff.settlement(claimed("a"), Failed("no"), NOW_MS)
     backoff.settlement(claimed("a"), Done("a"), NOW_MS)
@@ -51,28 +51,28 @@ def test_success_starts_the_count_anew(backoff: Backoff) -> None:
 
 
 def test_items_fail_each_for_themselves(backoff: Backoff) -> None:
-    """One bad item slows no other down."""
+    """One failing item delays no other item."""
     for _ in range(5):
         backoff.settlement(claimed("bad"), Failed("no"), NOW_MS)
     assert backoff.settlement(claimed("other"), Failed("no"), NOW_MS) == Next("other", NOW_MS + 200)
 
 
 def test_a_lasting_failure_is_dead_at_once(backoff: Backoff, stats: DispatcherStats) -> None:
-    """What can never be published is not tried again; people read the reason."""
+    """An item that can never be published is not tried again; people read the reason."""
     settlement = backoff.settlement(claimed("a"), Failed("message too large", transient=False), NOW_MS)
     assert settlement == Dead("a", "message too large")
     assert (stats.failed, stats.in_doubt) == (1, 0)
 
 
 def test_no_answer_is_a_doubt_and_released(backoff: Backoff, stats: DispatcherStats) -> None:
-    """The broker may have it: it is tried again and counted as a possible duplicate."""
+    """The broker may have the item: it is tried again and counts as a possible duplicate."""
     assert backoff.settlement(claimed("a"), None, NOW_MS) == Next("a", NOW_MS + 200)
     assert backoff.settlement(claimed("a"), Failed("cut off", in_doubt=True), NOW_MS) == Next("a", NOW_MS + 400)
     assert (stats.failed, stats.in_doubt) == (2, 2)
 
 
 def test_what_failed_longest_ago_is_forgotten(backoff: Backoff, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A broker that is down for a day fills no memory."""
+    """A broker that is down for a day does not fill the memory."""
     monkeypatch.setattr("wheel_sched.dispatcher.backoff._REMEMBERED", 10)
     for n in range(11):
         backoff.settlement(claimed(f"m{n}"), Failed("no"), NOW_MS)
@@ -84,7 +84,7 @@ def test_what_failed_longest_ago_is_forgotten(backoff: Backoff, monkeypatch: pyt
 def test_a_death_and_a_batch_that_failed_are_lines_of_the_log(
     backoff: Backoff, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Each item that is given up, and once a batch what is tried again; foreign text is escaped and bounded."""
+    """Each item that is given up, and one line per batch for items tried again; foreign text is escaped and bounded."""
     items = [claimed(name) for name in "abcd"]
     answers = [Done("a"), Failed("gone\x1b[31m" + "x" * 999, transient=False), Failed("away"), None]
     backoff.settlements(items, answers, NOW_MS)

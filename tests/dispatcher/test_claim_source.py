@@ -1,4 +1,4 @@
-"""The claim source: what shared leases tell a dispatcher, and what it does with the answers of another source."""
+"""The claim source: the answers of shared leases, and how a dispatcher uses the answers of another source."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def store() -> Iterator[DelayStore]:
 
 
 class Gate(SharedLeases):
-    """Shared leases that can be closed: a shard is not to be claimed from, or an error says so."""
+    """Shared leases that the test can close: then no claim is allowed, or an error is raised."""
 
     def __init__(self, store: DelayStore, config: DispatcherConfig) -> None:
         super().__init__(store, config)
@@ -82,7 +82,7 @@ def test_shared_leases_look_again_at_the_next_due_or_lease_end(
 
 
 def test_shared_leases_extend_what_is_still_claimed(store: DelayStore) -> None:
-    """And say so when another dispatcher may have it."""
+    """The answer is False when another dispatcher may have the batch."""
     source: ClaimSource = SharedLeases(store, DispatcherConfig())
     store.schedule([Item("a", 0, b"")])
     claim = store.claim()
@@ -109,7 +109,7 @@ def test_a_shard_that_may_not_be_claimed_from_is_looked_at_when_the_source_says(
 
 
 def test_a_batch_that_nobody_knows_about_is_forgotten_and_its_claim_stays_open(world: World) -> None:
-    """Its items count as stale, and the shard is read anew."""
+    """Its items count as stale, and the dispatcher reads the shard again."""
     dispatcher, gate = gated(world)
     gate.unknown = True
     dispatcher.start()
@@ -122,7 +122,7 @@ def test_a_batch_that_nobody_knows_about_is_forgotten_and_its_claim_stays_open(w
 
 @pytest.mark.parametrize("error", [StaleEpoch("old"), StoreUnavailable("away")])
 def test_a_source_that_cannot_claim_now_is_asked_again(world: World, error: Exception) -> None:
-    """A stale epoch is read anew at once; a store that is away after a delay."""
+    """After a stale epoch the dispatcher reads the shard at once; after a store error it waits."""
     dispatcher, gate = gated(world)
     gate.error = error
     dispatcher.start()
@@ -136,7 +136,7 @@ def test_a_source_that_cannot_claim_now_is_asked_again(world: World, error: Exce
 
 
 def test_a_source_is_told_of_calls_that_failed(world: World, watch: Any) -> None:
-    """It may have to ask anew whose a shard is."""
+    """The source may have to find out again who owns a shard."""
     calls = watch(world.store)
     dispatcher, gate = gated(world)
     dispatcher.start()
@@ -148,14 +148,14 @@ def test_a_source_is_told_of_calls_that_failed(world: World, watch: Any) -> None
 
 
 def test_push_and_a_claim_source_exclude_each_other(store: DelayStore) -> None:
-    """What the server pushes no claim source sees."""
+    """A claim source does not see the items that the server pushes."""
     source = SharedLeases(store, DispatcherConfig())
     with pytest.raises(ConfigError, match="got both"):
         Dispatcher(store, None, push=PushTarget(), claims=source)  # type: ignore[arg-type]
 
 
 def test_a_window_is_reported_before_its_shard_is_claimed_from(world: World) -> None:
-    """A source may prepare for what waits."""
+    """A source can prepare for the waiting items."""
     order: list[str] = []
     dispatcher, gate = gated(world)
     looked, claim = gate.looked, gate.claim

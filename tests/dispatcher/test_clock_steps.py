@@ -1,4 +1,4 @@
-"""The store's clock steps: nothing is early by it, the step is recorded, and the dispatcher finds its way again."""
+"""The store's clock steps: nothing is early, the step is recorded, and the dispatcher continues."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ DAY_MS = 24 * HOUR_MS
 
 
 def test_a_day_forward_and_back(world: World) -> None:
-    """What became due in the wrong day goes out, nothing else; epoch and record tell of both steps."""
+    """Items that became due on the wrong day are published, no others; epoch and record show both steps."""
     start_ms = world.now_ms
     world.put("today", in_ms=HOUR_MS)
     world.put("next week", in_ms=7 * DAY_MS)
@@ -48,7 +48,7 @@ def test_a_day_forward_and_back(world: World) -> None:
 
 
 def test_a_step_is_told_to_every_shard(wide: World) -> None:
-    """A fence that only one shard has would hold nobody."""
+    """A fence on one shard would not protect the others."""
     wide.put(*(f"m{n}" for n in range(64)), in_ms=HOUR_MS)
     wide.dispatcher()
     wide.step_ms = DAY_MS
@@ -58,7 +58,7 @@ def test_a_step_is_told_to_every_shard(wide: World) -> None:
 
 
 def test_two_dispatchers_record_a_step_once(world: World) -> None:
-    """Each of them sees it; the epoch rises by one, and both go on."""
+    """Each of them sees the step; the epoch rises by one, and both continue."""
     world.put("m", in_ms=HOUR_MS)
     one, other = world.dispatcher(), world.dispatcher(store=world.handle())
     world.step_ms = DAY_MS
@@ -74,7 +74,7 @@ def test_two_dispatchers_record_a_step_once(world: World) -> None:
 
 @pytest.mark.parametrize("step_ms", [DAY_MS, -DAY_MS], ids=["forward", "back"])
 def test_a_step_changes_nothing_about_how_long_a_publisher_has(world: World, step_ms: int) -> None:
-    """Its time is measured by the clock that did not step: neither over at once nor a day longer."""
+    """A clock without steps measures the publisher's time: it neither ends at once nor a day later."""
     gate = threading.Event()
 
     def wait(batch: Batch) -> None:
@@ -98,7 +98,7 @@ def test_a_step_changes_nothing_about_how_long_a_publisher_has(world: World, ste
 
 @pytest.mark.parametrize("back_ms", [1, 50, pytest.param(3_000, marks=pytest.mark.slow), 5_000])
 def test_a_small_step_back_makes_nothing_early_and_no_haste(world: World, back_ms: int) -> None:
-    """The store stands still until its time comes again; the dispatcher waits with it and does not ask in a loop."""
+    """The store's time stands still until the clock catches up; the dispatcher waits and does not ask in a loop."""
     world.put("m", in_ms=10_000)
     dispatcher = world.dispatcher(sweep_ms=1_000)
     world.advance(8_500)

@@ -1,4 +1,4 @@
-"""What a configuration accepts, and that it names everything that is wrong with it."""
+"""Which configurations are accepted; an error names every wrong field."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NAMES = [field.name for field in fields(DispatcherConfig)]
 
 
 def test_the_defaults_are_valid_and_frozen() -> None:
-    """Nobody has to configure anything, and nobody changes a running dispatcher's settings."""
+    """Nobody has to configure anything, and nobody can change the settings of a running dispatcher."""
     config = DispatcherConfig()
     with pytest.raises(FrozenInstanceError):
         config.batch = 1  # type: ignore[misc]
@@ -24,7 +24,7 @@ def test_the_defaults_are_valid_and_frozen() -> None:
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("wrong", [-1, 1.5, "1", None, True])
 def test_a_wrong_value_is_named(name: str, wrong: Any) -> None:
-    """The message says which field, what was expected and what came; floats and booleans are no whole numbers."""
+    """The message has the field, the expected and the given value; floats and booleans are no whole numbers."""
     with pytest.raises(ConfigError) as caught:
         DispatcherConfig(**{name: wrong})
     (problem,) = caught.value.problems
@@ -33,7 +33,7 @@ def test_a_wrong_value_is_named(name: str, wrong: Any) -> None:
 
 
 def test_every_problem_is_named_at_once() -> None:
-    """Whoever has three mistakes is told of three, not of one three times."""
+    """An error about three mistakes names all three."""
     settings: dict[str, Any] = dict.fromkeys(NAMES, -1)
     with pytest.raises(ConfigError) as caught:
         DispatcherConfig(**settings)
@@ -42,7 +42,7 @@ def test_every_problem_is_named_at_once() -> None:
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name.endswith("batch")])
 def test_a_batch_has_an_upper_bound(name: str) -> None:
-    """A script of more items would hold up everybody else at the server."""
+    """A script with more items would block the server for others."""
     DispatcherConfig(**{name: MAX_BATCH})
     with pytest.raises(ConfigError, match=f"expected {name} to be at most {MAX_BATCH}, got: {MAX_BATCH + 1}"):
         DispatcherConfig(**{name: MAX_BATCH + 1})
@@ -54,7 +54,7 @@ def test_a_batch_has_an_upper_bound(name: str) -> None:
     ids=("text", "list", "below", "above", "far below", "far above"),
 )
 def test_a_huge_value_is_not_quoted_whole(wrong: Any) -> None:
-    """Nor is one that Python refuses to write out: it is still told which setting is wrong."""
+    """The error names the setting, also when Python refuses to print the value."""
     with pytest.raises(ConfigError) as caught:
         DispatcherConfig(batch=wrong)
     (problem,) = caught.value.problems

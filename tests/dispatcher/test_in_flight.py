@@ -1,4 +1,4 @@
-"""Batches in flight: answers that come later, the publish timeout, and a drain that waits for them."""
+"""In-flight batches: late answers, the publish timeout, and a drain that waits for the batches."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def dispatched(world: World, publisher: Any, **settings: int) -> Dispatcher:
 
 
 def test_a_batch_is_settled_with_its_last_acknowledgement(world: World) -> None:
-    """`publish` has long returned; until the last answer has come nothing is settled."""
+    """`publish` has returned long before; nothing is settled until the last answer has come."""
     later = Later()
     world.put("m0", "m1", "m2")
     dispatcher = dispatched(world, later)
@@ -66,7 +66,7 @@ def test_a_batch_is_settled_with_its_last_acknowledgement(world: World) -> None:
 
 
 def test_what_is_not_acknowledged_in_time_is_in_doubt(world: World) -> None:
-    """At the timeout acknowledged ones are settled, the others released; a late acknowledgement changes nothing."""
+    """At the timeout acknowledged items are settled, others released; a late acknowledgement changes nothing."""
     later = Later()
     world.put("m0", "m1")
     dispatcher = dispatched(world, later, publish_timeout_ms=5_000, backoff_ms=60_000)
@@ -84,7 +84,7 @@ def test_what_is_not_acknowledged_in_time_is_in_doubt(world: World) -> None:
 
 
 def test_a_drain_waits_for_acknowledgements(world: World) -> None:
-    """`stop` returns when the last batch is settled, and not before."""
+    """`stop` returns only when the last batch is settled."""
     later = Later()
     world.put("m0")
     dispatcher = dispatched(world, later)
@@ -101,7 +101,7 @@ def test_a_drain_waits_for_acknowledgements(world: World) -> None:
 
 
 def test_the_publish_timeout_is_local_time(world: World) -> None:
-    """A step of the store's clock neither ends it early nor keeps it from ending."""
+    """A step of the store's clock neither ends it early nor delays it."""
     later = Later()
     world.put("m0")
     dispatcher = dispatched(world, later, publish_timeout_ms=60_000, backoff_ms=60_000)
@@ -120,7 +120,7 @@ def test_the_publish_timeout_is_local_time(world: World) -> None:
 def test_batches_and_drains_go_through_the_purgatory(
     world: World, monkeypatch: pytest.MonkeyPatch, name: str, kind: type[DelayedOperation]
 ) -> None:
-    """Every batch is a `DelayedProduce` and the drain a `DelayedJoin`: completed once each, and not passed by."""
+    """Every batch is a `DelayedProduce` and the drain a `DelayedJoin`: each completes once, and none is bypassed."""
     ended: list[object] = []
     original: Any = getattr(in_flight_module, name)
 
@@ -139,7 +139,7 @@ def test_batches_and_drains_go_through_the_purgatory(
 
 
 def test_a_batch_is_answered_once_whatever_comes_afterwards() -> None:
-    """Its last answer, its publisher's return, its timeout: the first of them counts, and no other."""
+    """Its last answer, its publisher's return, its timeout: only the first of them counts."""
     clock, over = VirtualClock(), list[Batch]()
     in_flight = InFlightBatches(clock, 1_000, over.append)
     batch = batch_of("a", "b")
@@ -157,7 +157,7 @@ def test_a_batch_is_answered_once_whatever_comes_afterwards() -> None:
 
 
 def test_a_drain_is_over_at_its_timeout_with_what_is_missing() -> None:
-    """And says which batches did not come."""
+    """The drain reports the batches that are not settled."""
     clock, heard = VirtualClock(), list[Any]()
     in_flight = InFlightBatches(clock, 60_000, lambda _: None)
     first, second = batch_of("a"), batch_of("b")

@@ -1,4 +1,4 @@
-"""Starting and stopping, from any thread, in any order, any number of times; no thread is left over."""
+"""Starting and stopping, from any thread, in any order, any number of times; no thread remains."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Threads = Callable[[], list[threading.Thread]]
 
 
 class Publisher:
-    """Counts what it gets, each item under its id."""
+    """Counts its items by id."""
 
     traits = PublisherTraits()
 
@@ -80,7 +80,7 @@ def in_threads(work: Callable[[int], None]) -> None:
 
 
 def test_ten_threads_start_and_stop_fifty_dispatchers_each(threads: Threads) -> None:
-    """Over one store that is being filled: nothing is doubled, nothing lost, no thread stays."""
+    """Over one store that other threads fill: nothing is doubled or lost, and no thread remains."""
     publisher = Publisher()
     with open_store("memory:") as store:
 
@@ -110,7 +110,7 @@ def test_ten_threads_start_and_stop_fifty_dispatchers_each(threads: Threads) -> 
 
 
 class StoppingClock(SystemClock):
-    """Has a dispatcher stopped in the middle of a turn: when its own thread reads the time for the `nth` time."""
+    """Stops a dispatcher in the middle of a step: when its own thread reads the time for the `nth` time."""
 
     def __init__(self, nth: int) -> None:
         self.left = nth
@@ -122,13 +122,13 @@ class StoppingClock(SystemClock):
             if self.left == 0:
                 stopping = threading.Thread(target=self.dispatcher.stop, args=(1,))
                 stopping.start()
-                stopping.join(0.01)  # so long for it to say what it has to say; then it waits for the dispatcher's end
+                stopping.join(0.01)  # time for the thread to post its stop; then it waits for the end of the dispatcher
         return time.monotonic_ns()
 
 
 @pytest.mark.parametrize("nth", range(1, 31))
 def test_a_dispatcher_that_is_stopped_in_the_middle_of_a_turn_ends(threads: Threads, nth: int) -> None:
-    """The wake-up of `stop` may come before the turn has looked for it; it is not slept over."""
+    """The wake-up of `stop` may come before the step looks for it; the dispatcher still does not sleep."""
     clock = StoppingClock(nth)
     with open_store("memory:") as store:
         store.schedule([Item("due", 0, b""), Item("later", DAY_MS * 100_000, b"")])
@@ -144,7 +144,7 @@ def test_a_dispatcher_that_is_stopped_in_the_middle_of_a_turn_ends(threads: Thre
 
 
 def test_ten_threads_start_and_stop_the_same_dispatcher(threads: Threads) -> None:
-    """It lives once; whoever comes later finds nothing to do."""
+    """It runs once; later calls do nothing."""
     with open_store("memory:") as store:
         for _ in range(ROUNDS):
             dispatcher = Dispatcher(store, Publisher())
@@ -159,7 +159,7 @@ def test_ten_threads_start_and_stop_the_same_dispatcher(threads: Threads) -> Non
 
 
 def test_a_stopped_dispatcher_does_not_start_again(threads: Threads) -> None:
-    """Also when it was stopped before it ever started."""
+    """Also when it was stopped before its first start."""
     with open_store("memory:") as store:
         for start_first in (False, True):
             dispatcher = Dispatcher(store, Publisher())
@@ -172,7 +172,7 @@ def test_a_stopped_dispatcher_does_not_start_again(threads: Threads) -> None:
 
 
 def test_stop_waits_for_what_is_being_published(threads: Threads) -> None:
-    """It is settled, so nobody publishes it again."""
+    """The batch is settled, so nobody publishes it again."""
     publisher = Publisher()
     publisher.pause_s = 0.2
     with open_store("memory:") as store:
@@ -188,7 +188,7 @@ def test_stop_waits_for_what_is_being_published(threads: Threads) -> None:
 
 
 def test_stop_gives_back_what_nobody_answered(world: World) -> None:
-    """A broker that hangs: after the time given the items wait again, and another dispatcher takes them at once."""
+    """A broker hangs: after the timeout the items wait again, and another dispatcher claims them at once."""
     gate = threading.Event()
 
     def hang(batch: Batch) -> None:
@@ -215,7 +215,7 @@ def test_stop_gives_back_what_nobody_answered(world: World) -> None:
 
 
 def test_a_publisher_may_stop_its_dispatcher(threads: Threads) -> None:
-    """From a worker's own thread: it does not wait for itself."""
+    """In a worker's own thread: it does not wait for itself."""
     with open_store("memory:") as store:
         stops: list[Callable[[], None]] = []
 
@@ -235,7 +235,7 @@ def test_a_publisher_may_stop_its_dispatcher(threads: Threads) -> None:
 
 
 def test_a_real_servers_listener_ends_too(redis_url: str, threads: Threads) -> None:
-    """Its blocked read is interrupted, at whatever moment of connecting or reading the stop comes."""
+    """Its blocked read is interrupted at any moment of connecting or reading."""
     with open_store(redis_url) as store:
         for n in range(40):
             dispatcher = Dispatcher(store, Publisher())
@@ -250,7 +250,7 @@ def test_a_real_servers_listener_ends_too(redis_url: str, threads: Threads) -> N
 
 
 def test_a_day_away_does_not_matter(world: World) -> None:
-    """The dispatcher of yesterday is stopped, today's takes over all that became due."""
+    """Yesterday's dispatcher is stopped; today's dispatcher releases all items that became due since."""
     world.put("night", in_ms=DAY_MS // 2)
     world.dispatcher().stop(timeout_s=0)
     world.clock.advance(DAY_MS)

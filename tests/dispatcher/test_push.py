@@ -1,4 +1,4 @@
-"""The one-script hand-over on a real server: what the script pushes, and what becomes of the refused."""
+"""Server push on a real server: what the script pushes, and how refused items are settled."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class Refusals:
-    """A publisher that is only asked about what the server refused."""
+    """A publisher that only decides about items that the server refused."""
 
     traits = PublisherTraits()
 
@@ -86,7 +86,7 @@ def ids(client: redis.Redis, stream: str) -> list[str]:
 
 
 def test_nothing_is_early_by_the_receivers_own_clock(bench: Bench, redis_client: redis.Redis) -> None:
-    """300 messages over a second: the stream's entry ids are the server's time at which each arrived."""
+    """300 messages over a second: the entry ids of the stream are the server's times of arrival."""
     bench.start(PushTarget(create=True), push_batch=50)
     now_ms = bench.store.counts().now_us // 1000
     bench.store.schedule([bench.stream(f"m{n}", due_ms=now_ms + 200 + n * 10 // 3) for n in range(300)])
@@ -99,7 +99,7 @@ def test_nothing_is_early_by_the_receivers_own_clock(bench: Bench, redis_client:
 
 
 def test_streams_and_lists_under_a_prefix(bench: Bench, redis_client: redis.Redis) -> None:
-    """The prefix belongs to the dispatcher; entries arrive field by field, list elements whole."""
+    """The dispatcher sets the prefix; entries arrive field by field, list elements complete."""
     bench.start(PushTarget(prefix="app:", create=True))
     bench.store.schedule([bench.stream("s"), Item("l", 0, encode_push("L", "queue", [b"task"]))])
     bench.until(lambda: redis_client.exists("app:out", "app:queue") == 2)
@@ -108,7 +108,7 @@ def test_streams_and_lists_under_a_prefix(bench: Bench, redis_client: redis.Redi
 
 
 def test_streams_are_trimmed_when_told_to(bench: Bench, redis_client: redis.Redis) -> None:
-    """Roughly: a node of the stream's tree more is allowed."""
+    """Approximately: a node of the stream's tree may remain."""
     bench.start(PushTarget(create=True, maxlen=100))
     bench.store.schedule([bench.stream(f"m{n}") for n in range(2_000)])
     bench.until(lambda: bench.store.counts().happened("completed") == 2_000)
@@ -128,7 +128,7 @@ def test_streams_are_trimmed_when_told_to(bench: Bench, redis_client: redis.Redi
 def test_what_cannot_be_pushed_is_put_to_the_publisher(
     bench: Bench, redis_client: redis.Redis, item: Item, reason: str
 ) -> None:
-    """With the server's reason; its answer is the settlement, and the others go out."""
+    """The publisher gets the server's reason; its answer is the settlement, and the other items are pushed."""
     redis_client.set("text", "v")
     redis_client.xadd("out", {"id": "first", "due": 0})
     dispatcher = bench.start()
@@ -142,7 +142,7 @@ def test_what_cannot_be_pushed_is_put_to_the_publisher(
 
 
 def test_a_refused_item_may_be_tried_again(bench: Bench, redis_client: redis.Redis) -> None:
-    """`Failed` releases it with backoff until the stream is there; then it arrives once."""
+    """`Failed` releases the item with backoff until the stream exists; then the item arrives once."""
     bench.publisher.answer = lambda item: Failed("not yet")
     dispatcher = bench.start()
     bench.store.schedule([bench.stream("m")])
@@ -155,7 +155,7 @@ def test_a_refused_item_may_be_tried_again(bench: Bench, redis_client: redis.Red
 
 @pytest.mark.parametrize("answer", [Done("m"), Held("m", "look at me"), Next("m", 4_000_000_000_000)])
 def test_every_settlement_will_do_for_a_refused_item(bench: Bench, answer: Answer) -> None:
-    """It is finished, parked or waits, as the publisher says."""
+    """The item is finished, parked or waits, as the publisher answers."""
     bench.publisher.answer = lambda item: answer
     dispatcher = bench.start()
     bench.store.schedule([bench.stream("m")])
@@ -165,7 +165,7 @@ def test_every_settlement_will_do_for_a_refused_item(bench: Bench, answer: Answe
 
 
 def test_a_publisher_that_cannot_say_stops_nothing(bench: Bench, redis_client: redis.Redis) -> None:
-    """What it is asked about waits with backoff; everything else goes out."""
+    """Items without a decision wait with backoff; all others are pushed."""
 
     def fail(item: Claimed) -> Answer:
         raise LookupError("of the publisher's own")
@@ -181,7 +181,7 @@ def test_a_publisher_that_cannot_say_stops_nothing(bench: Bench, redis_client: r
 
 
 def test_many_refused_ones_go_through_in_batches(bench: Bench) -> None:
-    """A topic that nobody created does not stop its neighbours, however much of it there is."""
+    """A topic without a stream does not block other topics, however many items it has."""
     dispatcher = bench.start(push_batch=40)
     bench.store.schedule([bench.stream(f"m{n}", "absent") for n in range(500)])
     bench.until(lambda: bench.store.counts().sizes["dead"] == 500)
@@ -189,7 +189,7 @@ def test_many_refused_ones_go_through_in_batches(bench: Bench) -> None:
 
 
 def test_ten_threads_schedule_while_two_dispatchers_push(bench: Bench, redis_client: redis.Redis) -> None:
-    """Each message arrives once, whoever pushes it."""
+    """Each message arrives once, whichever dispatcher pushes it."""
     bench.start(PushTarget(create=True))
     bench.start(PushTarget(create=True))
 
@@ -211,7 +211,7 @@ def test_ten_threads_schedule_while_two_dispatchers_push(bench: Bench, redis_cli
 def test_a_strange_entry_in_the_marker_stream_is_skipped_and_reported(
     bench: Bench, redis_client: redis.Redis, caplog: pytest.LogCaptureFixture, fields: dict[Any, Any]
 ) -> None:
-    """What is stored behind it is released, by the same listener, and the dispatcher stays ready."""
+    """Items stored after it are released, by the same listener, and the dispatcher stays ready."""
     dispatcher = bench.start(PushTarget(create=True))
     bench.until(lambda: dispatcher.ready)
     redis_client.xadd("{wheel:0}:mark", fields)

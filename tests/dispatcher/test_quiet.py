@@ -1,4 +1,4 @@
-"""When nothing is to be done nothing is done: no commands while idle, no wake-ups for paused topics, bounded sweeps."""
+"""Without work the dispatcher is idle: no commands, no wake-ups for paused topics, a bounded number of sweeps."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Watch = Callable[["DelayStore"], "FailingCalls"]
 
 
 class Quick:
-    """Says that all is well."""
+    """Answers that everything is published."""
 
     traits = PublisherTraits()
 
@@ -42,7 +42,7 @@ class Quick:
 
 
 def test_an_empty_store_is_left_alone(world: World, watch: Watch) -> None:
-    """Not one call in thirty days: sweeps run only while something waits."""
+    """No call in thirty days: sweeps run only while items wait."""
     calls = watch(world.store)
     world.dispatcher()
     asked = len(calls.calls)
@@ -52,7 +52,7 @@ def test_an_empty_store_is_left_alone(world: World, watch: Watch) -> None:
 
 
 def test_what_waits_far_away_costs_a_sweep_a_minute(world: World, watch: Watch) -> None:
-    """One call each, and nothing else."""
+    """One call per sweep, and nothing else."""
     calls = watch(world.store)
     world.put("far", in_ms=DAY_MS)
     dispatcher = world.dispatcher(sweep_ms=MINUTE_MS)
@@ -63,7 +63,7 @@ def test_what_waits_far_away_costs_a_sweep_a_minute(world: World, watch: Watch) 
 
 
 def test_a_busy_shard_is_swept_too(world: World) -> None:
-    """It is never quiet until a sweep is due, and is swept in passing."""
+    """It never waits long enough for a sweep alarm, so it is swept between other calls."""
     world.receiver.answer = lambda item: Next(item.id, item.due_ms + SECOND_MS)
     world.put("tick", in_ms=SECOND_MS)
     dispatcher = world.dispatcher(sweep_ms=10 * SECOND_MS)
@@ -74,7 +74,7 @@ def test_a_busy_shard_is_swept_too(world: World) -> None:
 
 
 def test_sweeps_trim_dead_letters_by_age(world: World) -> None:
-    """Those above the age go; the younger ones stay."""
+    """Dead letters above the age are removed; younger ones stay."""
     world.receiver.answer = lambda item: Dead(item.id, "no use")
     world.put("far", in_ms=30 * DAY_MS)
     world.dispatcher(dead_age_ms=2 * HOUR_MS, sweep_ms=MINUTE_MS)
@@ -90,7 +90,7 @@ def test_sweeps_trim_dead_letters_by_age(world: World) -> None:
 
 
 def test_dead_letters_above_the_cap_are_trimmed_oldest_first(world: World) -> None:
-    """A topic of poison fills no memory."""
+    """A topic of poison items does not fill the memory."""
     world.receiver.answer = lambda item: Dead(item.id, "no use")
     dispatcher = world.dispatcher(dead_cap=3)
     for n in range(10):
@@ -102,7 +102,7 @@ def test_dead_letters_above_the_cap_are_trimmed_oldest_first(world: World) -> No
 
 
 def test_sweeps_take_back_leases_nobody_told_of(world: World) -> None:
-    """A dispatcher died over a batch this one never heard of: the next sweep finds it."""
+    """A dispatcher died with a batch that this one never heard of: the next sweep finds the batch."""
     world.deafen()
     world.put("later", in_ms=DAY_MS)
     dispatcher = world.dispatcher(sweep_ms=10 * SECOND_MS)
@@ -116,7 +116,7 @@ def test_sweeps_take_back_leases_nobody_told_of(world: World) -> None:
 
 
 def test_every_shard_is_woken_for_itself(wide: World) -> None:
-    """64 messages over eight shards, each in its millisecond; a shard with nothing due is not asked."""
+    """64 messages over eight shards, each in its millisecond; a shard without due items gets no call."""
     wide.put(*(f"m{n}" for n in range(64)), in_ms=HOUR_MS)
     dispatcher = wide.dispatcher(sweep_ms=2 * HOUR_MS)
     for n in range(100):
@@ -136,7 +136,7 @@ def test_every_shard_is_woken_for_itself(wide: World) -> None:
 
 
 def test_what_a_claim_has_just_taken_is_not_claimed_again(world: World) -> None:
-    """A settling and a claim go out together: the answer to the first still speaks of what the second takes."""
+    """A settlement and a claim are sent together: the answer to the first still shows the items of the second."""
     go = Semaphore(0)
     world.receiver.before = lambda batch: go.acquire(timeout=30) and None
     dispatcher = world.dispatcher(workers=1)
@@ -153,7 +153,7 @@ def test_what_a_claim_has_just_taken_is_not_claimed_again(world: World) -> None:
 
 
 def test_a_pause_wakes_nobody_and_a_resume_everything(world: World) -> None:
-    """Due items of a paused topic neither go out nor keep the dispatcher busy."""
+    """Due items of a paused topic are not published and cause no work."""
     for n in range(50):
         world.put(f"p{n}", in_ms=SECOND_MS + n, topic="paused")
     world.put("other", in_ms=2 * SECOND_MS, topic="other")
@@ -185,7 +185,7 @@ def two_stores(redis_url: str) -> Iterator[tuple[DelayStore, DelayStore]]:
 def test_a_paused_topic_costs_the_others_nothing(two_stores: tuple[DelayStore, DelayStore]) -> None:
     """Beside 200,000 held messages a claim takes at most twice an empty store's time, and no wake-up is empty.
 
-    The quickest of the interleaved rounds are compared: what a busy machine adds to a round is no cost of the topic's.
+    The test compares the quickest of the interleaved rounds, so a busy machine does not distort the result.
     """
     full, empty = two_stores
 
@@ -214,7 +214,7 @@ def test_a_paused_topic_costs_the_others_nothing(two_stores: tuple[DelayStore, D
 
 
 def commands(client: redis.Redis) -> dict[str, int]:
-    """How often each command was called, the question itself aside."""
+    """How often each command was called, without the question itself."""
     stats = client.info("commandstats")
     return {name: entry["calls"] for name, entry in stats.items() if name != "cmdstat_info"}
 
@@ -222,7 +222,7 @@ def commands(client: redis.Redis) -> dict[str, int]:
 @pytest.mark.real
 @pytest.mark.slow
 def test_idle_dispatchers_send_nothing_for_ten_seconds() -> None:
-    """By the server's count: one over an empty store and one with 1,000 messages due in an hour. Both still work."""
+    """By the server's count: one over an empty store, one with 1,000 messages due in an hour. Both still work."""
     with ExitStack() as stack:
         server = stack.enter_context(temporary_server())
         client = stack.enter_context(redis.Redis.from_url(server.url))

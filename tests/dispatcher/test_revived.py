@@ -1,4 +1,4 @@
-"""A dispatcher's threads do not stay dead: strange markers, bugs, hostile publishers cost a delay, and are logged."""
+"""The threads of a dispatcher survive errors: strange markers, bugs and hostile publishers only cost a delay."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def test_a_listener_that_fails_begins_anew_and_hears_again(
     world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """An error nobody foresaw ends no thread; until it listens again the process is not ready."""
+    """An unexpected error ends no thread; until the thread listens again, the process is not ready."""
     wait, failures, held = world.backend.wait_for_mark, [KeyError(b"d")], threading.Event()
     make = world.backend.waiter
 
@@ -47,7 +47,7 @@ def test_a_listener_that_fails_begins_anew_and_hears_again(
 
 
 def test_a_step_that_fails_is_followed_by_another(world: World, caplog: pytest.LogCaptureFixture) -> None:
-    """The owner goes on after a delay, reads its windows again, and releases what waits, once."""
+    """The owner continues after a delay, reads its windows again, and releases the waiting items once."""
     dispatcher = world.dispatcher()
     claimed, failures = dispatcher._claimed, [SystemExit(1)]
 
@@ -69,7 +69,7 @@ def test_a_step_that_fails_is_followed_by_another(world: World, caplog: pytest.L
 
 
 def test_a_batch_whose_settling_failed_is_settled_in_the_next_step(world: World) -> None:
-    """What was published is not published again for it."""
+    """The published items are not published again."""
     dispatcher = world.dispatcher()
     settled, failures = dispatcher._settled, [KeyError("x")]
 
@@ -89,7 +89,7 @@ def test_a_batch_whose_settling_failed_is_settled_in_the_next_step(world: World)
 
 
 def test_a_batch_that_fails_every_step_is_let_go_of(world: World) -> None:
-    """It comes back when its lease ends; the others go out meanwhile."""
+    """Its items wait again when its lease ends; other batches are published in the meantime."""
     dispatcher = world.dispatcher()
     settlements = dispatcher._backoff.settlements
 
@@ -109,7 +109,7 @@ def test_a_batch_that_fails_every_step_is_let_go_of(world: World) -> None:
 
 
 def test_a_publisher_that_raises_system_exit_ends_no_worker(world: World) -> None:
-    """Its batch is in doubt and comes again; the same thread publishes it."""
+    """Its batch is in doubt and is published again by the same thread."""
     dispatcher = world.dispatcher()
     failures = [SystemExit(1)]
 
@@ -130,7 +130,7 @@ def test_a_publisher_that_raises_system_exit_ends_no_worker(world: World) -> Non
 def test_a_store_that_hangs_makes_the_dispatcher_not_ready_within_two_seconds(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Long before the call has timed out."""
+    """Long before the timeout of the call."""
     dispatcher = world.dispatcher()
     assert dispatcher.ready
     begin, going_on = world.store.begin, threading.Event()
@@ -149,7 +149,7 @@ def test_a_store_that_hangs_makes_the_dispatcher_not_ready_within_two_seconds(
 
 
 def test_a_revived_thread_ends_when_it_is_to_end() -> None:
-    """Work that fails begins anew; work that fails after `stopping` was set does not."""
+    """Work that fails starts again; work that fails after `stopping` was set does not."""
     stopping, begun = threading.Event(), threading.Semaphore(0)
 
     def work() -> None:

@@ -1,4 +1,4 @@
-"""The store's clock as seen from here, against a simulated server, network and drift."""
+"""The estimate of the store's clock, against a simulated server, network and drift."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ JITTER_US = 1  # both clocks are read in whole microseconds
 
 
 class Talk(NamedTuple):
-    """One call: how long after the last, how long out, how long back, in us."""
+    """One call: time since the last call, way out, way back, in us."""
 
     pause_us: int
     out_us: int
@@ -54,7 +54,7 @@ def observed(server: Server, talks: list[Talk]) -> Iterator[tuple[ServerTime, Ta
 
 @given(TALKS)
 def test_it_is_never_ahead_of_the_server_under_any_latency(talks: list[Talk]) -> None:
-    """Neither when a reply came nor an hour later, so no claim is a moment too early."""
+    """Neither at a reply nor an hour later, so no claim is too early."""
     server = Server()
     for time, _ in observed(server, talks):
         for later_us in (0, 1, 3_600_000_000):
@@ -64,7 +64,7 @@ def test_it_is_never_ahead_of_the_server_under_any_latency(talks: list[Talk]) ->
 
 @given(TALKS)
 def test_it_lags_by_no_more_than_the_last_replys_way_back(talks: list[Talk]) -> None:
-    """One quick reply is enough to be exact again, whatever came before."""
+    """One quick reply is enough for an exact estimate, whatever came before."""
     server = Server()
     for time, talk in observed(server, talks):
         assert server.true_us(server.local_us) - time.now_us(server.local_us) <= talk.back_us
@@ -72,7 +72,7 @@ def test_it_lags_by_no_more_than_the_last_replys_way_back(talks: list[Talk]) -> 
 
 @given(TALKS, st.integers(-100, 100))
 def test_drifting_clocks_cost_no_more_than_their_drift_since_the_last_reply(talks: list[Talk], drift_ppm: int) -> None:
-    """Errors don't add up from reply to reply; between replies a clock is off by what it drifts, 6 ms a minute."""
+    """Errors do not add up from reply to reply; between replies a clock drifts by 6 ms a minute."""
     server = Server(drift_ppm)
     for time, _ in observed(server, talks):
         for silence_us in (0, 60_000_000):
@@ -82,7 +82,7 @@ def test_drifting_clocks_cost_no_more_than_their_drift_since_the_last_reply(talk
 
 
 def test_drift_does_not_add_up_over_many_quick_replies() -> None:
-    """A busy dispatcher hears the server every few milliseconds, too soon for a whole microsecond of drift."""
+    """A busy dispatcher gets a reply every few milliseconds, too soon for a whole microsecond of drift."""
     server = Server(drift_ppm=-100)
     for time, _ in observed(server, [Talk(2_999, 2_000, 0)] * 20_000):
         ahead_us = time.now_us(server.local_us) - server.true_us(server.local_us)
@@ -91,7 +91,7 @@ def test_drift_does_not_add_up_over_many_quick_replies() -> None:
 
 @given(TALKS, st.integers(JUMP_US + 1, 10**15), st.sampled_from([1, -1]), LATENCY)
 def test_a_large_step_is_told_once(talks: list[Talk], size_us: int, sign: int, latency_us: int) -> None:
-    """With its sign and about its size; after it the time is right again."""
+    """With its sign and approximate size; after the step the time is right again."""
     server = Server()
     time = ServerTime()
     for talk in talks:
@@ -106,7 +106,7 @@ def test_a_large_step_is_told_once(talks: list[Talk], size_us: int, sign: int, l
 
 @given(TALKS, st.integers(1, JUMP_US))
 def test_a_small_step_back_is_followed_without_a_word(talks: list[Talk], back_us: int) -> None:
-    """As NTP makes them: no jump, and at once not ahead of the server any more."""
+    """Steps as NTP makes them: no jump is reported, and the estimate is at once not ahead of the server."""
     server = Server()
     time = ServerTime()
     for talk in talks:
@@ -126,7 +126,7 @@ def test_a_small_step_forward_is_followed_at_once() -> None:
 
 
 def test_there_is_no_time_before_the_first_reply() -> None:
-    """Asking for it is a mistake of ours, and told as one."""
+    """The call is a mistake in our code and raises an error."""
     time = ServerTime()
     assert not time.known
     with pytest.raises(RuntimeError, match="no reply"):

@@ -1,4 +1,4 @@
-"""A publisher that takes its time or never returns: leases, the batch timeout and back-pressure."""
+"""A publisher that is slow or never returns: leases, the publish timeout and back-pressure."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PATIENCE_S = 40
 
 
 class Gate:
-    """Where publishers wait until the test lets them through."""
+    """Publishers wait here until the test lets them continue."""
 
     def __init__(self) -> None:
         self.opened = threading.Event()
@@ -45,7 +45,7 @@ def gate() -> Iterator[Gate]:
 
 
 def test_a_slow_publisher_keeps_its_lease(world: World, gate: Gate) -> None:
-    """For twenty leases no other dispatcher gets what it is at; then it is settled once."""
+    """For twenty leases no other dispatcher gets its batch; then the batch is settled once."""
     world.receiver.before = gate
     world.put("m0", "m1")
     dispatcher = world.dispatcher(lease_ms=LEASE_MS, publish_timeout_ms=10 * 60_000)
@@ -62,7 +62,7 @@ def test_a_slow_publisher_keeps_its_lease(world: World, gate: Gate) -> None:
 
 
 def test_a_batch_out_of_time_is_settled_with_the_answers_there_are(world: World, gate: Gate) -> None:
-    """Answered ones are settled, the rest is in doubt and released; what the publisher answers later is ignored."""
+    """Answered items are settled, others are in doubt and released; later answers are ignored."""
 
     def answer(item: Claimed) -> Done:
         if item.id == "m2" and len(world.receiver.batches) == 1:
@@ -90,7 +90,7 @@ def test_a_batch_out_of_time_is_settled_with_the_answers_there_are(world: World,
 
 
 def test_a_timeout_shorter_than_the_lease_is_kept_to_the_millisecond(world: World, gate: Gate) -> None:
-    """It does not wait for the next extension of the lease."""
+    """The timeout does not wait for the next extension of the lease."""
     world.receiver.before = lambda batch: gate() if len(world.receiver.batches) == 1 else None
     world.put("m")
     dispatcher = world.dispatcher(lease_ms=60_000, publish_timeout_ms=700, workers=2)
@@ -102,7 +102,7 @@ def test_a_timeout_shorter_than_the_lease_is_kept_to_the_millisecond(world: Worl
 
 
 def test_claims_stop_when_enough_is_in_flight(world: World, gate: Gate) -> None:
-    """A stuck broker costs a bounded number of items under lease; the rest waits where others can take it."""
+    """A stuck broker holds a bounded number of items under lease; others can claim the remaining items."""
     world.receiver.before = gate
     world.put(*(f"m{n:03}" for n in range(500)))
     dispatcher = world.dispatcher(batch=30, max_in_flight=100, workers=10)
@@ -119,7 +119,7 @@ def test_claims_stop_when_enough_is_in_flight(world: World, gate: Gate) -> None:
 
 
 def test_a_busy_worker_is_given_nothing_more(world: World, gate: Gate) -> None:
-    """What it cannot begin stays in the store: idle dispatchers take it, and a kill doubles one batch a worker."""
+    """Other batches stay in the store: idle dispatchers claim them, and a kill doubles one batch per worker."""
     world.receiver.before = gate
     world.put(*(f"m{n:03}" for n in range(500)))
     dispatcher = world.dispatcher(batch=10, workers=2)
@@ -132,7 +132,7 @@ def test_a_busy_worker_is_given_nothing_more(world: World, gate: Gate) -> None:
 
 
 def test_the_bound_holds_over_all_shards_together(wide: World, gate: Gate) -> None:
-    """Eight shards with something due don't make eight times as much in flight; and none of them starves."""
+    """Eight shards with due items do not multiply the bound by eight, and no shard starves."""
     wide.receiver.before = gate
     wide.put(*(f"m{n:03}" for n in range(400)))
     dispatcher = wide.dispatcher(batch=20, max_in_flight=50, workers=10)
@@ -149,7 +149,7 @@ def test_the_bound_holds_over_all_shards_together(wide: World, gate: Gate) -> No
 def test_a_settlement_that_gets_no_answer_is_repeated_without_haste(
     world: World, watch: Callable[[DelayStore], FailingCalls]
 ) -> None:
-    """Longer than a batch may take, too: meanwhile its lease is extended a few times a lease, not every millisecond."""
+    """Also longer than the publish timeout: its lease is extended a few times per lease, not every millisecond."""
     calls = watch(world.store)
     calls.failures["settle"] = [StoreUnavailable("away")] * 8
     world.put("m")
@@ -181,7 +181,7 @@ def test_a_lease_that_was_lost_all_the_same_makes_the_answers_stale(world: World
 
 
 def test_a_late_batch_object_is_the_publishers_own(world: World, gate: Gate) -> None:
-    """A publisher that goes on writing into a batch whose time is up disturbs nobody."""
+    """A publisher may write into a batch after its timeout without any effect."""
     batches: list[Batch] = []
 
     def hang(batch: Batch) -> None:

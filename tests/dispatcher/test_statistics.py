@@ -7,7 +7,7 @@ from wheel_sched.dispatcher.statistics import LATENESS_BUCKETS_MS
 
 
 def test_a_bucket_holds_what_is_no_later_than_its_bound() -> None:
-    """Upper bounds are inclusive, as Prometheus has them; what is later than an hour has a bucket of its own."""
+    """Upper bounds are inclusive, as in Prometheus; a lateness above an hour has its own bucket."""
     stats = DispatcherStats()
     for bound_ms in LATENESS_BUCKETS_MS:
         stats.late(1_000_000_000, [1_000_000_000 - bound_ms])
@@ -17,7 +17,7 @@ def test_a_bucket_holds_what_is_no_later_than_its_bound() -> None:
 
 
 def test_what_is_on_time_is_in_the_first_bucket() -> None:
-    """Also what an operator's clock sees a moment early."""
+    """Also a lateness that looks negative by an operator's clock."""
     stats = DispatcherStats()
     stats.late(100, [100, 99, 101])
     assert stats.lateness_counts[0] == 3
@@ -25,13 +25,13 @@ def test_what_is_on_time_is_in_the_first_bucket() -> None:
 
 
 def test_the_buckets_rise_from_a_millisecond_to_an_hour() -> None:
-    """Otherwise the search in them would answer nonsense."""
+    """Otherwise the search in the buckets would be wrong."""
     assert list(LATENESS_BUCKETS_MS) == sorted(set(LATENESS_BUCKETS_MS))
     assert (LATENESS_BUCKETS_MS[0], LATENESS_BUCKETS_MS[-1]) == (1, 3_600_000)
 
 
 def test_each_dispatcher_counts_for_itself() -> None:
-    """Two of them share no list."""
+    """Two dispatchers share no list."""
     one, other = DispatcherStats(), DispatcherStats()
     one.late(10, [0])
     assert sum(other.lateness_counts) == 0

@@ -17,7 +17,7 @@ HOUR_MS = 3_600_000
 
 
 def test_everything_is_released_in_its_very_millisecond(world: World) -> None:
-    """400 messages over 3 s: not one at any earlier millisecond, all in their own."""
+    """400 messages over 3 s: each is released in its own millisecond and not before."""
     rng = random.Random(7)
     dues_ms = sorted(rng.randrange(1, 3_000) for _ in range(400))
     world.handle().schedule([Item(f"m{n}", world.now_ms + due_ms, b"") for n, due_ms in enumerate(dues_ms)])
@@ -37,7 +37,7 @@ def test_everything_is_released_in_its_very_millisecond(world: World) -> None:
 
 @pytest.mark.parametrize("in_ms", [1, 59_999, 60_000, 60_001, HOUR_MS, 30 * 24 * HOUR_MS])
 def test_far_dues_are_kept_to_the_millisecond(world: World, in_ms: int) -> None:
-    """However many sweeps lie between."""
+    """For any number of sweeps in between."""
     start_ms = world.now_ms
     world.put("m", in_ms=in_ms)
     dispatcher = world.dispatcher()
@@ -51,7 +51,7 @@ def test_far_dues_are_kept_to_the_millisecond(world: World, in_ms: int) -> None:
 
 
 def test_what_was_due_before_the_start_goes_out_at_once(world: World) -> None:
-    """A dispatcher that was away for an hour begins with what is overdue, oldest first."""
+    """A dispatcher that was away for an hour starts with overdue items, oldest first."""
     world.put("old", in_ms=-HOUR_MS)
     world.put("older", in_ms=-2 * HOUR_MS)
     world.dispatcher()
@@ -60,7 +60,7 @@ def test_what_was_due_before_the_start_goes_out_at_once(world: World) -> None:
 
 
 def test_an_earlier_item_of_another_handle_wakes_it(world: World) -> None:
-    """The marker says that a new head came; it is released in its own millisecond, and so is the later one."""
+    """The marker reports the new head; it is released in its own millisecond, and so is the later item."""
     world.put("later", in_ms=HOUR_MS)
     dispatcher = world.dispatcher()
     world.put("earlier", in_ms=500)
@@ -77,7 +77,7 @@ def test_an_earlier_item_of_another_handle_wakes_it(world: World) -> None:
 
 
 def test_a_later_item_wakes_nobody(world: World) -> None:
-    """Only a new head raises the marker."""
+    """Only an item that is due before all others writes the marker."""
     world.put("first", in_ms=100)
     dispatcher = world.dispatcher()
     for n in range(20):
@@ -87,14 +87,14 @@ def test_a_later_item_wakes_nobody(world: World) -> None:
 
 
 def test_an_item_due_now_needs_no_move_of_the_clock(world: World) -> None:
-    """A marker that is due already makes the dispatcher claim at once."""
+    """A marker with a due in the past makes the dispatcher claim at once."""
     world.dispatcher()
     world.put("now")
     assert world.received(1)[0].at_ms == world.now_ms
 
 
 def test_a_successor_is_as_punctual_as_its_item(world: World) -> None:
-    """Answering `Next` makes a recurring item: ten rounds, each in its millisecond."""
+    """The answer `Next` makes a recurring item: ten rounds, each in its millisecond."""
     world.receiver.answer = lambda item: Next(item.id, item.due_ms + 1_000)
     world.put("tick", in_ms=1_000)
     world.dispatcher()
@@ -105,7 +105,7 @@ def test_a_successor_is_as_punctual_as_its_item(world: World) -> None:
 
 
 def test_a_crashed_dispatchers_items_come_when_its_lease_ends(world: World) -> None:
-    """The wheel is armed for the earliest lease of others, so they are taken over in that very millisecond."""
+    """The wheel has an alarm for the earliest lease end of others, so the take-over is exact to the millisecond."""
     world.put("m")
     world.store.claim(10, lease_ms=7_000)  # and never heard of again
     dispatcher = world.dispatcher()
@@ -117,7 +117,7 @@ def test_a_crashed_dispatchers_items_come_when_its_lease_ends(world: World) -> N
 
 
 def test_two_dispatchers_share_the_work_and_double_nothing(world: World) -> None:
-    """They race for every batch; each item goes to one of them."""
+    """They compete for every batch; each item is published by one of them."""
     for n in range(200):
         world.put(f"m{n}", in_ms=1 + n // 20)
     one, other = world.dispatcher(batch=5), world.dispatcher(store=world.handle(), batch=5)
@@ -130,7 +130,7 @@ def test_two_dispatchers_share_the_work_and_double_nothing(world: World) -> None
 
 
 def test_listeners_may_ask_what_became_of_each_item(world: World) -> None:
-    """`on_settled` is called once an item with its settlement and the store's time."""
+    """`on_settled` is called once per item with its settlement and the store's time."""
     seen: list[tuple[str, str, int]] = []
     world.dispatcher(on_settled=lambda item, answer, now_ms: seen.append((item.id, type(answer).__name__, now_ms)))
     world.put("m")
@@ -139,7 +139,7 @@ def test_listeners_may_ask_what_became_of_each_item(world: World) -> None:
 
 
 def test_a_listener_that_raises_stops_nothing(world: World, caplog: pytest.LogCaptureFixture) -> None:
-    """Its fault is logged; the item is settled, and the next one goes out."""
+    """Its error is logged; the item is settled, and the next one is published."""
 
     def fail(*_: Any) -> None:
         raise LookupError("of the listener's own")
@@ -152,7 +152,7 @@ def test_a_listener_that_raises_stops_nothing(world: World, caplog: pytest.LogCa
 
 
 def test_what_a_sweep_finds_is_released(world: World) -> None:
-    """A marker that got lost costs a sweep at most: something else waits, so the store is looked at."""
+    """A lost marker costs at most a sweep: another item waits, so the dispatcher looks at the store."""
     world.deafen()
     world.put("later", in_ms=HOUR_MS)
     dispatcher = world.dispatcher(sweep_ms=10_000)

@@ -1,4 +1,4 @@
-"""A settlement that was executed and that no replica confirms: the dispatcher goes on."""
+"""A settlement was executed, but no replica confirms it: the dispatcher continues."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def unconfirmed(answer: Any) -> Any:
 def test_what_is_due_is_released_though_no_replica_confirms(
     world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Else nothing is released any more from the first settlement on; each goes out once, and the log says it."""
+    """Otherwise the first settlement would stop all releasing. Each item is published once, and the log says so."""
     store = world.handle()
     begin = store.begin
     monkeypatch.setattr(
@@ -40,4 +40,4 @@ def test_what_is_due_is_released_though_no_replica_confirms(
     world.until(lambda: dispatcher.stats.in_flight == 0)
     assert [world.state("first"), world.state("second")] == [None, None]
     assert dispatcher.stats.store_errors == 0
-    assert "dispatcher.unconfirmed: it goes on" in caplog.text
+    assert "dispatcher.unconfirmed: the dispatcher continues" in caplog.text

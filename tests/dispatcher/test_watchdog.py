@@ -1,4 +1,4 @@
-"""What a probe reports: threads that ended, an owner that is stuck, a publisher that does not return."""
+"""The reports of a probe: threads that ended, an owner that is stuck, a publisher that does not return."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ OWNER = "wheel-sched-dispatcher"
 
 
 class Blocking:
-    """A publisher that does not return before it is let go."""
+    """A publisher that returns only when the test lets it."""
 
     traits = PublisherTraits()
 
@@ -53,7 +53,7 @@ def dispatched(world: World, publisher: Any, **settings: int) -> Dispatcher:
 
 
 def test_a_step_that_lasts_too_long_is_reported_until_it_ends() -> None:
-    """Not a millisecond before the minute is over; a thread that beats, or waits for work, is well."""
+    """Not before the minute is over; a thread that sends heartbeats, or waits for work, is healthy."""
     clock = VirtualClock()
     watchdog = Watchdog(clock)
     for name in ("steps", "stuck", "allowed longer", "waits"):
@@ -78,7 +78,7 @@ def test_a_step_that_lasts_too_long_is_reported_until_it_ends() -> None:
 
 @pytest.mark.parametrize("end", ["rest", "beat"])
 def test_a_thread_that_beats_while_a_probe_looks_is_not_stuck_afterwards(end: str) -> None:
-    """An expiry and the end of its step may come together; the later one holds."""
+    """An expiry and the end of the step may come together; the later one counts."""
     clock = VirtualClock()
     watchdog = Watchdog(clock)
     probing, go_on = threading.Event(), threading.Event()
@@ -104,7 +104,7 @@ def test_a_thread_that_beats_while_a_probe_looks_is_not_stuck_afterwards(end: st
 
 
 def test_the_heartbeat_monitor_reports_a_stuck_owner(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its steps are a member's beats: a call of the store that hangs for a minute is an expiry, once, and it heals."""
+    """Its steps are a member's heartbeats: a store call that hangs for a minute expires once, and then recovers."""
     monitors: list[Any] = []
     original: Any = workers_module.HeartbeatMonitor
 
@@ -138,7 +138,7 @@ def test_the_heartbeat_monitor_reports_a_stuck_owner(world: World, monkeypatch: 
 
 
 def test_an_idle_dispatcher_lives_however_long_it_sleeps(world: World) -> None:
-    """It is no member while it sleeps, so nobody has to wake it up; nor does it die of the sweep's minute."""
+    """It is no member while it sleeps, so it need not wake up for heartbeats, and it never expires."""
     dispatcher = world.dispatcher()
     for _ in range(3):
         world.advance(100 * STUCK_AFTER_MS)
@@ -151,7 +151,7 @@ def test_an_idle_dispatcher_lives_however_long_it_sleeps(world: World) -> None:
 def test_a_publisher_that_does_not_return_is_unready_and_no_reason_for_a_restart(
     world: World, blocking: Blocking
 ) -> None:
-    """What it waits for is outside this process; a minute beyond its own timeout is granted."""
+    """It waits for something outside this process, so it has a minute beyond its own timeout."""
     dispatcher = dispatched(world, blocking, publish_timeout_ms=5_000, backoff_ms=10_000_000, backoff_max_ms=10_000_000)
     world.put("m0")
     assert blocking.entered.wait(30)
@@ -165,7 +165,7 @@ def test_a_publisher_that_does_not_return_is_unready_and_no_reason_for_a_restart
 
 
 def test_a_listener_that_fails_on_and_on_makes_it_not_ready(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without it what comes earlier waits for the sweep. A restart would mend nothing, so it is no ailment."""
+    """Without it an earlier item waits for the sweep. A restart would not help, so `ailing` does not report it."""
 
     def fails(*_: Any) -> None:
         raise ZeroDivisionError("a mistake")
@@ -177,7 +177,7 @@ def test_a_listener_that_fails_on_and_on_makes_it_not_ready(world: World, monkey
 
 
 def test_threads_that_end_in_a_drain_are_no_ailment(world: World, blocking: Blocking) -> None:
-    """The listener goes first, while a batch is still out."""
+    """The listener ends first, while a batch is still in flight."""
     dispatcher = dispatched(world, blocking)
     world.put("m0")
     assert blocking.entered.wait(30)

@@ -1,4 +1,4 @@
-"""The publishing threads: a batch is published only while its lease is this dispatcher's."""
+"""The publishing threads: a worker publishes a batch only while this dispatcher holds its lease."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from wheel_sched.testing import VirtualClock
 
 
 class Recorder:
-    """A publisher that remembers what it was given."""
+    """A publisher that remembers its batches."""
 
     traits = PublisherTraits()
 
@@ -27,7 +27,7 @@ class Recorder:
 
 
 def published(lease_until_ns: int, now_ms: int) -> tuple[list[str], Batch]:
-    """What a worker publishes of a batch whose lease ends then."""
+    """The items that a worker publishes of a batch with this lease end."""
     recorder, through = Recorder(), threading.Event()
     batch = Batch(Claim(0, 1, 0, 1, None, None, []), [Claimed("a", 0, 1, "", b"")])
     batch.lease_until_ns = lease_until_ns

@@ -125,13 +125,13 @@ def remove_base(folder: Path) -> None:
 def test_an_append_only_file_that_cannot_be_read_is_explained_and_left(
     folder: Path, occupied: Callable[[], bool], harm: Callable[[Path], None], cause: str, said: str
 ) -> None:
-    """The cause, the server's last words, and no byte of the data changed."""
+    """The error has the cause and the last lines of the log, and no byte of the data changes."""
     EmbeddedServer.open(folder).close()
     harm(folder)
     before = {path: path.read_bytes() for path in (folder / "appendonlydir").iterdir()}
     with pytest.raises(EmbeddedServerError, match=cause) as caught:
         EmbeddedServer.open(folder)
-    assert said in str(caught.value).split("last words")[1]
+    assert said in str(caught.value).split("last lines")[1]
     assert {path: path.read_bytes() for path in (folder / "appendonlydir").iterdir()} == before
     assert not occupied()
 

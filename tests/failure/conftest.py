@@ -1,7 +1,7 @@
-"""Real dispatcher processes over real servers, and a receiver that judges what arrived: what, how often, when.
+"""Real dispatcher processes over real servers, and a receiver that checks which messages arrived, how often and when.
 
-Each test has servers of its own. Messages are published to a stream; its entry ids are the receiving server's time of
-arrival, so early, late, lost and doubled are never taken from a dispatcher's word.
+Each test has its own servers. Messages are published to a stream; its entry ids are the times of arrival by the
+receiving server. So no test relies on a dispatcher's own report of early, late, lost or doubled messages.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ logger = logging.getLogger("failure")
 
 
 def wait_until(condition: Callable[[], bool], what: str) -> None:
-    """Wait for what other processes do."""
+    """Wait for an effect of other processes."""
     until_s = time.monotonic() + PATIENCE_S
     while not condition():
         assert time.monotonic() < until_s, f"waited in vain until {what}"
@@ -57,7 +57,7 @@ class Process:
         return self
 
     def wait_reached(self) -> str:
-        """Wait until the process is at its point; what it says about it."""
+        """Wait until the process is at its point. Returns its message."""
         wait_until(lambda: self.marker.exists() and self.marker.read_text() != "", "the point was reached")
         return self.marker.read_text()
 
@@ -68,7 +68,7 @@ class Process:
         self._process.send_signal(number)
 
     def stop(self) -> dict[str, Any]:
-        """Have it drain and end; its counters."""
+        """Let the process drain and end. Returns its counters."""
         self._process.send_signal(signal.SIGTERM)
         out, _ = self._process.communicate(timeout=PATIENCE_S)
         assert self._process.returncode == 0
@@ -76,7 +76,7 @@ class Process:
         return stats
 
     def kill(self) -> None:
-        """Kill it if it still runs. Idempotent."""
+        """Kill the process if it still runs. Idempotent."""
         self._process.kill()
         self._process.wait()
         assert self._process.stdout is not None
@@ -96,10 +96,10 @@ class Stage:
     """Servers, one namespace and dispatcher processes of one test.
 
     Args:
-        folder: for markers.
-        server: the store's.
-        receiver: where messages are published to; the same server unless the test kills that.
-        durability: of the store handle.
+        folder: the folder of the marker files.
+        server: the server of the store.
+        receiver: the server to which messages are published; the same server unless the test kills it.
+        durability: the level of the store handle.
     """
 
     def __init__(self, folder: Path, server: TemporaryServer, receiver: TemporaryServer, durability: str) -> None:
@@ -127,7 +127,7 @@ class Stage:
         return process
 
     def schedule(self, count: int, in_ms: int = 0, *, push: bool = False) -> list[str]:
-        """Store messages; their ids."""
+        """Store messages. Returns their ids."""
         due_ms = self.counts().now_us // 1000 + in_ms
         ids = [f"m{n}" for n in range(count)]
         fields = [[b"id", i.encode(), b"due", b"%d" % due_ms] for i in ids]
@@ -142,15 +142,15 @@ class Stage:
         return self.store.counts()
 
     def wait_in_flight(self, count: int) -> None:
-        """Wait until the server has done what a process asked for before it ended."""
+        """Wait until the server has executed the calls of a process that has ended."""
         wait_until(lambda: self.counts().sizes["fly"] == count, f"{count} were in flight")
 
     def wait_drained(self) -> None:
-        """Wait until nothing waits or is in flight any more."""
+        """Wait until no message waits or is in flight."""
         wait_until(lambda: self.counts().sizes["body"] == 0, "the store was empty")
 
     def arrivals(self) -> list[Arrival]:
-        """All that arrived, in any of the streams, in order of arrival."""
+        """All messages that arrived, in any of the streams, in order of arrival."""
         arrivals = []
         for stream in self.client.scan_iter("*out", _type="stream"):
             entries: Any = self.client.xrange(stream)
@@ -161,11 +161,11 @@ class Stage:
         return sorted(arrivals, key=lambda arrival: arrival.at_ms)
 
     def record(self, name: str, value: object) -> None:
-        """Tell a figure: `pytest -m slow --log-cli-level=INFO` shows them."""
+        """Log a figure; `pytest -m slow --log-cli-level=INFO` shows it."""
         logger.info("%s: %s", name, value)
 
     def judged(self, expected: list[str], most_duplicates: int) -> list[Arrival]:
-        """What arrived, after comparing it: nothing lost, strange or early, and only so many doubled."""
+        """All messages that arrived, after a check: none lost, unknown or early, and only so many doubled."""
         arrivals = self.arrivals()
         times = Counter(arrival.id for arrival in arrivals)
         doubled = len(arrivals) - len(times)

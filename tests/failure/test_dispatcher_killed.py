@@ -1,7 +1,7 @@
 """SIGKILL at every point of a batch's life, a process stopped for longer than its lease, and a graceful end.
 
-The victim has one batch in flight at a time, so that a batch is what can be doubled at most. The point is reached by
-the victim itself, which writes it down first; a test whose point was not reached fails.
+The victim has one batch in flight at a time, so at most one batch can be doubled. The victim itself records that it has
+reached the point, before it dies there; a test whose point was not reached fails.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def victim(stage: Stage, point: str, number: signal.Signals, **settings: object)
 
 @pytest.mark.parametrize("point", KILLED_AT)
 def test_a_killed_dispatchers_batch_is_taken_over_when_its_lease_ends(stage: Stage, point: str) -> None:
-    """Nothing is lost; doubled is what was published and not settled, so nothing before the first publish."""
+    """Nothing is lost. Only messages that were published and not settled are doubled."""
     ids = stage.schedule(MESSAGES)
     killed = victim(stage, point, signal.SIGKILL)
     said = killed.wait_reached()
@@ -69,14 +69,14 @@ KILLED_AHEAD_AT = {
     "half_publish": (BATCH // 2, 2 * BATCH),
     "after_publish": (BATCH, 2 * BATCH),
     "before_settle": (BATCH, 2 * BATCH),
-    "settle_sent": (0, BATCH),  # the server does what has been sent, whoever sent it
+    "settle_sent": (0, BATCH),  # the server executes a sent call, also of a dead client
     "after_settle": (0, BATCH),
 }
 
 
 @pytest.mark.parametrize("point", KILLED_AHEAD_AT)
 def test_a_batch_claimed_ahead_is_not_doubled(stage: Stage, point: str) -> None:
-    """Also where two batches are in flight: the second is not begun before the first one is settled."""
+    """Also with two batches in flight: the second is published only after the first is settled."""
     doubled, in_flight = KILLED_AHEAD_AT[point]
     ids = stage.schedule(MESSAGES)
     killed = victim(stage, point, signal.SIGKILL, instant=True)
@@ -93,7 +93,7 @@ def test_a_batch_claimed_ahead_is_not_doubled(stage: Stage, point: str) -> None:
 
 @pytest.mark.parametrize("point", ["before_push", "after_push"])
 def test_a_dispatcher_killed_around_a_push_doubles_nothing(stage: Stage, point: str) -> None:
-    """The server did the whole step or none of it, and nobody has to wait for a lease."""
+    """The server did the whole step or nothing of it, and no lease delays a message."""
     ids = stage.schedule(MESSAGES, push=True)
     killed = victim(stage, point, signal.SIGKILL, push=True)
     assert killed.wait_reached().split()[0] == point
@@ -107,7 +107,7 @@ def test_a_dispatcher_killed_around_a_push_doubles_nothing(stage: Stage, point: 
 
 @pytest.mark.parametrize("point", ["after_claim", "half_publish", "before_settle"])
 def test_a_process_stopped_for_longer_than_its_lease_changes_nothing_afterwards(stage: Stage, point: str) -> None:
-    """The other dispatcher delivers its batch; when it goes on its settlement is stale, by the store's own count."""
+    """The other dispatcher delivers the batch. After the stop the first one's settlement is stale."""
     survivor = stage.start("survivor", config={**ONE_BATCH, "lease_ms": 10_000})
     zombie = victim(stage, point, signal.SIGSTOP)
     survivor.wait_ready()
@@ -131,7 +131,7 @@ def test_a_process_stopped_for_longer_than_its_lease_changes_nothing_afterwards(
 
 
 def test_a_graceful_end_doubles_nothing(stage: Stage) -> None:
-    """What is being published is settled before the process ends; another takes the rest without waiting."""
+    """The process settles the batch that it publishes before it ends; another takes the others at once."""
     ids = stage.schedule(MESSAGES)
     first = stage.start("first", config={"batch": BATCH, "lease_ms": 30_000}, pause_ms=300)
     first.wait_ready()
@@ -151,7 +151,7 @@ def test_a_graceful_end_doubles_nothing(stage: Stage) -> None:
 
 
 def test_kills_at_random_moments_lose_nothing(stage: Stage) -> None:
-    """Six of eight are killed one after the other; doubled is at most what the dead had in flight."""
+    """Six of eight dispatchers are killed in turn; at most their batches in flight are doubled."""
     kills, rng = 6, random.Random(5)
     config = {**ONE_BATCH, "lease_ms": 3_000}
     running = [stage.start(f"d{n}", config=config, pause_ms=200) for n in range(8)]

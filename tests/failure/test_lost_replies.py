@@ -30,7 +30,7 @@ ONE, TOO_MANY = 1, 4  # replies lost in a row: the second exceeds the repeats wi
 
 
 class Receiver:
-    """Publishes to the stage's stream over a connection of its own."""
+    """Publishes to the stage's stream over its own connection."""
 
     def __init__(self, stage: Stage, instant: bool) -> None:
         self.traits = PublisherTraits(never_waits=instant)
@@ -72,7 +72,7 @@ def run(stage: Stage, proxy: FaultyProxy) -> Iterator[Callable[..., Dispatcher]]
 def test_a_dispatchers_lost_reply_loses_and_doubles_nothing(
     stage: Stage, proxy: FaultyProxy, run: Callable[..., Dispatcher], script: str, instant: bool, times: int
 ) -> None:
-    """The server did what was asked, nobody heard of it: repeated under its token it is answered alike."""
+    """The server executed the call, but the reply was lost: the repeat under its token gets the same answer."""
     push = script == "publish"
     for _ in range(times):
         proxy.drop_next_reply(b"_" + script.encode())
@@ -90,7 +90,7 @@ def test_a_dispatchers_lost_reply_loses_and_doubles_nothing(
 def test_replies_lost_again_and_again_lose_and_double_nothing(
     stage: Stage, proxy: FaultyProxy, run: Callable[..., Dispatcher], script: str
 ) -> None:
-    """Ten times while 300 messages come in bit by bit: they take a little longer, and that is all."""
+    """Ten times while 300 messages come in slowly: the messages only arrive a little later."""
     run()
     now_ms = stage.counts().now_us // 1000
     items = [Item(f"m{n}", now_ms + 100 + 5 * n, b"", "out") for n in range(MESSAGES)]
@@ -103,7 +103,7 @@ def test_replies_lost_again_and_again_lose_and_double_nothing(
 
 
 def test_a_producers_lost_reply_stores_nothing_twice(stage: Stage, proxy: FaultyProxy) -> None:
-    """`schedule` is repeated under its token and answers as the first time, while a dispatcher already delivers."""
+    """The repeat of `schedule` under its token gets the first answer, while a dispatcher already delivers."""
     config = {"batch": BATCH, "lease_ms": 30_000}
     stage.start(config=config).wait_ready()
     items = [Item(f"m{n}", 0, b"", "out") for n in range(MESSAGES)]
@@ -119,7 +119,7 @@ def test_a_producers_lost_reply_stores_nothing_twice(stage: Stage, proxy: Faulty
 def test_connections_that_are_cut_all_the_time_lose_and_double_nothing(
     stage: Stage, proxy: FaultyProxy, run: Callable[..., Dispatcher]
 ) -> None:
-    """Also the listener's: what was marked while it was down is read after it is up again."""
+    """Also the listener's connection: it reads a marker that was written while it was down."""
     dispatcher = run()
     ids = stage.schedule(MESSAGES, in_ms=200)
     for _ in range(20):
@@ -146,8 +146,8 @@ class HalfDeaf(RedisBackend):
 
 
 def test_a_dead_listener_costs_a_sweep_at_most(stage: Stage, proxy: FaultyProxy) -> None:
-    """A half-open connection says nothing for ever: while something waits the sweep finds what came, and with nothing
-    waiting the read's own end does, 10 s above a sweep."""
+    """A half-open connection is silent for ever. While items wait, the sweep finds new items. Without waiting items the
+    end of the read finds them, 10 s later than a sweep."""
     sweep_ms, read_ends_ms = 500, 10_500
     config = DispatcherConfig(sweep_ms=sweep_ms)
     with ExitStack() as stack:

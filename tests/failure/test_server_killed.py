@@ -1,7 +1,7 @@
-"""SIGKILL of the store's server under AOF: what was acknowledged is delivered once the server is back.
+"""SIGKILL of the store's server under AOF: acknowledged messages are delivered after the restart of the server.
 
-The dispatcher reconnects by itself. The receiver is a server of its own, which stays. Some messages are due before the
-kill, some after the restart.
+The dispatcher reconnects by itself. The receiver is another server, which keeps running. Some messages are due before
+the kill, some after the restart.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ SOON_MS = 50
 
 
 class Producer:
-    """A thread that stores messages, a few per call, and notes which were acknowledged and when."""
+    """A thread that stores messages, a few per call, and records which were acknowledged and when."""
 
     def __init__(self, stage: Stage, later_ms: int) -> None:
         self._stage = stage
@@ -68,7 +68,7 @@ class Producer:
 def test_what_was_acknowledged_survives_the_servers_kill(
     make_stage: Callable[..., Stage], durability: str, fsync: str, run_s: float, window_s: float
 ) -> None:
-    """Under `fsync` all of it; under `everysec` only what was acknowledged in the last 2 s may be missing."""
+    """Under `fsync` all of them; under `everysec` only messages acknowledged in the last 2 s may be missing."""
     stage = make_stage(fsync=fsync, durability=durability, apart=True)
     dispatcher = stage.start(config={"batch": BATCH, "lease_ms": 3_000})
     dispatcher.wait_ready()

@@ -24,7 +24,7 @@ _numbers = itertools.count()
 
 @pytest.fixture
 def namespace() -> str:
-    """A namespace of this test alone, so that servers and their libraries can be shared."""
+    """A namespace for one test, so that tests can share servers and their libraries."""
     return f"t{next(_numbers)}"
 
 
@@ -37,7 +37,7 @@ def shared_fake() -> Iterator[redis.Redis]:
 
 @pytest.fixture(scope="session")
 def shared_client(real_server: TemporaryServer) -> Iterator[redis.Redis]:
-    """A client of the session's server that keeps what other tests stored."""
+    """A client of the session's server; it keeps the data of other tests."""
     with client_for(real_server.url) as client:
         yield client
 

@@ -1,6 +1,6 @@
-"""The asyncio face of the store, and the asyncio twins of its capabilities.
+"""The asyncio facade of the store, and the asyncio twins of its capabilities.
 
-They run behind blocking calls, so that the cases of the blocking face test them as well.
+They run behind blocking calls, so that the cases of the blocking facade test them as well.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ ONLY_BLOCKING = {"begin", "begin_accept"}
 
 @contextmanager
 def loop_thread() -> Iterator[asyncio.AbstractEventLoop]:
-    """An event loop that runs in a thread of its own."""
+    """An event loop that runs in its own thread."""
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, daemon=True)
     thread.start()
@@ -64,7 +64,7 @@ def loop_thread() -> Iterator[asyncio.AbstractEventLoop]:
 
 
 class OnALoop:
-    """An object whose coroutines run on a loop while the caller waits. What is no coroutine is the object's own."""
+    """An object whose coroutines run on a loop while the caller waits. Other attributes are passed through."""
 
     def __init__(self, inner: Any, loop: asyncio.AbstractEventLoop) -> None:
         self._inner, self._loop = inner, loop
@@ -93,7 +93,7 @@ class LogIntakeOnALoop(OnALoop):
 
 
 class AsyncBench(Bench):
-    """A bench over the asyncio face. Its `backend` is a blocking one, since no asyncio face waits for markers."""
+    """A bench over the asyncio facade. Its `backend` is blocking, because no asyncio facade waits for markers."""
 
     def __init__(
         self, loop: asyncio.AbstractEventLoop, client: redis.Redis, url: str, namespace: str, shards: int
@@ -110,7 +110,7 @@ class AsyncBench(Bench):
         super().__init__(RedisBackend(client, Dialect(namespace)), shards, make_store)
 
     def capability(self, kind: Callable[[DelayStore], T]) -> T:
-        """The asyncio twin of a capability. One that has none works with the face as it is."""
+        """The asyncio twin of a capability. A capability without a twin uses the facade itself."""
         twin: Any = TWINS.get(kind)
         if twin is None:
             return kind(self.store)
@@ -121,7 +121,7 @@ class AsyncBench(Bench):
 
 @pytest.mark.real
 class TestAsyncFace(StoreConformance):
-    """The asyncio face and the asyncio twins of the capabilities on a real server, behind the same cases."""
+    """The asyncio facade and the asyncio twins of the capabilities on a real server, with the same cases."""
 
     @pytest.fixture
     def make_bench(
@@ -133,7 +133,7 @@ class TestAsyncFace(StoreConformance):
 
 @pytest.mark.parametrize(("blocking", "on_a_loop"), [(DelayStore, AsyncDelayStore), *TWINS.items()])
 def test_the_asyncio_twin_has_the_same_methods(blocking: type, on_a_loop: type) -> None:
-    """With the same arguments and defaults, but for what needs a thread."""
+    """With the same arguments and defaults, except methods that need a thread."""
     mine, theirs = methods_of(blocking), methods_of(on_a_loop)
     assert mine.keys() - theirs.keys() <= ONLY_BLOCKING
     assert not theirs.keys() - mine.keys()

@@ -1,4 +1,4 @@
-"""Input that no store can hold is refused before anything is sent, in an error of ours that names field and limit."""
+"""Input that no store can hold is refused before anything is sent; the error names the field and the limit."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ BAD_BODIES: dict[str, Any] = {"text": "text", "none": None, "mutable": bytearray
 
 @pytest.fixture(params=["memory", pytest.param("server", marks=pytest.mark.real)])
 def bench(request: pytest.FixtureRequest, namespace: str) -> Iterator[Bench]:
-    """In this process, or on a real server."""
+    """A store in this process, or on a real server."""
     if request.param == "memory":
         bench = Bench(MemoryBackend(1, clock="test"), 1)
     else:
@@ -67,7 +67,7 @@ def by_name(values: dict[str, Any]) -> pytest.MarkDecorator:
 
 
 def assert_rejected(bench: Bench, item: Item) -> None:
-    """The whole batch is refused, also its good part."""
+    """The whole batch is refused, also its good items."""
     with pytest.raises(Rejected):
         bench.store.schedule([Item("good", 0, b""), item])
     with pytest.raises(Rejected):
@@ -78,7 +78,7 @@ def assert_rejected(bench: Bench, item: Item) -> None:
 
 @by_name(BAD_IDS)
 def test_a_bad_id_is_refused_everywhere(bench: Bench, value: Any) -> None:
-    """Scheduling, changing, reading and remembering alike."""
+    """By schedule, change, get and all other calls."""
     assert_rejected(bench, Item(value, 0, b""))
     for call in (bench.store.cancel, bench.store.get, bench.store.delete_dead, bench.store.release):
         with pytest.raises(Rejected):
@@ -89,7 +89,7 @@ def test_a_bad_id_is_refused_everywhere(bench: Bench, value: Any) -> None:
 
 @by_name(BAD_DUES)
 def test_a_bad_due_is_refused_everywhere(bench: Bench, value: Any) -> None:
-    """Scheduling, rescheduling, releasing, requeueing and settling alike."""
+    """By schedule, reschedule, release, requeue and settle."""
     assert_rejected(bench, Item("a", value, b""))
     bench.put("x")
     claim = bench.claim()
@@ -107,7 +107,7 @@ def test_a_bad_due_is_refused_everywhere(bench: Bench, value: Any) -> None:
 
 @by_name(BAD_TOPICS)
 def test_a_bad_topic_or_ref_is_refused(bench: Bench, value: Any) -> None:
-    """Also as the topic to pause and the ref to find."""
+    """Also as the topic of a pause and as the ref of a search."""
     assert_rejected(bench, Item("a", 0, b"", topic=value))
     assert_rejected(bench, Item("a", 0, b"", refs=(value,)))
     for call in (bench.store.pause, bench.store.resume, bench.store.find):
@@ -117,18 +117,18 @@ def test_a_bad_topic_or_ref_is_refused(bench: Bench, value: Any) -> None:
 
 @pytest.mark.parametrize("route", ["x" * 513, b"r", 7, "\ud800"], ids=["long", "bytes", "number", "surrogate"])
 def test_a_bad_route_is_refused(bench: Bench, route: Any) -> None:
-    """A route is text as an id is."""
+    """A route must be text, like an id."""
     assert_rejected(bench, Item("a", 0, b"", route=route))
 
 
 def test_an_empty_ref_is_refused(bench: Bench) -> None:
-    """Nothing could be found by it."""
+    """No search could find it."""
     assert_rejected(bench, Item("a", 0, b"", refs=("",)))
 
 
 @by_name(BAD_BODIES)
 def test_a_body_is_bytes(bench: Bench, value: Any) -> None:
-    """Text is not encoded behind the caller's back, and a buffer that may change later is not kept."""
+    """Text is not encoded silently, and a buffer that may change later is not kept."""
     assert_rejected(bench, Item("a", 0, value))
 
 
@@ -154,14 +154,14 @@ def test_a_long_value_is_not_quoted_in_full(bench: Bench) -> None:
 
 
 def test_an_unknown_topic_is_no_error(bench: Bench) -> None:
-    """Topics need no declaration: pausing one that holds nothing waits for what comes."""
+    """Topics need no declaration: a pause of an empty topic applies to its later items."""
     assert bench.store.pause("nobody") == 0
     assert bench.store.resume("never paused") == 0
     assert bench.store.list_items("due", topic="nothing").found == []
 
 
 def test_a_client_that_decodes_its_replies_is_refused() -> None:
-    """Bodies are bytes; it was an AttributeError of the first reply. Nothing is connected for it."""
+    """Bodies are bytes. The store refuses the client before it connects."""
     client = redis.Redis.from_url("redis://127.0.0.1:1", decode_responses=True)
     for target in (client, "redis://127.0.0.1:1?decode_responses=true"):
         with pytest.raises(ConfigError, match=r"decode_responses.*nothing was opened"):

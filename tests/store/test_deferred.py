@@ -1,4 +1,4 @@
-"""A connection on which commands are sent now and their replies read later."""
+"""A connection that sends commands now and reads their replies later."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.real
 
 
 def test_whoever_is_interrupted_in_between_leaves_no_reply_to_others(real_server: TemporaryServer) -> None:
-    """Its connection goes back to the pool without what was still to come."""
+    """The connection goes back to its pool without the replies that were still to come."""
     with client_for(real_server.url) as client:
         connection: Any = client
         line = DeferredConnection(client)
@@ -32,7 +32,7 @@ def test_whoever_is_interrupted_in_between_leaves_no_reply_to_others(real_server
 
 
 def test_threads_may_begin_at_the_same_time(real_server: TemporaryServer, namespace: str) -> None:
-    """Each has a connection to itself while it waits."""
+    """Each thread has its own connection while it waits."""
     with open_store(real_server.url, namespace=namespace) as store, ThreadPoolExecutor(8) as pool:
         begun = pool.map(lambda _: store.begin([Call(0, Count())]).answers(), range(200))
         assert all(not isinstance(answer, Exception) for (answer,) in begun)

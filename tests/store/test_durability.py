@@ -1,7 +1,7 @@
-"""What a killed server may cost, level by level: exactly what docs/guarantees.md says, on real processes.
+"""The losses after a killed server, level by level: as docs/guarantees.md says, on real processes.
 
-A SIGKILL leaves what the server had written to the kernel, so these tests bound what a crash of the server costs; for
-what a crash of the machine costs see `tests/retry_topic/durability`.
+After a SIGKILL the data that the server has written to the kernel is still there. So these tests bound the losses of a
+crash of the server. `tests/retry_topic/durability` tests a crash of the machine.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ LOSS_WINDOW_S = 2.0
 
 @dataclass
 class Ledger:
-    """What the client knows: when each id was acknowledged, and which it asked to be settled."""
+    """The client's record: when each id was acknowledged, and which ids it asked to settle."""
 
     acknowledged_s: dict[str, float] = field(default_factory=dict)
     settled: set[str] = field(default_factory=set)
@@ -59,7 +59,7 @@ def work_until_killed(server: TemporaryServer, durability: str, after_s: float) 
 
 
 def lost(server: TemporaryServer, ledger: Ledger, until_s: float) -> set[str]:
-    """What was acknowledged by then, was never to be settled, and is gone after a restart over the same folder."""
+    """Ids acknowledged by then and never to be settled that are missing after a restart over the same folder."""
     server.restart()
     kept = [i for i, at in ledger.acknowledged_s.items() if at <= until_s and i not in ledger.settled]
     assert len(kept) >= BATCH
@@ -78,7 +78,7 @@ def test_fsync_loses_nothing_acknowledged() -> None:
 
 
 def test_everysec_loses_at_most_two_seconds() -> None:
-    """What was acknowledged earlier than 2 s before the crash is there."""
+    """All items acknowledged more than 2 s before the crash are there."""
     with temporary_server() as server:
         ledger = work_until_killed(server, "everysec", 3.0)
         killed_s = max(ledger.acknowledged_s.values())
@@ -87,7 +87,7 @@ def test_everysec_loses_at_most_two_seconds() -> None:
 
 
 def test_a_write_that_is_not_confirmed_is_in_doubt(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A replica that has gone: written, told as in doubt, and the repeat under the same token is no second item."""
+    """With a lost replica the write is executed and reported as in doubt; the repeat stores no second item."""
     monkeypatch.setattr(durability, "CONFIRM_MS", 100)
     with temporary_server(tcp=True) as primary, client_for(primary.url) as client:
         with temporary_server(replica_of=primary) as replica:

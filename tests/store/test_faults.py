@@ -1,4 +1,4 @@
-"""A server that is away, full, a replica, locked, or loses replies: what is told, and what stayed as it was."""
+"""A server that is away, full, a replica, locked, or loses replies: what the error says, and what did not change."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def bench(proxy: FaultyProxy, namespace: str) -> Iterator[Bench]:
 
 
 class TestLostReplies:
-    """The server has done it, the caller was not told: the first answer comes again, and nothing is doubled."""
+    """The server executed the call, but the reply was lost: the repeat gets the same answer, nothing is doubled."""
 
     def lose(self, proxy: FaultyProxy, script: str, call: Callable[[], Any]) -> Any:
         """Make the call while the reply of its script gets lost."""
@@ -69,7 +69,7 @@ class TestLostReplies:
         assert bench.store.counts().ever == {("accepted", ""): 3}
 
     def test_claim(self, proxy: FaultyProxy, bench: Bench) -> None:
-        """The very batch that the lost reply carried, and the rest stays."""
+        """The repeat gets the batch of the lost reply, and the other items stay."""
         bench.put(*(f"i{n}" for n in range(10)))
         claim = self.lose(proxy, "claim", lambda: bench.claim(3))
         assert [item.id for item in claim.items] == ["i0", "i1", "i2"]
@@ -77,7 +77,7 @@ class TestLostReplies:
         assert bench.settle_all(claim) == [Outcome.DONE] * 3
 
     def test_settle(self, proxy: FaultyProxy, bench: Bench) -> None:
-        """DONE, not STALE, for each way to end."""
+        """DONE, not STALE, for each kind of settlement."""
         bench.put("a", "b", "c", "d")
         claim = bench.claim()
         ends: list[Settlement] = [Done("a"), Next("b", bench.now_ms + 9), Dead("c", "x"), Done("zz")]
@@ -95,14 +95,14 @@ class TestLostReplies:
         assert self.lose(proxy, "change", lambda: bench.store.requeue(requeue)) == [Outcome.DONE]
 
     def test_extend(self, proxy: FaultyProxy, bench: Bench) -> None:
-        """Asked twice it is the same."""
+        """A repeat gives the same answer."""
         bench.put("a")
         claim = bench.claim(lease_ms=10)
         assert self.lose(proxy, "extend", lambda: bench.store.extend(claim, ["a"], 500)) == [Outcome.DONE]
         assert bench.one("a").score_ms == bench.now_ms + 500
 
     def test_push(self, proxy: FaultyProxy, bench: Bench, shared_client: Any, namespace: str) -> None:
-        """In the queue once."""
+        """The item is in the queue once."""
         items = [Item(f"i{n}", bench.now_ms, encode_push("L", "q", [b"%d" % n])) for n in range(5)]
         bench.store.schedule(items)
         pushed = self.lose(proxy, "publish", lambda: ServerPush(bench.store).push(prefix=f"{namespace}/"))
@@ -110,14 +110,14 @@ class TestLostReplies:
         assert shared_client.llen(f"{namespace}/q") == 5
 
     def test_reading(self, proxy: FaultyProxy, bench: Bench) -> None:
-        """Simply asked again."""
+        """The read is repeated."""
         bench.put("a", refs=("r",))
         assert self.lose(proxy, "get", lambda: bench.one("a")).id == "a"
         assert self.lose(proxy, "find", lambda: bench.store.find("r")) == ["a"]
         assert self.lose(proxy, "counts", bench.store.counts).total("due") == 1
 
     def test_a_caller_that_gives_up_may_repeat_under_its_token(self, proxy: FaultyProxy, bench: Bench) -> None:
-        """After more losses than the client repeats: transient, in doubt, and then the first answer."""
+        """After more losses than the client repeats: a transient error, in doubt; then the first answer."""
         for _ in range(3):
             proxy.drop_next_reply(containing=b"_schedule\r\n")
         item = Item("a", bench.now_ms, b"")
@@ -137,7 +137,7 @@ class TestLostReplies:
 
 
 def test_a_server_that_is_away_is_told() -> None:
-    """At the start: transient, with what to do; nothing was sent, so nothing can have been executed."""
+    """At the start: a transient error with advice. Nothing was sent, so nothing was executed."""
     for scheme in (f"redis://127.0.0.1:{free_port()}/0", "unix:///nowhere/server.sock"):
         with pytest.raises(StoreUnavailable, match=r"no connection.*nothing was sent.*repeat") as caught:
             open_store(scheme)
@@ -180,7 +180,7 @@ def test_a_failed_connection_says_whether_anything_was_sent(
 
 
 def test_a_write_that_was_sent_once_stays_in_doubt() -> None:
-    """Its reply was lost, and the repeats found nobody: it may have been executed all the same."""
+    """The reply was lost, and the repeats found no server: the call may have been executed."""
     trips = Dialect("n").round_trips([Call(0, Schedule([Item("a", 0, b"")], token="t"))], None)
     lost, refused = redis.ConnectionError("Connection closed by server."), redis.ConnectionError("connecting to h.")
     next(trips)
@@ -206,7 +206,7 @@ def test_a_call_that_found_nobody_was_not_sent() -> None:
 
 
 def test_a_server_that_goes_and_comes_back_is_used_again() -> None:
-    """Calls fail while it is down and go through after, with all that was stored."""
+    """Calls fail while it is down. Afterwards they work, with all stored data."""
     with temporary_server() as server, client_for(server.url) as client:
         bench = Bench(RedisBackend(client, Dialect("n")), 1)
         bench.put("a")
@@ -221,9 +221,9 @@ def test_a_server_that_goes_and_comes_back_is_used_again() -> None:
 
 @pytest.mark.parametrize("functions", [True, pytest.param(False, id="without functions")])
 def test_a_full_server_can_be_drained(functions: bool) -> None:
-    """Storing fails cleanly at `maxmemory`; claiming and settling go on and make room again.
+    """At `maxmemory` storing fails cleanly; claiming and settling continue and free memory.
 
-    Functions say so of themselves; of other scripts a server judges the first write, which here takes something away.
+    A flag of the functions allows this. For EVALSHA scripts the server judges the first write, which here removes data.
     """
     with temporary_server() as server, client_for(server.url) as client:
         bench = Bench(RedisBackend(client, Dialect("n", functions=functions)), 1)
@@ -251,7 +251,7 @@ def test_a_full_server_can_be_drained(functions: bool) -> None:
 
 @pytest.mark.slow
 def test_a_replica_takes_no_writes_and_can_be_read() -> None:
-    """The error says to go to the primary."""
+    """The error tells the user to connect to the primary."""
     with temporary_server(tcp=True) as primary, temporary_server(replica_of=primary) as replica:
         with client_for(primary.url) as client:
             bench = Bench(RedisBackend(client, Dialect("n")), 1)
@@ -270,7 +270,7 @@ def test_a_replica_takes_no_writes_and_can_be_read() -> None:
 
 @pytest.mark.parametrize("password", ["", ":wrong@"], ids=["missing", "wrong"])
 def test_a_wrong_password_is_told(password: str) -> None:
-    """Nobody's retry will help: not transient."""
+    """A retry cannot help, so the error is not transient."""
     with temporary_server(tcp=True) as server:
         with redis.Redis.from_url(server.url) as admin:
             admin.config_set("requirepass", "secret")
@@ -285,7 +285,7 @@ def test_a_wrong_password_is_told(password: str) -> None:
 
 
 def test_a_wrong_kind_of_key_is_an_error_that_changes_nothing(shared_client: Any, namespace: str) -> None:
-    """Somebody else's key where a shard's should be."""
+    """Another program's key lies where a key of a shard should be."""
     bench = Bench(RedisBackend(shared_client, Dialect(namespace)), 1)
     bench.put("a")
     shared_client.set(f"{{{namespace}:0}}:held", "not ours")
@@ -323,7 +323,7 @@ def test_a_wrong_kind_of_key_is_an_error_that_changes_nothing(shared_client: Any
     ids=str,
 )
 def test_every_error_is_one_of_ours(error: Exception, kind: type[WheelSchedError]) -> None:
-    """By whose fault it is, with what stayed unchanged and what to do next."""
+    """It says the cause, what was not changed, and the next step."""
     told = faults.translate(error)
     assert type(told) is kind
     assert len(str(told)) > 40

@@ -1,4 +1,4 @@
-"""Durability without a server: which servers are refused, what a write waits for, and what an answer leaves open."""
+"""Durability without a server: refused servers, what a write waits for, and which answers leave a doubt."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ REWRITING = AT_REST.replace(b"in_progress:0", b"in_progress:1")
 def test_a_level_the_server_cannot_keep_is_refused(
     level: Durability, info: dict[str, Any], settings: Any, problem: str | None
 ) -> None:
-    """With what to set, instead of being trusted."""
+    """The error says which setting to change."""
     refusal = level.refusal(info, settings)
     if problem is None:
         assert refusal is None
@@ -130,7 +130,7 @@ def test_a_server_that_is_making_its_first_file_may_be_asked_again() -> None:
 def test_an_answer_that_confirms_too_little_is_in_doubt(
     level: Durability, replies: list[Any], doubt: str | None
 ) -> None:
-    """It was written, so the error says to repeat it under the same id."""
+    """The item was written, so the error says to repeat the call under the same id."""
     found = level.doubt(replies)
     if doubt is None:
         assert found is None
@@ -141,7 +141,7 @@ def test_an_answer_that_confirms_too_little_is_in_doubt(
 
 @pytest.mark.parametrize(("reply_s", "confirm_ms"), [(None, 5_000), (30.0, 5_000), (5.0, 4_000), (0.001, 1)])
 def test_a_confirmation_fits_into_what_a_client_waits_for_a_reply(reply_s: float | None, confirm_ms: int) -> None:
-    """Else it gives up first, and says less than is known."""
+    """Otherwise the client gives up first, and its error says less."""
     with redis.Redis(socket_timeout=reply_s) as client:
         dialect = RedisBackend(client, Dialect("n", "replicated")).dialect
     assert dialect.level.confirmation("key")[-1] == ("WAIT", 1, confirm_ms)
@@ -150,7 +150,7 @@ def test_a_confirmation_fits_into_what_a_client_waits_for_a_reply(reply_s: float
 
 
 def test_what_was_not_written_is_said_before_what_was_not_confirmed() -> None:
-    """Of several shards: who hears of a doubt only takes all for written."""
+    """Of several shards: a caller that only hears of a doubt believes that all was written."""
     doubt, refused = InDoubt("written, but"), StoreUnavailable("nothing was sent")
     for answers in ([doubt, refused], [1, refused, doubt]):
         with pytest.raises(StoreUnavailable, match="nothing was sent"):
@@ -161,13 +161,13 @@ def test_what_was_not_written_is_said_before_what_was_not_confirmed() -> None:
 
 @pytest.mark.parametrize("values", [("paranoid", 1), ("replicated", 0), ("replicated", True)])
 def test_an_unknown_level_is_refused(values: tuple[str, int]) -> None:
-    """With the ones there are."""
+    """The error lists the known levels."""
     with pytest.raises(ConfigError, match=r"everysec|replicas"):
         Dialect("n", *values)
 
 
 def test_both_faces_refuse_a_server_that_does_not_tell_its_settings() -> None:
-    """The imitation has no CONFIG: neither face takes `fsync` on trust."""
+    """The imitation has no CONFIG: neither facade accepts `fsync` without a check."""
     with pytest.raises(StoreError, match="'fsync'"):
         open_store(fakeredis.FakeRedis(), durability="fsync")
     with pytest.raises(StoreError, match="'fsync'"):
@@ -175,7 +175,7 @@ def test_both_faces_refuse_a_server_that_does_not_tell_its_settings() -> None:
 
 
 def test_every_call_that_changes_what_is_promised_waits_for_its_level() -> None:
-    """All operations there are: readers never wait, writers do, but for those named above."""
+    """All operations: readers never wait, writers do, except those named above."""
     modules = [
         import_module(f"wheel_sched.store.{room.folder}.{one.name}")
         for room in ROOMS

@@ -1,4 +1,4 @@
-"""What is particular to the memory store: its clock, its waiters, its answers, its threads, its sorted set."""
+"""Special parts of the memory store: its clock, its waiters, its answers, its threads, its sorted set."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_server_time_refuses_a_given_now(wall: Wall) -> None:
 
 
 def test_answers_are_kept_for_a_minute(wall: Wall) -> None:
-    """Then the token is as good as new: an id that is there is a duplicate."""
+    """After that the token counts as new: an existing id is a duplicate."""
     store = server_time_store(wall)
     item = Item("a", WALL_US // 1000, b"")
     store.schedule([item], token="t")
@@ -117,7 +117,7 @@ def test_what_memory_cannot_do_is_told() -> None:
 
 
 def test_an_unknown_clock_is_refused() -> None:
-    """Before anything is made."""
+    """The error comes before anything is made."""
     with pytest.raises(ConfigError, match="sundial"):
         MemoryBackend(1, clock="sundial")
 
@@ -139,7 +139,7 @@ def test_a_waiter_wakes_when_an_earlier_head_arrives() -> None:
 
 @pytest.mark.parametrize("how", ["close", "interrupt", "close the backend"])
 def test_a_blocked_wait_can_be_ended(how: str) -> None:
-    """It answers {} at once, and so does every later wait of that waiter."""
+    """It answers {} at once, as does every later wait of the same waiter."""
     backend = MemoryBackend(1, clock="test")
     waiter = backend.waiter(0, 0)
     answers: list[object] = []
@@ -190,7 +190,7 @@ steps = st.lists(
 
 @given(steps, st.integers(0, 9), st.integers(0, 20), st.integers(0, 60))
 def test_a_sorted_set_is_a_sorted_dict(steps: list[tuple[str, int, int]], score: int, limit: int, last: int) -> None:
-    """Every read answers what sorting all entries would."""
+    """Every read gives the same answer as a sort of all entries."""
     tree, plain = SortedSet(), dict[bytes, int]()
     for verb, number, at in steps:
         member = b"%d" % number
@@ -214,7 +214,7 @@ def test_a_sorted_set_is_a_sorted_dict(steps: list[tuple[str, int, int]], score:
 
 
 def test_a_sorted_set_of_many_blocks_keeps_its_order() -> None:
-    """Across splits and emptied blocks, in whatever order members come and go."""
+    """Across splits and emptied blocks, for any order of additions and removals."""
     tree = SortedSet()
     count = 8 * BLOCK
     for n in range(count):

@@ -1,7 +1,7 @@
 """Any history of calls, against a model of plain dicts; and the same history on memory and server side by side.
 
-The model knows nothing of sorted sets, scripts or records: an item is a dict entry with a state. After every step each
-id is where the model has it, with the same score, and the counters are the cardinalities.
+The model has no sorted sets, scripts or records: an item is a dict entry with a state. After every step each id has the
+state and score of the model, and the counters equal the cardinalities.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Ordering keys: one head a key, messages parked behind it in order, and nothing that stays parked for ever."""
+"""Ordering keys: a key has one head, messages are parked behind it in order, and none stays parked for ever."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Parking:
         return self.keys.park(self.owner, cap, rows)
 
     def released(self) -> list[str]:
-        """What is due now, in the order it comes out; it goes for good."""
+        """The items that are due now, in order of their release; they leave for good."""
         claim = [self.store.claim(100, shard=shard) for shard in range(self.store.shards)]
         out = []
         for one in claim:
@@ -78,13 +78,13 @@ def parking(request: pytest.FixtureRequest) -> Iterator[Parking]:
 
 
 def test_an_open_key_parks_nothing(parking: Parking) -> None:
-    """Without a failed head there is nothing to stand behind."""
+    """Without a failed head nothing can be parked."""
     assert parking.park("b") == [Outcome.ABSENT]
     assert parking.store.counts().total("held") == 0
 
 
 def test_those_behind_a_head_come_out_one_by_one_in_order(parking: Parking) -> None:
-    """Each success releases exactly the next one; the last one opens the key."""
+    """Each success releases exactly the next message; after the last one the key is open."""
     assert parking.close("a") is Outcome.DONE
     assert parking.park("b", "c") == [Outcome.HELD, Outcome.HELD]
     assert parking.park("d") == [Outcome.HELD]
@@ -100,7 +100,7 @@ def test_those_behind_a_head_come_out_one_by_one_in_order(parking: Parking) -> N
 
 
 def test_other_keys_are_not_touched(parking: Parking) -> None:
-    """A closed key says nothing about another one."""
+    """A closed key does not affect another key."""
     other = lock_of(SCOPE, b"other")
     parking.close("a")
     assert parking.park("b", lock=other) == [Outcome.ABSENT]
@@ -108,7 +108,7 @@ def test_other_keys_are_not_touched(parking: Parking) -> None:
 
 
 def test_repeats_answer_alike_or_tell_that_it_was_done(parking: Parking) -> None:
-    """After a crash each step may be taken again: nothing is parked, released or opened twice."""
+    """After a crash each step may be repeated: nothing is parked, released or opened twice."""
     assert [parking.close("a"), parking.close("a")] == [Outcome.DONE, Outcome.DONE]
     assert parking.close("z") is Outcome.WRONG_STATE
     assert parking.park("a") == [Outcome.DONE], "the head that closed it is to be handled again"
@@ -127,7 +127,7 @@ def test_repeats_answer_alike_or_tell_that_it_was_done(parking: Parking) -> None
 
 
 def test_a_late_copy_of_one_that_has_succeeded_closes_nothing(parking: Parking) -> None:
-    """It was through before its offset was, and was read and failed again: nobody waits for it, nor behind it."""
+    """Its offset was not committed, so it was read and failed again: no message waits for it or behind it."""
     parking.close("a")
     parking.park("b")
     parking.keys.succeeded([(LOCK, "a"), (LOCK, "b")])
@@ -140,7 +140,7 @@ def test_a_late_copy_of_one_that_has_succeeded_closes_nothing(parking: Parking) 
 
 
 def test_a_full_line_parks_no_more(parking: Parking) -> None:
-    """The outcome says that the cap is reached; what is parked stays as it is."""
+    """The outcome says that the cap is reached; parked messages are not changed."""
     parking.close("a")
     assert parking.park("b", "c", "d", cap=2) == [Outcome.HELD, Outcome.HELD, Outcome.WRONG_STATE]
     parking.keys.succeeded([(LOCK, "a")])
@@ -148,7 +148,7 @@ def test_a_full_line_parks_no_more(parking: Parking) -> None:
 
 
 def test_only_the_owner_closes_and_parks(parking: Parking) -> None:
-    """A reader that was stopped for longer than its lease changes nothing when it goes on."""
+    """A reader that was stopped for longer than its lease changes nothing afterwards."""
     assert parking.keys.acquire(SCOPE, "other", 1_000).epoch == 0
     parking.now_ms += 60_000
     taken = parking.keys.acquire(SCOPE, "other", 1_000)
@@ -162,7 +162,7 @@ def test_only_the_owner_closes_and_parks(parking: Parking) -> None:
 
 @pytest.mark.parametrize("end", ["dead", "cancelled", "cancelled in flight", "poison"])
 def test_a_head_that_is_given_up_in_the_store_lets_the_next_one_follow(parking: Parking, end: str) -> None:
-    """Whoever ends the head, the same script releases the next of its key."""
+    """The script that ends the head releases the next message of its key, for each way to end it."""
     parking.close("a")
     parking.store.schedule([item("a", 1, due_ms=parking.now_ms)])
     parking.park("b", "c")
@@ -185,7 +185,7 @@ def test_a_head_that_is_given_up_in_the_store_lets_the_next_one_follow(parking: 
 
 @pytest.mark.parametrize("end", ["by the intake", "in the store", "in parking"])
 def test_what_was_given_up_is_known_at_its_own_place(parking: Parking, end: str) -> None:
-    """Read again after a crash, it neither closes its key nor is parked; a copy of its id is another message."""
+    """A second read after a crash neither closes its key nor parks it; a copy of its id is another message."""
     parking.close("z" if end == "in parking" else "a")
     if end == "in parking":
         parking.park("a")
@@ -206,7 +206,7 @@ def test_what_was_given_up_is_known_at_its_own_place(parking: Parking, end: str)
 
 
 def test_settling_a_head_that_was_published_keeps_the_key_closed(parking: Parking) -> None:
-    """It is on its way to its handler; the key waits for what the handler says."""
+    """The message is on its way to its handler; the key waits for the result."""
     parking.close("a")
     parking.store.schedule([item("a", 1, due_ms=parking.now_ms)])
     parking.park("b")
@@ -216,7 +216,7 @@ def test_settling_a_head_that_was_published_keeps_the_key_closed(parking: Parkin
 
 
 def test_a_parked_one_that_was_deleted_or_let_out_by_hand_is_passed_over(parking: Parking) -> None:
-    """People may take out parked messages; the next one follows behind the gap."""
+    """People may take out parked messages; the next message follows."""
     parking.close("a")
     parking.park("b", "c", "d")
     route = route_of(LOCK)
@@ -230,7 +230,7 @@ def test_a_parked_one_that_was_deleted_or_let_out_by_hand_is_passed_over(parking
 
 
 def test_a_head_that_is_rescheduled_or_paused_keeps_its_place(parking: Parking) -> None:
-    """Later is not given up."""
+    """A later due is not a failure."""
     parking.close("a")
     parking.store.schedule([item("a", 1, due_ms=parking.now_ms)])
     parking.park("b")
@@ -243,7 +243,7 @@ def test_a_head_that_is_rescheduled_or_paused_keeps_its_place(parking: Parking) 
 
 
 def test_a_paused_topic_keeps_the_next_one_back_as_the_head(parking: Parking) -> None:
-    """A release into a paused topic waits for its resume, and the key with it."""
+    """A release into a paused topic waits for the resume, and so does the key."""
     parking.close("a")
     parking.park("b")
     parking.store.pause("orders")
@@ -254,7 +254,7 @@ def test_a_paused_topic_keeps_the_next_one_back_as_the_head(parking: Parking) ->
 
 
 def test_a_dead_letter_that_is_let_out_again_has_lost_its_place(parking: Parking) -> None:
-    """The key went on without it; its second death lets nobody follow."""
+    """The key went on without it; its second death releases no message."""
     parking.close("a")
     parking.keys.given_up([(LOCK, "a")])
     parking.close("b")
@@ -268,7 +268,7 @@ def test_a_dead_letter_that_is_let_out_again_has_lost_its_place(parking: Parking
 
 
 def test_somebody_can_open_a_key_by_hand(parking: Parking) -> None:
-    """When the head was lost outside the store, a person lets the next one follow."""
+    """When the head was lost outside the store, a person releases the next message."""
     parking.close("a")
     parking.park("b")
     assert parking.keys.pass_by_hand([LOCK]) == [Outcome.DONE]
@@ -277,7 +277,7 @@ def test_somebody_can_open_a_key_by_hand(parking: Parking) -> None:
 
 
 def test_counts_and_listings_tell_what_is_parked(parking: Parking) -> None:
-    """Closed keys and lines are visible, with the key for people."""
+    """Listings show closed keys and parked messages, with a label for people."""
     parking.close("a")
     parking.park("b", "c")
     assert parking.keys.counts(["orders", "none"]) == (1, {"orders": 2, "none": 0})
@@ -289,7 +289,7 @@ def test_counts_and_listings_tell_what_is_parked(parking: Parking) -> None:
 
 
 def test_a_backup_keeps_the_lines(parking: Parking, tmp_path: Path) -> None:
-    """What was parked is parked again. Nobody knows the head any more, so the next message to succeed is the head."""
+    """Parked messages are parked again. The head is unknown, so the next message to succeed counts as the head."""
     parking.close("a")
     parking.park("b", "c")
     write_backup(parking.store, tmp_path / "file", namespace="n")

@@ -50,7 +50,7 @@ steps = st.lists(
 
 
 class Key:
-    """The model of one key: its head, the messages parked behind it, and what became of the others."""
+    """The model of one key: its head, the messages parked behind it, and how the others ended."""
 
     def __init__(self) -> None:
         self.head: str | None = None
@@ -132,7 +132,7 @@ class History:
             key.known.add(base)
 
     def length(self, place: int) -> int:
-        """How many are parked by the count of the store: those released by hand leave when their turn comes."""
+        """The number of parked messages as the store counts them; those released by hand leave in their turn."""
         return next((key.parked for key in self.ordered.closed(SCOPE) if key.lock == self.names[place]), 0)
 
     def end(self, key: Key, base: str, action: str) -> None:
@@ -154,7 +154,7 @@ class History:
         key.follow()
 
     def check(self) -> None:
-        """The store has the keys as the model has them, and every parked message is held in order."""
+        """The store has the keys of the model, and every parked message is held in order."""
         told = {key.lock: key.head for key in self.ordered.closed(SCOPE)}
         wanted = {name: key.head for name, key in zip(self.names, self.keys, strict=True) if key.head is not None}
         assert told == wanted

@@ -58,7 +58,7 @@ def test_items_reach_their_streams_and_leave_the_store(bench: Bench, client: Any
 
 
 def test_nothing_is_pushed_before_its_due(bench: Bench, client: Any, namespace: str) -> None:
-    """One millisecond early is nothing."""
+    """One millisecond before the due nothing is pushed."""
     item = list_item(bench, "a", "q")
     item.due_ms = bench.now_ms + 1
     bench.store.schedule([item])
@@ -69,7 +69,7 @@ def test_nothing_is_pushed_before_its_due(bench: Bench, client: Any, namespace: 
 
 
 def test_a_repeat_pushes_nothing_twice(bench: Bench, client: Any, namespace: str) -> None:
-    """The same token tells the same dues; the refused come back when their lease ends."""
+    """A repeat under the same token answers the same dues; refused items wait again when their lease ends."""
     bench.store.schedule([list_item(bench, "a", "q"), Item("b", bench.now_ms, b"no push form")])
     first = ServerPush(bench.store).push(prefix=f"{namespace}/", lease_ms=500, token="t")
     again = ServerPush(bench.store).push(prefix=f"{namespace}/", lease_ms=500, token="t")
@@ -103,7 +103,7 @@ def test_a_repeat_pushes_nothing_twice(bench: Bench, client: Any, namespace: str
 def test_what_cannot_be_pushed_is_reported_and_kept(
     bench: Bench, client: Any, namespace: str, body: bytes, why: str
 ) -> None:
-    """Malformed bodies, absent streams, targets of a wrong type or without room: claimed, told, settled by hand."""
+    """Bad bodies, missing or wrong targets, targets without room: claimed, reported, settled by hand."""
     client.rpush(f"{namespace}/list", "x")
     client.xadd(f"{namespace}/stream", {"a": "b"})
     client.set(f"{namespace}/text", "x")
@@ -124,7 +124,7 @@ def test_what_cannot_be_pushed_is_reported_and_kept(
 
 @pytest.mark.parametrize("kind", ["S", "L"])
 def test_nothing_is_pushed_to_keys_of_ours_beside_topics(bench: Bench, client: Any, namespace: str, kind: Any) -> None:
-    """The mark of a published id is one: written to, it would answer a later publish with "was sent"."""
+    """For example the mark of a published id: a push to it would make a later publish answer "was sent"."""
     mark = f"{{{namespace}-orders}}:wheel-sched:sent:2:yy:orders"
     bench.store.schedule([Item("a", bench.now_ms, encode_push(kind, mark, [b"k", b"v"][: 2 if kind == "S" else 1]))])
     (refused,) = ServerPush(bench.store).push(create=True).refused
@@ -133,7 +133,7 @@ def test_nothing_is_pushed_to_keys_of_ours_beside_topics(bench: Bench, client: A
 
 
 def test_streams_are_capped_when_told_to(bench: Bench, client: Any, namespace: str) -> None:
-    """MAXLEN is approximate, so only far more than one node's worth is cut."""
+    """MAXLEN is approximate, so the server trims only far more than one node."""
     for _ in range(4):
         bench.store.schedule([stream_item(bench, f"i{n}", "s") for n in range(200)])
         assert len(ServerPush(bench.store).push(500, prefix=f"{namespace}/", create=True, maxlen=10).dues_ms) == 200
@@ -141,7 +141,7 @@ def test_streams_are_capped_when_told_to(bench: Bench, client: Any, namespace: s
 
 
 def test_paused_topics_are_not_pushed(bench: Bench, namespace: str) -> None:
-    """They wait in held as under a claim."""
+    """Their items are held, as under a claim."""
     bench.store.schedule([stream_item(bench, "a", "s")])
     bench.store.pause("t")
     pushed = ServerPush(bench.store).push(prefix=f"{namespace}/", create=True)
@@ -149,7 +149,7 @@ def test_paused_topics_are_not_pushed(bench: Bench, namespace: str) -> None:
 
 
 def test_a_push_recovers_leases_and_obeys_the_epoch(bench: Bench, namespace: str) -> None:
-    """As a claim does."""
+    """In the same way as a claim."""
     bench.store.schedule([list_item(bench, "a", "q")])
     bench.claim(lease_ms=10)
     bench.clock.advance(10)
@@ -163,7 +163,7 @@ def test_a_push_recovers_leases_and_obeys_the_epoch(bench: Bench, namespace: str
 
 @pytest.mark.real
 def test_a_target_the_user_may_not_touch_loses_nothing(shared_client: Any, real_server: Any, namespace: str) -> None:
-    """The refusal comes back as such; the script does not stop with the items taken out."""
+    """The refusal is reported; the script does not stop after it has taken items out."""
     import redis
 
     shared_client.execute_command("ACL", "SETUSER", namespace, "on", ">pw", "+@all", f"~{{{namespace}:*", "~allowed*")
@@ -181,7 +181,7 @@ def test_a_target_the_user_may_not_touch_loses_nothing(shared_client: Any, real_
 
 
 def test_memory_has_nothing_to_push_to() -> None:
-    """It says so, and the item stays."""
+    """The store raises an error, and the item stays."""
     bench = Bench(MemoryBackend(1, clock="test"), 1)
     bench.put("a")
     with pytest.raises(StoreError, match="one-script hand-over"):

@@ -1,4 +1,4 @@
-"""Records and operations as values: what is written is what is read, and what cannot be read says so."""
+"""Records and operations as values: a read gives what was written, and unreadable bytes raise an error."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ lines = texts.filter(lambda text: text and "\n" not in text)
 def test_a_record_is_read_as_it_was_written(
     version: int, topic: str, route: str | None, refs: tuple[str, ...], body: bytes
 ) -> None:
-    """Whatever bytes topic, route, refs and body consist of."""
+    """For any bytes in topic, route, refs and body."""
     raw = b"1:%d:%s" % (version, make_tail(topic, route, refs, body))
     assert read_record(raw) == (version, topic, route, refs, body)
 
@@ -46,14 +46,14 @@ def test_any_bytes_are_a_text(raw: bytes) -> None:
 
 @given(st.binary(max_size=60))
 def test_other_bytes_are_no_record(raw: bytes) -> None:
-    """They raise an error of ours or are read; nothing else escapes."""
+    """They raise an error of wheel-sched or are read; no other exception escapes."""
     with contextlib.suppress(StoreError):
         assert read_record(raw).version >= 0
 
 
 @pytest.mark.parametrize("raw", [b"", b"1:", b"2:1:0:0:0:", b"1:x:0:0:0:", b"1:1:0:0:", b"\xff" * 30])
 def test_a_damaged_record_is_told(raw: bytes) -> None:
-    """With its length and start."""
+    """The error has the record's length and start."""
     with pytest.raises(StoreError, match="unreadable record"):
         read_record(raw)
 
@@ -66,7 +66,7 @@ def test_a_damaged_record_is_told(raw: bytes) -> None:
     target=texts.filter(bool),
 )
 def test_a_push_form_is_read_as_it_was_written(kind_and_pieces: tuple[str, list[bytes]], target: str) -> None:
-    """Targets and pieces of any bytes."""
+    """For targets and pieces of any bytes."""
     kind, pieces = kind_and_pieces
     assert kind in ("L", "S")
     form = decode_push(encode_push("L" if kind == "L" else "S", target, pieces))
@@ -75,7 +75,7 @@ def test_a_push_form_is_read_as_it_was_written(kind_and_pieces: tuple[str, list[
 
 @given(st.binary(max_size=40))
 def test_other_bytes_are_no_push_form(raw: bytes) -> None:
-    """They are rejected or read; nothing else escapes."""
+    """They are rejected or read; no other exception escapes."""
     try:
         form = decode_push(raw)
     except Rejected:
@@ -84,7 +84,7 @@ def test_other_bytes_are_no_push_form(raw: bytes) -> None:
 
 
 def test_tokens_are_unique_also_after_a_fork() -> None:
-    """A child has a series of its own, or its calls would be answered as repeats of its parent's."""
+    """A child has its own series; otherwise the server would answer its calls as repeats of its parent's."""
     tokens = [new_token() for _ in range(1000)]
     read, write = os.pipe()
     pid = os.fork()
@@ -100,13 +100,13 @@ def test_tokens_are_unique_also_after_a_fork() -> None:
 
 
 def test_schedule_sends_triples() -> None:
-    """Id, due or nothing, and the record's tail."""
+    """Id, due or nothing, and the tail of the record."""
     call = Schedule([Item("a", 5, b"x", "t"), Item("b", None, b"", "", ("r", "s"), "q")])
     assert call.argv() == [b"a", 5, b"1:0:0:tx", b"b", "", b"0:1:3:qr\ns"]
 
 
 def test_settle_sends_the_done_first_and_answers_in_order() -> None:
-    """Codes come back in the order sent, outcomes go out in the order asked."""
+    """Codes come in the order of the script, outcomes in the order of the settlements."""
     call = Settle(7, [Next("n", None), Done("a"), Dead("d", "x\ny", b"b"), Done("b"), Held("h", "w")], dead_cap=3)
     assert call.argv() == [
         *(7, 3, 2, b"a", b"b"),
@@ -120,7 +120,7 @@ def test_settle_sends_the_done_first_and_answers_in_order() -> None:
 
 
 def test_change_sends_quintuples() -> None:
-    """No version is any version; a reason is one bounded line."""
+    """Without a version any version matches; a reason is one bounded line."""
     item = Item("b", 3, b"x")
     call = Change([Alteration("a", "r", 5), Alteration("b", "p", 3, 2, item), Alteration("c", "h", "x\ny")])
     assert call.argv() == [b"a", "r", 5, "", b"", b"b", "p", 3, 2, b"0:0:0:x", b"c", "h", b"x y", "", b""]
@@ -135,7 +135,7 @@ def test_claim_reads_what_the_script_answers() -> None:
 
 
 def test_a_reason_is_one_bounded_line() -> None:
-    """Whatever an exception said, also what UTF-8 cannot carry."""
+    """For any text of an exception, also text that UTF-8 cannot encode."""
     assert bounded_reason("a\nb") == b"a b"
     assert len(bounded_reason("é" * 10_000)) == 1000
     assert bounded_reason("\ud800") == b"\\ud800"

@@ -38,7 +38,7 @@ def bench(client: Any, namespace: str) -> Bench:
 
 @pytest.mark.parametrize("damage", [None, b"", b"garbage", b"2:1:0:0:0:x", b"1:1:0:0:"])
 def test_an_unreadable_record_is_quarantined(bench: Bench, client: Any, namespace: str, damage: bytes | None) -> None:
-    """It is dead with its reason, counted, never handed out, and stops nobody."""
+    """It is dead with its reason, counted, never claimed, and blocks no other item."""
     bench.put("bad", "good", topic="t")
     body = shard_keys(namespace, 0)[3]
     if damage is None:
@@ -58,7 +58,7 @@ def test_an_unreadable_record_is_quarantined(bench: Bench, client: Any, namespac
 
 
 def test_a_damaged_item_can_be_read_and_listed(bench: Bench, client: Any, namespace: str) -> None:
-    """Listings show it as it lies there."""
+    """Listings show it unchanged."""
     bench.put("bad", in_ms=50)
     client.hset(shard_keys(namespace, 0)[3], "bad", b"garbage")
     assert (bench.one("bad").reason, bench.one("bad").body) == ("unreadable record", b"garbage")
@@ -67,7 +67,7 @@ def test_a_damaged_item_can_be_read_and_listed(bench: Bench, client: Any, namesp
 
 
 def test_every_key_carries_the_shards_hash_tag(bench: Bench, client: Any, namespace: str) -> None:
-    """So a cluster keeps a shard on one node; and an emptied shard keeps only what has a reason or a time."""
+    """So a cluster keeps a shard on one node. An emptied shard keeps only keys with a reason or a time."""
     bench.put("a", "b", topic="t", refs=("r",))
     bench.store.pause("t")
     bench.store.resume("t")
@@ -85,7 +85,7 @@ def test_every_key_carries_the_shards_hash_tag(bench: Bench, client: Any, namesp
 
 
 def test_two_releases_share_a_namespace(client: Any, namespace: str) -> None:
-    """What one stores the other claims; neither overwrites the other's functions."""
+    """Each release claims the items of the other; neither overwrites the other's functions."""
     now, then = Dialect(namespace), Dialect(namespace, variant="another release")
     assert library("another release").name != library().name
     one, two = Bench(RedisBackend(client, now), 1), Bench(RedisBackend(client, then), 1)
@@ -101,7 +101,7 @@ def test_two_releases_share_a_namespace(client: Any, namespace: str) -> None:
 @pytest.mark.parametrize("functions", [True, False])
 @pytest.mark.real
 def test_a_flushed_library_is_loaded_again(redis_client: redis.Redis, namespace: str, functions: bool) -> None:
-    """In the middle of the work, by a restart or by an administrator: the call goes through."""
+    """After a restart or a flush by an administrator, the call succeeds."""
     bench = Bench(RedisBackend(redis_client, Dialect(namespace, functions=functions)), 3)
     for n in range(3):
         redis_client.function_flush()
@@ -115,7 +115,7 @@ def test_a_flushed_library_is_loaded_again(redis_client: redis.Redis, namespace:
 
 @pytest.mark.real
 def test_a_user_without_functions_gets_scripts(real_server: Any, shared_client: Any, namespace: str) -> None:
-    """FCALL and FUNCTION may be forbidden: EVALSHA does the same."""
+    """FCALL and FUNCTION may be forbidden: then EVALSHA is used."""
     import redis
 
     rights = ["on", ">pw", "+@all", "-fcall", "-fcall_ro", "-function", "~*", "&*"]
@@ -134,7 +134,7 @@ def test_a_user_without_functions_gets_scripts(real_server: Any, shared_client: 
 def run_round_trips(
     dialect: Dialect, calls: list[Call[Any]], reply: Callable[[Send], list[Any]]
 ) -> tuple[list[int | str], list[Any]]:
-    """Play the server: how many commands each step sent, and what the calls were answered."""
+    """Play the server. Returns how many commands each step sent, and the answers of the calls."""
     trips = dialect.round_trips(calls, None)
     sent: list[int | str] = []
     try:
@@ -148,7 +148,7 @@ def run_round_trips(
 
 
 def test_a_library_that_vanishes_each_time_is_given_up() -> None:
-    """The number of loads for one call is bounded, whatever the server says."""
+    """One call loads the library a bounded number of times, whatever the server answers."""
     import redis
 
     gone = redis.exceptions.NoScriptError("No matching script")
@@ -161,7 +161,7 @@ def test_a_library_that_vanishes_each_time_is_given_up() -> None:
 
 
 def test_what_was_lost_is_repeated_and_then_told() -> None:
-    """Twice, after a pause, under the same token; the rest of the batch is not sent again."""
+    """Twice, after a pause, under the same token; the other calls of the batch are not sent again."""
     import redis
 
     calls: list[Call[Any]] = [Call(0, Find("r", 5)), Call(0, Count())]
@@ -174,7 +174,7 @@ def test_what_was_lost_is_repeated_and_then_told() -> None:
 
 
 def test_a_call_that_must_not_wait_longer_takes_one_timeout() -> None:
-    """What timed out is not repeated; a connection that broke costs no time, and the call is."""
+    """A timeout is not repeated. A broken connection costs no time, so its call is repeated."""
     import redis
 
     calls: list[Call[Any]] = [Call(0, Find("r", 5))]
@@ -189,7 +189,7 @@ def test_a_call_that_must_not_wait_longer_takes_one_timeout() -> None:
 
 @pytest.mark.parametrize(("shards", "clock"), [(2, "test"), (1, "server")])
 def test_a_namespace_made_otherwise_is_refused(client: Any, namespace: str, shards: int, clock: str) -> None:
-    """Another shard count or clock: nothing is changed, and the message says what it found."""
+    """With another shard count or clock nothing is changed, and the error says what it found."""
     bench = Bench(RedisBackend(client, Dialect(namespace)), 1)
     bench.put("a")
     now = None if clock == "server" else bench.clock
@@ -201,7 +201,7 @@ def test_a_namespace_made_otherwise_is_refused(client: Any, namespace: str, shar
 
 
 def test_a_flushed_namespace_is_not_quietly_made_anew(client: Any, namespace: str) -> None:
-    """Writing to what was deleted under us says so instead of starting from nothing."""
+    """A write to a deleted namespace raises an error instead of creating it again."""
     bench = Bench(RedisBackend(client, Dialect(namespace)), 1)
     client.delete(shard_keys(namespace, 0)[0])
     with pytest.raises(NamespaceMismatch, match="flushed"):
@@ -234,7 +234,7 @@ def test_a_frozen_namespace_takes_no_writes(client: Any, namespace: str) -> None
     ],
 )
 def test_old_servers_are_refused(info: dict[str, Any], fits: bool) -> None:
-    """Redis below 7.0 and Valkey below 8.0; one that doesn't say is taken as it is."""
+    """Redis below 7.0 and Valkey below 8.0. A server without a version passes."""
     if fits:
         check_version(info)
         return

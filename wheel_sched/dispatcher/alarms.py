@@ -1,8 +1,8 @@
-"""Alarms: when the dispatcher has to look at a shard, or at a batch that is out, on the store's time.
+"""Alarms: when the dispatcher has to look at a shard or at a batch in flight, on the store's time.
 
-Each shard in which something waits has one alarm: at its earliest due time or lease end, or one sweep from now if that
-is earlier. Each batch that is out has one alarm, to extend its lease or to give the batch up. Every reply of the store
-says what comes next in the shard, so one alarm a shard is enough.
+Each shard with waiting items has one alarm: at its earliest due time or lease end, or one sweep from now if that is
+earlier. Each batch in flight has one alarm, to extend its lease or to give up the batch. Every reply of the store has
+the next due time of the shard, so one alarm per shard is enough.
 
 Sans-I/O: `now` is an argument, in ms of the store's clock. Threads: only the dispatcher's owner calls this.
 """
@@ -18,14 +18,14 @@ from wheel_sched.wheel import TimerTaskEntry
 
 
 class LookAtShard(NamedTuple):
-    """Something is due in a shard. With `sweep` nothing is due, and the shard only wants a sweep."""
+    """An item is due in a shard. With `sweep` no item is due, and the shard only needs a sweep."""
 
     shard: int
     sweep: bool = False
 
 
 class ExtendLease(NamedTuple):
-    """A batch is still out."""
+    """A batch is still in flight: extend its lease."""
 
     batch: Batch
 
@@ -34,10 +34,10 @@ Alarm = LookAtShard | ExtendLease
 
 
 class Alarms:
-    """What has to happen when.
+    """The times at which the dispatcher has to act.
 
     Args:
-        sweep_ms: the longest time between two looks at a shard while something waits in it.
+        sweep_ms: the longest time between two looks at a shard with waiting items.
     """
 
     def __init__(self, sweep_ms: int) -> None:
@@ -45,7 +45,7 @@ class Alarms:
         self._queue: DeadlineQueue[Alarm] = DeadlineQueue()
         self._shards: dict[int, TimerTaskEntry[Alarm]] = {}
         self._batches: dict[Batch, TimerTaskEntry[Alarm]] = {}
-        self._settled_again: set[Batch] = set()  # batches that had their second chance after a turn that failed
+        self._settled_again: set[Batch] = set()  # batches that were settled a second time after a failed step
 
     def __len__(self) -> int:
         """How many shards have an alarm."""
@@ -53,11 +53,11 @@ class Alarms:
 
     @property
     def batches(self) -> list[Batch]:
-        """The batches that are out."""
+        """The batches in flight."""
         return list(self._batches)
 
     def out(self) -> int:
-        """How many batches are out."""
+        """How many batches are in flight."""
         return len(self._batches)
 
     def next_ms(self) -> int | None:
@@ -65,9 +65,9 @@ class Alarms:
         return self._queue.next_ms()
 
     def due(self, now_ms: int) -> list[Alarm]:
-        """The alarms that are due. A shard's alarm is gone then; a batch stays until `done`.
+        """The alarms that are due. The call removes the alarm of a shard; a batch stays until `done`.
 
-        A `now_ms` before the last one takes the queue back: no alarm is due before its time has come again.
+        A `now_ms` before the last one sets the queue back: an alarm is due only when its time has come again.
         """
         for entry in self._queue.follow(now_ms):
             self._remember(entry)
@@ -78,9 +78,9 @@ class Alarms:
         return alarms
 
     def look_at(self, shard: int, at_ms: int, now_ms: int, *, unless_earlier: bool = False) -> None:
-        """Look at the shard at `at_ms`, or sweep it before. Replaces its alarm.
+        """Set the alarm of a shard: look at it at `at_ms`, or sweep it before. Replaces the old alarm.
 
-        With `unless_earlier` an alarm that is as early or earlier stays.
+        With `unless_earlier` an old alarm that is as early or earlier stays.
         """
         sweep = at_ms > now_ms + self._sweep_ms
         at_ms = min(at_ms, now_ms + self._sweep_ms)
@@ -91,13 +91,13 @@ class Alarms:
         self._remember(self._queue.schedule(LookAtShard(shard, sweep), at_ms))
 
     def forget_shard(self, shard: int) -> None:
-        """Nothing waits in the shard."""
+        """No item waits in the shard: remove its alarm."""
         armed = self._shards.pop(shard, None)
         if armed is not None:
             armed.cancel()
 
     def extend_lease(self, batch: Batch, at_ms: int) -> None:
-        """The batch is out; extend its lease at `at_ms`."""
+        """The batch is in flight; extend its lease at `at_ms`."""
         self._remember(self._queue.schedule(ExtendLease(batch), at_ms))
 
     def done(self, batch: Batch) -> None:
@@ -111,13 +111,13 @@ class Alarms:
         return batch in self._batches
 
     def after_failure(self, known: Set[Batch]) -> list[Batch]:
-        """A turn has failed half-way. Answers the batches to settle again under their token.
+        """A step of the owner has failed half-way. Returns the batches to settle again under their token.
 
         Args:
             known: the batches that another part of the dispatcher still works on.
 
-        Each answered batch gets this second chance once. The other batches that are not `known` are forgotten: their
-        items come back when the lease ends.
+        Each returned batch gets this second chance once. All other batches that are not `known` are forgotten: their
+        items wait again when the lease ends.
         """
         lost = [batch for batch in self._batches if batch not in known]
         again = [batch for batch in lost if batch.over and batch not in self._settled_again]

@@ -1,8 +1,8 @@
-"""From answers to settlements: an item that was not published waits a doubling time, or is dead.
+"""From answers to settlements: an item that was not published waits, each time twice as long, or is dead.
 
-How often an item failed is kept here and not in the store, because it says something about the broker's health as this
-dispatcher sees it, and nothing about the message. Bounded: the item that failed longest ago is forgotten and starts
-over. One owner.
+The failures of an item are counted here and not in the store: they describe the broker's health as this dispatcher sees
+it, not the message. The memory is bounded: the item that failed longest ago is forgotten and starts with the first
+delay again. One owner.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ class Backoff:
         self._failures: OrderedDict[str, int] = OrderedDict()
 
     def settlements(self, items: Sequence[Claimed], answers: Sequence[Answer | None], now_ms: int) -> list[Settlement]:
-        """How the items of a batch are settled."""
+        """The settlements of the items of a batch."""
         if not self._failures:
             done = [a for item, a in zip(items, answers, strict=True) if type(a) is Done and a.id == item.id]
-            if len(done) == len(items):  # as usual
+            if len(done) == len(items):  # the usual case
                 return list[Settlement](done)
         pairs = list(zip(items, answers, strict=True))
         if logger.isEnabledFor(logging.WARNING):
@@ -45,7 +45,7 @@ class Backoff:
         return [self.settlement(item, answer, now_ms) for item, answer in pairs]
 
     def settlement(self, item: Claimed, answer: Answer | None, now_ms: int) -> Settlement:
-        """How `item` is settled; None = unanswered: in doubt, and released like any other failure."""
+        """The settlement of `item`. An answer None means: in doubt, and released like after any other failure."""
         if type(answer) is Done and answer.id == item.id:
             if self._failures:
                 self._failures.pop(item.id, None)
@@ -57,7 +57,7 @@ class Backoff:
             problem = _problem(item, answer)
             if problem is None:
                 return answer
-            reason = f"the publisher's answer cannot be kept: {problem}"
+            reason = f"the publisher's answer cannot be carried out: {problem}"
             logger.warning("dispatcher.dead: item '%.100s' of topic '%.100s': %.200s", item.id, item.topic, reason)
             return Dead(item.id, reason)
         self._stats.failed += 1
@@ -74,7 +74,7 @@ class Backoff:
 
 
 def _report(pairs: Sequence[tuple[Claimed, Answer | None]]) -> None:
-    """Log each item that is given up, and the items of a batch that are tried again in one line."""
+    """Log each item that is given up. Log all items of a batch that are tried again in one line."""
     failed = [(item, _UNANSWERED if answer is None else answer) for item, answer in pairs]
     again: list[tuple[Claimed, Failed]] = []
     for item, answer in failed:
@@ -94,7 +94,7 @@ def _report(pairs: Sequence[tuple[Claimed, Answer | None]]) -> None:
 
 
 def _problem(item: Claimed, answer: object) -> str | None:
-    """Why the store could not settle `item` in this way; a publisher's mistake must not stop other messages."""
+    """Why the store cannot settle `item` with this answer; a publisher's mistake must not stop other messages."""
     if not isinstance(answer, Done | Next | Held | Dead):
         return f"expected Done, Next, Held, Dead or Failed, got: {answer!r}"
     if answer.id != item.id:

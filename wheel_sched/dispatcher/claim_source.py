@@ -1,10 +1,10 @@
-"""The claim source: from which shards a dispatcher may claim, how long a claim is its own, and how a claim ends.
+"""The claim source: from which shards a dispatcher may claim, how long it owns a claim, and how a claim ends.
 
-    SharedLeases   any dispatcher claims from any shard; a claim is its own until the lease ends
-    OwnedShards    claims only in shards that this process owns, without a lease end: only the broker knows which claims
-                   went out (`retry_topic.release.owned_shards`)
+    SharedLeases   any dispatcher claims from any shard, and owns a claim until the lease ends
+    OwnedShards    a dispatcher claims only from shards that this process owns, without a lease end: only the broker
+                   knows which claims it has published (`retry_topic.release.owned_shards`)
 
-The dispatcher asks its claim source before it calls the store, and reports what the store answered. The dispatcher's
+The dispatcher asks its claim source before it calls the store, and reports the store's answers to it. The dispatcher's
 owner thread makes all calls, one at a time.
 """
 
@@ -29,10 +29,10 @@ logger = logger_of("wheel_sched.dispatcher")
 
 
 class ClaimSource(Protocol):
-    """How a dispatcher comes by its claims."""
+    """Gives a dispatcher its calls for claims, and follows their answers."""
 
     def look(self, shard: int) -> Call[Window]:
-        """The call that reads what a shard releases next."""
+        """The call that reads the next items of a shard."""
         ...
 
     def looked(self, window: Window) -> None:
@@ -40,12 +40,12 @@ class ClaimSource(Protocol):
         ...
 
     def claim(self, shard: int, limit: int, epoch: int | None) -> Call[Any]:
-        """The call that claims up to `limit` due items of a shard; a look while the shard may not be claimed from.
+        """The call that claims up to `limit` due items of a shard. While claiming is not allowed, a look instead.
 
         Args:
             shard: where items are due.
-            limit: items at most.
-            epoch: the shard's epoch as the dispatcher last read it; None: it has not read it.
+            limit: greatest number of items.
+            epoch: the shard's epoch as the dispatcher last read it; None: not read yet.
 
         Raises:
             WheelSchedError: the source could not find out whether it may claim.
@@ -61,36 +61,37 @@ class ClaimSource(Protocol):
         ...
 
     def next_look_ms(self, shard: int, due_head_ms: int | None, fly_head_ms: int | None, now_ms: int) -> int | None:
-        """When the dispatcher is to claim from a shard next, in ms of the store's clock; None: nothing waits there.
+        """When the dispatcher has to claim from a shard next, in ms of the store's clock; None: no item waits there.
 
         Args:
-            shard: which one.
-            due_head_ms: the earliest due in it, as the store has just answered.
-            fly_head_ms: the earliest lease end in it.
+            shard: the number of the shard.
+            due_head_ms: the earliest due in the shard, as the store has just answered.
+            fly_head_ms: the earliest lease end in the shard.
             now_ms: the store's time.
         """
         ...
 
     def extend(self, batch: Batch) -> bool:
-        """Keep a batch this dispatcher's for another lease, counted from now; False: it is not known to be ours."""
+        """Extend the lease of a batch, counted from now. False: this dispatcher may not own the batch any more."""
         ...
 
     def to_settle(self, batch: Batch, settlements: Sequence[Settlement]) -> Sequence[Settlement] | None:
-        """Of a batch's settlements those that the store still has to perform.
+        """The settlements of a batch that the store still has to perform.
 
-        None: this process does not know what became of the claim. The claim stays open, and the dispatcher forgets it.
+        None: this process does not know whether the claim was published. The claim stays open, and the dispatcher
+        forgets it.
         """
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class PushTarget:
-    """Where the server itself pushes due items, when target and store share it (and in a cluster, a slot).
+    """Settings for the server that pushes due items itself. Target and store share a server (in a cluster, a slot).
 
     Args:
         prefix: put in front of every target name. Defaults to "".
-        create: whether streams that do not exist are created; otherwise the item is refused. Defaults to False.
-        maxlen: approximate length streams are trimmed to, 0 = never. Defaults to 0.
+        create: whether the push creates a missing stream; otherwise it refuses the item. Defaults to False.
+        maxlen: approximate length to which streams are trimmed, 0 = never. Defaults to 0.
     """
 
     prefix: str = ""
@@ -99,7 +100,7 @@ class PushTarget:
 
 
 class SharedLeases:
-    """The claim source of dispatchers that race: whoever claims first has the batch until its lease ends.
+    """The claim source of competing dispatchers: the first one to claim a batch owns it until its lease ends.
 
     Args:
         store: an open delay store.
@@ -117,7 +118,7 @@ class SharedLeases:
         return Call(shard, Look(0, 0))
 
     def looked(self, window: Window) -> None:
-        """See `ClaimSource`: every shard may be claimed from."""
+        """See `ClaimSource`: nothing to do, because claims from every shard are allowed."""
 
     def claim(self, shard: int, limit: int, epoch: int | None) -> Call[Any]:
         """See `ClaimSource`."""
@@ -130,10 +131,10 @@ class SharedLeases:
         """See `ClaimSource`: the store keeps the lease."""
 
     def failed(self, call: Call[Any], error: Exception) -> None:
-        """See `ClaimSource`: a claim that was made all the same comes back when its lease ends."""
+        """See `ClaimSource`: if the store has made the claim, its items wait again when the lease ends."""
 
     def next_look_ms(self, shard: int, due_head_ms: int | None, fly_head_ms: int | None, now_ms: int) -> int | None:
-        """See `ClaimSource`: the next due, or the next lease end, for its items are due again then."""
+        """See `ClaimSource`: the next due time or the next lease end, because its items are then due again."""
         if due_head_ms is None or fly_head_ms is None:
             return fly_head_ms if due_head_ms is None else due_head_ms
         return min(due_head_ms, fly_head_ms)

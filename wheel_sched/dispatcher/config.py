@@ -1,4 +1,4 @@
-"""How a dispatcher behaves: one frozen value, every field with its unit and default."""
+"""The settings of a dispatcher: one frozen value, every field with its unit and default."""
 
 from __future__ import annotations
 
@@ -15,20 +15,21 @@ class DispatcherConfig:
     """Settings of a `Dispatcher`.
 
     Args:
-        batch: items per claim; the claim and the settling of the batch before are two calls, each of which keeps the
-            server busy for about half a millisecond at 80. Defaults to 80.
+        batch: items per claim. The claim and the settling of the batch before are two calls; with 80 items, each call
+            keeps the server busy for about half a millisecond. Defaults to 80.
         push_batch: items per claim-and-publish script, which does more per item. Defaults to 30.
-        lease_ms: how long a claimed batch belongs to this dispatcher; extended while it is being published, so it
-            bounds how late a batch is when its dispatcher dies. Defaults to 10 s.
-        workers: threads that publish, each one batch at a time; so many batches can be doubled when this process is
-            killed. Defaults to 1.
+        lease_ms: how long a claimed batch belongs to this dispatcher. The dispatcher extends the lease while it
+            publishes the batch. When the dispatcher dies, the batch is late by at most this time. Defaults to 10 s.
+        workers: threads that publish, each one batch at a time. When this process is killed, at most this many batches
+            can be published twice. Defaults to 1.
         max_in_flight: claimed and unsettled items at which claiming stops (back-pressure). Defaults to 2,000.
-        sweep_ms: how often the store is looked at although nothing says so, while something waits. Defaults to 60 s.
-        publish_timeout_ms: after this a batch is settled with the answers there are; what is unanswered is in doubt
-            and released. Defaults to 60 s.
+        sweep_ms: while items wait, how often the dispatcher looks at a shard without a signal. Defaults to 60 s.
+        publish_timeout_ms: after this time a batch is settled with the answers it has. Items without an answer are in
+            doubt and released. Defaults to 60 s.
         backoff_ms: first delay of an item whose publishing failed, doubled each time. Defaults to 200 ms.
-        backoff_max_ms: its greatest delay, also of the store's reconnects. Defaults to 30 s.
-        lapse_cap: dispatchers that may die over an item before it is dead as poison, 0 = any. Defaults to 10.
+        backoff_max_ms: greatest delay of an item, and of a reconnect to the store. Defaults to 30 s.
+        lapse_cap: how often the lease of an item may run out before the item is dead as poison, 0 = any. Defaults to
+            10.
         dead_cap: dead letters kept, 0 = all. Defaults to 100,000.
         dead_age_ms: how long dead letters are kept, 0 = for ever. Defaults to 90 days.
 

@@ -1,19 +1,21 @@
-"""The dispatcher's owner thread: it claims what is due, has it published, and settles the answers.
+"""The dispatcher's owner thread: it claims due items, gives them to the publisher, and settles the answers.
 
     step:  run posts ─► run alarms ─► round trip (settle, look, sweep, claim) ─► hand to workers ─► sleep
 
-One owner thread holds all state and makes all store calls but the listeners' blocking read, so nothing here needs a
-lock. Other threads (listeners, workers, callers of `stop`) post a callback and wake it. The wheel runs on the store's
-time (`server_time`). A claim source says from which shards to claim and how a claim ends (`claim_source`).
+One owner thread holds all state and makes all store calls except the blocking read of the listeners, so nothing here
+needs a lock. Other threads (listeners, workers, callers of `stop`) post a callback and wake the owner. The wheel runs
+on the store's time (`server_time`). A claim source says from which shards to claim and how a claim ends
+(`claim_source`).
 
-Invariant: for every shard there is an alarm no later than the earliest moment known here, and whoever inserts
-something earlier raises the shard's marker. So a sleeping dispatcher is always armed for the right moment. The sweep
-(60 s) covers markers that were lost with a server's memory.
+Invariant: every shard has an alarm no later than the earliest due time or lease end known here. A caller that inserts
+an earlier item writes the shard's marker. So a sleeping dispatcher always wakes in time. The sweep (60 s) covers
+markers that were lost with a server's memory.
 
-At most `workers` batches are between the beginning of their publishing and the answer to their settling: so many can
-be doubled when this process dies. While a publisher that never waits is at one batch, the server already claims the
-next one, which waits here until the one before is settled; that batch is late by its lease if this process dies, and
-not doubled. A transactional publisher has the next batch in hand when more is due than a claim brings.
+At most `workers` batches are between the start of their publishing and the answer to their settling: when this process
+dies, at most this many batches are published twice. While a publisher that never waits publishes one batch, the server
+already claims the next one. The next batch waits here until the one before is settled; when this process dies, it is
+late by its lease, but not published twice. A transactional publisher gets the next batch early when more items are due
+than one claim brings.
 Source: Kafka's SystemTimer and its reaper, with a durable purgatory behind it.
 """
 
@@ -51,14 +53,14 @@ _OWNER = "wheel-sched-dispatcher"
 
 
 class Dispatcher:
-    """Releases what is due in a store, on time, to a publisher.
+    """Releases the due items of a store, on time, to a publisher.
 
     Args:
         store: an open delay store.
-        publisher: where items go; also asked about items that the server refused to push.
+        publisher: publishes the items. It also decides about items that the server refused to push.
         push: when given, the server pushes due items itself (exactly once), and the publisher only gets those that the
             server refused. Not together with `claims`. Defaults to None.
-        claims: how this dispatcher comes by its claims. Defaults to `SharedLeases`.
+        claims: the claim source of this dispatcher. Defaults to `SharedLeases`.
         config: see `DispatcherConfig`. Defaults to its defaults.
         clock: local monotonic time and waiting. Defaults to the machine's.
         on_settled: called in the owner thread with (claimed, settlement, now_ms) after each settled item. Defaults to
@@ -92,15 +94,16 @@ class Dispatcher:
         self._clock = clock or SystemClock()
         self._on_settled = on_settled
         transactional = self._transactional = publisher.traits.transactional
-        # a push claims as little as fits one script call; it and a transaction leave no batch to a worker of ours
+        # A push claims few items, so that one script call can push them. A push or a transaction gives no batch to
+        # our workers.
         self._claim_limit = config.batch if push is None else config.push_batch
         self._claims_all_shards = push is not None or transactional
         self._time = ServerTime()
         self._alarms = Alarms(config.sweep_ms)
         self._shards = DueShards(store.shards, self._claim_source, self._alarms, config.sweep_ms)
         self._marks: dict[int, bytes] = {}
-        self._ahead: PendingCalls | None = None  # the claim of the batch after the one that is being published
-        self._ready: deque[Batch] = deque()  # claimed, and nobody has begun to publish them
+        self._ahead: PendingCalls | None = None  # the claim of the next batch, sent while one is being published
+        self._ready: deque[Batch] = deque()  # claimed, not yet given to a publisher
         self._answered: deque[Batch] = deque()
         timeout_ms = None if transactional else config.publish_timeout_ms
         self._in_flight = InFlightBatches(self._clock, timeout_ms, self._answered.append, one_behind=transactional)
@@ -141,14 +144,14 @@ class Dispatcher:
 
     @property
     def ready(self) -> bool:
-        """It runs with all its threads, has read every shard's window, the store answers, and the publisher returns."""
+        """Whether all threads run, every shard was read, and store and publisher answer in time."""
         runs = self._owner.is_alive() and self._state == "running"
         away = self._shards.unread or self._store_failures or self._watchdog.store_is_slow() or self._listeners.down
         return runs and not away and not self._watchdog.stuck()
 
     @property
     def purgatory(self) -> Purgatory[Hashable]:
-        """Where in-flight batches wait for their answers, and a drain for its end; to look at."""
+        """The purgatory in which in-flight batches and a drain wait; for inspection only."""
         return self._in_flight.purgatory
 
     def start(self) -> None:
@@ -161,9 +164,9 @@ class Dispatcher:
             self._owner.start()
 
     def stop(self, timeout_s: float = 10.0) -> None:
-        """Drain: claim no more, wait up to `timeout_s` for what is being published, settle it, end.
+        """Drain: claim no more, wait up to `timeout_s` for the batches being published, settle them, end.
 
-        What is unanswered then is in doubt and released, so that another dispatcher claims it at once.
+        Items without an answer after this time are in doubt and released, so another dispatcher can claim them at once.
         """
         with self._state_lock:
             if self._state == "new":
@@ -194,7 +197,7 @@ class Dispatcher:
         self._listeners.stop()
 
     def _try_step(self) -> bool:
-        """One step; False after the last. After a step that failed unexpectedly the owner backs off."""
+        """One step; False after the last step. After a step that failed unexpectedly the owner waits (backoff)."""
         try:
             if self._finished():
                 return False
@@ -231,7 +234,7 @@ class Dispatcher:
                 self._shards.due(alarm.shard, sweep=alarm.sweep)
 
     def _run_round_trip(self) -> bool:
-        """Settle, look, sweep and claim in one round trip; False when there was nothing to say."""
+        """Settle, look, sweep and claim in one round trip; False when there was nothing to send."""
         if self._local_us() < self._back_off_until_us and self._stop_by_ns is None:
             return False
         settling = self._settle_calls()
@@ -239,7 +242,7 @@ class Dispatcher:
         free = self.config.workers - self._alarms.out() + len(settling) - (ahead is not None)
         failures: list[Exception] = []
         claiming = [] if self._stop_by_ns is not None else self._shard_calls(max(0, free), failures)
-        # two messages, for each is a turn of its own at the server, and others wait meanwhile
+        # two messages: between them the server can serve other clients
         pending = [] if ahead is None else [ahead]
         with self._watchdog.round_trip():
             pending += [send(self.store, each, self._local_us()) for each in (settling, claiming) if each]
@@ -247,7 +250,7 @@ class Dispatcher:
         return bool(pending)
 
     def _hand_to_workers(self) -> bool:
-        """Have the ready batches published, as many at once as there are workers; False when there was none."""
+        """Give ready batches to the workers, as many at once as there are workers; False when no batch was ready."""
         ready = len(self._ready)
         while self._ready and (self._transactional or self._alarms.out() - len(self._ready) < self.config.workers):
             batch = self._ready.popleft()
@@ -289,7 +292,7 @@ class Dispatcher:
         return self._drained
 
     def _drain_over(self, batches: Joined[Batch]) -> None:
-        """All are settled, or the time is up: what is unanswered then is in doubt, and released."""
+        """All batches are settled, or the time is up: items without an answer are in doubt and released."""
         for batch in batches.missing:
             if batch in self._ready:
                 batch.answers = [Failed("its dispatcher stopped before it was published")] * len(batch.items)
@@ -303,7 +306,7 @@ class Dispatcher:
     # -- calls to the store
 
     def _settle_calls(self) -> list[Request]:
-        """The calls that end answered batches; a batch whose fate nobody here knows is forgotten instead."""
+        """The calls that settle answered batches. A batch is forgotten when the claim source cannot settle it."""
         calls: list[Request] = []
         while self._answered:
             batch = self._answered.popleft()
@@ -320,19 +323,19 @@ class Dispatcher:
         return calls
 
     def _shard_calls(self, free: int, failures: list[Exception]) -> list[Request]:
-        """Look at unread shards, sweep quiet ones, and claim from due ones."""
+        """Look at unread shards, sweep shards where nothing happened for long, and claim from due shards."""
         calls = self._shards.look_calls() + self._shards.sweep_calls(self.config)
-        # one batch per worker: more could be doubled if this process dies, and is no faster
+        # one batch per worker: more is no faster, and more could be published twice when this process dies
         calls += self._claim_calls(self.store.shards if self._claims_all_shards else free, failures)
         return [(call, None) for call in calls]
 
     def _claim_calls(self, most: int, failures: list[Exception]) -> list[Call[Any]]:
-        """Claims from `most` shards, as far as there is room for more items in flight."""
+        """Claims from at most `most` shards, while there is room for more items in flight."""
         room = self.config.max_in_flight - self.stats.in_flight
         return self._shards.claim_calls(most, self._claim_limit, room, self._in_flight.admits, failures)
 
     def _claim_ahead(self) -> None:
-        """Have the server claim the next batch while this one is being published."""
+        """Send the claim of the next batch while this one is being published."""
         failures: list[Exception] = []
         for call in self._claim_calls(1, failures):
             self._ahead = send(self.store, [(call, None)], self._local_us(), ahead=True)
@@ -340,7 +343,7 @@ class Dispatcher:
             self._store_away(failures[-1])
 
     def _extend_lease(self, batch: Batch) -> None:
-        """A batch is still in flight: keep it ours for another lease."""
+        """A batch is still in flight: extend its lease."""
         if not self._alarms.is_out(batch):
             return
         now_ms, asked_ns = self._now_ms(), self._clock.monotonic_ns()
@@ -351,7 +354,7 @@ class Dispatcher:
     # -- replies of the store
 
     def _handle_replies(self, pending: Sequence[PendingCalls], failures: list[Exception]) -> None:
-        """Wait for the replies and act on them; back off when the store, or a claim source before it, has failed."""
+        """Wait for the replies and act on them. Back off when the store or the claim source has failed."""
         for calls in pending:
             replies = calls.replies()
             self._sent_us, received_us = calls.sent_us, self._local_us()
@@ -398,7 +401,8 @@ class Dispatcher:
         self.stats.clock_jumps += 1
         logger.warning("dispatcher.clock_jumped: the store's clock moved by %.1f s", step_us / 1e6)
         step_ms = step_us // 1000
-        # a report that fails is made by the next dispatcher that sees the step; the scripts see steps back themselves
+        # If this report fails, the next dispatcher that sees the step reports it. The scripts notice backward steps
+        # themselves.
         self.store.execute([Call(shard, ReportJump(epoch, step_ms)) for shard, epoch in self._shards.epochs.items()])
         self._alarms.restart(self._now_ms(), self._now_ms() + self.config.lease_ms // 3)
         self._shards.clock_jumped()
@@ -407,7 +411,7 @@ class Dispatcher:
         self.stats.store_errors += 1
         self._store_failures += 1
         if not isinstance(error, StoreError):
-            logger.error("dispatcher.step_failed: it goes on", exc_info=error)
+            logger.error("dispatcher.step_failed: the dispatcher continues", exc_info=error)
         elif self._store_failures == 1:
             logger.warning("dispatcher.store_away: %s", error)
         self._shards.read_anew()  # at every reconnect
@@ -451,7 +455,7 @@ class Dispatcher:
         self._shards.heard(pushed.shard, pushed, self._now_ms())
 
     def _hold(self, batch: Batch) -> None:
-        """A claimed batch is ours until its lease ends; it is extended before."""
+        """Take a claimed batch. It belongs to this dispatcher until its lease ends; an alarm extends it before."""
         batch.lease_until_ns = self._sent_us * 1000 + self.config.lease_ms * 1_000_000
         batch.on_answered = self._on_answered
         self.stats.in_flight += len(batch.items)
@@ -462,7 +466,7 @@ class Dispatcher:
         self._ended(batch, outcomes, settled.now_us)
 
     def _ended(self, batch: Batch, outcomes: Sequence[Outcome], now_us: int) -> None:
-        """A batch has ended in the store, or is left to whoever finds out what became of it."""
+        """A batch has ended in the store, or this dispatcher gives it up without settling it."""
         self._alarms.done(batch)
         self._in_flight.settled(batch)
         settlements = batch.settlements or ()
@@ -473,7 +477,7 @@ class Dispatcher:
     # -- from other threads
 
     def _on_mark(self, shard: int, mark: Marker) -> None:
-        """The listener has heard that something earlier arrived."""
+        """The listener has read a marker: an item is due earlier than all others."""
 
         def wake() -> None:
             self.stats.marks += 1

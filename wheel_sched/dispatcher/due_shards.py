@@ -1,10 +1,11 @@
-"""Due shards: what the owner knows of each shard, and the calls it makes about them.
+"""Due shards: the state of each shard as the owner knows it, and the owner's calls about shards.
 
-A shard is *unread* until the store has said what it releases next, *due* when something may be claimed from it, and to
-be *swept* when nothing happened for long. The alarms wake the owner for a shard that is none of these. Sans-I/O: now is
-an argument, in ms of the store's clock. One owner.
+A shard is *unread* until the store has answered what it releases next. It is *due* when items may be claimed from it.
+It has to be *swept* when nothing happened for long. An alarm wakes the owner for a shard in none of these states.
+Sans-I/O: now is an argument, in ms of the store's clock. One owner.
 
-Invariant: every shard that was read has an alarm no later than the earliest moment known here, or is due.
+Invariant: every shard that was read is due, or has an alarm no later than the earliest due time or lease end known
+here.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from wheel_sched.store.core.sweep import Sweep
 
 
 class Heads(Protocol):
-    """A reply of the store that says what comes next in a shard."""
+    """A reply of the store with the earliest due time and the earliest lease end of a shard."""
 
     due_head_ms: int | None
     fly_head_ms: int | None
@@ -31,9 +32,9 @@ class DueShards:
     """See the module.
 
     Args:
-        shards: how many there are.
-        claim_source: says from which of them the dispatcher may claim.
-        alarms: what wakes the owner.
+        shards: number of shards.
+        claim_source: says from which shards the dispatcher may claim.
+        alarms: wake the owner.
         sweep_ms: see `DispatcherConfig`.
     """
 
@@ -42,7 +43,7 @@ class DueShards:
         self._claim_source = claim_source
         self._alarms = alarms
         self._sweep_ms = sweep_ms
-        self._due: dict[int, None] = {}  # the shard that waited longest first, so that none starves
+        self._due: dict[int, None] = {}  # the shard that has waited longest comes first, so that no shard starves
         self._to_sweep: set[int] = set()
         self._swept_ms: dict[int, int] = {}
         self.unread: set[int] = set(self._shards)
@@ -53,21 +54,21 @@ class DueShards:
         return [self._claim_source.look(shard) for shard in sorted(self.unread)]
 
     def sweep_calls(self, config: DispatcherConfig) -> list[Call[Any]]:
-        """Sweep the quiet shards."""
+        """Sweep the shards in which nothing happened for long."""
         shards = sorted(self._to_sweep - self.unread)
         return [Call(shard, Sweep(config.dead_cap, config.dead_age_ms, config.lapse_cap)) for shard in shards]
 
     def claim_calls(
         self, most: int, limit: int, room: int, admits: Callable[[int], bool], failures: list[Exception]
     ) -> list[Call[Any]]:
-        """Claim from the due shards that wait longest; each is due again when an answer or a marker says so.
+        """Claim from the due shards that have waited longest. An answer or a marker makes a shard due again.
 
         Args:
-            most: shards at most.
-            limit: items a claim at most.
-            room: items in all at most.
+            most: greatest number of shards.
+            limit: greatest number of items per claim.
+            room: greatest number of items in all claims together.
             admits: whether another batch of a shard may be claimed.
-            failures: takes the errors of a claim source that could not find out whether it may claim.
+            failures: receives the errors of a claim source that could not find out whether it may claim.
         """
         calls: list[Call[Any]] = []
         due = [shard for shard in self._due if shard not in self.unread and admits(shard)]
@@ -93,12 +94,12 @@ class DueShards:
             self._due[shard] = None
 
     def read(self, shard: int, epoch: int) -> None:
-        """The store has said what the shard releases next."""
+        """The store has answered what the shard releases next."""
         self.unread.discard(shard)
         self.epochs[shard] = epoch
 
     def read_anew(self, shards: Iterable[int] | None = None) -> None:
-        """What is known of these shards may be wrong. Defaults to all."""
+        """Read these shards again: their known state may be wrong. Defaults to all shards."""
         self.unread.update(self._shards if shards is None else shards)
 
     def swept(self, shard: int, now_ms: int) -> None:
@@ -107,14 +108,14 @@ class DueShards:
         self._swept_ms[shard] = now_ms
 
     def heard(self, shard: int, reply: Heads, now_ms: int, *, keep: bool = False) -> None:
-        """Have a shard looked at when its next item is due to this dispatcher; `keep` an earlier moment that stands."""
+        """Set the alarm of a shard to the time of its next claim, given a reply. `keep`: an earlier alarm stays."""
         at_ms = self._claim_source.next_look_ms(shard, reply.due_head_ms, reply.fly_head_ms, now_ms)
         self.wake(shard, at_ms, now_ms, keep=keep)
 
     def wake(self, shard: int, at_ms: int | None, now_ms: int, *, keep: bool = False) -> None:
-        """Have the shard looked at then; None: nothing waits in it. `keep` an earlier moment that stands."""
+        """Set the alarm of a shard to `at_ms`; None: no item waits in it. `keep`: an earlier alarm stays."""
         if not keep:
-            self._due.pop(shard, None)  # an answer before this one, of the same step, may have said so
+            self._due.pop(shard, None)  # an earlier answer of the same step may have made it due
         if at_ms is None:
             if not keep:
                 self._alarms.forget_shard(shard)
@@ -126,6 +127,6 @@ class DueShards:
                 self._to_sweep.add(shard)  # a busy shard never sleeps long enough for an alarm to sweep it
 
     def clock_jumped(self) -> None:
-        """The store's clock was stepped: no moment that was known before means anything."""
+        """The store's clock jumped: forget all times that were known before."""
         self._swept_ms.clear()
         self.read_anew()

@@ -1,9 +1,9 @@
-"""In-flight batches: they wait for their answers, and a drain waits for them.
+"""In-flight batches wait for their answers, and a drain waits for the in-flight batches.
 
-Both wait in a purgatory on local monotonic time, which the store's clock cannot move. A batch is a `DelayedProduce`
-whose partitions are its items: it completes with the last answer, and expires at the publish timeout with the answers
-there are. A drain is a `DelayedJoin` of the batches that are in flight. Sans-I/O and without a thread: the owner calls
-everything.
+Both wait in a purgatory on local monotonic time, which does not depend on the store's clock. A batch is a
+`DelayedProduce` whose partitions are its items: it completes with the last answer, and expires at the publish timeout
+with the answers it has. A drain is a `DelayedJoin` of the in-flight batches. Sans-I/O and without a thread: the owner
+makes all calls.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _DRAIN = "drain"
 
 
 class OwnerTimer:
-    """A purgatory's timer whose owner calls `run_due` at `next_ms`."""
+    """A timer for a purgatory. Its owner calls `run_due` at `next_ms`."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -32,17 +32,17 @@ class OwnerTimer:
         return self._queue.schedule(callback, deadline_after(self._clock.monotonic_ns(), delay_ms))
 
     def next_ms(self) -> int | None:
-        """When something is due next, by the clock's monotonic ms."""
+        """When the next callback is due, in monotonic ms of the clock."""
         return self._queue.next_ms()
 
     def run_due(self) -> None:
-        """Call what is due."""
+        """Call the callbacks that are due."""
         for callback in self._queue.take(self._clock.monotonic_ms()):
             callback()
 
 
 class BatchAnswers(DelayedProduce[int, Answer]):
-    """Waits for the answers about a batch; publishers put them into the batch itself."""
+    """Waits for the answers about a batch; the publisher puts each answer into the batch."""
 
     __slots__ = ("_answered", "batch")
 
@@ -67,8 +67,8 @@ class InFlightBatches:
     Args:
         clock: local time.
         publish_timeout_ms: see `DispatcherConfig`; None: a batch ends only when its publisher returns.
-        answered: called with each batch that is to be settled now, once.
-        one_behind: whether the batches of a shard go out one after another. Defaults to False.
+        answered: called once for each batch, when the batch must be settled.
+        one_behind: whether the batches of a shard are published one after another. Defaults to False.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class InFlightBatches:
         self._answered = answered
         self._one_behind = one_behind
         self._waiting: dict[Batch, BatchAnswers] = {}
-        self._more_due: set[int] = set()  # shards in which more was due than their last claim brought
+        self._more_due: set[int] = set()  # shards with more due items than their last claim brought
         self._drain: DelayedJoin[Batch] | None = None
 
     @property
@@ -94,7 +94,7 @@ class InFlightBatches:
         return list(self._waiting)
 
     def watch(self, batch: Batch) -> None:
-        """Wait for the answers about a batch; it may have them already."""
+        """Wait for the answers about a batch. It may have all answers already."""
         timeout_ms = self._publish_timeout_ms
         answers = self._waiting[batch] = BatchAnswers(batch, self._over, timeout_ms or 0)
         if timeout_ms is not None:
@@ -107,8 +107,8 @@ class InFlightBatches:
     def admits(self, shard: int) -> bool:
         """Whether another batch of a shard may be claimed.
 
-        Where batches go out one after another, one more may wait behind the first when a full batch is due; a smaller
-        one had better grow until then.
+        With `one_behind`, one more batch may wait behind the first, but only when a full batch is due. A smaller batch
+        is claimed later, because it may grow until then.
         """
         if not self._one_behind:
             return True
@@ -116,7 +116,7 @@ class InFlightBatches:
         return out == 0 or (out == 1 and shard in self._more_due)
 
     def check(self, batch: Batch) -> None:
-        """Answers about the batch have come in: it may have the last one now."""
+        """New answers about the batch have come: check whether it has all answers."""
         self.purgatory.check_and_complete(batch)
 
     def end(self, batch: Batch) -> None:

@@ -1,10 +1,10 @@
-"""The listener: one thread that blocks on the store's markers and reports that something earlier arrived.
+"""The listener: one thread that blocks on the store's markers and reports an item that is due before all others.
 
 Its blocking read is only a signal, never a timer: a quiet server may wake a blocked client 100 ms late. The listener
-has a connection of its own, whose socket waits longer than the read. Markers are durable: a marker that was written
-while the connection was down is read when it is up again.
+has its own connection, whose socket waits longer than the read. Markers are durable: the listener reads a marker that
+was written while the connection was down as soon as it is up again.
 
-The thread does not end, whatever fails: it logs an unexpected error and begins anew, with a growing delay.
+No error ends the thread: it logs an unexpected error and starts again, after a growing delay.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ class Listener:
     """Watches the markers of some shards.
 
     Args:
-        backend: of the store.
-        marks: the last marker seen of each shard; it decides what counts as newer.
+        backend: the backend of the store.
+        marks: the last marker seen of each shard; only newer markers are reported.
         on_mark: called with (shard, mark) from the listener's thread.
         on_reconnect: called when a lost connection is up again, before the first marker is read on it.
         block_ms: how long one read blocks.
@@ -49,7 +49,7 @@ class Listener:
         self._block_ms = block_ms
         self._stopping = threading.Event()
         self._waiter: Any = None
-        self.down = False  # it has failed, and waits until it begins anew
+        self.down = False  # True while the listener waits after a failure
         self.thread = threading.Thread(target=self._listen, name="wheel-sched-listener", daemon=True)
 
     def start(self) -> None:
@@ -73,7 +73,7 @@ class Listener:
                     break
                 self.down = True
                 if not isinstance(error, StoreError | OSError | ValueError):  # ValueError: the waiter was closed
-                    logger.exception("dispatcher.listener_failed: it begins anew")
+                    logger.exception("dispatcher.listener_failed: it starts again")
                 self._drop_waiter()
                 self._stopping.wait(RECONNECT_S[min(failures, len(RECONNECT_S) - 1)])
                 failures += 1
@@ -89,7 +89,7 @@ class Listener:
         self._stopping.set()
         for _ in range(STOP_TRIES):
             waiter = self._waiter
-            if waiter is not None:  # again and again, for the thread may be about to connect and to read
+            if waiter is not None:  # repeatedly, because the thread may be about to connect and to read
                 self._backend.interrupt(waiter)
             if not self.thread.is_alive() or self.thread is threading.current_thread():
                 return
@@ -97,7 +97,7 @@ class Listener:
 
 
 class Listeners:
-    """All listeners of a dispatcher: one; in a cluster one a shard, since one command cannot read several shards there.
+    """All listeners of a dispatcher: one; in a cluster one per shard, because there a command reads only one shard.
 
     Args:
         backend, on_mark, on_reconnect, block_ms: see `Listener`.
@@ -119,7 +119,7 @@ class Listeners:
 
     @property
     def down(self) -> bool:
-        """Whether one of them does not listen now."""
+        """Whether any listener has failed and waits now."""
         return any(listener.down or not listener.thread.is_alive() for listener in self._all)
 
     def start(self, marks: Mapping[int, bytes]) -> None:

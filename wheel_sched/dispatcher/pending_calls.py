@@ -1,4 +1,4 @@
-"""Calls that the owner has sent to the store, and the handling of their replies one by one."""
+"""Calls that the owner has sent to the store, and their replies."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ class Reply(NamedTuple):
 
 
 class PendingCalls(NamedTuple):
-    """Calls on their way to the store.
+    """Calls that were sent to the store.
 
-    `sent_us` is when they were sent, in local time. `ahead`: in an earlier step, so that a marker may have been heard
-    since, and the answer must not put off what the marker asked for.
+    `sent_us`: when they were sent, in local time. `ahead`: they were sent in an earlier step. A marker may have come
+    since then, and the answer must not delay the look that the marker asked for.
     """
 
     requests: Sequence[Request]
@@ -38,7 +38,7 @@ class PendingCalls(NamedTuple):
     ahead: bool
 
     def replies(self) -> list[Reply]:
-        """Wait for the answers; when there are none, each call's answer is the error."""
+        """Wait for the answers. When the round trip fails, the answer of each call is the error."""
         try:
             answers = self.begun.answers()
         except WheelSchedError as error:
@@ -47,19 +47,19 @@ class PendingCalls(NamedTuple):
 
 
 def _usable(answer: Any) -> Any:
-    """The answer; of a write that was executed and not confirmed, what the server said.
+    """The answer. For a write that was executed but not confirmed: the server's answer instead of the error.
 
-    Waiting for replicas that are gone would end all releasing. If the server is lost now, settled items are released
-    again when their lease ends.
+    A dispatcher that waited for lost replicas would release nothing any more. If the server is lost now, settled items
+    are released again when their lease ends.
     """
     if not isinstance(answer, InDoubt) or answer.answer is None:
         return answer
-    logger.warning("dispatcher.unconfirmed: it goes on; settled items may be released again: %s", answer)
+    logger.warning("dispatcher.unconfirmed: the dispatcher continues; settled items may be released again: %s", answer)
     return answer.answer
 
 
 def send(store: DelayStore, requests: Sequence[Request], sent_us: int, *, ahead: bool = False) -> PendingCalls:
-    """Send calls and wait for nothing."""
+    """Send calls, without waiting for their replies."""
     try:
         begun = store.begin([call for call, _ in requests])
     except WheelSchedError as error:

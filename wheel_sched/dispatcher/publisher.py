@@ -1,4 +1,4 @@
-"""The publisher contract: what a dispatcher hands over, what comes back, and which traits a publisher declares."""
+"""The publisher contract: the batch that a dispatcher gives, the answers, and the traits that a publisher declares."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Failed:
         reason: plain words.
         transient: True: the item waits with backoff and is tried again; False: it is dead with that reason. Defaults
             to True.
-        in_doubt: the broker may have the item all the same; it counts as a possible duplicate. Defaults to False.
+        in_doubt: the broker may have the item nevertheless; it counts as a possible duplicate. Defaults to False.
     """
 
     reason: str
@@ -35,7 +35,7 @@ Answer = Settlement | Failed
 class Batch:
     """Items of one claim that are published together.
 
-    A publisher fills `answers` in place, item by item if it likes. An item whose answer is still None when the batch
+    A publisher fills `answers` in place, all at once or item by item. An item whose answer is still None when the batch
     ends is in doubt.
     """
 
@@ -44,11 +44,11 @@ class Batch:
     answers: list[Answer | None] = field(default_factory=list)
     settlements: list[Settlement] | None = None  # what the answers mean; decided once
     settling: Settle | None = None  # the operation that ends the batch; repeated under one token
-    ended_early: dict[str, Outcome] | None = None  # items that left the claim before it went out, by id
+    ended_early: dict[str, Outcome] | None = None  # items that left the claim before it was published, by id
     on_answered: Callable[[Batch], object] | None = None  # called when the last answer has come
     lease_until_ns: int = 0  # by the local monotonic clock; never later than the store's own end of the lease
     over: bool = False
-    reached: int = 0  # every item before it has its answer, so that the last acknowledgement is found without a search
+    reached: int = 0  # all items before this place have answers; saves a search at each acknowledgement
 
     def __post_init__(self) -> None:
         self.answers = [None] * len(self.items)
@@ -56,8 +56,8 @@ class Batch:
     def acknowledge(self, place: int, answer: Answer) -> None:
         """Answer for the item at `place`, from any thread, also after `publish` has returned.
 
-        See `PublisherTraits.acknowledges_later`. Cost: each answer is passed once in all, however many threads there
-        are and whatever their order.
+        See `PublisherTraits.acknowledges_later`. Cost: all calls for a batch together look at each answer once, for any
+        number of threads and in any order.
         """
         answers, on_answered = self.answers, self.on_answered
         answers[place] = answer
@@ -66,12 +66,12 @@ class Batch:
         reached, end = self.reached, len(answers)
         while reached < end and answers[reached] is not None:
             reached += 1
-        self.reached = reached  # a slower thread may set it back, to where it is true as well
+        self.reached = reached  # a slower thread may set it back to a smaller value, which is also right
         if reached == end:
             on_answered(self)
 
     def outcomes_with(self, outcomes: Sequence[Outcome]) -> list[Outcome]:
-        """The outcomes of all items: of those that ended early, and `outcomes` of the others, in order."""
+        """The outcomes of all items, in order: those of the items that ended early, and `outcomes` for the others."""
         early, rest = self.ended_early or {}, iter(outcomes)
         return [early[item.id] if item.id in early else next(rest) for item in self.items]
 
@@ -82,14 +82,14 @@ class PublisherTraits:
 
     Args:
         never_waits: `publish` waits for nothing, because the broker is in this process. The dispatcher calls it in its
-            own thread, which spares two changes of thread a batch. Defaults to False.
+            own thread, which saves two changes of thread per batch. Defaults to False.
         acknowledges_later: `publish` only sends, and the answers come by `Batch.acknowledge`. The dispatcher settles
             the batch with the last answer, or at the publish timeout with the answers there are. Defaults to False: an
             item without an answer is in doubt when `publish` returns.
-        transactional: each claim goes out whole or not at all, and none twice whatever dies. The dispatcher gives the
-            publisher the claims of a shard one at a time, in the order of their numbers, and never gives one up by the
-            clock: only the publisher learns from its broker what became of it. Needs a claim source that owns its
-            shards. Defaults to False.
+        transactional: each claim is published completely or not at all, and never twice, whichever process dies. The
+            dispatcher gives the publisher the claims of a shard one at a time, in the order of their numbers. No
+            timeout ends such a claim: only the publisher learns from its broker whether it was published. Needs a claim
+            source that owns its shards. Defaults to False.
     """
 
     never_waits: bool = False
@@ -114,5 +114,5 @@ class Publisher(Protocol):
         ...
 
     def refuse(self, item: Claimed, reason: str) -> Answer:
-        """What to do with an item that the server could not push (one-script hand-over only)."""
+        """Decide about an item that the server could not push (only when the server pushes)."""
         ...

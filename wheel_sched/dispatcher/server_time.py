@@ -1,16 +1,17 @@
-"""The store's clock as seen from here: a lower bound, so that nothing is ever claimed a moment too early.
+"""An estimate of the store's clock: a lower bound, so that no item is ever claimed too early.
 
-A reply that carries server time s and was asked for between local instants a and b says that server minus local lies
-in [s - b, s - a]. The greatest recent lower end is the offset: `local + offset` never runs ahead of the server, and
-lags by about one reply's way back. Between replies it runs at the local clock's pace: after a silent minute clocks
-that drift by 100 ppm are 6 ms apart, and a server that judges by its own clock answers an empty claim.
+Let a be the local time of a call, b the local time of its reply, and s the server time in the reply. Then server minus
+local time lies in [s - b, s - a]. The greatest recent lower end is the offset: `local + offset` never runs ahead of the
+server, and lags by about the way back of one reply. Between replies the estimate runs with the local clock. After a
+minute without replies, clocks that drift by 100 ppm are 6 ms apart; a server that uses its own clock then answers an
+early claim with nothing.
 A step of more than 5 s is a jump: the caller re-reads the window and records it.
 """
 
 from __future__ import annotations
 
 JUMP_US = 5_000_000
-_AGING_US_PER_S = 200  # clocks drift against each other by up to 100 ppm; twice that gives an old sample less weight
+_AGING_US_PER_S = 200  # clocks drift against each other by up to 100 ppm; an old sample loses weight at twice this rate
 
 
 class ServerTime:
@@ -32,7 +33,7 @@ class ServerTime:
         if self._offset_us is None:
             self._offset_us, self._at_us = low, answered_us
             return 0
-        # rounded towards the past: replies a millisecond apart must not hide the drift between them
+        # rounded down: replies that come a millisecond apart must not hide the drift between the clocks
         aged = self._offset_us - -(-(answered_us - self._at_us) * _AGING_US_PER_S // 1_000_000)
         if low - aged > JUMP_US or aged - high > JUMP_US:
             step = low - self._offset_us

@@ -1,6 +1,6 @@
-"""What a dispatcher did, as numbers and as events.
+"""The work of a dispatcher, as counters and as events.
 
-Lateness here is the dispatcher's own view (due to answered), for operators; tests and benchmarks compute it at the
+Lateness is measured by the dispatcher, from due to answered, for operators; tests and benchmarks measure it at the
 receiver. Buckets follow Prometheus practice: upper bounds in seconds, from 1 ms to 1 h.
 """
 
@@ -50,9 +50,9 @@ class DispatcherStats:
     def settled(
         self, items: Sequence[Claimed], settlements: Sequence[Settlement], outcomes: Sequence[Outcome], now_us: int
     ) -> None:
-        """Count what became of a batch that ended at `now_us` by the store's clock."""
+        """Count the outcomes of a batch that ended at `now_us` by the store's clock."""
         self.in_flight -= len(items)
-        if outcomes.count(Outcome.DONE) == len(items) == [*map(type, settlements)].count(Done):  # as usual
+        if outcomes.count(Outcome.DONE) == len(items) == [*map(type, settlements)].count(Done):  # the usual case
             self.published += len(items)
             self.late(now_us // 1000, [item.due_ms for item in items])
             return
@@ -72,7 +72,7 @@ class DispatcherStats:
 
     def late(self, now_ms: int, dues_ms: Iterable[int]) -> None:
         """Count the lateness of items answered at `now_ms`."""
-        for due_ms, count in Counter(dues_ms).items():  # what is due together is counted together
+        for due_ms, count in Counter(dues_ms).items():  # items with the same due are counted together
             lateness_ms = now_ms - due_ms
             self.lateness_counts[bisect_left(LATENESS_BUCKETS_MS, lateness_ms)] += count
             self.lateness_sum_ms += lateness_ms * count
@@ -85,7 +85,7 @@ def report_settled(
     settled: Iterable[tuple[Claimed, Settlement, Outcome]],
     now_ms: int,
 ) -> None:
-    """Call `on_settled` for each item that the store has settled; its errors are logged and go no further."""
+    """Call `on_settled` for each item that the store has settled. Its errors are logged and not raised."""
     for item, settlement, outcome in settled:
         if outcome is not Outcome.STALE:
             try:

@@ -1,4 +1,4 @@
-"""Workers publish batches in their own threads; the watchdog knows which of a dispatcher's threads is stuck."""
+"""Workers publish batches in their own threads. The watchdog finds threads of a dispatcher that are stuck."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from wheel_sched.store.push.operations import Refused
 logger = logger_of("wheel_sched.dispatcher")
 
 STUCK_AFTER_MS: Final = 60_000
-"""A step that lasts longer is stuck: every call of a step is bounded by a few seconds."""
+"""A thread is stuck when one step lasts longer: every call in a step ends within a few seconds."""
 SLOW_STORE_MS: Final = 2_000
-"""A round trip that lasts longer makes the dispatcher not ready; milliseconds are usual."""
+"""While a round trip lasts longer, the dispatcher is not ready; a usual one takes milliseconds."""
 
 
 class Watchdog:
-    """Which threads are at work and have not been heard of for too long.
+    """Finds working threads that have sent no heartbeat for too long.
 
-    A thread is a member of a `HeartbeatMonitor` while it works, and beats once a step. It leaves before it waits for
-    work, so an idle dispatcher need not wake up to say that it lives. The probe drives the monitor: without probes
-    nothing ever expires. Kafka's `DelayedHeartbeat`, with steps for sessions. Any thread.
+    A thread is a member of a `HeartbeatMonitor` while it works, and sends a heartbeat at each step. It leaves before it
+    waits for work, so an idle dispatcher need not wake up for heartbeats. The probe drives the monitor: without probes
+    no heartbeat ever expires. It is Kafka's `DelayedHeartbeat`, with steps instead of sessions. Any thread.
 
     Args:
         clock: local time.
@@ -39,7 +39,7 @@ class Watchdog:
         self._monitor: HeartbeatMonitor[str] = HeartbeatMonitor(STUCK_AFTER_MS, self._expired, clock=clock)
         self._clock = clock
         self._round_trip_since_ms: int | None = None
-        self._lock = threading.Lock()  # an expiry is noted before its thread can be heard of again
+        self._lock = threading.Lock()  # an expiry is recorded before the next heartbeat of its thread
 
     def beat(self, name: str, timeout_ms: int | None = None) -> None:
         """A step begins; the next beat is expected within `timeout_ms`. Defaults to `STUCK_AFTER_MS`."""
@@ -49,20 +49,20 @@ class Watchdog:
                 self._monitor.add(name, timeout_ms)
 
     def rest(self, name: str) -> None:
-        """The thread waits for work: no beat is expected of it."""
+        """The thread waits for work: it need not send heartbeats."""
         with self._lock:
             self._monitor.remove(name)
             self._stuck.pop(name, None)
 
     def stuck(self, *names: str) -> list[str]:
-        """In words, which threads have been at one step for too long: of `names`, or of all."""
+        """The threads (of `names`, or of all) that have been at one step for too long, as texts."""
         with self._lock:
             self._monitor.run_due()
             return [f"{name} is stuck at one step" for name in self._stuck if not names or name in names]
 
     @contextlib.contextmanager
     def round_trip(self) -> Iterator[None]:
-        """The owner waits for the store's answer meanwhile."""
+        """A block in which the owner waits for the store's answer."""
         self._round_trip_since_ms = self._clock.monotonic_ms()
         try:
             yield
@@ -70,7 +70,7 @@ class Watchdog:
             self._round_trip_since_ms = None
 
     def store_is_slow(self) -> bool:
-        """Whether an answer of the store is overdue: a server that hangs is noticed before its call times out."""
+        """Whether an answer of the store is late. This notices a server that hangs before the call times out."""
         since_ms = self._round_trip_since_ms
         return since_ms is not None and self._clock.monotonic_ms() - since_ms > SLOW_STORE_MS
 
@@ -85,12 +85,12 @@ class Workers:
     """A fixed number of publishing threads; see `PublisherTraits` for which of them gets a batch.
 
     Args:
-        publisher: what they call.
-        config: how many they are, and how long a publisher may take.
-        clock: what leases are measured with here.
-        watchdog: where each thread beats while it publishes.
-        returned: called from a worker when the publisher is through with a batch; items without an answer are in doubt
-            then. Not called for what a publisher that acknowledges later has sent.
+        publisher: publishes the batches.
+        config: number of workers, and how long a publisher may take.
+        clock: the clock for leases.
+        watchdog: receives the heartbeats of each thread while it publishes.
+        returned: called from a worker when the publisher has returned; items without an answer are then in doubt. Not
+            called for batches of a publisher that acknowledges later.
     """
 
     def __init__(
@@ -108,9 +108,9 @@ class Workers:
         self._clock = clock
         self._returned = returned
         self._watchdog = watchdog
-        # a transaction waits for its broker for as long as that is away, and says so itself
+        # a transaction waits for its broker as long as the broker is away, and reports this itself
         self._patience_ms = None if traits.transactional else config.publish_timeout_ms + STUCK_AFTER_MS
-        # a shard's transactions go out one after another: each shard has one thread
+        # the transactions of a shard are published one after another: each shard has one thread
         queues = config.workers if traits.transactional else 1
         self._queues: list[queue.SimpleQueue[Batch | None]] = [queue.SimpleQueue() for _ in range(queues)]
         self.threads = [
@@ -122,7 +122,7 @@ class Workers:
 
     @property
     def at_once(self) -> bool:
-        """A batch that is given is answered before `give` returns."""
+        """Whether `give` returns only after the batch is answered."""
         return self._never_waits and not self._acknowledges_later
 
     def start(self) -> None:
@@ -131,7 +131,7 @@ class Workers:
             thread.start()
 
     def give(self, batch: Batch) -> None:
-        """Have a batch published; in the caller's thread when the publisher never waits."""
+        """Publish a batch: in a worker, or in the caller's thread when the publisher never waits."""
         if self._never_waits:
             self._publish(batch)
         else:
@@ -146,7 +146,7 @@ class Workers:
             return Failed(f"{refused.reason}; and the publisher did not say what to do: {error!r}")
 
     def stop(self) -> None:
-        """Let each thread end after the batch that it publishes; does not wait."""
+        """Tell each thread to end after its current batch. Does not wait."""
         for n in range(len(self.threads)):
             self._queues[n % len(self._queues)].put(None)
 
@@ -158,8 +158,8 @@ class Workers:
                     self._watchdog.beat(name, self._patience_ms)
                 self._publish(batch)
                 self._watchdog.rest(name)
-            except BaseException:  # the batch is in doubt at its time limit; the next one finds a publisher
-                logger.exception("dispatcher.publisher_failed: it goes on")
+            except BaseException:  # the batch is in doubt at the publish timeout; the worker publishes the next one
+                logger.exception("dispatcher.publisher_failed: the worker continues")
 
     def _publish(self, batch: Batch) -> None:
         try:
@@ -167,8 +167,8 @@ class Workers:
                 self._publisher.publish(batch)
                 if self._acknowledges_later:
                     return
-            else:  # this process was stopped, or the store was away: others may have the batch by now
+            else:  # this process or the store was away: another dispatcher may have claimed the batch since
                 batch.answers = [Failed("its lease had run out before it was published")] * len(batch.items)
-        except BaseException as error:  # SystemExit too: a publisher ends no thread of ours
+        except BaseException as error:  # SystemExit too: a publisher must not end a thread of the dispatcher
             logger.exception("dispatcher.publish_failed", extra={"items": len(batch.items), "error": repr(error)})
         self._returned(batch)

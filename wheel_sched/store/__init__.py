@@ -1,11 +1,12 @@
 """The delay store: a durable set of (id, due, body), claimed under leases, on Redis, Valkey or in memory.
 
-`open_store` opens one, and `DelayStore` has what every user needs. Each further capability is a small class over an
-open store: `OrderedKeys`, `RateLimits`, `LogIntake`, `AttemptCounts`, `KnownIds`, `WriterFences`, `ShardOwnership`,
-`History` and `ServerPush`. `rooms` lists the folders of this package, one for the core and one for each capability.
+`open_store` opens a store. `DelayStore` has the methods that every user needs. Each further capability is a small class
+over an open store: `OrderedKeys`, `RateLimits`, `LogIntake`, `AttemptCounts`, `KnownIds`, `WriterFences`,
+`ShardOwnership`, `History` and `ServerPush`. `rooms` lists the folders of this package, one for the core and one for
+each capability.
 
-Source of the design: Kafka's purgatory of delayed operations made durable, with leases instead of pops, because a
-popped message dies with the process that popped it.
+Source of the design: a durable form of Kafka's purgatory of delayed operations. It has leases instead of pops, because
+a popped message is lost when its process dies.
 """
 
 from wheel_sched.store.attempt_counts.face import AsyncAttemptCounts, AttemptCounts

@@ -1,7 +1,7 @@
 """Open a delay store from a URL, a client or nothing at all.
 
 redis://host:6379/0, rediss://..., unix:///path/to.sock   a Redis or Valkey server
-embedded:./folder                                         our own Valkey server over that folder
+embedded:./folder                                         a Valkey server of our own, with its data in this folder
 memory:                                                   this process only
 """
 
@@ -36,10 +36,10 @@ def open_store(
         target: a URL as above, or a redis-py client (standalone, Sentinel-made or Cluster). Defaults to "memory:".
         namespace: prefix of all keys. Defaults to "wheel".
         shards: fixed at creation. Defaults to 1.
-        durability: "memory", "everysec", "fsync" or "replicated", see docs/guarantees.md; a store in
-            memory keeps nothing, so it refuses the last two. Defaults to "everysec".
-        replicas: how many replicas confirm under "replicated". Defaults to 1.
-        test_clock: now in ms, for a namespace that runs on test time. Defaults to None: server time.
+        durability: "memory", "everysec", "fsync" or "replicated", see docs/guarantees.md. A store in memory keeps
+            nothing, so it refuses the last two. Defaults to "everysec".
+        replicas: number of replicas that confirm under "replicated". Defaults to 1.
+        test_clock: gives now in ms, for a namespace that runs on test time. Defaults to None: server time.
         variant: see `wheel_sched.store.redis.library`. Defaults to "".
         repeat_timeouts: see `wheel_sched.store.redis.round_trips.Dialect`. Defaults to True.
 
@@ -131,7 +131,7 @@ async def open_async_store(
 
 
 def _check_target(target: Any, schemes: tuple[str, ...], expected: str) -> None:
-    """Before anything is imported for it."""
+    """Refuse a wrong target before any client library is imported."""
     if isinstance(target, str) and not target.startswith(schemes):
         raise ConfigError(f"expected {expected}, got: {redacted(target)!r}")
 

@@ -1,9 +1,9 @@
 """The rooms of the store: the core, and one room for each capability beside it. This table is the only list of them.
 
-A room is a folder of this package. It holds the scripts (`*.lua`), the operations that call them with their twins in
-memory (`operations.py`), the class that users call (`face.py`), and in `prelude.lua` what its scripts share. The core
-names no room: a room adds its functions to the hooks of the core, in Lua in its `prelude.lua`, in memory in the class
-of its state.
+A room is a folder of this package. It holds the scripts (`*.lua`), the shared code of these scripts (`prelude.lua`),
+the operations that call the scripts, with their twins in memory (`operations.py`), and the class that users call
+(`face.py`). The core names no room. A room adds its functions to the hooks of the core: in Lua in its `prelude.lua`, in
+memory in the class of its state.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from wheel_sched.store.writer_fence.operations import WriterFencesInMemory
 
 
 class Room(NamedTuple):
-    """A folder of the store; `in_memory` is what the room keeps in each shard of a store in memory.
+    """A folder of the store. `in_memory` is the state of the room in each shard of a store in memory.
 
-    The preludes are loaded in the order of the table, so a room can use what an earlier one has defined.
+    The preludes are loaded in the order of the table, so a room can use the definitions of an earlier one.
     """
 
     folder: str

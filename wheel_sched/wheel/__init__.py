@@ -1,16 +1,16 @@
-"""The hierarchical timing wheel: who is due at which tick, and nothing else.
+"""The hierarchical timing wheel: which tasks are due at which tick, and nothing else.
 
     wheel = TimingWheel(now_ms)
     entry = wheel.schedule(task, deadline_ms)       # also: entry.cancel(), .touch(later_ms), .reschedule(ms)
     for entry in wheel.advance(now_ms): ...         # sleep until wheel.next_expiry()
 
 Two cores have one contract and pass one test-suite: `pure`, in Python, and `_wheel_c`, in Cython. The installation
-compiles `_wheel_c` when it can. It runs when it was built and Python has a GIL, which it depends on.
-`WHEEL_SCHED_PURE=1` in the environment forces the pure core. `CORE` says which core runs and `CORE_REASON` says why, as
-`wheel-sched doctor` does. `CORES` holds all cores there are.
+compiles `_wheel_c` when it can. The compiled core runs when it was built and Python has a GIL, because it depends on
+the GIL. `WHEEL_SCHED_PURE=1` in the environment forces the pure core. `CORE` says which core runs, and `CORE_REASON`
+says why; `wheel-sched doctor` shows both. `CORES` holds all available cores.
 
-Both are sans-I/O: `now` is an argument, time is whole milliseconds, and one owner calls everything. (While the GIL is
-on, any thread may call the compiled core; the timers depend on that.)
+Both are sans-I/O: `now` is an argument, time is whole milliseconds, and one owner makes all calls. (While the GIL is
+on, any thread may call the compiled core; the timers depend on this.)
 """
 
 from __future__ import annotations

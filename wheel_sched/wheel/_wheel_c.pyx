@@ -2,24 +2,24 @@
 # cython: auto_pickle=False, binding=False, embedsignature=False, always_allow_keywords=True
 """The compiled core: the contract of `wheel_sched.wheel.pure` on arrays and bitmaps.
 
-Levels have 64 slots, or fewer with a smaller `wheel_size`; a larger one is made of levels of 64. The highest bit in
-which a tick differs from the clock decides its level, and its digit on that level is its slot. So levels are aligned,
-and each tick is FIFO as in the pure core. A slot is an array of its entries in the order in which they came, and each
-entry knows its place. An entry that leaves makes its place empty; when most places are empty, the others close up. A
-level has a bitmap of its occupied slots, so one count of trailing zeros finds what comes next.
+Levels have 64 slots, or fewer with a smaller `wheel_size`; a larger `wheel_size` is made of levels of 64. The highest
+bit in which a tick differs from the clock decides its level, and its digit on that level is its slot. So levels are
+aligned, and each tick is FIFO as in the pure core. A slot is an array of its entries in the order in which they came,
+and each entry knows its place. An entry that leaves makes its place empty; when most places are empty, the others move
+together. A level has a bitmap of its occupied slots, so one count of trailing zeros finds the next slot.
 
-Source: Varghese and Lauck's scheme 7 as in Tokio (`runtime/time/wheel`), which links the entries of a slot. To cancel
-in an array costs no more, and an entry takes 8 bytes there where links take 16. Above all, the CPU fetches a dozen
+Source: Varghese and Lauck's scheme 7 as in Tokio (`runtime/time/wheel`), which links the entries of a slot. A cancel in
+an array costs no more. An entry takes 8 bytes in an array, and links take 16. Above all, the CPU fetches a dozen
 entries of an array from memory at a time, while links give one address after the other. With 100,000 timers over an
-hour, whose entries no cache holds any more, arrays are three times as fast.
+hour, the entries are in no cache any more, and arrays are three times as fast.
 
-Ownership. The pointers are bare. A slot owns one reference to each of its entries. The wheel shows these to the garbage
-collector, and releases them in a loop, never in a recursion. Python code can run wherever an object is made or
-released. So every method makes its objects first and releases tasks last; in between, the slots are consistent.
+Ownership. The pointers are bare. A slot owns one reference to each of its entries. The wheel shows these references to
+the garbage collector, and releases them in a loop, never in a recursion. Python code can run wherever an object is made
+or released. So every method makes its objects first and releases tasks last; in between, the slots are consistent.
 
-Range. Deadlines and clocks from 2**62 ms on are exact Python ints in a dict (`beyond`): slower, but just as right.
+Range. Deadlines and clocks from 2**62 ms on are exact Python ints in a dict (`beyond`): slower, but also correct.
 
-Threads. Under the GIL one call is one step, so any thread may schedule and cancel. On a free-threaded build, the import
+Threads. Under the GIL each call is atomic, so any thread may schedule and cancel. On a free-threaded build, the import
 of this module turns the GIL on.
 """
 
@@ -53,7 +53,7 @@ cdef extern from *:
     #else
     #define prefetch(address) ((void)(address))
     #endif
-    /* Where an entry is, in one word: it makes the difference between one cache line and two. */
+    /* The place of an entry, in one word: so an entry needs one cache line and not two. */
     typedef struct {
         uint32_t place; /* in its slot */
         unsigned int level : 6, slot : 6, standing : 2, giant : 1, cell : 12; /* its memory: see _wheel_cells.pxi */
@@ -75,13 +75,13 @@ cdef extern from *:
     #endif
         return PyLong_AsLongLongAndOverflow(value, overflow);
     }
-    /* Who gets an entry lets go of it soon, and its neighbours in the collector's list are in no cache. */
+    /* The caller soon releases an entry that it gets; the neighbours in the collector's list are in no cache. */
     static void soon_gone(PyObject *entry) {
         uintptr_t *head = (uintptr_t *)entry - 2;
         prefetch((void *)head[0]);
         prefetch((void *)(head[1] & ~(uintptr_t)3));
     }
-    /* Append and hand one's own reference over; -1 and an exception when there is no memory. */
+    /* Append, and give our reference to the list; -1 and an exception when there is no memory. */
     static int give(PyObject *list, PyObject *item) {
         int answer = PyList_Append(list, item);
         if (answer == 0) Py_DECREF(item);
@@ -128,14 +128,14 @@ cdef enum:
     SLOT_BITS = 6  # a level's slots are the bits of one machine word
     SLOTS = 64
     RANGE_BITS = 62
-    BEYOND = 63  # the level of what waits in the dict
+    BEYOND = 63  # the level of the entries in the dict
     # The memory of an entry that was never scheduled is all zeroes; it must count as cancelled.
     CANCELLED = 0
     PENDING = 1
     RUNNING = 2
     FIRED = 3
     FEW = 4  # places that a slot has without an array
-    MANY = 64  # a slot of at least so many places closes up when most entries have left
+    MANY = 64  # a slot of at least this many places removes its empty places when most entries have left
     MOST = 1 << 30
     AHEAD = 12  # entries fetched from memory at a time: as many as a CPU core can wait for
 
@@ -185,7 +185,7 @@ cdef class TimerTaskEntry:
 
     @property
     def task(self):
-        """What was scheduled; None once cancelled, so that a kept handle keeps nothing else alive."""
+        """The scheduled task; None after a cancel, so that a kept handle does not keep the task alive."""
         return (<_Giant>self._task).task if self.where.giant else self._task
 
     @property
@@ -195,13 +195,13 @@ cdef class TimerTaskEntry:
 
     @property
     def state(self):
-        """Where the entry stands."""
+        """The state of the entry."""
         return _STATES[self.where.standing]
 
     def cancel(self):
-        """Take the entry out at once and let go of its task. Answers the state the entry is now in.
+        """Remove the entry at once and drop its task. Returns the new state of the entry.
 
-        CANCELLED: it will not be handed out (again). RUNNING, FIRED: too late, nothing changed.
+        CANCELLED: the wheel will not hand it out (again). RUNNING, FIRED: too late, nothing changed.
         """
         if self.where.standing != PENDING:
             return _STATES[self.where.standing]
@@ -216,14 +216,14 @@ cdef class TimerTaskEntry:
         return _CANCELLED
 
     def finish(self):
-        """Say that a handed-out task has been run. Without effect on an entry that was armed again meanwhile."""
+        """Mark a handed-out task as run. No effect when the entry was armed again in the meantime."""
         if self.where.standing == RUNNING:
             self.where.standing = FIRED
 
     def reschedule(self, deadline_ms):
-        """Wait for `deadline_ms` instead, as if scheduled now; arms an entry again that was handed out.
+        """Wait for `deadline_ms` instead, as if scheduled now. An entry that was handed out is armed again.
 
-        False, and nothing changed, when the entry was cancelled: its task is gone.
+        Returns False and changes nothing when the entry was cancelled: its task is gone.
         """
         cdef int overflow = 0
         cdef int64_t deadline
@@ -249,10 +249,10 @@ cdef class TimerTaskEntry:
         return True
 
     def touch(self, deadline_ms):
-        """Postpone a waiting entry by writing its deadline down; it moves when its old place comes up.
+        """Postpone a waiting entry. It only notes the new deadline; the entry moves when its old deadline comes.
 
-        The cheap way to keep a heartbeat alive. An earlier deadline is a `reschedule`. False, and nothing changed,
-        when the entry does not wait (any more).
+        The cheap way to keep a heartbeat alive. For an earlier deadline it does what `reschedule` does. Returns False
+        and changes nothing when the entry does not wait (any more).
         """
         cdef int overflow = 0
         cdef int64_t deadline
@@ -348,7 +348,7 @@ cdef class TimingWheel:
 
     @property
     def counters(self):
-        """What was done, and what waits where: O(levels)."""
+        """The counters of work done, and the waiting entries per level: O(levels)."""
         cdef int level
         levels = []
         for level in range(self.used):
@@ -407,10 +407,10 @@ cdef class TimingWheel:
         return entry
 
     def advance(self, now_ms, limit=None):
-        """Move the clock to `now_ms` and hand out what is due, by deadline, first come first served inside a tick.
+        """Move the clock to `now_ms` and hand out the due entries, by deadline, first come first served inside a tick.
 
         With a `limit` the clock stops at the tick of the last entry handed out. Call again with the same now for the
-        rest, until fewer entries than `limit` come back. See the pure core's.
+        other entries, until fewer entries than `limit` come back. See `advance` of the pure core.
 
         Raises:
             Rejected: `now_ms` is not an int or `limit` is not a positive one; nothing was handed out.
@@ -439,9 +439,9 @@ cdef class TimingWheel:
         return due
 
     def next_expiry(self):
-        """The exact ms at which `advance` would next hand something out. Not after `now_ms`: something is due now.
+        """The exact ms at which `advance` would next hand out an entry. Not after `now_ms`: an entry is due now.
 
-        None when nothing waits. Postponed entries found at the head are moved to where they belong.
+        None when no entry waits. Moves postponed entries at the head to their new slots.
         """
         cdef Level* near = &self.levels[0]
         cdef int slot
@@ -456,11 +456,11 @@ cdef class TimingWheel:
         return None
 
     def snapshot(self):
-        """All that waits as (deadline_ms, task), in the order in which it would be handed out."""
+        """All waiting tasks as (deadline_ms, task), in the order in which the wheel would hand them out."""
         return [(entry.deadline_ms, entry.task) for entry in waiting(self)]
 
     def restore(self, pending):
-        """Schedule what `snapshot` or `clear` answered, all or nothing. Answers the new entries in that order.
+        """Schedule the tasks that `snapshot` or `clear` returned, all or nothing. Returns the new entries in order.
 
         Raises:
             Rejected: a deadline is not an int; nothing was scheduled.
@@ -469,7 +469,7 @@ cdef class TimingWheel:
         return [self.schedule(task, deadline_ms) for deadline_ms, task in checked]
 
     def clear(self):
-        """Cancel all that waits, and answer it as `snapshot` does. The clock and the counters of work done stay."""
+        """Cancel all waiting entries, and return them as `snapshot` does. Clock and counters of work done stay."""
         entries = waiting(self)
         pending = [(entry.deadline_ms, entry.task) for entry in entries]
         for entry in entries:
@@ -484,7 +484,7 @@ generated_traverse = (<PyTypeObject*>TimingWheel).tp_traverse
 (<PyTypeObject*>TimingWheel).tp_traverse = traverse
 (<PyTypeObject*>TimingWheel).tp_clear = clear_garbage
 
-if getsizeof(TimerTaskEntry.__new__(TimerTaskEntry)) == CELL:  # else Python's allocator serves, as for every other class
+if getsizeof(TimerTaskEntry.__new__(TimerTaskEntry)) == CELL:  # otherwise Python's allocator is used, as for every other class
     PyObject_GetArenaAllocator(&arena)
     cells.next = cells.previous = &cells
     (<PyTypeObject*>TimerTaskEntry).tp_alloc = take_cell

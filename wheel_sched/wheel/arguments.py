@@ -12,7 +12,7 @@ def check_shape(now_ms: Any, tick_ms: Any, wheel_size: Any) -> None:
     """Check the shape of a wheel.
 
     Raises:
-        ConfigError: all that is wrong: a start before 0, a tick below 1 ms, a size that is not a power of two.
+        ConfigError: with all problems: a start before 0, a tick below 1 ms, a size that is not a power of two.
     """
     problems = []
     if type(now_ms) is not int or now_ms < 0:

@@ -1,32 +1,33 @@
-"""The hierarchical timing wheel: who is due at which tick, and nothing else.
+"""The hierarchical timing wheel: which tasks are due at which tick, and nothing else.
 
 Kafka's `TimingWheel` (after Varghese and Lauck, SOSP 1987, scheme 7) without clock, lock, thread or callback: `now` is
-an argument, time is whole milliseconds, and `advance` returns what is due.
+an argument, time is whole milliseconds, and `advance` returns the due entries.
 
-    level 0   slots of tick_ms                  up to the end of the block of `wheel_size` ticks the clock is in
-    level 1   slots of such a block             up to the end of the 16 blocks the clock is in
-    level 2   slots of 16 blocks                up to the end of the 256 of these it is in
+    level 0   slots of tick_ms                  to the end of the current block of `wheel_size` ticks
+    level 1   slots of one such block           to the end of the current span of 16 blocks
+    level 2   slots of 16 blocks                to the end of the current group of 256 such slots
     level n   slots of 256 of the level below   and so on without limit
 
 Invariants. Levels are aligned and follow each other without overlap, so only the clock decides where a tick belongs.
-Entries of one tick always share one slot. The wheel empties a slot before it places anything below it. So each tick is
-FIFO: first come, first served. Deadlines round up to a tick and now rounds down, so nothing is early. A deadline at or
-before the clock joins the tick that is handed out now. One exception to FIFO: an entry that `touch` postponed joins its
-new tick when it moves there.
+Entries of one tick always share one slot. The wheel empties a slot before it places an entry below this slot. So each
+tick is FIFO: first come, first served. Deadlines round up to a tick and now rounds down, so no entry is early. A
+deadline at or before the clock joins the tick that is handed out now. One exception to FIFO: an entry that `touch`
+postponed joins its new tick when it moves there.
 
-The run. When the clock comes to a slot above level 0, its entries are sorted into the run: a dict with the next entry
-due at its end, where `popitem` takes it. Most timers are alone in their tick, and a slot for each of them would cost
-several times as much. Entries that are in the run already are older than those of the slot. Entries that are scheduled
-into its range later are younger; they wait in level 0 or 1 until these are sorted in. So of one tick the run's entries
-come first. Most timers never reach the run, because they are cancelled in their first slot.
+The run. When the clock comes to a slot above level 0, the wheel sorts the entries of the slot into the run: a dict
+whose last entry is due next, so `popitem` takes it. Most timers are alone in their tick, and a slot for each of them
+would cost several times as much. Entries that are already in the run are older than those of the slot. Entries that are
+scheduled into the range of the run later are younger; they wait in level 0 or 1 until the wheel sorts them in. So
+within one tick the entries of the run come first. Most timers never reach the run, because they are cancelled in their
+first slot.
 
 Cost. A slot is Kafka's `TimerTaskList`: an insertion-ordered `dict[entry, None]`, found by its absolute number. Each
 level keeps an int heap of its slots. Schedule and cancel are O(1), plus a heap push for a new slot. An entry is sorted
-once; from a crowded slot above level 2 it moves to a finer slot before. A slot that cancels have emptied costs some 200
-bytes until the clock passes it; a level has at most `wheel_size` of them. `next_expiry` may scan one slot of a far
-level, once.
+once; before that, an entry of a crowded slot above level 2 moves to a finer slot. A slot that cancels have emptied
+costs some 200 bytes until the clock passes it; a level has at most `wheel_size` of them. `next_expiry` may scan one
+slot of a far level, once.
 
-Threads. Nothing here is thread-safe: one owner calls everything, also `repr`.
+Threads. Nothing here is thread-safe: one owner makes all calls, also `repr`.
 """
 
 from __future__ import annotations
@@ -49,14 +50,14 @@ _RUNNING: Final = EntryState.RUNNING
 _FIRED: Final = EntryState.FIRED
 _NO_LIMIT: Final = sys.maxsize
 _MIDDLE_BITS: Final = 4  # 16 blocks of the lowest level make a span
-_FAR_BITS: Final = 8  # 256 slots of a far level make one of the next
-_FEW: Final = 1024  # how many entries of a coarse slot are sorted at once, at most
+_FAR_BITS: Final = 8  # 256 slots of a far level make one slot of the next level
+_FEW: Final = 1024  # a coarse slot of at most this many entries is sorted at once
 
 _deadline_of: Final[Callable[[Any], int]] = attrgetter("_deadline_ms")
 
 
 class _Level(Generic[T]):
-    """One level: its slots by absolute number (tick >> shift), and where its range ends (a tick, exclusive)."""
+    """One level: its slots by absolute number (tick >> shift), and the end of its range (a tick, exclusive)."""
 
     __slots__ = ("end", "heap", "shift", "slots", "span")
 
@@ -78,10 +79,10 @@ class TimingWheel(Generic[T]):
             levels reach 4 s, 65 s, 4.7 h and 50 days.
 
     Raises:
-        ConfigError: all that is wrong with the arguments.
+        ConfigError: with all problems of the arguments.
     """
 
-    # Whether a call is one step: then any thread may make it, and a finalizer in the middle of another call.
+    # Whether a call is atomic. Then any thread may call, and also a finalizer that runs in the middle of another call.
     any_thread: ClassVar[bool] = False
 
     def __init__(self, now_ms: int = 0, *, tick_ms: int = 1, wheel_size: int = 4096) -> None:
@@ -95,15 +96,16 @@ class TimingWheel(Generic[T]):
         middle: _Level[T] = _Level(self._bits, _MIDDLE_BITS, self._clock)
         common: _Level[T] = _Level(middle.span, _FAR_BITS, self._clock)
         self._far = [middle, common]
-        # The slots of that level again, without the one that holds the far head. The fastest way for ticks of 1 ms.
+        # The slots of one level again, without the slot that holds the far head: the fastest way for ticks of 1 ms.
         self._common: dict[int, TimerTaskList[T]] = {}
         self._common_shift = common.shift
         self._far_start = math.inf  # no slot of a far level begins before it
-        # Entries by tick; the next one to hand out is the last, so `popitem` takes it in O(1). A walk from the front
-        # would step over all that were taken before. The run holds sorted entries, and what a limit left of a slot.
+        # Entries by tick. The next one to hand out is the last, so `popitem` takes it in O(1); a walk from the front
+        # would step over all entries taken before. The run holds sorted entries, and entries of a slot that a limit
+        # left over.
         self._run: TimerTaskList[T] = {}
         self._run_tick = 0  # nothing in the run comes before it
-        # The earliest entry of the far levels and its tick; -1 = unknown. Stale once the entry has left or was touched.
+        # The earliest entry of the far levels and its tick; -1 = unknown. Stale when the entry has left or was touched.
         self._far_head: TimerTaskEntry[T] | None = None
         self._far_tick = -1
         self._cascades = self._relocations = 0
@@ -121,7 +123,7 @@ class TimingWheel(Generic[T]):
 
     @property
     def counters(self) -> WheelCounters:
-        """What was done, and what waits where. Counted on demand: O(slots)."""
+        """The counters of work done, and the waiting entries per level. Counted on demand: O(slots)."""
         clock, levels = self._clock, [0]
         held = [(max(-(-entry._deadline_ms // self._tick_ms), clock), 1) for entry in self._run]
         for level in (self._near, *self._far):
@@ -157,7 +159,7 @@ class TimingWheel(Generic[T]):
         entry._deadline_ms = deadline_ms
         entry._wheel = self
         self._pending += 1
-        # As `_place`, but in line: the calls would cost a quarter more.
+        # The same as `_place`, but inline: the calls would cost a quarter more.
         slot = self._common.get(deadline_ms >> self._common_shift)  # most entries go there
         if slot is None:
             tick = deadline_ms if self._tick_ms == 1 else -(-deadline_ms // self._tick_ms)
@@ -187,12 +189,12 @@ class TimingWheel(Generic[T]):
         return entry
 
     def advance(self, now_ms: int, limit: int | None = None) -> list[TimerTaskEntry[T]]:
-        """Move the clock to `now_ms` and hand out what is due, by deadline, first come first served inside a tick.
+        """Move the clock to `now_ms` and hand out the due entries, by deadline, first come first served inside a tick.
 
         With a `limit` the clock stops at the tick of the last entry handed out. Call again with the same now for the
-        rest, until fewer entries than `limit` come back. Entries that are cancelled or postponed in between are not
-        handed out; those that are scheduled for now or earlier come with a later call. A now before the clock counts
-        as the clock. The limit bounds the entries handed out, not their moves between levels.
+        other entries, until fewer entries than `limit` come back. Entries that are cancelled or postponed between the
+        calls are not handed out. Entries that are scheduled for now or earlier come with a later call. A now before the
+        clock counts as the clock. The limit bounds the entries handed out, not their moves between levels.
 
         Raises:
             Rejected: `now_ms` is not an int or `limit` is not a positive one; nothing was handed out.
@@ -242,9 +244,9 @@ class TimingWheel(Generic[T]):
         return due
 
     def next_expiry(self) -> int | None:
-        """The exact ms at which `advance` would next hand something out. Not after `now_ms`: something is due now.
+        """The exact ms at which `advance` would next hand out an entry. Not after `now_ms`: an entry is due now.
 
-        None when nothing waits. Moves postponed entries at the head to where they belong.
+        None when no entry waits. Moves postponed entries at the head to their new slots.
         """
         tick_ms, near, run = self._tick_ms, self._near, self._run
         first: int | None = None
@@ -266,11 +268,11 @@ class TimingWheel(Generic[T]):
         return None if first is None else first * tick_ms
 
     def snapshot(self) -> list[tuple[int, T]]:
-        """All that waits as (deadline_ms, task), in the order in which it would be handed out."""
+        """All waiting tasks as (deadline_ms, task), in the order in which the wheel would hand them out."""
         return [(entry._deadline_ms, entry._task) for entry in self._waiting()]  # type: ignore[misc]  # waiting: has a task
 
     def restore(self, pending: Iterable[tuple[int, T]]) -> list[TimerTaskEntry[T]]:
-        """Schedule what `snapshot` or `clear` answered, all or nothing. Answers the new entries in that order.
+        """Schedule the tasks that `snapshot` or `clear` returned, all or nothing. Returns the new entries in order.
 
         Raises:
             Rejected: a deadline is not an int; nothing was scheduled.
@@ -279,7 +281,7 @@ class TimingWheel(Generic[T]):
         return [self.schedule(task, deadline_ms) for deadline_ms, task in checked]
 
     def clear(self) -> list[tuple[int, T]]:
-        """Cancel all that waits, and answer it as `snapshot` does. The clock and the counters of work done stay."""
+        """Cancel all waiting entries, and return them as `snapshot` does. Clock and counters of work done stay."""
         pending = self.snapshot()
         for entry in self._waiting():
             entry.cancel()
@@ -287,7 +289,7 @@ class TimingWheel(Generic[T]):
         return pending
 
     def _place(self, entry: TimerTaskEntry[T]) -> None:
-        """Put an entry where its deadline belongs. The caller counts it, and has removed it from its old slot."""
+        """Put an entry into the slot of its deadline. The caller counts it, and has removed it from its old slot."""
         tick = -(-entry._deadline_ms // self._tick_ms)  # rounds up
         near = self._near
         if tick < near.end:
@@ -343,7 +345,7 @@ class TimingWheel(Generic[T]):
                 return level
 
     def _forward(self, tick: int) -> None:
-        """Set the clock, which may enter other blocks. The caller has emptied every slot that begins before `tick`."""
+        """Set the clock; it may enter other blocks. The caller has emptied every slot that begins before `tick`."""
         self._clock = tick
         if tick < self._near.end:
             return
@@ -353,7 +355,7 @@ class TimingWheel(Generic[T]):
             level.end = ((tick >> level.span) + 1) << level.span
 
     def _emptied(self) -> None:
-        """Free the memory of the slots: the last entry has left."""
+        """Free the memory of the slots, after the last entry has left."""
         self._run.clear()
         self._common.clear()
         for level in (self._near, *self._far):
@@ -363,7 +365,7 @@ class TimingWheel(Generic[T]):
         self._far_start = math.inf
 
     def _take_run(self, last: int, most: int, due: list[TimerTaskEntry[T]]) -> bool:
-        """Hand out entries of the run up to tick `last`; False: there were none."""
+        """Hand out entries of the run up to tick `last`. Returns False when there were none."""
         run, tick_ms = self._run, self._tick_ms
         taken = -1
         touched: TimerTaskEntry[T] | None = None
@@ -389,9 +391,10 @@ class TimingWheel(Generic[T]):
         return True
 
     def _refill(self, target: int) -> bool:
-        """Sort the first far slot in if it begins by `target`, else note where it begins. Level 0 must be empty.
+        """Sort the first far slot into the run if it begins by `target`, otherwise remember where it begins.
 
-        Answers whether anything changed. Slots that cancels had emptied count too: the run may have waited for them.
+        Level 0 must be empty. Returns whether anything changed. Slots that cancels have emptied count too: the run may
+        have waited for them.
         """
         before = self._far_start
         for level in self._far:
@@ -417,7 +420,7 @@ class TimingWheel(Generic[T]):
         return before != math.inf
 
     def _sort_in(self, slot: TimerTaskList[T], last: int) -> None:
-        """Sort the entries of a slot, whose last tick is `last`, into the run with the run's entries of its range."""
+        """Sort the entries of a slot into the run, with the run's entries of its range. `last`: its last tick."""
         run, tick_ms, last_ms = self._run, self._tick_ms, last * self._tick_ms
         entries = []
         while run:
@@ -444,7 +447,7 @@ class TimingWheel(Generic[T]):
         self._relocations += len(touched)
 
     def _holds_due(self, slot: TimerTaskList[T], tick: int) -> bool:
-        """Whether an entry of `slot` is due at its `tick`. Moves postponed entries in front of it."""
+        """Whether an entry of `slot` is due at its `tick`. Moves the postponed entries before this entry."""
         slot_ms, touched = tick * self._tick_ms, []
         for entry in slot:
             if entry._deadline_ms <= slot_ms:
@@ -454,7 +457,7 @@ class TimingWheel(Generic[T]):
         return bool(slot)
 
     def _relocate(self, slot: TimerTaskList[T], touched: list[TimerTaskEntry[T]]) -> None:
-        """Move postponed entries from `slot` to the later slots where they belong."""
+        """Move postponed entries from `slot` to the later slots of their deadlines."""
         for entry in touched:
             del slot[entry]
             self._place(entry)
@@ -484,6 +487,6 @@ class TimingWheel(Generic[T]):
         for level in (self._near, *self._far):
             for number in sorted(level.slots):
                 entries += level.slots[number]
-        # A stable sort keeps the order of a slot. All that is due now is equal, whatever its deadline was.
+        # A stable sort keeps the order of a slot. All entries that are due now are equal, whatever their deadlines.
         entries.sort(key=lambda entry: max(-(-entry._deadline_ms // self._tick_ms), self._clock))
         return entries

@@ -32,13 +32,13 @@ class TimerTaskEntry(Generic[T]):
 
     # No __init__: passing five arguments to one costs more than making the object.
     _deadline_ms: int
-    _slot: TimerTaskList[T] | EntryState  # the slot it waits in, else its state: one field less saves 16 bytes
+    _slot: TimerTaskList[T] | EntryState  # the slot of a waiting entry, else its state: saves 16 bytes
     _task: T | None
     _wheel: _Wheel[T]
 
     @property
     def task(self) -> T | None:
-        """What was scheduled; None once cancelled, so that a handle that is kept does not keep the task alive."""
+        """The scheduled task; None after a cancel, so that a kept handle does not keep the task alive."""
         return self._task
 
     @property
@@ -70,7 +70,7 @@ class TimerTaskEntry(Generic[T]):
         return _CANCELLED
 
     def finish(self) -> None:
-        """Mark a task that was handed out as run. No effect on an entry that was armed again meanwhile."""
+        """Mark a handed-out task as run. No effect when the entry was armed again in the meantime."""
         if self._slot is _RUNNING:
             self._slot = _FIRED
 

@@ -7,7 +7,7 @@ from enum import Enum
 
 
 class EntryState(Enum):
-    """Where an entry stands.
+    """The state of an entry.
 
     PENDING -> RUNNING (handed out) -> FIRED (`finish`), or PENDING -> CANCELLED for good. `reschedule` leads back to
     PENDING from every state except CANCELLED.
@@ -21,16 +21,16 @@ class EntryState(Enum):
 
 @dataclass(frozen=True, slots=True)
 class WheelCounters:
-    """What a wheel has done, and what it holds.
+    """The counters of a wheel: work done, and waiting entries.
 
     Args:
-        pending: entries waiting.
-        levels: entries waiting per level, lowest first; each counts where its tick belongs. Up to the last level that
-            holds something; at least one.
-        cascades: moves of an entry to a finer place on its way to the lowest level. The number depends on the core.
-        relocations: moves of entries that `touch` had postponed, made when their old place came up.
-        productive_wakeups: `advance` calls that handed something out.
-        empty_wakeups: `advance` calls that did not.
+        pending: number of waiting entries.
+        levels: number of waiting entries per level, lowest first; each entry counts at the level of its tick. The list
+            ends with the last level that holds an entry, and has at least one number.
+        cascades: moves of an entry to a finer slot on its way to the lowest level. The number depends on the core.
+        relocations: moves of entries that `touch` had postponed; an entry moves when the clock reaches its old slot.
+        productive_wakeups: `advance` calls that handed out an entry.
+        empty_wakeups: `advance` calls that handed out nothing.
     """
 
     pending: int

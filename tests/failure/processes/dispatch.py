@@ -1,10 +1,10 @@
-"""A dispatcher in a process of its own, which can kill or stop itself at a named point.
+"""A dispatcher in its own process, which can kill or stop itself at a named point.
 
-argv[1] is JSON: `url`, `receiver` (the server messages are published to), `name`, `push` (the server pushes to
-`<name>:out` itself), `instant` (the publisher says it never waits, so that the next batch is claimed ahead),
-`durability`, `config` (of the dispatcher), `pause_ms` (how long each batch takes), and `at`, `signal` and `marker`: at
-the first reaching of the point `at` the file `marker` is written and the process sends itself that signal. It says
-"ready" when it runs, drains on SIGTERM, and says its counters as JSON at the end.
+argv[1] is JSON: `url`, `receiver` (the server to which messages are published), `name`, `push` (the server itself
+pushes to `<name>:out`), `instant` (the publisher never waits, so the next batch is claimed ahead), `durability`,
+`config` (of the dispatcher), `pause_ms` (how long each batch takes), and `at`, `signal` and `marker`: when the process
+first reaches the point `at`, it writes the file `marker` and sends itself the signal. It prints "ready" when it runs,
+drains on SIGTERM, and prints its counters as JSON at the end.
 
 Points: after_claim, second_claim_sent, before_publish, half_publish, after_publish, before_settle, settle_sent,
 after_settle, before_push, after_push.
@@ -37,7 +37,7 @@ name: str = settings["name"]
 
 
 def reach(point: str, detail: object = "") -> None:
-    """Note that the point was reached and stop or die there; once in a process's life."""
+    """Report that the point was reached, and stop or die there; only once in a process."""
     if point == settings.get("at"):
         settings["at"] = None
         Path(settings["marker"]).write_text(f"{point} {detail}")
@@ -46,7 +46,7 @@ def reach(point: str, detail: object = "") -> None:
 
 
 class Watched:
-    """Says at which point of its life a batch is, by the calls to the store."""
+    """Finds the point in the life of a batch from the calls to the store."""
 
     def __init__(self, store: DelayStore) -> None:
         self._claims = 0
@@ -71,7 +71,7 @@ class Watched:
 
 
 class Sent(NamedTuple):
-    """Calls that are on their way."""
+    """Calls that were sent."""
 
     calls: Sequence[Call[Any]]
     begun: SentCalls
@@ -89,7 +89,7 @@ class Sent(NamedTuple):
 
 
 class StreamPublisher:
-    """Writes each message to the stream `out` of the receiver, whose entry ids tell when it arrived."""
+    """Writes each message to the stream `out` of the receiver; the entry ids are the times of arrival."""
 
     def __init__(self) -> None:
         self.traits = PublisherTraits(never_waits=bool(settings.get("instant")))

@@ -103,7 +103,7 @@ def test_rows_are_exported_once_and_what_is_no_row_is_counted(store: DelayStore,
         ROW._replace(id="n")._asdict(),
     ]
     assert [path.name for path in tmp_path.iterdir()] == ["attempts.jsonl"]
-    with pytest.raises(FileExistsError, match="it stays as it is"):
+    with pytest.raises(FileExistsError, match="it was not changed"):
         export(store, file)
     assert export(store, file, replace=True).rows == 2
 

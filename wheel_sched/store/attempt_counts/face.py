@@ -1,6 +1,6 @@
-"""AttemptCounts: how often messages were tried, kept in the store, so that a forged header cannot lower it.
+"""AttemptCounts: how often messages were tried, kept in the store, so that a forged header cannot lower a count.
 
-A count belongs to a key of the caller's choice, and lives until its expiry. Any thread; errors are `DelayStore`'s.
+A count belongs to a key that the caller chooses, and lives until its expiry. Any thread; errors are `DelayStore`'s.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def raise_and_record(
 def schedule_counted(
     plans: Plans, items: Sequence[Item], counts: Sequence[tuple[str, int, int]], token: str | None
 ) -> Plan[Stored]:
-    """One step in a namespace of one shard; items first and counts after them in others."""
+    """With one shard: one atomic step. With several shards: first the items, then the counts."""
     for key, _, _ in counts:
         check_id(key)
     if plans.shards == 1 and 0 < len(items) <= MAX_BATCH and 0 < len(counts) <= 2 * MAX_BATCH:
@@ -78,19 +78,19 @@ class AttemptCounts:
     def raise_to(
         self, counts: Sequence[tuple[str, int, int]], *, history: Sequence[tuple[str, bytes]] = (), keep: int = 0
     ) -> list[int]:
-        """Raise counts (key, attempts, expiry in ms); the greatest known of each key. 0 attempts only asks.
+        """Raise counts (key, attempts, expiry in ms). Returns the greatest known count of each key.
 
-        `ENDED` in place of the attempts says that the message has ended. A repeat changes nothing more. `history` and
-        `keep` as in `History.append`, in the same round trip.
+        0 attempts only reads. `ENDED` in place of the attempts means that the message has ended. A repeat changes
+        nothing more. The call can append `history` in the same round trip; `keep` as in `History.append`.
         """
         return self._store.run(raise_and_record(self._store.plans, counts, history, keep))
 
     def schedule(
         self, items: Sequence[Item], counts: Sequence[tuple[str, int, int]], *, token: str | None = None
     ) -> Stored:
-        """`DelayStore.schedule`, and raise counts.
+        """Store items as `DelayStore.schedule` does, and raise counts.
 
-        A namespace of one shard does both in one step; in others the counts are raised after the items were stored.
+        With one shard both happen in one atomic step. With several shards the counts are raised after the items.
         """
         return self._store.run(schedule_counted(self._store.plans, items, counts, token))
 

@@ -11,7 +11,7 @@ if #ARGV - 3 > 2 * MAX_BATCH then return {err = 'WSBATCH at most ' .. MAX_BATCH 
 local changed, counts = 0, counts_key(s)
 if ARGV[3] == 'put' then
   for at = 4, #ARGV, 2 do
-    -- expiry and attempts share one number, and each of the two is raised for itself
+    -- expiry and attempts share one number; the script raises each of the two separately
     local old, new = tonumber(redis.call('ZSCORE', counts, ARGV[at]) or '0'), tonumber(ARGV[at + 1])
     local expiry = math.max(math.floor(old / 1000), math.floor(new / 1000))
     redis.call('ZADD', counts, ms(expiry * 1000 + math.max(old % 1000, new % 1000)), ARGV[at])

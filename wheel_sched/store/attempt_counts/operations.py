@@ -13,18 +13,18 @@ from wheel_sched.store.core.schedule import Stored, answer_stored, stored_before
 from wheel_sched.store.core.shard import MemoryShard, check_batch
 
 ENDED = 999
-"""In place of a number of attempts: the message has succeeded. Of numbers, a record knows none above 998."""
+"""In place of a number of attempts: the message has succeeded. A number of attempts is 998 at most."""
 
 
 BatchCount = tuple[str, int, int | None]
-"""An attempt record that a slice is stored with: its key, the attempts to raise it to, until when it is kept (ms).
+"""An attempt count of a log batch: its key, the attempts to raise it to, and its expiry (ms).
 
-A record that knows of as many, or has ended, refuses the slice. Without an expiry it is not raised, and must know of
-just these.
+The batch is refused when the count is as high already, or when its message has ended. Without an expiry the count is
+not raised; then the batch is refused unless the count equals these attempts.
 """
 
 
-UNSEEN = 10_000  # counts that nobody looks through before they have doubled
+UNSEEN = 10_000  # below this number of counts, nobody searches for expired ones
 
 
 class AttemptCountsInMemory:
@@ -37,29 +37,29 @@ class AttemptCountsInMemory:
         shard.on_sweep.append(self.forget_old)
 
     def attempts(self, key: bytes) -> int:
-        """The attempts that a count says; 0 past its time."""
+        """The attempts of a count; 0 when it has expired."""
         until_s, known = self.counts.get(key, (0, 0))
         return known if until_s * 1000 > self._shard.now_ms else 0
 
     def forget_old(self) -> None:
-        """Remove counts past their time."""
+        """Remove expired counts."""
         now_s = self._shard.now_ms // 1000
         for key in [key for key, (expiry_s, _) in self.counts.items() if expiry_s < now_s]:
             del self.counts[key]
         self._at_most = max(UNSEEN, 2 * len(self.counts))
 
     def raise_to(self, key: bytes, attempts: int, expiry_ms: int) -> int:
-        """Raise a count; the greatest number that anybody has said."""
+        """Raise a count. Returns the greatest number that any caller has given."""
         known = max(self.attempts(key), attempts if attempts == ENDED else min(attempts, ENDED - 1))
         self.counts[key] = max(-(-expiry_ms // 1000), self.counts.get(key, (0, 0))[0]), known
-        if len(self.counts) > self._at_most:  # they have doubled since somebody looked
+        if len(self.counts) > self._at_most:  # the number has doubled since the last search
             self.forget_old()
         return known
 
 
 @dataclass(slots=True)
 class RaiseCounts(Operation[list[int]]):
-    """Raise attempt counts and answer the greatest known of each key; 0 attempts only asks."""
+    """Raise attempt counts and answer the greatest known count of each key; 0 attempts only reads."""
 
     script = "raise_counts"
     writes = True
@@ -84,7 +84,7 @@ class RaiseCounts(Operation[list[int]]):
 
 @dataclass(slots=True)
 class ScheduleCounted(Operation[Stored]):
-    """Store new items and raise attempt counts in the same step, whatever the counts say."""
+    """Store new items and raise attempt counts in one atomic step. The counts never prevent the storing."""
 
     script = "schedule_counted"
     writes = True
@@ -115,7 +115,7 @@ class ScheduleCounted(Operation[Stored]):
 
 @dataclass(frozen=True, slots=True)
 class AttemptCount:
-    """How often a message was tried, and until when that is remembered."""
+    """How often a message was tried, and when this count expires."""
 
     key: str
     attempts: int
@@ -158,14 +158,14 @@ class ListCounts(Operation[list[AttemptCount]]):
 
 @dataclass(slots=True)
 class MoveCounts(Operation[int]):
-    """Put attempt counts (key, score, ...) into a frozen shard, or remove them (key, ...); how many changed."""
+    """Put attempt counts (key, score, ...) into a frozen shard, or remove them (key, ...). Answers how many changed."""
 
     script = "move_counts"
     writes = True
     while_frozen = True
     verb: Literal["put", "remove"]
     arguments: Sequence[str | int]
-    token: str = field(default_factory=new_token)  # both verbs may be repeated; a token says so to the backends
+    token: str = field(default_factory=new_token)  # tells the backends that both verbs may be repeated
 
     def argv(self) -> list[Argument]:
         return [self.verb, *(encode_text(a) if isinstance(a, str) else a for a in self.arguments)]

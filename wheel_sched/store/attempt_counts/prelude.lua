@@ -5,22 +5,22 @@ room_keys[#room_keys + 1] = 'tries'
 
 local function counts_key(s) return s.prefix .. 'tries' end
 
--- The attempts in a score, and when the count expires (s). A count past its time says 0 attempts.
+-- Answers the attempts in a score, and when the count expires (s). An expired count has 0 attempts.
 local function attempts_in(s, score)
   score = tonumber(score or '0')
   local expiry = math.floor(score / 1000)
   return expiry * 1000 > s.now and score % 1000 or 0, expiry
 end
 
--- The score of a count of `attempts` (see `bounded_attempts`) that is kept until `expiry` (ms) at least.
+-- The score of a count of `attempts` (see `bounded_attempts`). The count is kept until `expiry` (ms) at least.
 local function count_score(attempts, expiry, expiry_before)
   return math.max(math.ceil(expiry / 1000), expiry_before) * 1000 + attempts
 end
 
--- A count has three digits, and 999 means "it has ended": a number of attempts is 998 at most.
+-- A count has three digits, and 999 means "the message has ended". So a number of attempts is 998 at most.
 local function bounded_attempts(attempts) return math.min(attempts, ENDED - 1) end
 
--- Removes counts past their time, the oldest first, `limit` at most. Whoever adds n counts removes up to 2n old ones.
+-- Removes expired counts, the oldest first, `limit` at most. A call that adds n counts removes up to 2n expired ones.
 local function forget_old_counts(s, limit)
   local key = counts_key(s)
   local old = redis.call('ZRANGEBYSCORE', key, '-inf', math.floor(s.now / 1000) * 1000, 'LIMIT', 0, limit)

@@ -1,7 +1,7 @@
 #!lua flags=allow-oom
--- Raises attempt counts, each to the greatest number that anybody has said.
--- ARGV[3..] -> triples: key, attempts (0 = only ask, 999 = the message has ended), expiry (ms)
--- Answers {attempts, ...}: the greatest known, in order; 998 stands for itself and all above, 999 for "it has ended".
+-- Raises attempt counts: each count becomes the greatest number that any caller has given.
+-- ARGV[3..] -> triples: key, attempts (0 = only read, 999 = the message has ended), expiry (ms)
+-- Answers {attempts, ...}: the greatest numbers, in order; 998 means 998 or more, 999 means "the message has ended".
 local s = begin(KEYS, ARGV)
 if s.err then return s end
 local reply, raised, counts = {}, 0, counts_key(s)

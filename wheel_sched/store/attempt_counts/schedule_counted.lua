@@ -1,6 +1,6 @@
--- Stores new items and raises attempt counts in the same step, whatever the counts say.
+-- Stores new items and raises attempt counts in one atomic step. The counts never prevent the storing.
 -- ARGV[3] -> how many items
--- ARGV[4..] -> triples: id, due (ms, "" = parked), tail of the record (all behind its version);
+-- ARGV[4..] -> triples: id, due (ms, "" = parked), tail of the record (everything behind the version);
 --              then triples: key of an attempt count, attempts, expiry (ms)
 -- Answers {codes, now (us)}; a code per item: s stored, h stored and held, d duplicate.
 local n = tonumber(ARGV[3])

@@ -1,6 +1,6 @@
-"""AsyncDelayStore: the asyncio face of the delay store; the methods, arguments and answers are `DelayStore`'s.
+"""AsyncDelayStore: the asyncio facade of the delay store, with the methods, arguments and answers of `DelayStore`.
 
-One event loop; it runs the same plans as the blocking face.
+It belongs to one event loop, and runs the same plans as the blocking facade.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 
 class AsyncBackend(Protocol):
-    """What performs calls for the asyncio face."""
+    """Performs calls for the asyncio facade."""
 
     async def execute(self, calls: Sequence[Call[Any]], now_ms: int | None = None) -> list[Any]:
         """Perform calls; a value or an exception for each, in order."""
@@ -38,7 +38,7 @@ class AsyncBackend(Protocol):
 
 
 class AsyncDelayStore:
-    """The asyncio face: the same methods, awaited, on one event loop. Arguments and answers are `DelayStore`'s."""
+    """The asyncio facade: the methods of `DelayStore` as coroutines, on one event loop."""
 
     def __init__(self, backend: AsyncBackend, *, shards: int = 1, test_clock: Callable[[], int] | None = None) -> None:
         self.backend = backend

@@ -1,17 +1,18 @@
 #!lua flags=no-writes
--- One page of a state as scan.lua finds it, packed into a few long strings: several strings for each row would cost the
--- server and the reader too much. Writes nothing.
+-- One page of a state, found as in scan.lua and packed into a few long strings: several strings for each row would cost
+-- the server and the reader too much. Writes nothing.
 -- ARGV[3..9] -> as in scan.lua
--- Answers {now (us), "1" = there may be more, ids, their lengths, scores, records, their lengths, reasons}: ids and records
--- each one behind the other, lengths and scores as text between blanks; length -1 = no record. The last three are empty
--- without records. With them a page ends early, soon behind BYTES of them. Reasons are a list, of ids in flight or held.
+-- Answers {now (us), "1" = there may be more, ids, lengths of ids, scores, records, lengths of records, reasons}.
+-- Ids are joined without a separator, and so are records. Lengths and scores are text, separated by blanks. Length -1
+-- means: no record. The last three are empty without records. With records, a page ends soon after BYTES of records.
+-- Reasons are a list, and only ids in flight and held ids have one.
 local BYTES, PART = 1048576, 125
 local s = begin(KEYS, ARGV, READING)
 if s.err then return s end
 local key = ({due = KEYS[DUE], fly = KEYS[FLY], held = KEYS[HELD], dead = KEYS[DEAD]})[ARGV[3]]
 local limit = math.min(tonumber(ARGV[8]), MAX_BATCH)
 local found = page_behind(key, ARGV[4], ARGV[5], ARGV[6], ARGV[7], limit)
-local written = {}                     -- lengths as text; most of a page's are alike
+local written = {}                     -- lengths as text; most lengths of a page are equal
 local ids, scores, lengths = {}, {}, {}
 local n = #found / 2
 for i = 1, n do

@@ -1,7 +1,7 @@
 """Operation, the base of everything a store does to a shard, and Call, an operation with the number of its shard.
 
-An operation with a `token` may be repeated after a lost reply. The server executes it once and gives the first answer
-again, for a minute.
+An operation with a `token` may be repeated after a lost reply. The server executes it once, and answers repeats with
+the first answer for a minute.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ def new_token() -> str:
 class Operation(Generic[R_co]):
     """One step on one shard: the arguments of its script, how to read the reply, and the same step in memory.
 
-    The script is the file `<script>.lua` beside the module of the operation. `in_memory` is its twin: whoever changes
-    one of the two changes the other.
+    The script is the file `<script>.lua` beside the module of the operation. `in_memory` is its twin: change both
+    together.
 
     Attributes:
         script: the name of the script.
-        reads: it changes nothing, so it works while the namespace is frozen.
-        writes: it changes what the durability level protects, so its answer waits for that level. False for leases and
-            for figures in reports: to lose them costs a redelivery at most.
-        repeatable: a repeat changes nothing more, so it may be repeated without a token.
-        while_frozen: it changes things also while the namespace is frozen.
+        reads: the operation changes nothing, so it works while the namespace is frozen.
+        writes: the operation changes data that the durability level protects, so its answer waits for that level.
+            False for leases and for figures in reports: their loss costs a redelivery at most.
+        repeatable: a repeat changes nothing more, so the operation may be repeated without a token.
+        while_frozen: the operation may change data while the namespace is frozen.
     """
 
     __slots__ = ()
@@ -64,7 +64,7 @@ class Operation(Generic[R_co]):
         raise NotImplementedError
 
     def in_memory(self, shard: MemoryShard) -> R_co:
-        """Decide and answer as the script does, on a shard in memory."""
+        """Do on a shard in memory what the script does, and give the same answer."""
         raise StoreError(f"the memory store has no {self.script!r}: nothing was changed; use a server for it")
 
 
@@ -77,12 +77,12 @@ class Call(Generic[R]):
 
 
 Plan = Generator[list[Call[Any]], list[Any], R]
-"""A method of the store: it yields calls, is sent their replies, and returns what the method answers."""
+"""A method of the store: the generator yields calls, receives their replies, and returns the answer of the method."""
 
 
 def outcomes_of(codes: bytes) -> list[Outcome]:
-    """The outcomes that a string of codes stands for."""
-    if codes.count(codes[:1]) == len(codes):  # mostly they are all alike
+    """The outcomes of a string of codes, one per code."""
+    if codes.count(codes[:1]) == len(codes):  # usually all codes are the same
         return [OUTCOME_OF[codes[0]]] * len(codes) if codes else []
     return [OUTCOME_OF[code] for code in codes]
 
@@ -94,4 +94,4 @@ def head_of(value: int) -> int | None:
 
 def bounded_reason(text: str) -> bytes:
     """A reason as the store keeps it: one line of bounded length, because every held or dead item has one."""
-    return text.replace("\n", " ")[:500].encode("utf-8", "backslashreplace")  # people read it, so no text is refused
+    return text.replace("\n", " ")[:500].encode("utf-8", "backslashreplace")  # for people, so any text is allowed

@@ -1,18 +1,18 @@
 #!lua flags=allow-oom
--- Changes waiting, held and dead items one by one; an id in flight is only marked; i and m change it.
+-- Changes waiting, held and dead items one by one. Verb c only marks an id in flight; verbs i and m change it.
 -- ARGV[3..] -> quintuples: id, verb, argument, version ("" = any), tail ("" = keep the record):
 --   r <due ms>           reschedule a waiting or held id
 --   p <due ms, "" = parked, "=" = keep>  replace the record; P: also create it when it is absent
---   i <due ms, "" = parked, "=" = keep>  as p; of an id in flight the record alone, it stays claimed (settle.lua: v)
---   m <other id>         gives an id in flight this other id and this record, under the same claim; its own id is free
+--   i <due ms, "" = parked, "=" = keep>  as p; an id in flight gets the new record and stays claimed (settle.lua: v)
+--   m <other id>         gives an id in flight this other id and this record, under the same claim; its old id is free
 --   c                    cancel: remove a waiting or held id; mark one in flight
 --   h <reason>           hold a waiting id
 --   u <due ms, "=" = keep>  release a held id
 --   q <due ms>           requeue a dead id
 --   x                    delete a dead id
 -- Answers {codes, now (us)}; a code per item:
---   o done, a absent (i: or cancelled in flight), f in flight (c: marked, its next is dropped), v other version,
---   w wrong state for this verb, d the other id exists.
+--   o done, a absent (i: or cancelled in flight), f in flight, c marked in flight: it will not wait again,
+--   v other version, w wrong state for this verb, d the other id exists.
 local s = begin(KEYS, ARGV)
 if s.err then return s end
 local said = recall(s)
@@ -35,13 +35,13 @@ local function place(id, due, topic)  -- no due = parked
     moves(s, topic, nil, 'held')
   end
 end
-local function flush_places()  -- one id may be named twice: its place must be readable for the second
+local function flush_places()  -- an id may come twice in a call: the second change must find the place that the first one gave it
   if #s.due > 0 or #s.held > 0 then
     write(s)
     s.due, s.least, s.held, s.tally = {}, nil, {}, {}
   end
 end
--- Replaces the record of an id in flight, or gives it another id; claim, lease and cancel mark stay.
+-- Replaces the record of an id in flight, or gives it another id. Claim, lease and cancel mark do not change.
 local function change_claimed(id, claim, verb, other, topic, refs, tail)
   local cut, number = string.match(claim, '^(!?)(%d+:%d+:)')
   if verb == 'i' then
@@ -156,7 +156,7 @@ local function change(id, verb, argument, version, tail)
     topic, refs = parse(rec)
     redis.call('HSET', KEYS[BODY], id, rec)
     if refs then refs_of(s, refs, id, 'SADD') end
-    if argument == '=' and reason then   -- held stays held, with its reason
+    if argument == '=' and reason then   -- a held item stays held, with its reason
       put_held(s, id, tonumber(kept), topic, reason)
       moves(s, topic, nil, 'held')
       return 'o'

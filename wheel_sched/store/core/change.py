@@ -98,7 +98,7 @@ def _change_waiting(shard: MemoryShard, item: MemoryItem, change: Alteration, ve
         _rewrite(shard, item, change.item, versions)
     if verb == "h":
         state = shard.put_held(item, kept_ms or 0, bounded_reason(str(argument)))
-    elif verb in ("p", "P", "i") and argument == "=" and state == "held":  # held stays held, with its reason
+    elif verb in ("p", "P", "i") and argument == "=" and state == "held":  # a held item stays held, with its reason
         state = shard.put_held(item, kept_ms or 0, reason)
     else:
         state = _place(shard, item, kept_ms if argument == "=" else argument)
@@ -107,7 +107,7 @@ def _change_waiting(shard: MemoryShard, item: MemoryItem, change: Alteration, ve
 
 
 def _change_claimed(shard: MemoryShard, item: MemoryItem, change: Alteration, versions: Iterator[int]) -> Outcome:
-    """Replace the record of an id in flight, or give it another id; claim, lease and cancel mark stay."""
+    """Replace the record of an id in flight, or give it another id. Claim, lease and cancel mark do not change."""
     if change.verb == "i":
         if item.cancelled:
             return Outcome.ABSENT

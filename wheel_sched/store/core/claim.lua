@@ -3,17 +3,17 @@
 -- ARGV[3] -> n   ARGV[4] -> lease (ms, "" = without an end)
 -- ARGV[5] -> until (ms, "" = now)   ARGV[6] -> epoch ("" = any)
 -- ARGV[7] -> lapses until an item is poison (0 = never)
--- ARGV[8] -> the number of the claim is above this one (0 = any), even when this server has lost what it gave out
--- Answers {claim number (0 = nothing), now (us), epoch, head of due, head of fly, id, due, record, ...}; the due of an id
--- whose lease ran out n times is <due>+<n>.
-local NO_LEASE_END_MS = 253402300799999  -- the year 9999: only its shard's owner ends such a claim
+-- ARGV[8] -> the new claim number is above this one (0 = any), even when this server has lost its last claim numbers
+-- Answers {claim number (0 = nothing), now (us), epoch, head of due, head of fly, id, due, record, ...}. When the lease
+-- of an id ran out n times, its due is written <due>+<n>.
+local NO_LEASE_END_MS = 253402300799999  -- the year 9999: only the owner of the shard ends such a claim
 local s = begin(KEYS, ARGV, LATER, 'claims')
 if s.err then return s end
 local n, lease = tonumber(ARGV[3]), tonumber(ARGV[4])
 if not (n >= 0 and n <= MAX_BATCH) then return {err = 'WSBATCH at most ' .. MAX_BATCH .. ' items a call'} end
 local said = recall(s)
 if said then
-  -- a repeat after a lost reply: the same batch, as far as it is still under this claim
+  -- a repeat after a lost reply: answers the ids of the same batch that are still under this claim
   local claims, mine = redis.call('HGETALL', KEYS[CLAIM]), {}
   for i = 1, #claims, 2 do
     local due = string.match(claims[i + 1], '^!?' .. said .. ':(%d+):')

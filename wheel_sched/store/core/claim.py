@@ -1,4 +1,4 @@
-"""Claim what is due under a lease."""
+"""Claim due items under a lease."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from wheel_sched.store.core.shard import MemoryItem, MemoryShard, check_batch
 
 @dataclass(slots=True)
 class Claimed:
-    """A claimed item. Settle it before its lease ends, or the next claim gets it again.
+    """A claimed item. Settle it before its lease ends, otherwise the item waits again and the next claim gets it.
 
-    `lapses`: how often a lease of it ran out before.
+    `lapses`: how often its lease ran out before this claim.
     """
 
     id: str
@@ -44,7 +44,7 @@ class Claim:
 
 
 class NumberedClaim(Protocol):
-    """What settling needs of a claim: its shard and its number."""
+    """The part of a claim that settling needs: shard and number."""
 
     @property
     def shard(self) -> int: ...
@@ -53,7 +53,10 @@ class NumberedClaim(Protocol):
 
 
 def claimed_items(reply: Sequence[Any], start: int, stop: int, step: int) -> list[Claimed]:
-    """Items from runs of id, due and record in a reply. Records of a batch start alike, so most are only compared."""
+    """Items from runs of id, due and record in a reply.
+
+    Most records of a batch start with the same bytes; the function parses a record only when its start differs.
+    """
     items = []
     known, version, topic = b"\n", 0, ""
     due_ms, read = 0, b""
@@ -63,7 +66,7 @@ def claimed_items(reply: Sequence[Any], start: int, stop: int, step: int) -> lis
         if due != read:
             try:
                 due_ms, read = int(due), due
-            except ValueError:  # rare: a lease of it ran out
+            except ValueError:  # rare: the lease of this item ran out before
                 items.append(_lapsed(item_id, due, raw))
                 continue
         if raw.startswith(known):
@@ -93,9 +96,9 @@ def check_lease(lease_ms: int) -> None:
 
 @dataclass(slots=True)
 class ClaimDue(Operation[Claim]):
-    """Claim what is due under a lease, after recovering leases that ran out.
+    """Recover items whose lease ran out, then claim due items under a lease.
 
-    With `lease_ms` None the claim has no lease end: only its settling, or the shard's owner (`Resolve`), ends it.
+    With `lease_ms` None the claim has no lease end: only settling or the owner of the shard (`Resolve`) ends it.
     """
 
     script = "claim"
@@ -152,7 +155,7 @@ class ClaimDue(Operation[Claim]):
 
 
 def _claimed_before(shard: MemoryShard, number: int, keys: list[bytes]) -> Claim:
-    """The items of a claim that was answered before, as far as they are still under it."""
+    """The items of an earlier claim that are still under this claim."""
     items = (shard.items.get(key) for key in keys)
     still = [_claimed(item) for item in items if item is not None and item.state == "fly" and item.claim == number]
     return Claim(shard.number, number, shard.now_us, shard.epoch, *shard.heads(), still)

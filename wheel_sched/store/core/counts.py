@@ -15,9 +15,9 @@ from wheel_sched.store.core.shard import MemoryShard
 class Counts:
     """Counters of a shard or a namespace.
 
-    `now` is how many items are in each (state, topic), `ever` how many (event, topic) there were: accepted,
-    completed, cancelled, lapsed, died, requeued, deleted, trimmed. `sizes` are the true cardinalities, so that
-    anyone can check that the counters never drift.
+    `now`: number of items in each (state, topic). `ever`: number of events for each (event, topic); the events are
+    accepted, completed, cancelled, lapsed, died, requeued, deleted and trimmed. `sizes`: the true cardinalities; a
+    caller can compare them with the counters.
     """
 
     now_us: int
@@ -46,7 +46,7 @@ class Counts:
 
 @dataclass(slots=True)
 class Count(Operation[Counts]):
-    """Read the counters beside the true sizes."""
+    """Read the counters and the true sizes."""
 
     script = "counts"
     reads = True
@@ -115,7 +115,7 @@ def counts_of(
 
 
 def add_up(parts: Sequence[Counts]) -> Counts:
-    """The counters of several shards as one."""
+    """The sum of the counters of several shards."""
     total = Counts(0, {}, {}, {}, None, None, epoch=0, jumps=0, last_jump_ms=0, paused={})
     for part in parts:
         total.now_us = max(total.now_us, part.now_us)

@@ -1,7 +1,7 @@
 #!lua flags=no-writes
--- Scores that cut a state into parts of about the same size, for several readers at once. Writes nothing.
+-- Scores that cut a state into parts of about the same size, so that several readers can share it. Writes nothing.
 -- ARGV[3] -> state: due, fly, held or dead   ARGV[4] -> least score   ARGV[5] -> greatest score
--- ARGV[6] -> ids a part should have, about   ARGV[7] -> most parts
+-- ARGV[6] -> ids per part, about   ARGV[7] -> greatest number of parts
 -- Answers {now (us), how many ids there are, the first score of the second part (text), of the third, ...}.
 local s = begin(KEYS, ARGV, READING)
 if s.err then return s end

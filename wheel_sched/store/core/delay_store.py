@@ -1,8 +1,8 @@
-"""DelayStore: the blocking face of the delay store, over any backend.
+"""DelayStore: the blocking facade of the delay store, over any backend.
 
 Every method runs a plan (see `plans`), from any thread. Errors are those of `wheel_sched.errors`. After
-`StoreUnavailable` the outcome is unknown: repeat the call with the same `token` or the same ids. That is safe and gives
-the first answer.
+`StoreUnavailable` the outcome is unknown: repeat the call with the same `token` or the same ids. The repeat is safe and
+gives the first answer.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 
 class Backend(Protocol):
-    """What performs calls for the blocking face."""
+    """Performs calls for the blocking facade."""
 
     cluster: bool
 
@@ -58,7 +58,7 @@ class Backend(Protocol):
         ...
 
     def wait_for_mark(self, waiter: Any, marks: dict[int, bytes], timeout_ms: int) -> dict[int, Marker]:
-        """Block until the marker of a shard is newer; the newer ones, {} at the timeout."""
+        """Block until the marker of a shard is newer than in `marks`. Returns the newer markers, {} at the timeout."""
         ...
 
     def interrupt(self, waiter: Any) -> None:
@@ -82,7 +82,7 @@ def values_of(answers: list[Any]) -> list[Any]:
 
 
 def release_of(ids: Sequence[str], due_ms: int | None) -> list[Alteration]:
-    """Changes that release held items, at `due_ms` or at the due that they had."""
+    """Changes that release held items, at `due_ms` or at their old due."""
     return [Alteration(item_id, "u", "=" if due_ms is None else due_ms) for item_id in ids]
 
 
@@ -95,11 +95,11 @@ def replacement_of(
 
 
 class DelayStore:
-    """The blocking face. Thread-safe when its backend is; the backends of this package are.
+    """The blocking facade. Thread-safe when its backend is thread-safe, as all backends of this package are.
 
     Args:
-        backend: what performs the calls.
-        shards: how many shards the namespace has. Defaults to 1.
+        backend: performs the calls.
+        shards: number of shards of the namespace. Defaults to 1.
         test_clock: gives now in ms for a namespace created with `clock="test"`. Defaults to None: the server's time.
     """
 
@@ -114,12 +114,12 @@ class DelayStore:
 
     @property
     def ticks(self) -> bool:
-        """Whether time goes on by itself; False under a test clock."""
+        """Whether time passes by itself; False under a test clock."""
         return self._test_clock is None
 
     @property
     def namespace(self) -> str:
-        """The namespace of the keys; of a store in memory, a name that no other store has."""
+        """The namespace of the keys. A store in memory has a name that no other store has."""
         dialect = getattr(self.backend, "dialect", None)
         return str(dialect.namespace) if dialect is not None else f"memory-{id(self.backend):x}"
 
@@ -133,7 +133,7 @@ class DelayStore:
         self.close()
 
     def run(self, plan: Generator[list[Call[Any]], list[Any], T], answers: list[Any] | None = None) -> T:
-        """Run a plan to its end, from its beginning or from the answers to its first calls."""
+        """Run a plan to its end. With `answers`, its first calls were already sent: these are their answers."""
         try:
             calls = next(plan) if answers is None else plan.send(values_of(answers))
             while True:
@@ -151,7 +151,7 @@ class DelayStore:
         return self.backend.begin(calls, None if self._test_clock is None else self._test_clock())
 
     def open(self) -> Self:
-        """Check the server; create the namespace when it is absent, else compare it.
+        """Check the server. Create the namespace when it is absent, otherwise check that it matches.
 
         Raises:
             StoreError: the server is away, too old or cannot keep the durability level, or the namespace differs.
@@ -162,10 +162,10 @@ class DelayStore:
         return self
 
     def schedule(self, items: Sequence[Item], *, token: str | None = None) -> Stored:
-        """Store new items; an id that exists, in whatever state, is left alone (DUPLICATE).
+        """Store new items. An id that exists, in any state, is not changed (DUPLICATE).
 
-        With the token "" the server keeps nothing for repeats, which saves two commands. A repeat then answers
-        DUPLICATE for what the first call stored.
+        With the token "" the server keeps no answer for repeats, which saves two commands. A repeat then answers
+        DUPLICATE for each item that the first call stored.
 
         Raises:
             Rejected: one of the items is malformed; none was stored.
@@ -183,10 +183,10 @@ class DelayStore:
         lapse_cap: int = 0,
         token: str | None = None,
     ) -> Claim:
-        """Claim up to `limit` items due at min(store's now, `until_ms`) under a lease.
+        """Claim up to `limit` items that are due at min(store's now, `until_ms`), under a lease.
 
-        Before that, items whose lease ran out wait again, or die after `lapse_cap` times (0 = never). The same `token`
-        gives the same batch again.
+        First the store recovers items whose lease ran out: they wait again, or die after `lapse_cap` times (0 = never).
+        A repeat with the same `token` gives the same batch.
         """
         operation = ClaimDue(limit, lease_ms, until_ms, epoch, lapse_cap, token or new_token())
         return self.run(self.plans.one(shard, operation))
@@ -199,17 +199,17 @@ class DelayStore:
         dead_cap: int = 0,
         token: str | None = None,
     ) -> Settled:
-        """End items of a claim; an item that is not under the claim any more is STALE and stays as it is."""
+        """End items of a claim. An item that is no longer under the claim is STALE and is not changed."""
         return self.run(self.plans.settle(claim, settlements, dead_cap, token))
 
     def extend(self, claim: NumberedClaim, ids: Sequence[str], lease_ms: int = 30_000) -> list[Outcome]:
-        """Let leases end `lease_ms` from now."""
+        """Set the end of leases to `lease_ms` from now."""
         return self.run(self.plans.extend(claim, ids, lease_ms))
 
     def reschedule(
         self, ids: Sequence[str], due_ms: int, *, route: str | None = None, token: str | None = None
     ) -> list[Outcome]:
-        """Give waiting or held items a new due; items in flight stay as they are (IN_FLIGHT)."""
+        """Give waiting or held items a new due. Items in flight are not changed (IN_FLIGHT)."""
         return self.run(self.plans.change([Alteration(i, "r", due_ms) for i in ids], route, token))
 
     def replace(
@@ -222,16 +222,17 @@ class DelayStore:
         in_flight: bool = False,
         token: str | None = None,
     ) -> Outcome:
-        """Give an item a new body (and due, unless `keep_due`), only at `if_version` when given.
+        """Give an item a new body and, unless `keep_due`, a new due. With `if_version`, only when it has this version.
 
-        With `in_flight` also a claimed item: it stays claimed, and a settlement that names the version of the claim
-        gets OTHER_VERSION. A claimed item that was cancelled is ABSENT then. `in_flight` excludes `create`.
+        With `in_flight` the call also replaces the record of a claimed item. The item stays claimed, and a settlement
+        with the version of the claim gets OTHER_VERSION. A claimed item that was cancelled is then ABSENT. `in_flight`
+        excludes `create`.
         """
         change = replacement_of(item, keep_due, if_version, create, in_flight)
         return self.run(self.plans.change(change, None, token))[0]
 
     def cancel(self, ids: Sequence[str], *, route: str | None = None, token: str | None = None) -> list[Outcome]:
-        """Remove waiting or held items (DONE); an item in flight leaves when its claim ends (CANCELLED)."""
+        """Remove waiting or held items (DONE). An item in flight leaves when its claim ends (CANCELLED)."""
         return self.run(self.plans.change([Alteration(i, "c") for i in ids], route, token))
 
     def hold(
@@ -243,7 +244,7 @@ class DelayStore:
     def release(
         self, ids: Sequence[str], due_ms: int | None = None, *, route: str | None = None, token: str | None = None
     ) -> list[Outcome]:
-        """Let held items wait again, at `due_ms` or at the due that they had."""
+        """Let held items wait again, with `due_ms` or with their old due."""
         return self.run(self.plans.change(release_of(ids, due_ms), route, token))
 
     def requeue(
@@ -264,11 +265,11 @@ class DelayStore:
     def change(
         self, alterations: Sequence[Alteration], *, route: str | None = None, token: str | None = None
     ) -> list[Outcome]:
-        """Make changes of different kinds, or with a due each, in as few calls as possible."""
+        """Make several changes, of different kinds or with different dues, in as few calls as possible."""
         return self.run(self.plans.change(alterations, route, token))
 
     def get(self, ids: Sequence[str], *, route: str | None = None, anywhere: bool = False) -> list[Found | None]:
-        """Items in whatever state, None for an id that does not exist.
+        """Items in any state, None for an id that does not exist.
 
         With `anywhere` the store looks for absent ids in all shards, because a route may have put them there.
         """
@@ -311,19 +312,19 @@ class DelayStore:
         return self.run(self.plans.counts_by_shard())
 
     def pause(self, topic: str) -> int:
-        """Hold everything of a topic until `resume`; how many waiting items were held now."""
+        """Hold all items of a topic until `resume`. Returns how many waiting items this call held."""
         return self.run(self.plans.pause(topic))
 
     def resume(self, topic: str, *, spread_ms: int = 0) -> int:
-        """Let a paused topic go on, overdue items spread over `spread_ms`; how many items wait again."""
+        """End the pause of a topic and spread overdue items over `spread_ms`. Returns how many items wait again."""
         return self.run(self.plans.resume(topic, spread_ms))
 
     def now_ms(self) -> int:
-        """The time of the store in ms, which decides what is due; one round trip."""
+        """The time of the store in ms; it decides which items are due. One round trip."""
         return self.run(self.plans.now_ms())
 
     def windows(self, ahead_ms: int, limit: int = 1000) -> list[Window]:
-        """What each shard releases next."""
+        """For each shard, the items that it releases next."""
         return self.run(self.plans.windows(ahead_ms, limit))
 
     def sweep(self, *, dead_cap: int = 0, dead_age_ms: int = 0, lapse_cap: int = 0) -> list[Swept]:
@@ -331,17 +332,17 @@ class DelayStore:
         return self.run(self.plans.sweep(dead_cap, dead_age_ms, lapse_cap))
 
     def report_jump(self, shard: int, epoch: int, step_ms: int) -> int:
-        """Record a step of the clock; the epoch of the shard after it."""
+        """Record a step of the clock. Returns the epoch of the shard after the call."""
         return self.run(self.plans.one(shard, ReportJump(epoch, step_ms)))
 
     def restore(self, found: Sequence[Found]) -> int:
-        """Put items back exactly as they were, for restore and reshard; how many were put."""
+        """Put items back exactly as they were, for restore and reshard. Returns how many items were put back."""
         return self.run(self.plans.restore(found))
 
     def bury(self, graves: Sequence[tuple[Item, str]]) -> int:
-        """Store items as dead letters, with a reason each; their `due_ms` is the time of death.
+        """Store items as dead letters, each with a reason; `due_ms` is the time of death.
 
-        An id that exists is left alone; how many were put.
+        An id that exists is not changed. Returns how many items were stored.
         """
         return self.run(self.plans.bury(graves))
 

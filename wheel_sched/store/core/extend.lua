@@ -1,7 +1,8 @@
 #!lua flags=allow-oom
 -- Moves the lease deadlines of a claim's ids.
 -- ARGV[3] -> claim number   ARGV[4] -> lease from now (ms)   ARGV[5..] -> ids
--- Answers {codes, now (us), head of due, head of fly}; o extended, t stale, c extended, but cancelled meanwhile.
+-- Answers {codes, now (us), head of due, head of fly}; a code per id: o extended, t stale, c extended, but cancelled
+-- while in flight.
 local s = begin(KEYS, ARGV)
 if s.err then return s end
 local ids = {unpack(ARGV, 5)}

@@ -1,5 +1,5 @@
 #!lua flags=no-writes
--- Reads items wherever they are. Writes nothing.
+-- Reads items of any state. Writes nothing.
 -- ARGV[3..] -> ids
 -- Answers {now (us), then per id: state ("" = absent), score (ms), record, reason}.
 local s = begin(KEYS, ARGV, READING)

@@ -15,7 +15,7 @@ from wheel_sched.store.core.shard import MemoryItem, MemoryShard
 
 @dataclass(slots=True)
 class Get(Operation[list[Found | None]]):
-    """Read items wherever they are; None where there is none."""
+    """Read items of any state; None for an absent id."""
 
     script = "get"
     reads = True
@@ -52,7 +52,7 @@ def _found_in(shard: MemoryShard, item_id: str) -> Found | None:
     if item is None:
         return None
     score_ms = shard.places[item.state].score(item.key)
-    assert score_ms is not None, item  # noqa: S101  # an id is in the place its state names
+    assert score_ms is not None, item  # noqa: S101  # an id has a score in the set of its state
     return Found(
         item_id, item.state, score_ms, item.version, item.topic, item.body, reason_of(item), item.refs, item.route
     )

@@ -1,7 +1,7 @@
 """Items: the values that a caller stores and finds, the same for every implementation.
 
-An item has an id, a due and a body. It is counted under its topic, its route chooses its shard, and its refs are
-names to find it by. An item is in exactly one state at a time:
+An item has an id, a due and a body. Its topic is the name for counting, pausing and listing. Its route chooses the
+shard. Its refs are names for finding it. An item is in exactly one state at a time:
 
     schedule ─► due ─► fly ─► (gone)          due   waiting for its time
                  ▲      │ └──► dead           fly   claimed, under a lease
@@ -25,14 +25,14 @@ MAX_ID_BYTES = 512
 MAX_BODY_BYTES = 16 * 1024 * 1024
 _MAX_NAME = 249  # characters of a topic or ref
 MAX_DUE_MS = 253_402_300_799_999  # 9999-12-31T23:59:59.999Z; also far below 2**53, the last exact ZSET score
-NO_LEASE_END_MS = MAX_DUE_MS  # the lease end of a claim that only its shard's owner ends
+NO_LEASE_END_MS = MAX_DUE_MS  # the lease end of a claim that only the owner of the shard ends
 
 State = Literal["due", "fly", "held", "dead"]
 STATES: tuple[State, ...] = ("due", "fly", "held", "dead")
 
 
 class Outcome(StrEnum):
-    """What became of one item of a call."""
+    """The result for one item of a call."""
 
     STORED = "s"
     HELD = "h"
@@ -48,16 +48,16 @@ class Outcome(StrEnum):
 
 @dataclass(slots=True)
 class Item:
-    """What a caller stores.
+    """An item to store.
 
     Args:
         id: unique within the namespace, 1 to 512 bytes of UTF-8.
-        due_ms: when the store releases it. A due in the past is due at once. None parks it in `held` until somebody
-            gives it a due.
+        due_ms: when the store releases the item. An item with a due in the past is due at once. None parks the item in
+            `held` until a caller gives it a due.
         body: opaque bytes, at most 16 MiB.
-        topic: the name under which it is counted, paused and listed. Defaults to "".
-        refs: names to find it by, see `DelayStore.find`. Defaults to none.
-        route: what chooses its shard. Defaults to the id.
+        topic: the name under which the item is counted, paused and listed. Defaults to "".
+        refs: names for finding the item, see `DelayStore.find`. Defaults to none.
+        route: the text that chooses the shard. Defaults to the id.
 
     Raises:
         Rejected: from `check`, with the field and its limits.
@@ -86,7 +86,7 @@ class Item:
             and (route is None or (type(route) is str and route.isascii() and len(route) <= MAX_ID_BYTES))
             and (not refs or all(map(_is_plain_ref, refs)))
         ):
-            return  # the usual case; the checks below find what is wrong, or accept what is unusual
+            return  # the usual case; the checks below accept unusual values and refuse wrong ones
         check_id(self.id)
         check_due(self.due_ms, self.id)
         if not isinstance(self.body, bytes):
@@ -107,7 +107,7 @@ class Item:
 def check_id(item_id: str) -> None:
     """Raise `Rejected` unless `item_id` can be an id."""
     if type(item_id) is str and item_id.isascii() and 0 < len(item_id) <= MAX_ID_BYTES:
-        return  # as usual
+        return  # the usual case
     if not item_id:
         raise Rejected(f"expected an id to be a non-empty text, got: {item_id!r}; nothing was stored")
     _check_text(item_id, "an id")
@@ -162,7 +162,7 @@ def _short(text: str) -> str:
 
 
 def quoted(value: object) -> str:
-    """A value for the text of an error: of a long one only the beginning."""
+    """A value for an error text; a long value is cut."""
     try:
         return _short(repr(value))
     except Exception:  # an integer of over 4,300 digits, or somebody's own __repr__
@@ -171,7 +171,7 @@ def quoted(value: object) -> str:
 
 @dataclass(slots=True)
 class Found:
-    """An item as it lies in the store. `score_ms` is its due, lease deadline or time of death, by `state`."""
+    """A stored item. `score_ms` is its due, lease deadline or time of death, depending on `state`."""
 
     id: str
     state: State
@@ -192,7 +192,7 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Marker:
-    """The marker of a shard: its id, and the due of the earlier head that raised it (None: unknown)."""
+    """The marker of a shard: its id, and the due of the item for which it was written (None: unknown)."""
 
     id: bytes
     due_ms: int | None

@@ -1,6 +1,7 @@
 #!lua flags=allow-oom
--- Records a step of the server's clock that a dispatcher saw against its own monotonic clock, and raises the epoch, once.
--- ARGV[3] -> epoch it was seen in   ARGV[4] -> step (ms, signed)
+-- Records a step of the server's clock and raises the epoch. A dispatcher found the step: it compares the server's
+-- clock with its own monotonic clock. Only the first report of an epoch counts.
+-- ARGV[3] -> epoch in which the dispatcher saw the step   ARGV[4] -> step (ms, signed)
 -- Answers {now (us), epoch}.
 local s = begin(KEYS, ARGV)
 if s.err then return s end

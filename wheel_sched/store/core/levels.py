@@ -1,4 +1,4 @@
-"""The durability levels by name. What a level waits for depends on the kind of server, see `redis.durability`."""
+"""The names of the durability levels. `redis.durability` describes what a write of each level waits for."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def check_level(level: str, replicas: int, *, server: bool = True) -> None:
     """Refuse an unknown level, and a level that a store without a server cannot keep.
 
     Raises:
-        ConfigError: with all that is wrong.
+        ConfigError: with all problems found.
     """
     problems = []
     if level not in LEVELS:
@@ -33,10 +33,10 @@ def check_level(level: str, replicas: int, *, server: bool = True) -> None:
 
 @contextlib.contextmanager
 def opening() -> Iterator[None]:
-    """Turn a doubt about the first write of a namespace into an error that says: no message is in doubt.
+    """Replace `InDoubt` for the first write of a namespace by an error that says: no message is in doubt.
 
     Raises:
-        StoreUnavailable: instead of a doubt.
+        StoreUnavailable: instead of `InDoubt`.
     """
     try:
         yield

@@ -1,10 +1,10 @@
 #!lua flags=no-writes
 -- One page of ids of a state, in order of score. Writes nothing.
 -- ARGV[3] -> state: due, fly, held or dead   ARGV[4] -> least score   ARGV[5] -> greatest score
--- ARGV[6] -> id of the last page's end ("" = from the start)   ARGV[7] -> its score   ARGV[8] -> limit
--- ARGV[9] -> "" = of every topic, or =<topic>: a call then looks at MAX_BATCH ids at most, and at few large records
+-- ARGV[6] -> last id of the page before ("" = from the start)   ARGV[7] -> score of that id   ARGV[8] -> limit
+-- ARGV[9] -> "" = every topic, or =<topic>: then a call looks at MAX_BATCH ids at most, and at few large records
 -- Answers {now (us), "1" = there may be more, last id looked at ("" = none), its score (text), id, score (text), ...}.
-local BYTES, PART = 262144, 100        -- records that a call reads: a part at a time, up to so many bytes
+local BYTES, PART = 262144, 100        -- a call reads PART records at a time, until it has read BYTES bytes
 local s = begin(KEYS, ARGV, READING)
 if s.err then return s end
 local state, limit, wanted = ARGV[3], tonumber(ARGV[8]), nil

@@ -1,7 +1,8 @@
 """Listing: pages of a state over all shards, in order of score: the operation on one shard, and the plan over all.
 
-A cursor is JSON: per shard the last id looked at and its score. An item that stays from the first page to the last is
-listed once, whatever comes and goes meanwhile. A page costs one call to each shard and one for the items found.
+A cursor is JSON: for each shard the last id that was looked at, and its score. An item that exists from the first page
+to the last is listed once, even when other items come and go. A page costs one call to each shard and one call for the
+items found.
 """
 
 from __future__ import annotations
@@ -21,14 +22,14 @@ from wheel_sched.store.core.shard import MemoryShard
 
 @dataclass(slots=True)
 class Page:
-    """One page of a listing; give `cursor` back for the next one, None = that was the last."""
+    """One page of a listing. Pass `cursor` to get the next page; None = this page was the last."""
 
     found: list[Found]
     cursor: str | None = None
 
 
 class IdPage(NamedTuple):
-    """A page of (id, score). `last`: the last one looked at, None = none. `more`: whether there may be another page."""
+    """A page of (id, score). `last`: the last id looked at, None = no id. `more`: whether there may be another page."""
 
     found: list[tuple[str, int]]
     last: tuple[str, int] | None
@@ -37,9 +38,9 @@ class IdPage(NamedTuple):
 
 @dataclass(slots=True)
 class ListIds(Operation[IdPage]):
-    """One page of ids of a state in order of score, behind `last`; of one topic if asked.
+    """One page of ids of a state in order of score, behind `last`; optionally of one topic only.
 
-    A page of one topic looks at a bounded number of items, so it may be short or empty and have more behind it.
+    A page of one topic looks at a bounded number of items, so it may be short or empty although more pages follow.
     """
 
     script = "list"
@@ -84,7 +85,7 @@ class ListIds(Operation[IdPage]):
 
 
 class IdsWanted(Protocol):
-    """What a page of a state needs to know."""
+    """The query of a page: state, range of scores, topic and limit."""
 
     state: State
     least_ms: int
@@ -112,13 +113,13 @@ def list_items(shards: int, wanted: ListIds, cursor: str | None, matches: Callab
     """One page in order of score over all shards; a filtered page may be short and still have a cursor.
 
     Args:
-        shards: of the namespace.
-        wanted: what to list; its `last` is replaced by that of the cursor.
-        cursor: of the page before, None for the first.
-        matches: asked about each item. Defaults to all.
+        shards: number of shards of the namespace.
+        wanted: what to list; the cursor replaces its `last`.
+        cursor: the cursor of the page before, None for the first page.
+        matches: says for each item whether it belongs to the listing. Defaults to all.
 
     Raises:
-        Rejected: the limit is below 1, or the cursor is none of this namespace.
+        Rejected: the limit is below 1, or the cursor does not fit this namespace.
     """
     limit, topic = wanted.limit, wanted.topic
     if limit < 1:
@@ -149,7 +150,7 @@ def _page(shards: range, wanted: ListIds, behind: Behind | None) -> Plan[tuple[l
         (score, encode_text(item_id), item_id, shard) for shard in shards for item_id, score in replies[shard].found
     ]
     heads.sort()
-    # a shard that has more behind what it looked at may have nothing before that: the page ends there
+    # A shard with more ids has shown only those up to its last one. The page ends at the earliest such id.
     ends = [(r.last[1], encode_text(r.last[0])) for r in replies if r.more and r.last is not None]
     end = min(ends, default=None)
     chosen = [head for head in heads if end is None or head[:2] <= end][: wanted.limit]
@@ -177,7 +178,7 @@ def _page(shards: range, wanted: ListIds, behind: Behind | None) -> Plan[tuple[l
 
 
 def _rewind(taken: Iterable[Found], before: Behind | None) -> Behind:
-    """The cursor behind the items taken from a page, when some of the page are left."""
+    """The cursor behind the items taken from a page, when other items of the page were not taken."""
     behind = dict(before or {})
     for item in taken:
         behind[str(item.shard)] = (item.id, item.score_ms)
@@ -185,10 +186,10 @@ def _rewind(taken: Iterable[Found], before: Behind | None) -> Behind:
 
 
 def read_cursor(cursor: str | None, shards: int) -> Behind | None:
-    """A cursor as its text says it.
+    """Read the text of a cursor.
 
     Raises:
-        Rejected: it is no cursor of this namespace.
+        Rejected: the text is no cursor of this namespace.
     """
     if cursor is None:
         return None

@@ -8,7 +8,7 @@ from typing import Any
 from wheel_sched.store.core.call import Argument, Operation
 from wheel_sched.store.core.record import decode_text
 
-SCHEMA = 1  # of keys and records; releases that share it share a namespace
+SCHEMA = 1  # version of keys and records; releases with the same version can share a namespace
 
 
 @dataclass(slots=True)

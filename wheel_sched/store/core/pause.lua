@@ -1,9 +1,9 @@
 #!lua flags=allow-oom
 -- Pauses or resumes a topic, one bounded page a call.
 -- ARGV[3] -> "pause" or "resume"   ARGV[4] -> topic
--- ARGV[5] -> pause: rank to go on from; resume: how many were moved before
--- ARGV[6] -> resume: interval over which the overdue are spread (ms)   ARGV[7] -> resume: how many were held at first
--- Answers {moved, where to go on (-1 = ready), now (us)}.
+-- ARGV[5] -> pause: rank to continue from; resume: how many items earlier calls have moved
+-- ARGV[6] -> resume: interval over which overdue items are spread (ms)   ARGV[7] -> resume: how many were held at first
+-- Answers {moved, ARGV[5] of the next call (-1 = finished), now (us)}.
 local s = begin(KEYS, ARGV)
 if s.err then return s end
 local topic, from = ARGV[4], tonumber(ARGV[5])

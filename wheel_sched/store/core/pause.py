@@ -13,7 +13,7 @@ from wheel_sched.store.core.shard import MemoryShard, plain
 
 @dataclass(slots=True)
 class Pause(Operation[tuple[int, int]]):
-    """One page of pausing or resuming a topic; answers (moved, where to go on or -1)."""
+    """One page of pausing or resuming a topic. Answers (moved, start of the next page; -1 = finished)."""
 
     script = "pause"
     writes = True
@@ -31,7 +31,7 @@ class Pause(Operation[tuple[int, int]]):
         return reply[0], reply[1]
 
     def in_memory(self, shard: MemoryShard) -> tuple[int, int]:
-        """One page of pausing or resuming: (moved, where to go on or -1)."""
+        """One page of pausing or resuming: (moved, start of the next page; -1 = finished)."""
         topic = plain(self.topic)
         if self.verb == "resume":
             return _resume(shard, self, topic)

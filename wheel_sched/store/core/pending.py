@@ -7,10 +7,10 @@ from typing import Any, Protocol
 
 
 class SentCalls(Protocol):
-    """Calls that are on their way. The caller that began them asks for the answers once."""
+    """Calls that were sent. The caller that sent them asks for the answers, once."""
 
     def answers(self) -> list[Any]:
-        """Wait for them; a value or an exception for each call, in order, as `execute` would have answered."""
+        """Wait for the answers: a value or an exception for each call, in order, as from `execute`."""
         ...
 
 

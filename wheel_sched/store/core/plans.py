@@ -40,12 +40,12 @@ T = TypeVar("T")
 
 
 def shard_of(route: str, shards: int) -> int:
-    """The shard of a route. It never changes, because it decides where data lies."""
+    """The shard of a route. This function must never change: stored data lies where it says."""
     return 0 if shards == 1 else zlib.crc32(encode_text(route)) % shards
 
 
 def together(*plans: Plan[Any]) -> Plan[list[Any]]:
-    """Run plans of one round trip each in a single round trip; the answer of each."""
+    """Run several plans of one round trip each in a single round trip. Returns the answer of each plan."""
     first: list[list[Call[Any]]] = []
     values: list[Any] = [None] * len(plans)
     places: list[int] = []
@@ -79,7 +79,7 @@ class Plans:
     def batched(
         self, things: Sequence[T], route: Callable[[T], str], make: Callable[[list[T], str], Operation[Any]], token: str
     ) -> tuple[list[Call[Any]], list[list[int]]]:
-        """Calls of at most MAX_BATCH things each, and which thing went where."""
+        """Calls of at most MAX_BATCH things each, and for each call the indices of its things."""
         places: dict[int, list[int]] = {}
         if self.shards == 1:
             places[0] = list(range(len(things)))
@@ -97,7 +97,7 @@ class Plans:
 
     def open(self, clock: str) -> Plan[list[int]]:
         """Create or check every shard; answers their epochs."""
-        # the first one alone: to open all at once with a wrong shard count would create shards
+        # shard 0 first: to open all at once with a wrong shard count would create shards
         first = yield [Call(0, Open(self.shards, clock))]
         self._check_opened(0, first[0], clock)
         others = [Call(shard, Open(self.shards, clock)) for shard in range(1, self.shards)]
@@ -212,7 +212,7 @@ class Plans:
         return [item_id for ids in replies for item_id in ids][:limit]
 
     def now_ms(self) -> Plan[int]:
-        """The time of the store, which decides what is due."""
+        """The time of the store; it decides which items are due."""
         window: Window = yield from self.one(0, Look(0, 0))
         return window.now_us // 1000
 
@@ -244,7 +244,7 @@ class Plans:
         return moved
 
     def resume(self, topic: str, spread_ms: int) -> Plan[int]:
-        """Let a topic go on, in pages; overdue items are spread over `spread_ms`."""
+        """End the pause of a topic, in pages, and spread overdue items over `spread_ms`."""
         check_name(topic, "topic")
         totals: list[Counts] = yield from self.counts_by_shard()
         moved = 0

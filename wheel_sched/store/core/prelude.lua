@@ -1,9 +1,9 @@
--- What the scripts of the delay store share. A function library loads it once; under EVALSHA it precedes each script.
+-- Shared code of the delay store's scripts. A function library loads it once; under EVALSHA it precedes each script.
 --
 -- Every script gets the same KEYS, all with one hash tag {ns:shard}:
 --   KEYS[1]  meta   HASH    clock, last (ms), epoch, seq, claims, frozen, owner, owned (until, ms),
 --                           paused (number of topics), turn (see overdue_of_others), p:<topic>,
---                           n:<state>:<topic> (how many are there now), t:<event>:<topic> (how many ever)
+--                           n:<state>:<topic> (items of this state now), t:<event>:<topic> (events so far)
 --   KEYS[2]  due    ZSET    id -> due (ms)
 --   KEYS[3]  fly    ZSET    id -> lease deadline (ms)
 --   KEYS[4]  body   HASH    id -> record, of waiting, held and in-flight ids
@@ -12,12 +12,13 @@
 --   KEYS[7]  why    HASH    id -> <reason>\n<topic>, of held ids
 --   KEYS[8]  dead   ZSET    id -> time of death (ms)
 --   KEYS[9]  deadbody HASH  id -> <length of reason>:<reason><record>
---   KEYS[10] mark   STREAM  of one entry {d: due}, raised when an earlier head arrived
+--   KEYS[10] mark   STREAM  the marker: one entry {d: due}, written when a new item is due before all others
 --   KEYS[11] lapsed HASH    id -> how often its lease ran out
 -- and, with the same hash tag: op:<token> (the first answer of a call, for repeats), ref:<ref> (SET of ids) and
--- held:<reason code>:<topic> (ZSET id -> due). The rooms beside the core keep further keys with the same hash tag; the
--- `prelude.lua` or the scripts of a room name them.
--- ARGV[1] -> [<now (ms)>]@<shards>: now only in a test-clock namespace; the caller's number of shards, 0 = any
+-- held:<reason code>:<topic> (ZSET id -> due). The rooms beside the core have further keys with the same hash tag. The
+-- `prelude.lua` or the scripts of each room describe them.
+-- ARGV[1] -> [<now (ms)>]@<shards>: `now` is present only in a test-clock namespace; `shards` is the number of shards
+--            that the caller works with, 0 = any
 -- ARGV[2] -> token of the call, "" = not repeatable
 --
 -- record = 1:<version>:<length of topic>:<of route>:<of refs>:<topic><route><refs, one per line><body>
@@ -26,32 +27,34 @@ local META, DUE, FLY, BODY, CLAIM, HELD, WHY = 1, 2, 3, 4, 5, 6, 7
 local DEAD, DEADBODY, MARK, LAPSED = 8, 9, 10, 11
 
 local MAX_BATCH = 500        -- a larger batch gains little and blocks the server more than 1.3 ms
-local CLAMP_MS = 5000        -- a backward step up to this is taken for jitter and clamped
-local REPLY_TTL_MS = 60000   -- how long the first answer of a call is kept for its repeats
+local CLAMP_MS = 5000        -- a backward step up to this counts as jitter: the last time is used instead
+local REPLY_TTL_MS = 60000   -- how long the first answer of a call is kept for repeats of the call
 
--- A server packs small sets and hashes, and searches packed ones from end to end: for a batch of 125 that costs more than
--- the rest of a claim. A set or hash that starts with this long member is never packed. It is longer than any id (512
--- bytes), so it is never the same as an id.
+-- A server packs small sets and hashes, and searches a packed one from end to end. For a batch of 125 this search costs
+-- more than the rest of a claim. A set or hash with this long member is never packed. The member is longer than any id
+-- (512 bytes), so it never equals an id.
 local PAD = '~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~'
 PAD = PAD .. PAD .. PAD .. PAD .. PAD .. PAD .. PAD .. PAD
 
 local function ms(n) return string.format('%d', n) end
 
--- Hooks: a room adds a function to a list when it is loaded, and the core calls every function of the list.
+-- Hooks: when a room is loaded, it adds a function to a list. The core calls every function of the list.
 local on_given_up = {}       -- (s, id, refs): an item that has refs died or was cancelled
 local on_free = {}           -- (s, id, topic): an item was cancelled or deleted, so its id may be used again
-local on_restored = {}       -- (s, id, score, reason): a held item was put back as it was before
-local on_sweep = {}          -- (s): house-keeping
-local room_keys = {}         -- names of the keys that rooms keep for a shard; they go when the shard goes
-local reshard_keys = {}      -- those of them that are wrong for another number of shards
+local on_restored = {}       -- (s, id, score, reason): a restore or a reshard put back a held item
+local on_sweep = {}          -- (s): sweep.lua runs
+local room_keys = {}         -- names of the keys that rooms keep for a shard; they are deleted with the shard
+local reshard_keys = {}      -- room keys that are wrong after a change of the number of shards
 
 local function call_all(hooks, ...)
   for i = 1, #hooks do hooks[i](...) end
 end
 
--- Begins a call. Answers its state: time, epoch and what to write at the end. `mode` READING: the call changes nothing, and
--- works while the namespace is frozen. `mode` LATER: the call ends with `write` or `finish`, which write the time as well.
--- `...`: more fields of meta, found in `meta` from 7 up: a command costs more than what it fetches.
+-- Begins a call. Answers the state of the call: time, epoch and everything to write at the end.
+-- `mode` READING: the call changes nothing, and works while the namespace is frozen.
+-- `mode` LATER: the call ends with `write` or `finish`, which also write the time.
+-- `...`: names of more fields of `meta`; their values are in `s.meta` from index 7 up. One command that reads many
+-- fields is cheaper than two commands.
 local READING, LATER = 'reading', 'later'
 local function begin(KEYS, ARGV, mode, ...)
   local m = redis.call('HMGET', KEYS[META], 'clock', 'last', 'epoch', 'paused', 'frozen', 'shards', ...)
@@ -59,7 +62,7 @@ local function begin(KEYS, ARGV, mode, ...)
   if not m[1] then return {err = 'WSABSENT the namespace does not exist'} end
   if m[5] and not reading then return {err = 'WSFROZEN the namespace is frozen: ' .. m[5]} end
   local given = ''
-  if ARGV[1] ~= '@' .. m[6] then       -- mostly it is
+  if ARGV[1] ~= '@' .. m[6] then       -- the quick test first: most calls pass it
     local shards
     given, shards = string.match(ARGV[1], '^(%d*)@(%d+)$')
     if not given then return {err = 'WSCLOCK now must be whole milliseconds'} end
@@ -101,7 +104,7 @@ end
 
 local function add(s, field, by) s.tally[field] = (s.tally[field] or 0) + by end
 
--- Counts that `by` ids (default 1) change their state; nil = outside.
+-- Counts `by` ids (default 1) that move from one state to another; nil = not in the store.
 local function moves(s, topic, from, to, by)
   if from then add(s, 'n:' .. from .. ':' .. topic, -(by or 1)) end
   if to then add(s, 'n:' .. to .. ':' .. topic, by or 1) end
@@ -118,14 +121,15 @@ local function parse(rec)
   return topic, refs, version, at + tl + kl + rl
 end
 
--- Topic of a record's tail, the lengths of topic, route and refs, and where the topic starts.
+-- Answers, for the tail of a record: its topic, the lengths of topic, route and refs, and where the topic starts.
 local NO_TAIL = '0:0:0:'
 local function head_of(tail)
   local tl, kl, rl, at = string.match(tail, '^(%d+):(%d+):(%d+):()')
   return string.sub(tail, at, at + tl - 1), tonumber(tl), tonumber(kl), tonumber(rl), at
 end
 
--- Topic, refs and where the body starts. Records of a batch start alike, so most are only compared.
+-- Answers topic, refs and where the body starts. Most records of a batch start with the same bytes, so the function
+-- compares these bytes and parses only when they differ.
 local function glance(s, rec)
   local known = s.known
   if known and string.sub(rec, 1, #known) == known then return s.known_topic, nil, #known + 1 end
@@ -134,7 +138,7 @@ local function glance(s, rec)
   return topic, refs, at
 end
 
--- The topic of a record as it lies in a state's hash, nil of one that cannot be read.
+-- The topic of a record from the hash of `state`; nil when the record cannot be read.
 local function topic_of(state, rec)
   if state == 'dead' then
     local length, at = string.match(rec, '^(%d+):()')
@@ -173,7 +177,7 @@ local function is_paused(s, topic)
   return s.blocked[topic]
 end
 
--- Lets an id wait, or holds it when its topic is paused. Answers the name of its state.
+-- Lets an id wait, or holds it when its topic is paused. Answers the name of the new state.
 local function put_waiting(s, id, due, topic)
   if is_paused(s, topic) then
     put_held(s, id, due, topic, 'paused')
@@ -196,7 +200,7 @@ local function drop_held(s, id)
   return reason
 end
 
--- An item leaves because it was cancelled.
+-- Removes the refs of a cancelled item and calls the hooks.
 local function cancelled(s, id, rec)
   local _, refs = parse(rec)
   if refs then
@@ -237,8 +241,8 @@ local function trim_dead_above(s, cap)
   if over > 0 then trim_dead(s, redis.call('ZRANGE', s.K[DEAD], 0, math.min(over, MAX_BATCH) - 1)) end
 end
 
--- A score as whole ms from 0 up. Our scores are; a score that somebody else has written must neither pass for "none" (-1)
--- nor break a record.
+-- Turns a score into whole ms from 0 up. The store writes only such scores. A score that somebody else has written must
+-- not look like "none" (-1) and must not break a record.
 local LAST_MS = 9007199254740991
 local function ms_of(score)
   if string.find(score, '^%d+$') then return score end
@@ -250,13 +254,15 @@ local function first_score(key)
   return head[2] and tonumber(ms_of(head[2])) or -1
 end
 
--- Sets a field of meta; `write` writes it with the others.
+-- Sets a field of `meta`; `write` writes it together with the other fields.
 local function set(s, field, value)
   local k = #s.sets
   s.sets[k + 1], s.sets[k + 2] = field, value
 end
 
--- Writes what the call has gathered, and raises the marker when an earlier head arrived. Answers the head of due, or nil.
+-- Writes everything the call has gathered. Writes the marker when a new item is due before all others. Answers the head
+-- of
+-- `due`, or nil when nothing was added to `due`.
 local function write(s)
   local head
   if #s.due > 0 then
@@ -272,7 +278,7 @@ local function write(s)
     redis.call('HSET', s.K[WHY], unpack(s.whys))
     for key, pairs_ in pairs(s.index) do redis.call('ZADD', key, unpack(pairs_)) end
   end
-  local counts = s.counts              -- what some counters were when the call began, where it asked
+  local counts = s.counts              -- values of some counters at the start of the call, if the call has read them
   for field, by in pairs(s.tally) do
     local before = counts and counts[field]
     if by ~= 0 and before and before + by > 0 then
@@ -285,7 +291,7 @@ local function write(s)
   return head
 end
 
--- `write`, and the heads of due and fly.
+-- Calls `write`. Answers the head of `due` (the earliest due time) and the head of `fly` (the earliest lease deadline).
 local function finish(s)
   return write(s) or first_score(s.K[DUE]), first_score(s.K[FLY])
 end
@@ -296,7 +302,7 @@ local function record_answer(s, text)
   if s.token ~= '' then redis.call('SET', s.prefix .. 'op:' .. s.token, text, 'PX', REPLY_TTL_MS) end
 end
 
--- Recovers leases that ran out: an id waits again, dies after `cap` lapses (0 = never), or leaves when it was cancelled.
+-- Recovers ids whose lease ran out: an id waits again, or dies after `cap` lapses (0 = never). A cancelled id leaves.
 local function recover(s, limit, cap)
   local ids = redis.call('ZRANGEBYSCORE', s.K[FLY], '-inf', s.now, 'LIMIT', 0, limit)
   if #ids == 0 then return 0 end
@@ -330,7 +336,7 @@ local function recover(s, limit, cap)
   return #ids
 end
 
-local function behind(a, b)            -- by bytes: Lua's own < goes by the server's locale
+local function behind(a, b)            -- compares bytes: Lua's own < depends on the server's locale
   for i = 1, math.min(#a, #b) do
     local x, y = string.byte(a, i), string.byte(b, i)
     if x ~= y then return x > y end
@@ -338,8 +344,8 @@ local function behind(a, b)            -- by bytes: Lua's own < goes by the serv
   return #a > #b
 end
 
--- The rank of the first id that sorts behind `last`, which has or had this score. When `last` has left, a binary search
--- finds its place, because a million ids may have one score.
+-- The rank of the first id that sorts behind `last`. `score` is the score that `last` has or had. When `last` has left,
+-- a binary search finds the rank, because a million ids may have the same score.
 local function rank_behind(key, last, score)
   local rank = redis.call('ZRANK', key, last)
   if rank and tonumber(redis.call('ZSCORE', key, last)) == tonumber(score) then return rank + 1 end
@@ -352,14 +358,17 @@ local function rank_behind(key, last, score)
   return low
 end
 
--- Topics take turns while more is overdue than two calls take. Up to half of a full batch goes to topics that the batch
--- does not have yet, even when a million ids of another topic stand before them. To find them, each call looks at two
--- places: at the NEWEST overdue ids, where it finds at once a topic that goes on as usual, and at TURN_LOOK ids from where
--- the last call stopped (field `turn` of meta), where it finds every other topic in time. A call that reached the end goes
--- on with what has become due since, or from the front again when it had to leave something behind.
+-- Topics take turns while more ids are overdue than two calls can claim. Up to half of a full batch is for topics that
+-- the batch does not have yet, even when a million ids of another topic are due before them. To find these topics, each
+-- call looks at two places:
+--   the NEWEST overdue ids: here it finds at once a topic that still gets new items;
+--   TURN_LOOK ids from where the last call stopped (field `turn` of meta): here it finds every other topic in time.
+-- A call that reached the end lets the next call look at the ids that have become due since. When the call had to skip
+-- an id, the next call starts from the front.
 local TURN_LOOK, NEWEST, TURN_BYTES, TURN_PART, TURN_LEAST = 150, 50, 65536, 50, 8
 
--- Shares out `places` among topics one by one until each has what it wants or none is left. `wants`: topic -> number.
+-- Gives `places` to topics, one place at a time in turn, until each topic has as many as it wants or no place is left.
+-- `wants`: topic -> number.
 local function shares_of(order, wants, places)
   local shares, left = {}, places
   for _, topic in ipairs(order) do shares[topic] = 0 end
@@ -376,8 +385,8 @@ local function shares_of(order, wants, places)
   return shares
 end
 
--- Overdue ids of topics that the first `n` ids (`bodies` are their records) do not have, at most n / 2: ids, scores and
--- records, in order.
+-- Overdue ids of topics that are missing among the first `n` ids; `bodies` are the records of these first ids. Answers
+-- at most n / 2: ids, scores and records, in order.
 local function overdue_of_others(s, bodies, n, until_ms)
   local due, ids, scores, recs = s.K[DUE], {}, {}, {}
   local overdue = redis.call('ZCOUNT', due, '-inf', until_ms)
@@ -402,7 +411,7 @@ local function overdue_of_others(s, bodies, n, until_ms)
   end
   local stop = math.min(rank + TURN_LOOK, overdue)
   local found = redis.call('ZRANGE', due, rank, stop - 1, 'WITHSCORES')
-  local within = #found / 2            -- so many of the look that goes on, the rest are the newest
+  local within = #found / 2            -- the first `within` ids come from `turn` on, the others are the newest
   if stop < overdue then
     for _, value in ipairs(redis.call('ZRANGE', due, math.max(stop, overdue - NEWEST), overdue - 1, 'WITHSCORES')) do
       found[#found + 1] = value
@@ -447,8 +456,8 @@ local function overdue_of_others(s, bodies, n, until_ms)
   return ids, scores, recs
 end
 
--- Takes up to `n` ids due at `until_ms` or before out of `due`: lists of ids, dues (text), records, topics, refs and body
--- starts. On the way, ids of paused topics are held, and ids without a readable record die.
+-- Takes up to `n` ids that are due at `until_ms` or before out of `due`. Answers lists of ids, dues (text), records,
+-- topics, refs and body starts. The call also holds ids of paused topics, and ids without a readable record die.
 local function take(s, n, until_ms)
   local ids, dues, recs, topics, refs, starts = {}, {}, {}, {}, {}, {}
   local found = redis.call('ZRANGEBYSCORE', s.K[DUE], '-inf', until_ms, 'WITHSCORES', 'LIMIT', 0, n)
@@ -456,7 +465,7 @@ local function take(s, n, until_ms)
   local all, scores = {}, {}
   for i = 1, #found, 2 do all[(i + 1) / 2], scores[(i + 1) / 2] = found[i], found[i + 1] end
   local bodies = redis.call('HMGET', s.K[BODY], unpack(all))
-  local first = #all                   -- so many from the front, the others from further back
+  local first = #all                   -- the number of ids from the front; overdue_of_others adds the others
   if n >= TURN_LEAST and first == n then
     local others, their_scores, their_recs = overdue_of_others(s, bodies, n, until_ms)
     first = n - #others
@@ -487,13 +496,13 @@ local function take(s, n, until_ms)
       ids[k], dues[k], recs[k], topics[k], refs[k], starts[k] = id, due, rec, topic, ref or false, at
     end
   end
-  -- by rank: these ids are the head of the set, so the server looks up no member
+  -- removes by rank: these ids are the front of the set, so the server need not look up each member
   if first > 0 then redis.call('ZREMRANGEBYRANK', s.K[DUE], 0, first - 1) end
   return ids, dues, recs, topics, refs, starts
 end
 
--- Up to `limit` ids with their scores, in order, behind the id `last` ("" = from the start) that had `last_score`. By
--- rank, because an offset would make the server walk over every id of the same score.
+-- Up to `limit` ids with their scores, in order, behind the id `last` ("" = from the start). `last_score` is the score
+-- that `last` had. The page is read by rank: an offset would make the server walk over every id of the same score.
 local function page_behind(key, least, greatest, last, last_score, limit)
   limit = math.min(limit, MAX_BATCH)
   if limit < 1 then return {} end
@@ -510,16 +519,17 @@ local function page_behind(key, least, greatest, last, last_score, limit)
   return found
 end
 
--- How many there are of each name, in no order: a counter changes once per topic, not once per id.
+-- Counts how often each name occurs; the order is not fixed. With it a counter changes once per topic, not once per id.
 local function tally_of(list)
   local counts = {}
   for _, name in ipairs(list) do counts[name] = (counts[name] or 0) + 1 end
   return counts
 end
 
--- Begins a call that stores new items; `tail` is the tail of the first one, false or nil when there is none. The counters
--- of its topic, which mostly is the topic of all, are read and written with the rest of meta. Answers the state, the
--- names of these counters, and what `head_of` says of the tail's lengths.
+-- Begins a call that stores new items. `tail` is the tail of the first item, false or nil when there is none. Most
+-- calls store items of one topic, so the counters of this first topic are read and written with the other fields of
+-- `meta`.
+-- Answers the state of the call, the names of these counters, and the lengths and the start from `head_of`.
 local function begin_storing(KEYS, ARGV, tail)
   local topic, topic_length, route_length, refs_length, head_at = head_of(tail or NO_TAIL)
   local waiting, accepted = 'n:due:' .. topic, 't:accepted:' .. topic
@@ -528,25 +538,26 @@ local function begin_storing(KEYS, ARGV, tail)
   return s, waiting, accepted, topic_length, route_length, refs_length, head_at
 end
 
--- The ids of `n` triples from ARGV[first] on: for each its record or false, its place among the dead or false, and the id.
+-- Looks up the ids of `n` triples from ARGV[first] on. Answers three lists: the record or false, the score among the
+-- dead or false, and the id.
 local function existing(s, ARGV, first, n)
   if n == 0 then return {}, {}, {} end
   local ids = {}
   for i = 1, n do ids[i] = ARGV[first + 3 * i - 3] end
-  -- to ask for a few is as quick as to ask whether there are any
+  -- for a few ids the lookup is as quick as the test whether there are dead ids
   local any = n < 8 or redis.call('ZCARD', s.K[DEAD]) > 0
   return redis.call('HMGET', s.K[BODY], unpack(ids)), any and redis.call('ZMSCORE', s.K[DEAD], unpack(ids)) or {}, ids
 end
 
--- Stores `n` triples (id, due, tail) from ARGV[first] on, but for those that are in `have` or `dead` (see `existing`).
--- Answers a code per item, and what the records of this call start with.
+-- Stores `n` triples (id, due, tail) from ARGV[first] on, except those that are in `have` or `dead` (see `existing`).
+-- Answers a code per item, and the text that starts every record of this call.
 local function store_new(s, ARGV, first, n, have, dead)
   local seq = ms(tonumber(s.meta[7] or '0') + 1)
   local prefix = '1:' .. seq .. ':'
   s.counts = {[s.waiting] = tonumber(s.meta[8] or '0'), [s.accepted] = tonumber(s.meta[9] or '0')}
   local codes, bodies, seen, topics = {}, {}, {}, {}
   local fresh, known = 0, nil
-  local topic, refs                      -- a batch mostly holds one topic: parse only when the start differs
+  local topic, refs                      -- most batches hold one topic: parse only when the start differs
   local at = first
   for i = 1, n do
     local id, due, tail = ARGV[at], ARGV[at + 1], ARGV[at + 2]
@@ -559,7 +570,7 @@ local function store_new(s, ARGV, first, n, have, dead)
         local tl, kl, rl, head_at
         topic, tl, kl, rl, head_at = head_of(tail)
         refs = rl > 0 and string.sub(tail, head_at + tl + kl, head_at + tl + kl + rl - 1) or nil
-        -- only heads without route and refs are alike from item to item
+        -- only tails without route and refs start with the same bytes
         known = (rl == 0 and kl == 0) and string.sub(tail, 1, head_at + tl - 1) or nil
       end
       bodies[2 * fresh + 1], bodies[2 * fresh + 2] = id, prefix .. tail
@@ -584,7 +595,7 @@ local function store_new(s, ARGV, first, n, have, dead)
   return codes, prefix
 end
 
--- Writes what a call that stores has gathered; answers its reply.
+-- Ends a call that stores items: writes everything it has gathered and answers the reply.
 local function finish_storing(s, codes)
   local text = table.concat(codes)
   write(s)

@@ -2,9 +2,9 @@
 
     1:<version>:<length of topic>:<of route>:<of refs>:<topic><route><refs, one per line><body>
 
-The version is the sequence number of the write in its shard. The client makes the *tail*, and the server puts the
-version in front of it. The lengths are decimal numbers, because every Lua reads them without `struct`, test doubles
-included.
+The version is the sequence number of the write in its shard. The client makes the *tail*: everything behind the
+version. The server puts the version in front of it. The lengths are decimal numbers, because every Lua can read them
+without `struct`, also the Lua of test doubles.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Record(NamedTuple):
 
 
 def encode_text(text: str) -> bytes:
-    """Ids, topics and refs are UTF-8; surrogate escapes let any bytes through unharmed."""
+    """Encode an id, a topic or a ref as UTF-8. Surrogate escapes keep all other bytes."""
     return text.encode("utf-8", "surrogateescape")
 
 
@@ -46,7 +46,7 @@ def _topic(raw: bytes) -> str:
 
 
 def make_tail(topic: str, route: str | None, refs: tuple[str, ...], body: bytes) -> bytes:
-    """All of a record behind its version."""
+    """The tail of a record: everything behind its version."""
     if not refs and route is None:
         return _plain_head(topic) + body
     raw_topic, raw_route = encode_text(topic), encode_text(route or "")
@@ -59,7 +59,7 @@ def read_record(raw: bytes) -> Record:
     """Take a record apart.
 
     Raises:
-        StoreError: it is not a record of this schema; it was left where it is.
+        StoreError: the bytes are not a record of this schema; nothing was changed.
     """
     try:
         mark, version, topic_len, route_len, refs_len, rest = raw.split(b":", 5)

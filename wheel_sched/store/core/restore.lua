@@ -1,4 +1,4 @@
--- Puts items back exactly as they were, for restore and reshard; an id that exists is left alone.
+-- Puts items back exactly as they were, for restore and reshard. An id that exists is not changed.
 -- Works in a frozen namespace, because a reshard freezes it.
 -- ARGV[3..] -> quintuples: id, state (one in flight is due when its lease would have ended), score (ms), record, reason
 -- Answers how many were put.
@@ -33,7 +33,7 @@ for at = 3, #ARGV, 5 do
     put = put + 1
   end
 end
--- so that no version is ever given to a second record
+-- so that no two records ever get the same version
 if greatest > seq then redis.call('HSET', KEYS[META], 'seq', ms(greatest)) end
 write(s)
 return put

@@ -14,7 +14,7 @@ from wheel_sched.store.core.shard import MemoryItem, MemoryShard, plain
 
 @dataclass(slots=True)
 class Restore(Operation[int]):
-    """Put items back exactly as they were; an id that exists is left alone. Answers how many items were put."""
+    """Put items back exactly as they were; an id that exists is not changed. Answers how many items were put back."""
 
     script = "restore"
     writes = True
@@ -53,7 +53,7 @@ class Restore(Operation[int]):
                 shard.put_held(item, found.score_ms, bounded_reason(found.reason))
                 for hook in shard.on_restored:
                     hook(item, found.score_ms)
-            else:  # one in flight is due when its lease would have ended
+            else:  # an item in flight becomes due when its lease would have ended
                 shard.put_due(item, found.score_ms)
             shard.moves(item.topic, None, item.state)
             shard.event("accepted", item.topic)

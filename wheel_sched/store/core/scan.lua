@@ -1,10 +1,11 @@
 #!lua flags=no-writes
--- One page of a state with its records, in order of score, for readers of everything. Writes nothing.
+-- One page of a state with its records, in order of score, for callers that read everything. Writes nothing.
 -- ARGV[3] -> state: due, fly, held or dead   ARGV[4] -> least score   ARGV[5] -> greatest score
--- ARGV[6] -> id of the last page's end ("" = from the start)   ARGV[7] -> its score   ARGV[8] -> limit
--- ARGV[9] -> "1" = with records and reasons, "0" = ids and scores alone
--- Answers {now (us), ids, scores (text), records, reasons}, the last two empty without records. A record of a dead id
--- has <length of reason>:<reason> in front; the reason of an id in flight is its claim, of a held one as in `why`.
+-- ARGV[6] -> last id of the page before ("" = from the start)   ARGV[7] -> score of that id   ARGV[8] -> limit
+-- ARGV[9] -> "1" = with records and reasons, "0" = only ids and scores
+-- Answers {now (us), ids, scores (text), records, reasons}; the last two are empty without records. A record of a dead
+-- id starts with <length of reason>:<reason>. The reason of an id in flight is its claim, that of a held id is as in
+-- `why`.
 local s = begin(KEYS, ARGV, READING)
 if s.err then return s end
 local key = ({due = KEYS[DUE], fly = KEYS[FLY], held = KEYS[HELD], dead = KEYS[DEAD]})[ARGV[3]]

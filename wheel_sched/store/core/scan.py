@@ -1,4 +1,4 @@
-"""Read a whole state with its records, for readers of everything."""
+"""Read all items of a state with their records."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from wheel_sched.store.core.shard import MemoryShard
 
 
 class Scanned(NamedTuple):
-    """An item of a scan. `record` is None when nobody wanted it, when it is missing or when it cannot be read."""
+    """An item of a scan. `record` is None when the caller did not ask for it, or when it is missing or unreadable."""
 
     id: str
     score_ms: int
@@ -25,7 +25,7 @@ class Scanned(NamedTuple):
 
 @dataclass(slots=True)
 class Scan(Operation[Any]):
-    """One page of a state with its records, in order of score, behind `last`: for readers of everything."""
+    """One page of a state with its records, in order of score, behind `last`."""
 
     script = "scan"
     reads = True
@@ -81,7 +81,7 @@ class Scan(Operation[Any]):
 
 
 class BulkPage(NamedTuple):
-    """A page as the server packed it, see bulk.lua; the last three are empty when nobody wanted the records."""
+    """A page as the server packed it, see bulk.lua. The last three are empty when no records were asked for."""
 
     more: bool
     ids: bytes
@@ -92,7 +92,7 @@ class BulkPage(NamedTuple):
     reasons: list[bytes | None]
 
     def end(self) -> tuple[str, int] | None:
-        """Id and score of the last row, None of an empty page."""
+        """Id and score of the last row, None for an empty page."""
         if not self.id_lengths:
             return None
         length = int(self.id_lengths.rpartition(b" ")[2])
@@ -101,7 +101,7 @@ class BulkPage(NamedTuple):
 
 @dataclass(slots=True)
 class Bulk(Scan):
-    """A `Scan` that leaves the page packed, for readers of millions. For stores on a server."""
+    """A `Scan` that does not unpack the page, for readers of millions of items. Only for stores on a server."""
 
     script = "bulk"
 
@@ -112,7 +112,7 @@ class Bulk(Scan):
 
 @dataclass(slots=True)
 class Cuts(Operation[tuple[int, list[int]]]):
-    """How many ids of a state lie between two scores, and the scores that cut them into parts of about `size`."""
+    """Count the ids of a state between two scores, and find scores that cut them into parts of about `size`."""
 
     script = "cuts"
     reads = True

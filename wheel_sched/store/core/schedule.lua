@@ -1,12 +1,12 @@
--- Stores new items; an id that exists anywhere in the shard is left alone.
--- ARGV[3..] -> triples: id, due (ms, "" = parked), tail of the record (all behind its version)
+-- Stores new items. An id that exists anywhere in the shard is not changed.
+-- ARGV[3..] -> triples: id, due (ms, "" = parked), tail of the record (everything behind the version)
 -- Answers {codes, now (us)}; a code per item: s stored, h stored and held, d duplicate.
--- Most calls bring one item, and most of their time goes into the commands themselves: the fewer commands the better.
+-- Most calls bring one item and spend most of their time in the commands, so this script uses few commands.
 local n = (#ARGV - 2) / 3
 local s, waiting, accepted, topic_length, route_length, refs_length, head_at = begin_storing(KEYS, ARGV, ARGV[5])
 if s.err then return s end
 if n == 1 and ARGV[2] == '' and s.paused == 0 and string.find(ARGV[4], '^%d+$') then
-  -- one item that waits, without a token: the same as below, without the lists
+  -- one waiting item, no token: does the same as the code below, without the lists
   local id, due, tail = ARGV[3], ARGV[4], ARGV[5]
   if redis.call('HEXISTS', KEYS[BODY], id) == 1 or redis.call('ZSCORE', KEYS[DEAD], id) then return {'d', s.us} end
   local head = first_score(KEYS[DUE])

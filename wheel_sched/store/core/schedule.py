@@ -46,14 +46,14 @@ def stored_before(shard: MemoryShard, token: str) -> Stored | None:
 
 
 def answer_stored(shard: MemoryShard, token: str, outcomes: list[Outcome]) -> Stored:
-    """Keep and give the answer of a call that stores items."""
+    """Remember the answer of a call that stores items, and return it."""
     shard.record_answer(token, tuple(outcomes))
     return Stored(outcomes, shard.now_us)
 
 
 @dataclass(slots=True)
 class Schedule(Operation[Stored]):
-    """Store new items; an id that exists anywhere in the shard is left alone (DUPLICATE)."""
+    """Store new items. An id that exists anywhere in the shard is not changed (DUPLICATE)."""
 
     script = "schedule"
     writes = True

@@ -1,15 +1,15 @@
 #!lua flags=allow-oom
--- Ends items of a claim; an id that is not in flight under this claim any more is stale and stays as it is.
--- An id that was cancelled meanwhile leaves instead of waiting again (n) or being held (h).
+-- Ends items of a claim. An id that is no longer in flight under this claim is stale and is not changed.
+-- An id that was cancelled while in flight leaves; it does not wait again (n) and is not held (h).
 -- ARGV[3] -> claim number   ARGV[4] -> cap of the dead (0 = none)   ARGV[5] -> number of plain "done" ids
 -- ARGV[6..] -> these ids, then quadruples: id, verb, argument, tail ("" = keep the record):
 --   n <due ms, "" = parked>   the same id with its next due (a successor, or a release)
 --   h <reason>                held
 --   d <reason>                dead
 --   o                         done
--- a verb may end with a version (n17): when the record has another version, the id stays claimed as it is
--- Answers {codes, now (us), head of due, head of fly}; a code per id: o settled, t stale, c dropped: was cancelled,
--- v other version.
+-- A verb may end with a version (n17): when the record has another version, the id stays claimed and is not changed.
+-- Answers {codes, now (us), head of due, head of fly}; a code per id: o settled, t stale, c dropped because it was
+-- cancelled, v other version.
 local s = begin(KEYS, ARGV, LATER)
 if s.err then return s end
 local said = recall(s)
@@ -25,8 +25,8 @@ if #ids > 0 then
   local claims = redis.call('HMGET', KEYS[CLAIM], unpack(ids))
   local landed, gone, settled, done = {}, {}, {}, {}
   local seq
-  -- claims of a batch differ only in the due, which has 13 digits nowadays: most are compared with the last one that
-  -- was parsed
+  -- claims of a batch differ only in the due, which has 13 digits today: most claims are only compared with the last
+  -- claim that was parsed
   local mine = #number + 1
   local alike, alike_topic
   for i, id in ipairs(ids) do

@@ -15,7 +15,7 @@ from wheel_sched.store.core.shard import MemoryItem, MemoryShard, check_batch
 
 @dataclass(slots=True)
 class Done:
-    """Settle: the item is finished and leaves; with a `version`, only while its record has that version."""
+    """Settle: the item is finished and leaves. With a `version`, only while its record has that version."""
 
     id: str
     version: int | None = None
@@ -39,7 +39,7 @@ class Next:
 
 @dataclass(slots=True)
 class Held:
-    """Settle: the item is held under `reason`; the first word of the reason is the code that it is indexed by."""
+    """Settle: the item is held under `reason`. The first word of the reason is its code in the index."""
 
     id: str
     reason: str
@@ -72,8 +72,8 @@ def check_settlement(settlement: Settlement) -> None:
 class Settled:
     """Outcomes in the order of the settlements, and the heads of the shard.
 
-    DONE. STALE: the item is not under this claim any more. CANCELLED: somebody cancelled it meanwhile. OTHER_VERSION:
-    somebody replaced its record meanwhile, and it is still claimed.
+    DONE: settled. STALE: the item is no longer under this claim. CANCELLED: it was cancelled while in flight.
+    OTHER_VERSION: its record was replaced while it was in flight; it is still claimed.
     """
 
     outcomes: list[Outcome]
@@ -94,7 +94,7 @@ class Settle(Operation[Settled]):
     token: str = field(default_factory=new_token)
 
     def order(self) -> tuple[list[int], list[int]]:
-        """Indices of the settlements in the order in which the script works: the plain `Done` first."""
+        """Indices of the settlements in the order of the script: the plain `Done` first."""
         rest = [i for i, s in enumerate(self.settlements) if type(s) is not Done or s.version is not None]
         if not rest:
             return list(range(len(self.settlements))), rest
@@ -189,7 +189,7 @@ def _place(shard: MemoryShard, item: MemoryItem, settlement: Settlement, version
 
 @dataclass(slots=True)
 class Extend(Operation[Settled]):
-    """Move the lease deadlines of a claim's items; idempotent, so it needs no token."""
+    """Move the lease deadlines of items of a claim. Idempotent, so it needs no token."""
 
     script = "extend"
     writes = False

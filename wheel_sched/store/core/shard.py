@@ -1,8 +1,8 @@
 """MemoryShard: one shard of a store in memory, and the steps of its operations: the twin of `prelude.lua`.
 
 Every item is one `MemoryItem` in `items`, and its id is in exactly one of `due`, `fly`, `held` and `dead`.
-Counters change in the same call, so they never drift. A key is the bytes of an id, because Redis orders and compares
-bytes. A shard has no lock: `MemoryBackend` has one lock for all shards.
+Each call changes the items and the counters together, so counters never drift. A key is the bytes of an id, because
+Redis orders and compares bytes. A shard has no lock: `MemoryBackend` has one lock for all shards.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from wheel_sched.store.core.sorted_set import SortedSet
 from wheel_sched.store.core.turns import Turns
 
 CLAMP_MS = 5_000  # a step back of up to this much counts as jitter and is ignored
-ANSWER_TTL_US = 60_000_000  # how long the first answer of a call is kept for its repeats
+ANSWER_TTL_US = 60_000_000  # how long the first answer of a call is kept for repeats of the call
 ANSWERS_AT_MOST = (
     100_000  # no reply gets lost in one process, so many calls need not keep the answers of a whole minute
 )
@@ -31,7 +31,7 @@ _CODE = re.compile(rb"[A-Za-z0-9_-]+")
 
 
 def plain(text: str) -> str:
-    """The text as its bytes would give it back (surrogate escapes may spell valid UTF-8)."""
+    """The text after encoding and decoding (surrogate escapes may form valid UTF-8)."""
     return text if text.isascii() else decode_text(encode_text(text))
 
 
@@ -46,7 +46,7 @@ def check_batch(count: int) -> None:
 
 
 def reason_code(reason: bytes) -> bytes:
-    """The first word of a reason, which it is indexed by."""
+    """The first word of a reason; the index uses it."""
     found = _CODE.match(reason)
     return found[0] if found else b"other"
 
@@ -71,7 +71,7 @@ class MemoryItem:
 
 
 class RoomState(Protocol):
-    """What a room keeps in each shard of a store in memory. It adds its hooks when it is made."""
+    """The state of a room in one shard of a store in memory. Its constructor adds the hooks of the room."""
 
     def __init__(self, shard: MemoryShard) -> None: ...
 
@@ -80,7 +80,7 @@ class MemoryShard:
     """State and steps of one shard. `now_ms` and `now_us` are the time of the current call.
 
     Args:
-        number: of the shard.
+        number: the number of the shard.
         clock: "server" or "test", see docs/guarantees.md on virtual time.
         wall_us: the process's wall clock in microseconds; the store's time when `clock` is "server".
     """
@@ -165,11 +165,11 @@ class MemoryShard:
         self.last_jump_ms = step_ms
 
     def forget_earlier(self) -> None:
-        """Raise no marker for the heads that came so far: the answer of this call has them."""
+        """Write no marker for the heads that came so far: the answer of this call contains them."""
         self._earlier_ms = None
 
     def end(self) -> bool:
-        """Raise the marker when an earlier head arrived; whether one did."""
+        """Write the marker when a new item is due before all others. Returns whether it did."""
         if self._earlier_ms is None:
             return False
         self._marks += 1
@@ -181,7 +181,7 @@ class MemoryShard:
         return None if due < 0 else due, None if fly < 0 else fly
 
     def recall(self, token: str) -> Any:
-        """The first answer under this token, None when there is none, or none any more."""
+        """The first answer under this token, None when the shard has none (any more)."""
         wall_us = self._wall_us()
         while self._expiries and (self._expiries[0][0] <= wall_us or len(self._expiries) > ANSWERS_AT_MOST):
             del self._answers[self._expiries.popleft()[1]]
@@ -223,7 +223,7 @@ class MemoryShard:
                     del self.refs[ref]
 
     def sequence(self) -> Iterator[int]:
-        """The version of all records that a call writes; the first record draws it."""
+        """The version of all records that a call writes; the first record raises the sequence number."""
         self.seq += 1
         seq = self.seq
         while True:
@@ -252,7 +252,7 @@ class MemoryShard:
         return "held"
 
     def drop_held(self, item: MemoryItem) -> bytes:
-        """Take an item out of `held`; why it was there."""
+        """Take an item out of `held`. Returns the reason why it was held."""
         place = (reason_code(item.reason), item.topic)
         index = self.held_index[place]
         index.discard(item.key)
@@ -262,7 +262,7 @@ class MemoryShard:
         return item.reason
 
     def put_waiting(self, item: MemoryItem, due_ms: int) -> State:
-        """Let an item wait, or hold it when its topic is paused; the new state."""
+        """Let an item wait, or hold it when its topic is paused. Returns the new state."""
         if self.paused and item.topic in self.paused:
             return self.put_held(item, due_ms, b"paused")
         return self.put_due(item, due_ms)
@@ -295,14 +295,14 @@ class MemoryShard:
             self.give_up(item)
 
     def give_up(self, item: MemoryItem) -> None:
-        """An item died or was cancelled."""
+        """Call the hooks for an item that died or was cancelled."""
         for hook in self.on_given_up:
             hook(item)
 
     # Storing and recovering.
 
     def new_item(self, given: Item) -> MemoryItem:
-        """An item under the version of this call, with its refs; the caller gives it a place and counts it."""
+        """Make an item with the version of this call, and its refs. The caller gives it a place and counts it."""
         key, route = encode_text(given.id), plain(given.route) if given.route else None
         refs = tuple(map(plain, given.refs)) if given.refs else ()
         item = MemoryItem(key, plain(given.id), self.seq, plain(given.topic), route, refs, given.body)
@@ -340,7 +340,10 @@ class MemoryShard:
             self.trim_dead([key for _, key in self.dead.by_rank(0, min(over, batch))])
 
     def recover(self, limit: int, cap: int) -> int:
-        """Recover leases that ran out: items wait again, die after `cap` lapses (0 = never), or leave if cancelled."""
+        """Recover items whose lease ran out: they wait again, or die after `cap` lapses (0 = never).
+
+        A cancelled item leaves.
+        """
         expired = self.fly.up_to(self.now_ms, limit)
         for _, key in expired:
             item = self.items[key]
@@ -358,7 +361,7 @@ class MemoryShard:
         return len(expired)
 
     def take(self, limit: int, until_ms: int) -> list[tuple[int, MemoryItem]]:
-        """Take up to `limit` items due at `until_ms` or before out of `due`; those of paused topics are held."""
+        """Take up to `limit` items that are due at `until_ms` or before out of `due`. Hold items of paused topics."""
         found = self.due.up_to(until_ms, limit)
         others = self.turns.overdue_of_others(found, limit, until_ms) if len(found) == limit else []
         found = found[: len(found) - len(others)]

@@ -1,7 +1,7 @@
 """SortedSet: members with whole-number scores, in order of (score, member bytes), as a Redis sorted set keeps them.
 
-A list of sorted blocks beside a dict of scores. Cost: adding and removing O(log n) to search plus the shift of at
-most one block; the first score O(1); a page of k O(k), by rank O(k + n / BLOCK). No lock: its owner has one.
+It has a list of sorted blocks and a dict of scores. Cost: adding and removing search in O(log n) and shift at most one
+block; the first score O(1); a page of k entries O(k), by rank O(k + n / BLOCK). No lock: the owner of the set locks.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections.abc import Iterator
 
-BLOCK = 512  # entries a block is split into two of: shifting half a block costs less than searching it
+BLOCK = 512  # a block of more entries is split in two; shifting half a block costs less than searching it
 
 Entry = tuple[int, bytes]
 
@@ -37,7 +37,7 @@ class SortedSet:
         return self._scores.get(member)
 
     def first_score(self) -> int:
-        """The least score, -1 of an empty set (scores are times, never negative)."""
+        """The least score, -1 for an empty set (scores are times, never negative)."""
         return self._blocks[0][0][0] if self._blocks else -1
 
     def add(self, member: bytes, score: int) -> None:
@@ -65,7 +65,7 @@ class SortedSet:
             lasts.insert(at, block[BLOCK - 1])
 
     def discard(self, member: bytes) -> bool:
-        """Remove a member if it is there; whether it was."""
+        """Remove a member. Returns whether it was in the set."""
         score = self._scores.pop(member, None)
         if score is None:
             return False
@@ -100,7 +100,7 @@ class SortedSet:
         return self._page(self._at_or_after((least, b"")), greatest, limit)
 
     def behind(self, score: int, member: bytes, greatest: int, limit: int) -> list[Entry]:
-        """The first entries that sort behind (score, member), be that one there or not."""
+        """The first entries that sort behind (score, member). This entry need not be in the set."""
         return self._page(self._at_or_after((score, member + b"\0")), greatest, limit)
 
     def by_rank(self, rank: int, count: int) -> list[Entry]:
@@ -115,7 +115,7 @@ class SortedSet:
         return page
 
     def rank_behind(self, score: int, member: bytes) -> int:
-        """How many entries sort before (score, member) or are it."""
+        """How many entries sort before (score, member) or equal it."""
         entry = (score, member + b"\0")
         at = bisect_left(self._lasts, entry)
         before = sum(map(len, self._blocks[:at]))

@@ -1,5 +1,5 @@
 #!lua flags=allow-oom
--- Cleans up, in bounded steps: expired leases, dead letters above the caps, and what the rooms clean up.
+-- Cleans up in bounded steps: recovers expired leases, removes dead letters above the caps, and calls the rooms' hooks.
 -- ARGV[3] -> cap of the dead (0 = none)   ARGV[4] -> greatest age of the dead (ms, 0 = none)
 -- ARGV[5] -> lapses until an item is poison (0 = never)
 -- Answers {now (us), epoch, head of due, head of fly, recovered}.

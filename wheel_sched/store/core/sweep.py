@@ -1,4 +1,4 @@
-"""House-keeping: expired leases, dead letters above the caps, steps of the clock."""
+"""Clean up expired leases and dead letters above the caps; report steps of the clock."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Swept:
 
 @dataclass(slots=True)
 class Sweep(Operation[Swept]):
-    """House-keeping in bounded steps: expired leases, dead letters above the caps, whatever the rooms clean up."""
+    """Clean up in bounded steps: recover expired leases, remove dead letters above the caps, call the rooms' hooks."""
 
     script = "sweep"
     writes = False
@@ -52,7 +52,7 @@ class Sweep(Operation[Swept]):
 
 @dataclass(slots=True)
 class ReportJump(Operation[int]):
-    """Record a step of the server's clock that a dispatcher saw, and raise the epoch, once for all dispatchers."""
+    """Record a step of the server's clock and raise the epoch; of several reports of one step only the first counts."""
 
     script = "jump"
     writes = False

@@ -8,20 +8,20 @@ from typing import NamedTuple, Protocol
 
 from wheel_sched.store.core.sorted_set import Entry, SortedSet
 
-LOOK, NEWEST = 150, 50  # how many items a claim looks at: from where the last one stopped, and of the newest
-LOOK_BYTES, PART = 65_536, 50  # it reads them a part at a time, up to so many bytes of bodies
-LEAST = 8  # a smaller claim goes by due time alone
+LOOK, NEWEST = 150, 50  # how many items a claim looks at: from where the last claim stopped, and among the newest
+LOOK_BYTES, PART = 65_536, 50  # it reads PART items at a time, until it has read LOOK_BYTES of bodies
+LEAST = 8  # a smaller claim takes items in order of due alone
 
 
 class TopicAndBody(Protocol):
-    """What taking turns needs of an item."""
+    """The part of an item that taking turns needs."""
 
     topic: str
     body: bytes
 
 
 class Turn(NamedTuple):
-    """Where the last look ended, and whether it left an item of another topic behind."""
+    """Where the last look ended, and whether it skipped an item of another topic."""
 
     left: bool
     score_ms: int
@@ -32,10 +32,10 @@ class Turns:
     """The turns of one shard.
 
     Args:
-        due: what waits.
-        items: by key, of all states.
-        counts: how many there are, by state and topic.
-        paused: topics.
+        due: the waiting items.
+        items: items of all states, by key.
+        counts: number of items by state and topic.
+        paused: the paused topics.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class Turns:
         self._turn: Turn | None = None
 
     def overdue_of_others(self, found: list[Entry], limit: int, until_ms: int) -> list[Entry]:
-        """Overdue items of topics that `found`, the first `limit` entries, does not have; at most half a batch."""
+        """Overdue items of topics that are missing in `found`, the first `limit` entries; at most half a batch."""
         due, items = self._due, self._items
         overdue = due.rank_behind(until_ms + 1, b"")
         if limit < LEAST or overdue <= 2 * limit:
@@ -97,7 +97,7 @@ class Turns:
 
 
 def shares_of(wants: Mapping[str, int], places: int) -> dict[str, int]:
-    """Share out places among topics one by one, until each has what it wants or no place is left."""
+    """Give places to topics in turn, one at a time, until each has what it wants or no place is left."""
     shares = dict.fromkeys(wants, 0)
     while places:
         hungry = [topic for topic in wants if shares[topic] < wants[topic]][:places]

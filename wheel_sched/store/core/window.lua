@@ -1,5 +1,5 @@
 #!lua flags=no-writes
--- What comes next, without bodies. Writes nothing.
+-- The items that are due next, without bodies. Writes nothing.
 -- ARGV[3] -> look ahead (ms)   ARGV[4] -> limit
 -- Answers {now (us), epoch, head of due, head of fly, last marker id, id, due, ...}.
 local s = begin(KEYS, ARGV, READING)

@@ -1,4 +1,4 @@
-"""Look at what a shard releases next."""
+"""Read which items a shard releases next."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from wheel_sched.store.core.shard import MemoryShard
 
 @dataclass(slots=True)
 class Window:
-    """What a shard will release next: ids with their dues, without bodies."""
+    """The items that a shard releases next: ids with their dues, without bodies."""
 
     shard: int
     now_us: int
@@ -25,7 +25,7 @@ class Window:
 
 @dataclass(slots=True)
 class Look(Operation[Window]):
-    """Read the window: what is due in the next `ahead_ms`, heads, epoch and the last marker."""
+    """Read the window: the items due in the next `ahead_ms`, the heads, the epoch and the last marker."""
 
     script = "window"
     reads = True

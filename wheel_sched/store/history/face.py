@@ -1,4 +1,4 @@
-"""History: a bounded record of what happened, for people and reports. Nothing depends on it or fails because of it."""
+"""History: a bounded record of events, for people and reports. Nothing depends on it or fails because of it."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class History:
         self._store = store
 
     def append(self, entries: Sequence[tuple[str, bytes]], *, keep: int) -> int:
-        """Append (route, entry) and keep about `keep` of them in all; how many were appended."""
+        """Append (route, entry) and keep about `keep` entries in all. Returns how many were appended."""
         return self._store.run(append_history(self._store.plans, entries, keep))
 
     def read(self, shard: int, last: str = "", limit: int = 1_000) -> Logged:

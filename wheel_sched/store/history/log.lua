@@ -1,8 +1,8 @@
 #!lua flags=allow-oom
--- Appends entries to the history of the shard, a bounded stream; for people and reports, never for decisions.
+-- Appends entries to the history of the shard, a bounded stream. It is for people and reports, never for decisions.
 -- ARGV[3] -> how many entries are kept, about   ARGV[4..] -> entries
--- Answers how many were appended. An entry that cannot be appended (a key of another type, no memory) is left out: history
--- must not stop the work that it describes.
+-- Answers how many were appended. When an entry cannot be appended (a key of another type, no memory), the script skips
+-- it: history must not stop the work that it describes.
 local s = begin(KEYS, ARGV)
 if s.err then return s end
 local added = 0

@@ -1,6 +1,6 @@
 #!lua flags=no-writes
 -- One page of the history of the shard, oldest first. Writes nothing.
--- ARGV[3] -> place of the last page's end ("" = from the start)   ARGV[4] -> limit
+-- ARGV[3] -> last place of the page before ("" = from the start)   ARGV[4] -> limit
 -- Answers {now (us), places, entries}.
 local s = begin(KEYS, ARGV, READING)
 if s.err then return s end

@@ -1,6 +1,6 @@
-"""History: a bounded stream of what happened in a shard. Nothing in the store depends on it.
+"""History: a bounded stream of the events of a shard. Nothing in the store depends on it.
 
-The writer decides what an entry says; `retry_topic.history` writes attempts.
+The caller decides the content of an entry; `retry_topic.history` writes attempts.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from wheel_sched.store.core.shard import MemoryShard
 
 
 class Logged(NamedTuple):
-    """A page of a history: where it ends ("" = the page is empty), and its entries, oldest first."""
+    """A page of a history: its last place ("" = the page is empty), and its entries, oldest first."""
 
     last: str
     entries: list[bytes]
@@ -33,7 +33,7 @@ class HistoryInMemory:
 
 @dataclass(slots=True)
 class Log(Operation[int]):
-    """Append entries and keep about `keep` of them; answers how many were appended."""
+    """Append entries and keep about `keep` entries in all. Answers how many were appended."""
 
     script = "log"
     writes = True

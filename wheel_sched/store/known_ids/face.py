@@ -35,9 +35,9 @@ class KnownIds:
         self._store = store
 
     def schedule(self, items: Sequence[Item], known_ms: int, *, token: str | None = None) -> Stored:
-        """`DelayStore.schedule`; each id stays known for its topic until `known_ms` after its due.
+        """Store items as `DelayStore.schedule` does. Each id stays known for its topic until `known_ms` after its due.
 
-        A repeat is DUPLICATE, also when the first item has left. An id whose item was cancelled or deleted is free.
+        A repeat is DUPLICATE, also when the first item has left. After a cancel or a delete the id may be used again.
         """
         return self._store.run(schedule_known(self._store.plans, items, known_ms, token))
 

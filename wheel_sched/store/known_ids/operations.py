@@ -12,7 +12,7 @@ from wheel_sched.store.core.record import encode_text
 from wheel_sched.store.core.schedule import Stored, answer_stored, stored_before, stored_of, triples_of
 from wheel_sched.store.core.shard import MemoryItem, MemoryShard, check_batch, plain
 
-UNSEEN = 10_000  # known ids that nobody looks through before they have doubled
+UNSEEN = 10_000  # below this number of ids, nobody searches for expired ones
 
 
 class KnownIdsInMemory:
@@ -20,7 +20,7 @@ class KnownIdsInMemory:
 
     def __init__(self, shard: MemoryShard) -> None:
         self._shard = shard
-        self._until_ms: dict[tuple[bytes, str], int] = {}  # (id, topic) -> until when
+        self._until_ms: dict[tuple[bytes, str], int] = {}  # (id, topic) -> known until (ms)
         self._at_most = UNSEEN
         shard.on_free.append(self._forget)
 
@@ -29,7 +29,7 @@ class KnownIdsInMemory:
 
     def remember(self, key: bytes, topic: str, until_ms: int) -> None:
         self._until_ms[key, topic] = until_ms
-        if len(self._until_ms) > self._at_most:  # they have doubled since somebody looked
+        if len(self._until_ms) > self._at_most:  # the number has doubled since the last search
             now_ms = self._shard.now_ms
             self._until_ms = {place: at_ms for place, at_ms in self._until_ms.items() if at_ms > now_ms}
             self._at_most = max(UNSEEN, 2 * len(self._until_ms))

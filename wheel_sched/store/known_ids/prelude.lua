@@ -1,6 +1,6 @@
 -- Known ids: an id that a caller has chosen stays known for its topic after its item has left, so that a repeat stores
 -- nothing. An id whose item was cancelled or deleted may be used again.
---   known:<length of id>:<id>:<topic>   STRING  until when the id is known (ms)
+--   known:<length of id>:<id>:<topic>   STRING  the time until which the id is known (ms)
 local function known_key(s, id, topic) return s.prefix .. 'known:' .. #id .. ':' .. id .. ':' .. topic end
 
 local function is_known(s, id, topic)

@@ -1,6 +1,6 @@
 -- Stores new items under ids that stay known for their topics; an id that is known is a duplicate.
 -- ARGV[3] -> how long after its due an id stays known (ms)
--- ARGV[4..] -> triples: id, due (ms, "" = parked), tail of the record (all behind its version)
+-- ARGV[4..] -> triples: id, due (ms, "" = parked), tail of the record (everything behind the version)
 -- Answers {codes, now (us)}; a code per item: s stored, h stored and held, d duplicate.
 local n = (#ARGV - 3) / 3
 local s = begin_storing(KEYS, ARGV, ARGV[6])

@@ -1,1 +1,1 @@
-"""Log intake: a batch of a log is stored with its position, all or nothing, and once."""
+"""Log intake: the store takes a batch of a log together with its position, all or nothing, and only once."""

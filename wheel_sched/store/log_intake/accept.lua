@@ -1,15 +1,15 @@
--- Stores a batch of a source's log: its items, its dead letters, its attempt counts and its position, all or nothing.
+-- Stores a log batch of a source in one atomic step: items, dead letters, attempt counts and the position; all or none.
 -- ARGV[3] -> source   ARGV[4] -> expected position ("" = none yet)   ARGV[5] -> next position
 -- ARGV[6] -> number of items   ARGV[7] -> of dead letters   ARGV[8] -> of counts to raise
--- ARGV[9..] -> items:         id, due (ms, "" = parked), tail of the record (all behind its version)
+-- ARGV[9..] -> items:         id, due (ms, "" = parked), tail of the record (everything behind the version)
 --              dead letters:  id, reason, tail
 --              counts:        key, attempts, expiry (ms) that the count is raised to
 --              and, up to the end, pairs: key, attempts that the count must have
 -- Nothing is stored when:
---   the position is another than expected                               WSPOSITION <position>
---   a count to raise is as high already, or says that it has ended,
+--   the stored position is not the expected one                         WSPOSITION <position>
+--   a count to raise is as high already, or its message has ended,
 --   or a count to compare has another number                            WSCOUNT <key> has <attempts>
---   an id exists in the shard, or is twice in the batch                 WSTAKEN <id>
+--   an id exists in the shard, or comes twice in the batch              WSTAKEN <id>
 -- Answers {codes, now (us)}; a code per item, then one per dead letter: s stored, h stored and held.
 local source, expected, n, buried = ARGV[3], ARGV[4], tonumber(ARGV[6]), tonumber(ARGV[7])
 local all, raises = n + buried, tonumber(ARGV[8])
@@ -36,7 +36,7 @@ for i = 1, compares do keys[raises + i] = ARGV[first_compared + 2 * i - 2] end
 local scores = #keys > 0 and redis.call('ZMSCORE', counts_key(s), unpack(keys)) or {}
 for i = 1, compares do
   local score, wanted = scores[raises + i], ARGV[first_compared + 2 * i - 1]
-  if score or wanted ~= '0' then     -- mostly there is no count, and none is wanted
+  if score or wanted ~= '0' then     -- the quick test first: most messages have no count and expect none
     local known = attempts_in(s, score)
     if known ~= tonumber(wanted) then return {err = 'WSCOUNT ' .. keys[raises + i] .. ' has ' .. known} end
   end
@@ -49,7 +49,7 @@ for i = 1, raises do
   if known >= attempts or known == ENDED then return {err = 'WSCOUNT ' .. key .. ' has ' .. known} end
   attempts = bounded_attempts(attempts)
   local place = places[key]
-  if place then                      -- a key that comes twice is raised to the greatest
+  if place then                      -- when a key comes twice, the greater number counts
     attempts, expiry_before = math.max(attempts, raised[place] % 1000), math.floor(raised[place] / 1000)
   else
     place = #raised + 1

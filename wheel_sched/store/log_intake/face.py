@@ -1,4 +1,4 @@
-"""LogIntake: take in the log of a source, batch by batch, each batch once and all of it or nothing."""
+"""LogIntake: store the log of a source batch by batch. Each batch is stored once, all of it or nothing."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def accept(
     counts: Sequence[BatchCount],
     token: str | None,
 ) -> Plan[Stored]:
-    """One step. In a namespace of several shards the counts lie elsewhere: compared before it, raised after it."""
+    """One atomic step. With several shards the counts lie in other shards: compared before it, raised after it."""
     shard = _check(plans, position, items, dead_letters, counts)
     token = new_token() if token is None else token
     if plans.shards == 1:
@@ -43,7 +43,7 @@ def _check(
     dead_letters: Sequence[tuple[Item, str]],
     counts: Sequence[BatchCount],
 ) -> int:
-    """The shard of the batch."""
+    """Check the batch and return its shard."""
     position.check()
     routed = [*items, *(item for item, _ in dead_letters)]
     if len(routed) > MAX_BATCH:
@@ -71,9 +71,9 @@ def _compare(plans: Plans, shard: int, position: Position, counts: Sequence[Batc
     for place, (key, attempts, expiry_ms) in enumerate(counts):
         count = known[place]
         if count != attempts if expiry_ms is None else count >= attempts or count == ENDED:
-            if there != position.expected:  # who comes late finds the counts as whoever was first has raised them
+            if there != position.expected:  # a late caller finds the counts that an earlier caller has raised
                 raise StalePosition(there)
-            raise StaleCount(f"{key!r} has {count}: nothing was stored; decide anew")
+            raise StaleCount(f"{key!r} has {count}: nothing was stored; decide again")
 
 
 def read_positions(plans: Plans, sources: Sequence[str]) -> Plan[list[int | None]]:
@@ -107,12 +107,12 @@ class LogIntake:
     ) -> Stored:
         """Store a log batch, its dead letters (with a reason each), its position and its attempt counts, in one step.
 
-        The outcomes are those of the items, then those of the dead letters. In a namespace of several shards the counts
-        lie elsewhere: they are compared before the step and raised after it.
+        The outcomes are those of the items, then those of the dead letters. With several shards the counts lie in other
+        shards: they are compared before the step and raised after it.
 
         Raises:
-            StalePosition: the source is taken in up to another position; nothing was stored.
-            StaleCount: one of `counts` knows more; nothing was stored.
+            StalePosition: the stored position of the source is another; nothing was stored.
+            StaleCount: the store has a higher or other number for one of `counts`; nothing was stored.
             TakenId: one of the ids exists already, or comes twice; nothing was stored.
             Rejected: an item is malformed, or the batch too long; nothing was stored.
         """
@@ -129,8 +129,8 @@ class LogIntake:
     ) -> Callable[[], Stored]:
         """`accept` in two halves, so that the caller works while the server does.
 
-        The function that is given back waits for the answer; call it once. It raises what `accept` raises. After an
-        error give the same batch to `accept`, under the same token.
+        The returned function waits for the answer; call it once. It raises the errors of `accept`. After an error, pass
+        the same batch to `accept`, under the same token.
 
         Raises:
             Rejected: an item is malformed, or the batch too long; nothing was sent.
@@ -140,7 +140,7 @@ class LogIntake:
         return lambda: self._store.run(plan, begun.answers())
 
     def positions(self, sources: Sequence[str]) -> list[int | None]:
-        """How far the logs of sources were taken in, None where nothing was."""
+        """The next position of each source's log, None where nothing was stored."""
         return self._store.run(read_positions(self._store.plans, sources))
 
 

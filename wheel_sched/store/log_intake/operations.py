@@ -17,15 +17,16 @@ from wheel_sched.store.core.shard import MemoryShard, check_batch
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """How far the log of a source is taken in, before and after a call that stores a slice of it.
+    """The position in the log of a source, before and after a call that stores a log batch.
 
-    The position moves in the step that stores the slice, and only from `expected`: whoever comes late, or read another
-    slice, stores nothing. All items of the slice must lie in one shard, which has a position of its own.
+    The position moves in the step that stores the log batch, and only from `expected`. A caller that is late, or that
+    read another log batch, stores nothing. All items of the log batch must lie in one shard, which has its own
+    position.
 
     Args:
-        source: a name for ever of one partition of one topic, for one reader.
-        expected: what the store must have now; None: nothing yet.
-        next: the position behind the slice.
+        source: a permanent name of one partition of one topic, for one reader.
+        expected: the position that the store must have now; None: no position yet.
+        next: the position behind the log batch.
         route: decides the shard. Defaults to the source.
 
     Raises:
@@ -60,8 +61,8 @@ class LogIntakeInMemory:
 class AcceptLogBatch(Operation[Stored]):
     """Store a log batch: items, dead letters with a reason each, attempt counts, and the position of the source.
 
-    Nothing is stored when the position is another than expected (`StalePosition`), when a count knows as many attempts
-    or others than it must (`StaleCount`), or when an id exists already or is twice in the batch (`TakenId`).
+    Nothing is stored when the position is not the expected one (`StalePosition`), when a count is as high already or
+    differs from the required number (`StaleCount`), or when an id exists already or comes twice (`TakenId`).
     """
 
     script = "accept"
@@ -117,7 +118,7 @@ class AcceptLogBatch(Operation[Stored]):
         for key, attempts, expiry_ms in self.counts:
             known = counts.attempts(encode_text(key))
             if known != attempts if expiry_ms is None else known >= attempts or known == ENDED:
-                raise StaleCount(f"{key!r} has {known}: nothing was stored; decide anew")
+                raise StaleCount(f"{key!r} has {known}: nothing was stored; decide again")
 
     def _find_taken(self, shard: MemoryShard) -> None:
         own: set[bytes] = set()
@@ -130,7 +131,7 @@ class AcceptLogBatch(Operation[Stored]):
 
 @dataclass(slots=True)
 class ReadPositions(Operation[list[int | None]]):
-    """How far the logs of sources were taken in; None: nothing of it was."""
+    """The next positions of the logs of sources; None: nothing was stored."""
 
     script = "positions"
     reads = True

@@ -1,7 +1,7 @@
 #!lua flags=no-writes
--- How far the logs of sources were taken in. Writes nothing.
+-- The log positions of sources: how far intake has read their logs. Writes nothing.
 -- ARGV[3..] -> sources
--- Answers {position or "" (nothing was taken in), ...}, in order.
+-- Answers {position or "" (intake has stored nothing of this log), ...}, in order.
 local s = begin(KEYS, ARGV, READING)
 if s.err then return s end
 local reply = {}

@@ -1,5 +1,7 @@
--- Log intake: how far the logs of sources were taken in.
---   in   HASH  source -> next position. The position of a source lies in the shard of the source: after a reshard it may be
---              another shard, so a reshard removes the positions, and readers go on from what their group has committed.
+-- Log intake: how far it has read the logs of sources.
+--   in   HASH  source -> next position. The position of a source lies in the shard of the source. After a reshard this
+--   may
+--              be another shard, so a reshard removes the positions, and readers continue from the offsets that their
+--              group has committed.
 room_keys[#room_keys + 1] = 'in'
 reshard_keys[#reshard_keys + 1] = 'in'

@@ -1,11 +1,11 @@
-"""Backup of a namespace as JSON Lines: a header, one line per item and attempt record, a footer; see `restoring`.
+"""Backup of a namespace as JSON Lines: a header, one line per item and per attempt count, a footer; see `restoring`.
 
-Invariants: a backup appears under its name only when it is whole; its footer has the counts and the SHA-256 of all
-lines before it; what is in flight is written as due at its original due.
+Invariants: a backup gets its name only when it is complete. Its footer has the counts and the SHA-256 of all lines
+before it. An item in flight is written as due, at its original due.
 
-Services may run while a backup is taken. A pass over the store can miss an item that changes its state meanwhile, so
-passes are repeated until one finds nothing new; `exact` says whether nothing changed at all. Cost: one read of every
-item a pass, and memory for the ids. Blocking; one thread.
+Services may run during a backup. A pass over the store can miss an item that changes its state at that time, so passes
+are repeated until one finds nothing new. `exact` says whether nothing changed at all. Cost: each pass reads every item,
+and the ids stay in memory. Blocking; one thread.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ class BackupFile:
     """The description of a backup file.
 
     Args:
-        namespace: where it was taken.
-        shards: how many the namespace had.
-        taken_ms: when, by the store's clock.
+        namespace: the namespace of the backup.
+        shards: number of shards of this namespace.
+        taken_ms: time of the backup by the store's clock.
         paused: topics that were paused.
-        items: how many items it holds.
-        tries: how many attempt records.
-        exact: whether nothing moved while it was taken.
-        by_state: items by state.
+        items: number of items in the file.
+        tries: number of attempt counts in the file.
+        exact: whether nothing changed during the backup.
+        by_state: number of items by state.
     """
 
     namespace: str
@@ -70,19 +70,19 @@ def write_backup(
     replace: bool = False,
     progress: Progress | None = None,
 ) -> BackupFile:
-    """Write the whole namespace to `path`, readable by its owner alone; it appears there when all is written.
+    """Write the whole namespace to `path`. Only the owner can read the file. It appears there when it is complete.
 
     Args:
         store: the namespace, open.
-        path: of the file.
-        namespace: its name, for whoever reads the file.
-        replace: whether a file that is there may be replaced; a backup with items is not by an empty one. Defaults to
-            False.
-        progress: called with how many items were written so far.
+        path: path of the file.
+        namespace: name of the namespace, for the reader of the file.
+        replace: whether an existing file may be replaced. An empty backup never replaces a backup with items. Defaults
+            to False.
+        progress: called with the number of items written so far.
 
     Raises:
-        FileExistsError: there is a file that is not to be replaced; it stays as it is.
-        StoreError, OSError: nothing stands under `path` that did not before.
+        FileExistsError: a file exists that must not be replaced; it was not changed.
+        StoreError, OSError: `path` was not changed.
     """
     target = Path(path)
     with whole_file(target, replace=replace) as part:
@@ -91,13 +91,13 @@ def write_backup(
             file.flush()
             os.fsync(file.fileno())
         if replace and not written.items and _items_in(target):
-            text = "it holds a backup with items, and the namespace is empty; remove it yourself, if that is meant"
+            text = "it holds a backup with items, and the namespace is empty; remove the file yourself if you want this"
             raise FileExistsError(errno.EEXIST, f"{text}; nothing was replaced", str(target))
     return written
 
 
 def _items_in(path: Path) -> int:
-    """How many items the backup there says it holds; 0 for what is none."""
+    """The number of items in an existing backup according to its footer; 0 for any other file."""
     try:
         with path.open("rb") as file:
             file.seek(0, os.SEEK_END)
@@ -144,7 +144,7 @@ class _Writer:
         return BackupFile(namespace, shards, taken_ms, tuple(paused), items, tries, exact, by_state)
 
     def _pass(self) -> int:
-        """Write every item not written yet; how many there were."""
+        """Write every item that is not written yet. Returns their number."""
         before = len(self._seen)
         for state in STATES:
             for found in all_items(self._store, state):
@@ -191,7 +191,7 @@ def all_items(store: DelayStore, state: State) -> Iterator[Found]:
 
 
 def all_tries(store: DelayStore, shard: int) -> Iterator[AttemptCount]:
-    """All attempt records of a shard, page by page."""
+    """All attempt counts of a shard, page by page."""
     start = 0
     while True:
         (page,) = store.execute([Call(shard, ListCounts(start))])
@@ -204,7 +204,7 @@ def all_tries(store: DelayStore, shard: int) -> Iterator[AttemptCount]:
 
 
 def claimed_due_ms(found: Found) -> int | None:
-    """When an item in flight was due; None when it was cancelled meanwhile and will not come back."""
+    """The due of an item in flight; None when the item was cancelled and will not wait again."""
     claim = _CLAIM.match(found.reason)
     if claim is None:
         return found.score_ms

@@ -1,15 +1,16 @@
 #!lua flags=allow-oom
--- Maintenance of a whole shard: while it is frozen, every script that writes refuses, but for restore, freeze and move.
--- All verbs may be repeated.
+-- Maintenance of a whole shard. While the shard is frozen, every script that writes refuses, except restore, freeze and
+-- the scripts that move data. All verbs may be repeated.
 -- ARGV[3] -> verb, ARGV[4..] -> its arguments:
 --   look                       changes nothing
---   knock                      raises the marker with a due that no dispatcher acts on: blocked readers wake up
---   freeze <reason>            refused while ids are in flight, or when it is frozen for another reason
+--   knock                      writes the marker with a due that no dispatcher acts on: blocked readers wake up
+--   freeze <reason>            changes nothing while ids are in flight, or when the shard is frozen for another reason
 --   adopt <from> <count> <paused topic, since (ms)>... <event:topic, by>...
 --                              takes over a shard's paused topics and, once for each <from>, its history
---   thaw <shards>              ends it: the shard count is <shards> from now on, and every claimer looks anew
---   drop                       deletes a frozen shard that holds nothing any more
--- Answers {open claims, reason it is frozen for ("" = it is not), shards}.
+--   thaw <shards>              ends the freeze: the shard count is now <shards>, and the new epoch makes every claimer
+--                              read the shard again
+--   drop                       deletes a frozen shard that holds no items any more
+-- Answers {open claims, reason of the freeze ("" = not frozen), shards}.
 local s = begin(KEYS, ARGV, READING)
 if s.err then return s end
 local verb = ARGV[3]

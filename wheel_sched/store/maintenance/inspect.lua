@@ -1,7 +1,7 @@
 #!lua flags=no-writes
 -- One step of a search for damage that counters and listings do not show. Writes nothing.
 -- ARGV[3] -> which hash: body or deadbody   ARGV[4] -> cursor, "0" at the start   ARGV[5] -> how many to look at, about
--- Answers {next cursor ("0" = that was all), ids whose record is there and whose place is not}.
+-- Answers {next cursor ("0" = finished), ids that have a record but no place}.
 local s = begin(KEYS, ARGV, READING)
 if s.err then return s end
 local hash, places = KEYS[BODY], {KEYS[DUE], KEYS[FLY], KEYS[HELD]}

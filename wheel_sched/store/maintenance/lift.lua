@@ -1,6 +1,6 @@
 #!lua flags=allow-oom
--- Removes from a frozen shard the ids that another shard has now, as if this shard had never accepted them. It may be
--- repeated.
+-- Removes from a frozen shard the ids that another shard has now, as if this shard had never accepted them. The call
+-- may be repeated.
 -- ARGV[3..] -> ids
 -- Answers how many ids were removed.
 local s = begin(KEYS, ARGV, READING)

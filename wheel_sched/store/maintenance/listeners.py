@@ -1,7 +1,7 @@
-"""Find the dispatchers of a namespace. No dispatcher registers anywhere, so we wake them and see who reacts.
+"""Find the dispatchers of a namespace. They register nowhere, so the search wakes them and counts those that react.
 
-A dispatcher blocks on the markers of its shards, on a connection of its own. To raise these markers ends exactly these
-reads, and no dispatcher acts on a due in the year 9999.
+A dispatcher blocks on the markers of its shards, on its own connection. A write to these markers ends exactly these
+reads. No dispatcher acts on the due in this write, because it is in the year 9999.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from wheel_sched.store.core.call import Call
 from wheel_sched.store.core.delay_store import Backend
 from wheel_sched.store.maintenance.operations import Freeze
 
-_KNOCK_S = 0.3  # a listener reacts within a millisecond; the rest is for a busy machine
+_KNOCK_S = 0.3  # a listener reacts within a millisecond; a busy machine needs more
 
 
 def listeners(backend: Backend, shards: int) -> int:
-    """How many dispatchers listen to the namespace: those whose blocked reads end when the markers are raised.
+    """How many dispatchers listen to the namespace: those whose blocked reads end when the markers are written.
 
-    0 also when the server does not list its connections to this user; the freeze is the only fence then.
+    Also 0 when the server does not list its connections to this user; then only the freeze protects the reshard.
     """
     before = _blocked(backend)
     if not all(before.values()):
@@ -34,7 +34,7 @@ def listeners(backend: Backend, shards: int) -> int:
         woken |= {client for client, commands in before.items() if after.get(client) != commands}
         if len(woken) == len(before):
             break
-        time.sleep(0.02)  # another process reacts; there is nothing to wait on
+        time.sleep(0.02)  # another process reacts; this one can only poll
     return len(woken)
 
 

@@ -1,12 +1,15 @@
 #!lua flags=allow-oom
--- Mends damaged ids, each looked at again first; what is sound is left alone, and no record is removed.
+-- Repairs damaged ids. The script checks each id again first. It does not touch a sound id and removes no single
+-- record.
 -- ARGV[3..] -> ids
--- Answers a code per id: o mended, w sound or unknown, v a living and a dead record that differ (left to people).
---   a record without a place         goes to held, reason "quarantine"; a dead one is dead again, from now
---   a place without a record         leaves its place
---   more than one place              the first counts: in flight, waiting, held; the others are left
---   a dead copy of a living record   goes
--- Counters follow where the topic is known; what is off by one before and cannot be told apart stays off.
+-- Answers a code per id: o repaired, w sound or unknown, v its living and its dead record differ (a person must
+-- decide).
+--   a record without a place         the id is held, reason "quarantine"; a dead record is dead again, from now
+--   a place without a record         the id is removed from the place
+--   more than one place              the first of in flight, waiting, held is kept; the id is removed from the others
+--   a dead copy of a living record   the copy is removed
+-- Counters follow where the topic is known. A counter that was wrong by one before stays wrong when the cause is
+-- unknown.
 local s = begin(KEYS, ARGV)
 if s.err then return s end
 if #ARGV - 2 > MAX_BATCH then return {err = 'WSBATCH at most ' .. MAX_BATCH .. ' items a call'} end

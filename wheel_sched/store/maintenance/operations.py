@@ -1,4 +1,4 @@
-"""Operations of maintenance: freeze a shard, remove what another shard has now, find and repair damage.
+"""Operations of maintenance: freeze a shard, remove ids that another shard has now, find and repair damage.
 
 `Freeze` and `Lift` work in a frozen namespace, which refuses every other write. Each may be repeated.
 """
@@ -18,7 +18,7 @@ from wheel_sched.store.core.shard import MemoryShard
 
 @dataclass(frozen=True, slots=True)
 class ShardState:
-    """The state of a shard: claims in flight, why it is frozen (None: it is not), and how many shards there are."""
+    """The state of a shard: items in flight, the reason of its freeze (None: not frozen), and the number of shards."""
 
     claims: int
     frozen: str | None
@@ -34,7 +34,7 @@ class Freeze(Operation[ShardState]):
     while_frozen = True
     verb: str
     arguments: Sequence[str | int] = ()
-    token: str = field(default_factory=new_token)  # every verb may be repeated; a token says so to the backends
+    token: str = field(default_factory=new_token)  # tells the backends that every verb may be repeated
 
     def argv(self) -> list[Argument]:
         return [self.verb, *(encode_text(a) if isinstance(a, str) else a for a in self.arguments)]
@@ -44,18 +44,18 @@ class Freeze(Operation[ShardState]):
         return ShardState(int(claims), decode_text(frozen) or None, int(shards or 0))
 
     def in_memory(self, shard: MemoryShard) -> ShardState:
-        raise StoreError("a memory store has one life and one shard count: nothing was frozen or moved")
+        raise StoreError("a memory store cannot be frozen or resharded: nothing was frozen or moved")
 
 
 @dataclass(slots=True)
 class Lift(Operation[int]):
-    """Remove ids from a frozen shard, as if it had never accepted them; how many were removed."""
+    """Remove ids from a frozen shard, as if it had never accepted them. Answers how many were removed."""
 
     script = "lift"
     writes = True
     while_frozen = True
     ids: Sequence[str]
-    token: str = field(default_factory=new_token)  # it may be repeated; a token says so to the backends
+    token: str = field(default_factory=new_token)  # tells the backends that the call may be repeated
 
     def argv(self) -> list[Argument]:
         return [*map(encode_text, self.ids)]
@@ -64,12 +64,12 @@ class Lift(Operation[int]):
         return int(reply)
 
     def in_memory(self, shard: MemoryShard) -> int:
-        raise StoreError("a memory store has one life and one shard count: nothing was frozen or moved")
+        raise StoreError("a memory store cannot be frozen or resharded: nothing was frozen or moved")
 
 
 @dataclass(slots=True)
 class Mend(Operation[list[Outcome]]):
-    """Bring damaged ids into one place each (see mend.lua); DONE, WRONG_STATE (sound) or OTHER_VERSION (left)."""
+    """Bring each damaged id into one place (see mend.lua): DONE, WRONG_STATE (sound) or OTHER_VERSION (not changed)."""
 
     script = "mend"
     writes = True
@@ -85,7 +85,7 @@ class Mend(Operation[list[Outcome]]):
 
 @dataclass(slots=True)
 class Inspect(Operation[tuple[str, list[str]]]):
-    """One step of a search for records without a place: (next cursor, "0" = that was all; their ids)."""
+    """One step of a search for records without a place: (next cursor, "0" = finished; ids of these records)."""
 
     script = "inspect"
     reads = True

@@ -1,15 +1,15 @@
 """Reshard: give a namespace another number of shards, offline, so that a crash at any point loses nothing.
 
-    look    nothing is in flight and no dispatcher listens, or it refuses and changes nothing
+    look    refuse, and change nothing, when an item is in flight or a dispatcher listens
     freeze  shard 0 first: the reason of its freeze is the plan, and `resume` reads the plan there
     open    new shards, frozen as well
     move    page by page: put into the new shard, then lift from the old; an id in both is lifted on the next run
     close   shards beyond the new count give their counters of events to shard 0 and are deleted
     thaw    shard 0 last; the same step writes the new count into the shard
 
-Every step may be repeated, so resuming runs them all again. A frozen namespace refuses every write, also of a process
-that did not stop. Every script that writes refuses a process that still works with the old count. How often a lease
-ran out is not moved; those counts start anew.
+Every step may be repeated, so `resume` runs all of them again. A frozen namespace refuses every write, also of a
+process that did not stop. Every script that writes refuses a process that still works with the old number of shards.
+Lapse counts (how often a lease ran out) are not moved; they start from 0.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from wheel_sched.store.maintenance.listeners import listeners
 from wheel_sched.store.maintenance.operations import Freeze, Lift, ShardState
 from wheel_sched.store.ordering.operations import CountParked
 
-PAGE = 250  # items in one step; bodies of a page travel to here and back
+PAGE = 250  # items in one step; the bodies of a page travel to this process and back
 _PLACES: tuple[State, ...] = ("due", "held", "dead")
 _PLAN = re.compile(r"resharding (\d+) to (\d+)")
 
@@ -48,7 +48,7 @@ class ReshardRefused(StoreError):
 
 @dataclass(frozen=True, slots=True)
 class Resharded:
-    """What was done; `moved` counts items and attempt records of this run, not of one that was interrupted before."""
+    """The result. `moved` counts the items and attempt counts of this run, not those of an interrupted run before."""
 
     before: int
     after: int
@@ -62,13 +62,13 @@ def reshard(
     """Reshard the namespace of `backend` to `target` shards.
 
     Args:
-        backend: of the namespace; it need not be open as a store.
+        backend: the backend of the namespace; it need not be open as a store.
         target: the new number of shards, 1 to 1024; None with `resume`.
-        resume: go on with a run that was interrupted. Defaults to False.
+        resume: continue an interrupted run. Defaults to False.
         progress: called with (step, items moved so far).
 
     Raises:
-        ReshardRefused: with what stands in the way, and what was changed.
+        ReshardRefused: with the reason, and with what was changed.
         NamespaceMismatch: there is no such namespace.
     """
     if target is not None and (type(target) is not int or not 1 <= target <= 1024):
@@ -140,7 +140,7 @@ class _Run:
         closed = sum(self._ask(shard, CountParked(()))[0] for shard in range(self._before))
         if closed:
             raise ReshardRefused(
-                f"{closed} ordering keys are closed: nothing was changed; wait until their heads are through (see "
+                f"{closed} ordering keys are closed: nothing was changed; wait until their heads have ended (see "
                 "`wheel-sched keys`) and try again"
             )
         count = listeners(self._backend, self._before)
@@ -166,7 +166,7 @@ class _Run:
             self._progress("freeze", self._moved)
 
     def _take_back(self, frozen: Sequence[int]) -> str:
-        """Undo the freeze of a run that has done nothing else; what to tell the caller."""
+        """Undo the freeze of a run that has done nothing else. Returns the text for the caller."""
         if self._resuming:
             return "no more was moved and the namespace stays frozen; stop every process that uses it and resume again"
         for shard in reversed(frozen):
@@ -220,7 +220,7 @@ class _Run:
             self._progress("lifted", self._moved)
 
     def _ensure_same(self, source: int, target: int, items: Sequence[Found]) -> None:
-        """What was there already must be what an interrupted run put there."""
+        """Check that ids which exist in the target are those that an interrupted run put there."""
         there: list[Found | None] = self._ask(target, Get([item.id for item in items]))
         for mine, other in zip(items, there, strict=True):
             if other is None or (mine.body, mine.topic, mine.version) != (other.body, other.topic, other.version):

@@ -1,8 +1,8 @@
-"""Restoring a backup, after its footer has been checked: all of it or nothing.
+"""Restore a backup after a check of its footer.
 
-Invariants: a file whose footer does not fit is never restored; items come back exactly as `backup` wrote them; a
-restore that was interrupted can be resumed, because ids that are there are left alone. Counters of what happened
-before the backup start anew. Cost: two reads of the file, and steps of at most 500 items or 8 MiB. Blocking.
+Invariants: a file with a wrong footer is never restored. Items come back exactly as `backup` wrote them. An interrupted
+restore can be resumed, because existing ids are not changed. Counters of earlier events start from 0. Cost: two reads
+of the file, and steps of at most 500 items or 8 MiB. Blocking.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ _BATCH_BYTES = 8 * 1024 * 1024  # restored in one step: more would block the ser
 
 
 class BadBackup(StoreError):
-    """The file is no backup, or not whole: nothing was restored."""
+    """The file is no backup, or it is incomplete: nothing was restored."""
 
 
 class NamespaceNotEmpty(StoreError):
-    """Only an empty namespace takes a backup: nothing was restored."""
+    """A backup can only be restored into an empty namespace: nothing was restored."""
 
 
 def verify_backup(path: str | os.PathLike[str]) -> BackupFile:
-    """Read a backup through and check its footer.
+    """Read a whole backup and check its footer.
 
     Raises:
-        BadBackup: with what is wrong with it.
+        BadBackup: with what is wrong in the file.
     """
     digest = hashlib.sha256()
     kinds: Counter[str] = Counter()
@@ -56,7 +56,7 @@ def verify_backup(path: str | os.PathLike[str]) -> BackupFile:
             elif kind == "footer":
                 _check_footer(line, kinds, digest.hexdigest(), path)
                 if file.read(1):
-                    raise BadBackup(f"{path} goes on behind its footer; nothing was restored")
+                    raise BadBackup(f"{path} has lines behind its footer; nothing was restored")
                 return _described(header, line)
             digest.update(raw)
             kinds[str(kind)] += 1
@@ -98,17 +98,17 @@ def _described(header: dict[str, Any], footer: dict[str, Any]) -> BackupFile:
 def restore_backup(
     store: DelayStore, path: str | os.PathLike[str], *, resume: bool = False, progress: Progress | None = None
 ) -> int:
-    """Put a backup into an empty namespace, of any number of shards; how many items were put.
+    """Put a backup into an empty namespace, of any number of shards. Returns how many items were put.
 
     Args:
         store: the namespace, open.
         path: a file that `write_backup` wrote.
-        resume: go on with a restore that was interrupted: the namespace need not be empty, ids that are there are
-            left alone. Defaults to False.
-        progress: called with how many items were read so far.
+        resume: continue an interrupted restore: the namespace need not be empty, and existing ids are not changed.
+            Defaults to False.
+        progress: called with the number of items read so far.
 
     Raises:
-        BadBackup: the file is not whole; nothing was restored.
+        BadBackup: the file is incomplete; nothing was restored.
         NamespaceNotEmpty: nothing was restored.
     """
     described = verify_backup(path)

@@ -1,4 +1,4 @@
-"""A file that appears under its name when all of it is written, readable by its owner alone."""
+"""A file that gets its name only when it is complete. Only its owner can read it."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ def whole_file(target: Path, *, replace: bool) -> Iterator[Path]:
 
     Args:
         target: the name.
-        replace: whether a file that is there may be replaced.
+        replace: whether an existing file may be replaced.
 
     Raises:
-        FileExistsError: there is a file that is not to be replaced; it stays as it is.
-        OSError: nothing stands under `target` that did not before.
+        FileExistsError: a file exists that must not be replaced; it was not changed.
+        OSError: `target` was not changed.
     """
     if not target.parent.is_dir():
         raise FileNotFoundError(errno.ENOENT, "there is no such folder; nothing was written", str(target.parent))
@@ -40,11 +40,11 @@ def whole_file(target: Path, *, replace: bool) -> Iterator[Path]:
 
 
 def _exists(target: Path) -> FileExistsError:
-    return FileExistsError(errno.EEXIST, "there is such a file; nothing was written, it stays as it is", str(target))
+    return FileExistsError(errno.EEXIST, "the file exists; nothing was written, and it was not changed", str(target))
 
 
 def _put(part: Path, target: Path) -> None:
-    """Give the file its name, unless another file has got it meanwhile."""
+    """Give the file its name, unless another file has this name now."""
     try:
         os.link(part, target)
     except FileExistsError:

@@ -1,4 +1,4 @@
-"""The delay store in memory: for tests, and for processes whose waiting items may end with them."""
+"""The delay store in memory: for tests, and for processes whose waiting items may be lost when the process ends."""
 
 from wheel_sched.store.memory.backend import MemoryBackend
 

@@ -1,7 +1,8 @@
-"""MemoryBackend: the delay store of one process, with the answers of the scripts and none of their durability.
+"""MemoryBackend: the delay store of one process. It gives the answers of the scripts, without durability.
 
-For tests, demonstrations and machines without a server. Any thread may call anything: one lock for the backend, held
-for the length of a batch (500 items about a millisecond). Cost per item: about 3 us to schedule, claim and settle each.
+For tests, demonstrations and machines without a server. Any thread may call anything: the backend has one lock and
+holds it for one batch (about a millisecond for 500 items). Cost per item: about 3 us each to schedule, claim and
+settle.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ def wall_clock_us() -> int:
 
 
 class MemoryWaiter:
-    """What waits for a marker; `close` wakes it for good."""
+    """Waits for markers. After `close` a wait returns at once."""
 
     def __init__(self, condition: threading.Condition) -> None:
         self._condition = condition
@@ -38,10 +39,10 @@ class MemoryWaiter:
 
 
 class MemoryBackend:
-    """Calls in, values out, as `RedisBackend` does.
+    """Performs calls, as `RedisBackend` does.
 
     Args:
-        shards: how many shards there are.
+        shards: number of shards.
         clock: "server" (the process's wall clock) or "test" (every call brings its now). Defaults to "server".
         wall_us: the wall clock in microseconds. Defaults to the system's.
     """
@@ -82,7 +83,7 @@ class MemoryBackend:
         return answers
 
     def begin(self, calls: Sequence[Call[Any]], now_ms: int | None = None) -> CompletedCalls:
-        """Perform calls; nobody has to wait here."""
+        """Perform calls at once; the answers are ready."""
         return CompletedCalls(self.execute(calls, now_ms))
 
     def _perform(self, call: Call[Any], now_ms: int | None) -> tuple[Any, bool]:
@@ -96,17 +97,17 @@ class MemoryBackend:
         return operation.in_memory(shard), shard.end()
 
     def check_server(self) -> None:
-        """There is no server that could be too old."""
+        """Do nothing: there is no server."""
 
     def info(self) -> dict[str, Any]:
         return {}
 
     def identity(self) -> None:
-        """No target shares a server with this store."""
+        """None: this store has no server."""
         return None
 
     def waiter(self, shard: int, timeout_ms: int) -> MemoryWaiter:
-        """Something of its own for `wait_for_mark`; close it when done."""
+        """A new waiter for `wait_for_mark`; close it at the end."""
         return MemoryWaiter(self._changed)
 
     def wait_for_mark(self, waiter: MemoryWaiter, marks: dict[int, bytes], timeout_ms: int) -> dict[int, Marker]:
@@ -127,11 +128,11 @@ class MemoryBackend:
         return newer
 
     def interrupt(self, waiter: MemoryWaiter) -> None:
-        """Make a blocked `wait_for_mark` return, from another thread; the waiter is of no more use."""
+        """Make a blocked `wait_for_mark` return, from another thread. The waiter cannot be used again."""
         waiter.close()
 
     def close(self) -> None:
-        """Wake whoever waits. Idempotent; what is stored stays until the object goes."""
+        """Wake all waiters. Idempotent. The items stay until the object is freed."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()

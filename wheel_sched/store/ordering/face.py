@@ -1,15 +1,15 @@
-"""OrderedKeys: a failed key is closed, and its later messages are parked behind its head.
+"""OrderedKeys: after a failure a key is closed, and its later messages are parked behind its head.
 
     closed by a failure ──► head waits for its next attempt ──► succeeds or is given up ──► the next parked one is due
                             later messages of the key are parked                            none: the key is open
 
-A *scope* is one ordered source of one group (a partition of a topic). It decides the shard, so one script moves the key
-locks of a scope, their heads and the messages parked behind them. A reader owns its scope under a lease; a reader that
-has lost the scope can neither close nor park.
+A *scope* is one ordered source of one group (a partition of a topic). It decides the shard, so one script can change
+the key locks of a scope, their heads and the messages parked behind them. A reader owns its scope under a lease. A
+reader that has lost the scope can neither close nor park.
 
 An *id base* names a message: the ids of its items are `<id base>.<attempt>`. Items of ordered messages carry the ref
-`ref_of(lock)`, and the scope is their route. When such an item dies or is cancelled and is the head of its key, the
-script that ends it lets the next one follow.
+`ref_of(lock)`, and the scope is their route. When such an item is the head of its key and dies or is cancelled, the
+script that ends it makes the next parked item the head.
 
 Every call may be repeated after an error. Blocking; any thread.
 """
@@ -78,11 +78,11 @@ class OrderedKeys:
         self._store = store
 
     def acquire(self, scope: str, holder: str, lease_ms: int) -> ScopeOwnership:
-        """Own a scope for `lease_ms` from now, or extend that. Epoch 0: another holds it, for `for_ms` more."""
+        """Acquire a scope for `lease_ms` from now, or extend the lease. Epoch 0: another holder has it for `for_ms`."""
         return self._one(scope, OwnScope(scope, holder, lease_ms))
 
     def release(self, scope: str, holder: str) -> None:
-        """Give a scope up, so that another reader can own it at once."""
+        """Release a scope, so that another reader can acquire it at once."""
         self._one(scope, OwnScope(scope, holder, 0))
 
     def close(self, owner: Owner, rows: Sequence[tuple[str, str, bool, str]]) -> list[Outcome]:
@@ -100,7 +100,7 @@ class OrderedKeys:
         return self._paged(owner.scope, rows, lambda part: ParkItems(owner, cap, part))
 
     def look(self, rows: Sequence[tuple[str, str]]) -> list[Outcome]:
-        """What each (lock, id base) is; see `LookAtHeads`."""
+        """Whether each (lock, id base) is a head; see `LookAtHeads`."""
         return self._by_scope(rows, LookAtHeads)
 
     def succeeded(self, rows: Sequence[tuple[str, str]]) -> list[Outcome]:
@@ -112,11 +112,11 @@ class OrderedKeys:
         return self._by_scope(rows, lambda part: PassHeads("d", part))
 
     def pass_by_hand(self, locks: Sequence[str]) -> list[Outcome]:
-        """Let the next ones follow, whatever the heads of these locks are; ABSENT: the key is not closed."""
+        """Remove any head of these locks and make the next messages due. ABSENT: the key is not closed."""
         return self._by_scope([(lock, "") for lock in locks], lambda part: PassHeads("*", part))
 
     def closed(self, scope: str | None = None) -> Iterator[ClosedKey]:
-        """The closed keys of a scope, or of all, in no order; one changed meanwhile may come twice."""
+        """The closed keys of a scope, or of all, in no order. A key that changes during the listing may come twice."""
         for shard in range(self._store.shards) if scope is None else [shard_of(scope, self._store.shards)]:
             cursor = "0"
             while True:

@@ -1,28 +1,32 @@
 #!lua flags=allow-oom
--- Ordering keys: a failed key is closed, and its later messages are parked until its head succeeds or is given up.
---   gates         HASH  lock -> <c|r>:<since (ms)>:<length of label>:<label><id base of the head>, of closed keys alone
---                       c: closed by a failure; r: the head was parked before; id base "?" = nobody knows it
+-- Ordering keys: after a failure the key is closed. Its later messages are parked until its head succeeds or is given
+-- up.
+--   gates         HASH  lock -> <c|r>:<since (ms)>:<length of label>:<label><id base of the head>, only of closed keys
+--                       c: closed by a failure; r: the head was parked before; id base "?" = unknown head
 --   key:<lock>    ZSET  id -> when it was parked (ms, rising by one at least): the parked messages of a key, in order
---   done          ZSET  id base -> until (ms): heads that have succeeded, so that a late second copy is recognised
---   gaveup        ZSET  the same of heads that are dead or cancelled: nobody takes in their position a second time
---   owners        HASH  scope -> <epoch>:<until (ms)>:<holder>: who reads a topic for a group
+--   done          ZSET  id base -> until (ms): heads that have succeeded; with it a late second copy is recognised
+--   gaveup        ZSET  id base -> until (ms): heads that are dead or cancelled; intake never stores their position
+--   again owners        HASH  scope -> <epoch>:<until (ms)>:<holder>: the consumer that reads a topic for a group
 -- A lock is <scope>.<digest of the key>. An id is <id base>.<attempt>. Parked ids are held, with the reason
--- "ordered: key <lock>". When other scripts give up a head, give_way in prelude.lua lets the next one follow.
+-- "ordered: key <lock>". When another script gives up a head, give_way in prelude.lua makes the next parked id the
+-- head.
 -- ARGV[3] -> verb, ARGV[4..] -> its arguments:
---   own <scope> <holder> <lease (ms)>      acquires or extends; answers {epoch (0 = another holds it), for how long (ms)}
---   leave <scope> <holder>                 releases; answers {epoch, 0}
+--   own <scope> <holder> <lease (ms)>      acquires or extends; answers {epoch (0 = another holds it), for how long
+--   (ms)} leave <scope> <holder>                 releases; answers {epoch, 0}
 --   close <scope> <holder> <epoch> (<lock> <base> <position_derived> <label>)...
 --   park <scope> <holder> <epoch> <cap> (<lock> <base> <position_derived> <id> <tail>)...
---     position_derived: 1 when the id base comes from the position of the message, so that no other message has it
+--     position_derived: 1 when the id base comes from the position of the message; then no other message has this id
+--     base
 --   look (<lock> <base>)...
 --   pass <s succeeded|d given up|* any head> (<lock> <base>)...
 --   list <scope, "" = all> <cursor> <count>  answers {cursor, lock, value, parked, ...}
 --   count <topic>...                       answers {closed keys, parked of each topic, ...}
--- close, park, look and pass answer a code per row: t another owns the scope, nothing was done; and
---   close: o closed with this head, w another head is there, d it has ended before, and closes nothing
---   park:  a the key is open, o this is the head that closed it, d it was parked or has ended before, h parked, w full
---   look:  o this is the head, d it has succeeded before, a neither: the order does not know it
---   pass:  o the next one is due, or the key is open; a it was not the head
+-- close, park, look and pass answer a code per row. Code t: another holder owns the scope, nothing was changed. Other
+-- codes:
+--   close: o closed with this head, w the key has another head, d the message has ended before: nothing was closed
+--   park:  a the key is open, o this message is the head, d it was parked or has ended before, h parked, w full
+--   look:  o this message is the head, d it has succeeded before, a neither: the store does not know it
+--   pass:  o the next message is due, or the key is open now; a this message was not the head
 local verb = ARGV[3]
 local s = begin(KEYS, ARGV, (verb == 'list' or verb == 'count') and READING or nil)
 if s.err then return s end
@@ -43,8 +47,8 @@ local function is_in(ended, base)
   local till = redis.call('ZSCORE', s.prefix .. ended, base)
   return till and tonumber(till) > s.now
 end
--- A caller that reuses the id of a message that was given up wants it handled again. Only an id that comes from a
--- position is certainly the same message.
+-- A caller may reuse the id of a message that was given up: then the new message must be handled. Only an id base that
+-- comes from a position is certainly the same message.
 local function has_ended(base, position_derived)
   return is_in('done', base) or (position_derived == '1' and is_in('gaveup', base))
 end
@@ -84,7 +88,7 @@ if verb == 'close' then
     local lock, base, position_derived, label = ARGV[at], ARGV[at + 1], ARGV[at + 2], ARGV[at + 3]
     local value = redis.call('HGET', locks, lock)
     local head = value and select(4, lock_parts(value))
-    if head ~= base and has_ended(base, position_derived) then   -- the same message again: it has ended
+    if head ~= base and has_ended(base, position_derived) then   -- a second copy of a message that has ended
       codes[#codes + 1] = 'd'
     else
       if not value or head == '?' then
@@ -131,7 +135,7 @@ elseif verb == 'park' then
     end
     local queue = s.prefix .. 'key:' .. lock
     local code
-    if head == base then   -- first of all: a head that is taken for a copy would never open its key
+    if head == base then   -- this test comes first: a head that counts as a copy would never open its key
       code = kind == 'c' and 'o' or 'd'
     elseif has_ended(base, position_derived) then
       code = 'd'

@@ -17,7 +17,7 @@ _PARKED = b"ordered: key "
 
 @dataclass(slots=True)
 class KeyLock:
-    """A closed key; `parked` maps ids to when they were parked, in order."""
+    """A closed key; `parked` maps each parked id to the time of its parking, in order."""
 
     since_ms: int
     label: str
@@ -27,7 +27,7 @@ class KeyLock:
 
 
 class OrderingInMemory:
-    """The closed keys of a shard, their owners, and what has succeeded or was given up lately."""
+    """The closed keys of a shard, the owners of scopes, and the id bases that ended within the last day."""
 
     def __init__(self, shard: MemoryShard) -> None:
         self._shard = shard
@@ -58,7 +58,7 @@ class OrderingInMemory:
         self.closed.pop(lock, None)
 
     def rebuild(self, item: MemoryItem, score_ms: int) -> None:
-        """A parked item that was put back is parked again, behind a head that nobody knows any more."""
+        """Park an item again that was put back; the head of its key is then unknown."""
         if not item.reason.startswith(_PARKED):
             return
         lock = item.reason.removeprefix(_PARKED).decode()
@@ -67,13 +67,13 @@ class OrderingInMemory:
         found.parked = dict(sorted(found.parked.items(), key=lambda pair: (pair[1], pair[0])))
 
     def end(self, ended: dict[str, int], base: str, now_ms: int) -> None:
-        """A message has succeeded or was given up: its id base is remembered for a day."""
+        """Remember for a day the id base of a message that has succeeded or was given up."""
         for old in [old for old, until_ms in ended.items() if until_ms <= now_ms]:
             del ended[old]
         ended[base] = now_ms + _ENDED_FOR_MS
 
     def give_way(self, item: MemoryItem) -> None:
-        """An item is given up: when it is the head of its ordering key, the next one follows."""
+        """An item is given up: when it is the head of its ordering key, the next parked id becomes the head."""
         for ref in item.refs:
             if ref.startswith("gate:"):
                 lock = ref.removeprefix("gate:")
@@ -84,7 +84,7 @@ class OrderingInMemory:
                 return
 
     def next_of_key(self, lock: str) -> None:
-        """The next parked id of a key becomes its head, due at once; without one the key opens."""
+        """The next parked id of a key becomes its head, due at once. Without a parked id the key opens."""
         shard, reason = self._shard, _PARKED + lock.encode()
         while (key := self.first_parked(lock)) is not None:
             self.unpark(lock, key)

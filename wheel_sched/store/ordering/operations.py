@@ -52,10 +52,10 @@ class OwnScope(Operation[ScopeOwnership]):
 class CloseKeys(Operation[list[Outcome]]):
     """Close keys with their heads: (lock, id base, position derived, label).
 
-    Position derived: the id base comes from the position of the message, so that no other message has it.
+    Position derived: the id base comes from the position of the message, so no other message has this id base.
 
     DONE: closed with this head. WRONG_STATE: the key has another head. DUPLICATE: the message has ended before and
-    closes nothing; one that was given up counts only when its id base is position derived. STALE: not the owner.
+    closes nothing; a message that was given up counts only when its id base is position derived. STALE: not the owner.
     """
 
     script = "key_lock"
@@ -110,7 +110,7 @@ class ParkItems(Operation[list[Outcome]]):
 
 @dataclass(slots=True)
 class LookAtHeads(Operation[list[Outcome]]):
-    """What (lock, id base) is: DONE the head, DUPLICATE it has succeeded before, ABSENT neither."""
+    """Look up (lock, id base). DONE: it is the head. DUPLICATE: it has succeeded before. ABSENT: neither."""
 
     script = "key_lock"
     writes = False
@@ -152,7 +152,7 @@ class PassHeads(Operation[list[Outcome]]):
 
 @dataclass(slots=True)
 class ListKeys(Operation[tuple[str, list[ClosedKey]]]):
-    """One page of closed keys of a scope ("" = of all), in no order: (next cursor, "0" = that was all; keys)."""
+    """One page of closed keys of a scope ("" = of all), in no order: (next cursor, "0" = finished; keys)."""
 
     script = "key_lock"
     writes = False
@@ -173,7 +173,7 @@ class ListKeys(Operation[tuple[str, list[ClosedKey]]]):
 
 
 def closed_key(lock: str, value: bytes, parked: int) -> ClosedKey:
-    """A lock's value taken apart."""
+    """Parse the value of a lock."""
     kind, since, length, rest = value.split(b":", 3)
     stop = int(length)
     return ClosedKey(lock, int(since), decode_text(rest[:stop]), decode_text(rest[stop:]), kind == b"r", int(parked))

@@ -1,4 +1,4 @@
--- Ordering keys: what happens to a key when the core gives up or restores an item. key_lock.lua describes the Redis keys.
+-- Ordering keys: changes a key when the core gives up or restores an item. key_lock.lua describes the Redis keys.
 room_keys[#room_keys + 1] = 'gates'
 room_keys[#room_keys + 1] = 'owners'
 room_keys[#room_keys + 1] = 'done'
@@ -16,7 +16,7 @@ local function next_of_key(s, lock, label)
     redis.call('ZREM', queue, id)
     local why = redis.call('HGET', s.K[WHY], id)
     local reason, topic = string.match(why or '', '^(.-)\n(.*)$')
-    if reason == 'ordered: key ' .. lock then   -- else somebody has moved it by hand, and it is parked no more
+    if reason == 'ordered: key ' .. lock then   -- otherwise somebody has moved it by hand, and it is no longer parked
       drop_held(s, id)
       moves(s, topic, 'held', put_waiting(s, id, s.now, topic))
       local base = string.match(id, '^(.*)%.%d+$') or id
@@ -34,7 +34,7 @@ local function lock_parts(value)
   return kind, tonumber(since), string.sub(value, at, at + length - 1), string.sub(value, at + length)
 end
 
--- A message of an ordering key has succeeded or was given up: its id base is remembered for a day.
+-- Remembers for a day the id base of a message of an ordering key that has succeeded or was given up.
 local function remember_end(s, ended, base)
   redis.call('ZREMRANGEBYSCORE', s.prefix .. ended, '-inf', s.now)
   redis.call('ZADD', s.prefix .. ended, s.now + 86400000, base)
@@ -54,7 +54,7 @@ end
 
 on_given_up[#on_given_up + 1] = give_way
 
--- A parked item that was put back is parked again, behind a head that nobody knows any more.
+-- When a parked item is put back, it is parked again; the head of its key is then unknown ("?").
 on_restored[#on_restored + 1] = function(s, id, score, reason)
   local lock = string.match(reason, '^ordered: key (.+)$')
   if lock then

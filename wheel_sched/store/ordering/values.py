@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-UNKNOWN_HEAD = "?"  # of a key that was rebuilt from a backup
+UNKNOWN_HEAD = "?"  # the head of a key that was rebuilt from a backup
 
 
 class ScopeOwnership(NamedTuple):
-    """Who owns a scope. `epoch` fences the calls of its holder, 0 = another holds it; the lease ends in `for_ms`."""
+    """The owner of a scope. `epoch` fences the calls of the owner; 0 = another owns it. The lease ends in `for_ms`."""
 
     epoch: int
     for_ms: int
@@ -18,7 +18,7 @@ class ScopeOwnership(NamedTuple):
 class ClosedKey(NamedTuple):
     """A closed key: since when, its label for people, the id base of its head, and how many messages are parked.
 
-    `released`: the head was parked before; it did not close the key itself.
+    `released`: the head was parked before; the head itself did not close the key.
     """
 
     lock: str
@@ -30,7 +30,7 @@ class ClosedKey(NamedTuple):
 
     @property
     def gate(self) -> str:
-        """The lock, under the name that callers still use."""
+        """The key lock, under the name that callers use."""
         return self.lock
 
 

@@ -1,4 +1,4 @@
-"""Claim what is due and have the server push it, in one step."""
+"""Claim due items and let the server push them, in one step."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Refused:
 
 @dataclass(slots=True)
 class Pushed:
-    """What one claim-and-publish step did: the dues of all that went out, and what was refused under `number`."""
+    """The result of one step: the dues of the pushed items, and the refused items, claimed under `number`."""
 
     shard: int
     number: int
@@ -35,10 +35,10 @@ class Pushed:
 
 @dataclass(slots=True)
 class PushDue(Operation[Pushed]):
-    """Claim what is due and push it to streams or lists of the same server, in one step."""
+    """Claim due items and push them to streams or lists of the same server, in one step."""
 
     script = "publish"
-    writes = False  # the push and the removal are lost together, if at all
+    writes = False  # a crash loses the push and the removal together, or none of them
     limit: int
     lease_ms: int
     prefix: str = ""

@@ -2,7 +2,8 @@
 -- Claims due items and pushes them to streams or lists of the same server in one step: exactly once.
 -- Their bodies must be in push form: <S|L>1[<length>,<length>,...]<target><piece><piece>...
 --   S: XADD target field value field value ...      L: LPUSH target piece
--- What cannot be pushed (no push form, unknown stream, target of a wrong type) stays claimed and is reported.
+-- An item that cannot be pushed (no push form, unknown stream, target of a wrong type) is refused: it stays claimed,
+-- and the answer reports it.
 -- ARGV[3] -> n   ARGV[4] -> lease of the refused (ms)   ARGV[5] -> epoch ("" = any)
 -- ARGV[6] -> lapses until an item is poison (0 = never)   ARGV[7] -> prefix of the targets
 -- ARGV[8] -> "1" = streams that do not exist are created   ARGV[9] -> approximate MAXLEN of the streams (0 = none)
@@ -14,7 +15,7 @@ local n = tonumber(ARGV[3])
 if not (n >= 0 and n <= MAX_BATCH) then return {err = 'WSBATCH at most ' .. MAX_BATCH .. ' items a call'} end
 local said = recall(s)
 if said then
-  -- the pushed items went out, the refused ones come back when their lease ends
+  -- the first call has pushed its items; refused items wait again when their lease ends
   local due_head, fly_head = finish(s)
   return {0, s.us, s.epoch, due_head, fly_head, 0, said}
 end
@@ -31,7 +32,7 @@ local prefix, create, maxlen = ARGV[7], ARGV[8] == '1', ARGV[9]
 local types, own = {}, {}
 for _, key in ipairs(KEYS) do own[key] = true end
 local function refusal(kind, target)
-  -- names of targets come from outside: a key that a store keeps its own data under is no target
+  -- names of targets come from outside: a key of a store's own data is not allowed as a target
   if string.find(target, '^{[^{}]*:%d+}:', #prefix + 1) or own[target] then
     return 'unknown topic: ' .. target .. ' is a key of a delay store'
   end
@@ -40,7 +41,8 @@ local function refusal(kind, target)
   end
   local found = types[target]
   if not found then
-    -- pcall: a target this user may not touch, or of another slot, must not stop the script with ids taken out
+    -- pcall: a target of another slot, or without permission for this user, must not stop the script after it has
+    -- taken ids out of `due`
     local answer = redis.pcall('TYPE', target)
     found = answer.ok or tostring(answer.err)
     types[target] = found
@@ -65,7 +67,7 @@ local function push(kind, target, pieces)
   if type(answer) == 'table' and answer.err then return 'the target ' .. target .. ' refused: ' .. tostring(answer.err) end
   types[target] = kind == 'S' and 'stream' or 'list'
 end
--- The pieces of a body in push form, the target first; nil when it is none.
+-- The pieces of a body in push form, the target first; nil when the body is not in push form.
 local function pieces_of(rec, at, kind)
   local stop = string.find(rec, ']', at, true)
   local list = stop and string.sub(rec, at + 2, stop)

@@ -1,11 +1,11 @@
-"""Push form: a body that the server itself can push to a stream or a list, in the script that claims it.
+"""Push form: a body that the server itself can push to a stream or a list, in the script that claims the item.
 
     <S|L>1[<length>,<length>,...]<target><piece><piece>...
 
 S: the pieces are field, value, field, value ... of one stream entry. L: one piece, pushed to a list. Targets are names
-relative to the prefix the dispatcher is given. A body in this form can be taken apart on the client as well, for the
-claim-publish-settle way. The lengths stand together because the server reads a short JSON list faster than it
-reads lengths one by one.
+relative to the prefix in the dispatcher's settings. A client can also parse a body in this form, when the dispatcher
+claims, publishes and settles. The lengths are in one list because the server reads a short JSON list faster than
+single lengths.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from typing import Literal, NamedTuple
 
 from wheel_sched.errors import Rejected
 
-_MAX_HEAD = 40_000  # a longer list of lengths is no entry a server could take
-_SHORT_HEAD = 200  # longer ones are not worth remembering
-_TEXTS = tuple(map(str, range(2048)))  # looked up, a length costs half of what it costs to write it
+_MAX_HEAD = 40_000  # a server could not take an entry with a longer list of lengths
+_SHORT_HEAD = 200  # longer ones are not cached
+_TEXTS = tuple(map(str, range(2048)))  # to look up the text of a length costs half of making it
 _KINDS: dict[bytes, Literal["S", "L"]] = {b"S1[": "S", b"L1[": "L"}
-MAX_PIECES = 2_998  # what Lua's unpack carries, less the target
+MAX_PIECES = 2_998  # the limit of Lua's unpack, less the target
 
 
 class PushForm(NamedTuple):
-    """A push-form body taken apart."""
+    """The parts of a push-form body."""
 
     kind: Literal["S", "L"]
     target: str
@@ -33,7 +33,7 @@ class PushForm(NamedTuple):
 
 
 def encode_push(kind: Literal["S", "L"], target: str, pieces: Sequence[bytes]) -> bytes:
-    """The body that pushes `pieces` to `target`.
+    """Make the body that pushes `pieces` to `target`.
 
     Raises:
         Rejected: a stream entry needs pairs, a list exactly one piece.
@@ -53,10 +53,10 @@ def encode_push(kind: Literal["S", "L"], target: str, pieces: Sequence[bytes]) -
 
 
 def decode_push(body: bytes) -> PushForm:
-    """Take a push-form body apart.
+    """Parse a push-form body.
 
     Raises:
-        Rejected: it is not in push form; nothing was changed.
+        Rejected: the body is not in push form; nothing was changed.
     """
     stop = body.find(b"]", 0, _MAX_HEAD) + 1
     try:
@@ -64,7 +64,7 @@ def decode_push(body: bytes) -> PushForm:
     except ValueError as error:
         raise Rejected(f"the body ({len(body)} bytes) is not in push form; it was left as it is") from error
     if size != len(body):
-        raise Rejected(f"the body ({len(body)} bytes) is no whole push form; it was left as it is")
+        raise Rejected(f"the body ({len(body)} bytes) has an incomplete push form; it was left as it is")
     return PushForm(kind, _name(body[target]), [body[cut] for cut in cuts])
 
 
@@ -74,7 +74,7 @@ def _name(raw: bytes) -> str:
 
 
 def _layout(head: bytes) -> tuple[Literal["S", "L"], slice, list[slice], int]:
-    """What a head says: the kind, where the target and the pieces lie, and how long the body is."""
+    """Parse the head of a body: the kind, the places of target and pieces, and the length of the body."""
     kind = _KINDS.get(head[:3])
     if kind is None:
         raise ValueError(head[:3])
@@ -86,4 +86,4 @@ def _layout(head: bytes) -> tuple[Literal["S", "L"], slice, list[slice], int]:
     return kind, target, pieces, ends[-1]
 
 
-_known_layout = lru_cache(maxsize=2048)(_layout)  # messages of a topic are mostly alike
+_known_layout = lru_cache(maxsize=2048)(_layout)  # most messages of a topic have the same head

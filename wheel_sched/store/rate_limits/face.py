@@ -1,7 +1,7 @@
-"""RateLimits: what may be released now of a topic and of its destinations, kept in the store for all dispatchers.
+"""RateLimits: how many items of a topic and of its destinations may be released now. All dispatchers share the limits.
 
 The state of a topic lies in one shard, so a rate limit holds for the whole namespace. Each call is one round trip and
-may be repeated: an `admit` whose reply was lost wastes at most the slots that it granted.
+may be repeated: when the reply of an `admit` is lost, at most the slots that it granted are wasted.
 Blocking; any thread.
 """
 
@@ -30,15 +30,15 @@ class RateLimits:
         self._store = store
 
     def admit(self, topic: str, limits: Limits, wanted: Sequence[tuple[str, int]]) -> list[Admitted]:
-        """How many of each (destination, count) may be released now, and when the rest may ask again."""
+        """How many items of each (destination, count) may be released now, and the dues of the others."""
         return self._on(topic, Admit(topic, limits, wanted))
 
     def report(self, topic: str, rows: Sequence[tuple[str, int, int, int]]) -> None:
-        """What became of attempts: (destination, first attempts, succeeded, failed)."""
+        """Report the results of attempts: (destination, first attempts, succeeded, failed)."""
         self._on(topic, ReportResults(topic, rows))
 
     def spread(self, topic: str, count: int) -> int:
-        """Count dues of a topic that its policy has spread; how many in all."""
+        """Count dues of a topic that its policy has spread. Returns the total."""
         return self._on(topic, CountSpread(topic, count))
 
     def flows(self) -> list[Flow]:

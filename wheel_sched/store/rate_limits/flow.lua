@@ -1,19 +1,22 @@
 #!lua flags=allow-oom
--- Flow control of what is released: a rate per topic (a cap, a budget, or both) and a circuit per destination.
---   flow:<topic>                 HASH  tat (us, of the rate), line (us, last slot given away), interval (us), first attempts
+-- Flow control of released items: a rate per topic (a cap, a budget, or both) and a circuit per destination.
+--   flow:<topic>                 HASH  tat (us, of the rate), line (us, last slot given away), interval (us), first
+--   attempts
 --                                      of two windows (w, f0, f1), counters granted, rate, budget,
 --                                      spread
 --   circuit:<topic>\n<dest>      HASH  state c|o|h, until (ms), probe (ms), results of two windows (w, ok0, bad0, ok1,
 --                                      bad1), of a probe (pok, pbad), within (ms), counters refused, opens, probes
---   flows                        ZSET  t<topic> | c<topic>\n<dest> -> last used (ms): what `look` tells
+--   flows                        ZSET  t<topic> | c<topic>\n<dest> -> last used (ms): the names that `look` reports
 -- ARGV[3] -> verb, ARGV[4..] -> its arguments:
 --   admit <topic> <interval (us), 0 = no cap> <burst, 0 = a second's worth> <budget: share (ppm), 0 = none>
---         <budget: least per 1000 s> <circuit: failures (ppm), 0 = none> <of> <within (ms)> <open (ms)> (<dest> <wanted>)...
---     answers per destination: granted, due of the first of the rest (us), step of the next ones (us), why: r rate,
---     b budget, o circuit open, h circuit half open, - none is left
---   report <topic> (<dest> <first attempts> <succeeded> <failed>)...       answers how many rows
---   spread <topic> <how many dues were spread>                              answers how many ever
---   look                                                                    answers {now (us), name, {field, value, ...}, ...}
+--         <budget: least per 1000 s> <circuit: failures (ppm), 0 = none> <of> <within (ms)> <open (ms)> (<dest>
+--         <wanted>)...
+--     answers per destination: how many may go now, due of the first refused item (us), distance of the following dues
+--     (us), why: r rate, b budget, o circuit open, h circuit half open, - none is refused
+--   report <topic> (<dest> <first attempts> <succeeded> <failed>)...       answers the number of rows
+--   spread <topic> <how many dues were spread>                              answers the total so far
+--   look                                                                    answers {now (us), name, {field, value,
+--   ...}, ...}
 local verb = ARGV[3]
 local s = begin(KEYS, ARGV, verb == 'look' and READING or nil)
 if s.err then return s end
@@ -35,7 +38,7 @@ local function save(key, name, values)
   redis.call('PEXPIRE', key, KEEP_MS)
   redis.call('ZADD', flows, s.now, name)
 end
--- Two windows slide: what is counted in the one before fades out evenly.
+-- Counts use two windows. The count of the earlier window loses weight evenly while the current window passes.
 local function slide(f, width, fields)
   local w = math.floor(s.now / width)
   local age = w - (f.w or 0)
@@ -103,13 +106,13 @@ if share > 0 then
 end
 if burst == 0 and interval > 0 then burst = math.max(1, math.floor(1000000 / interval)) end
 
--- How many of a destination may pass its circuit: all, one probe, or none; and when the others come again.
+-- Answers how many items of a destination may pass its circuit (all, one probe, or none) and the due of the others.
 local function circuit(dest, wanted)
   if trip == 0 then return wanted end
   local key, name = circuit_of(dest)
   local c = fields_of(key)
   slide(c, c.within or 60000, {'ok', 'bad'})
-  c.within, c.w = within, math.floor(s.now / within)   -- of another width, what is counted goes on in that
+  c.within, c.w = within, math.floor(s.now / within)   -- counting uses the new width
   local granted, first, mark = wanted, nil, nil
   local function open()
     c.state, c['until'], c.opens = 'o', s.now + open_ms, (c.opens or 0) + 1

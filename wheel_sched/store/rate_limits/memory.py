@@ -16,14 +16,14 @@ Numbers = dict[str, int]
 
 @dataclass(slots=True)
 class Circuit:
-    """One destination's: state "c" closed, "o" open, "h" half open."""
+    """The circuit of one destination: state "c" closed, "o" open, "h" half open."""
 
     state: str = ""
     numbers: Numbers = field(default_factory=dict)
 
 
 class RateLimitsInMemory:
-    """What a shard knows of topics and destinations, and when each was last used."""
+    """The flows of topics and circuits of destinations in a shard, and when each was last used."""
 
     def __init__(self, shard: MemoryShard) -> None:
         self.topics: dict[str, Numbers] = {}
@@ -164,11 +164,11 @@ def _why(mark: str) -> WhyNot:
 def _pass_circuit(
     shard: MemoryShard, topic: str, limits: Limits, destination: str, wanted: int
 ) -> tuple[int, int, str]:
-    """How many pass, when the rest comes again (ms), and why."""
+    """How many items pass, the due of the others (ms), and why."""
     circuit = _circuit(shard, topic, destination)
     results = circuit.numbers
     _slide(results, shard.now_ms, results.get("within", 60_000), ("ok", "bad"))
-    # when the width changes, counting goes on in the new width
+    # when the width changes, counting uses the new width
     results["within"], results["w"] = limits.within_ms, shard.now_ms // limits.within_ms
     _turn(circuit, limits, shard.now_ms)
     granted, first_ms, mark = wanted, 0, "-"
@@ -185,7 +185,7 @@ def _pass_circuit(
 
 
 def _turn(circuit: Circuit, limits: Limits, now_ms: int) -> None:
-    """The circuit's next state."""
+    """Change the state of the circuit if necessary."""
     results = circuit.numbers
     if circuit.state == "h":
         if results.get("pbad", 0) > 0:

@@ -17,7 +17,7 @@ _WHY: dict[bytes, WhyNot] = {b"r": "rate", b"b": "budget", b"o": "open", b"h": "
 
 @dataclass(slots=True)
 class Admit(Operation[list[Admitted]]):
-    """Ask how many of each (destination, wanted) may be released now. A repeat asks anew."""
+    """Ask how many items of each (destination, wanted) may be released now. A repeat asks again and takes new slots."""
 
     script = "flow"
     writes = False
@@ -44,7 +44,7 @@ class Admit(Operation[list[Admitted]]):
 
 @dataclass(slots=True)
 class ReportResults(Operation[int]):
-    """Report what became of attempts: (destination, first attempts, succeeded, failed)."""
+    """Report the results of attempts: (destination, first attempts, succeeded, failed)."""
 
     script = "flow"
     writes = False
@@ -67,7 +67,7 @@ class ReportResults(Operation[int]):
 
 @dataclass(slots=True)
 class CountSpread(Operation[int]):
-    """Count dues of a topic that its policy has spread. It holds nothing back; only reports show it."""
+    """Count dues of a topic that its policy has spread. The count limits nothing; only reports show it."""
 
     script = "flow"
     writes = False

@@ -1,4 +1,4 @@
-"""Values of rate limits: limits, what is admitted, flows of topics and circuits of destinations."""
+"""Values of rate limits: limits, admitted numbers, flows of topics and circuits of destinations."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ WhyNot = Literal["rate", "budget", "open", "half-open", "-"]
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What holds back a topic's releases; 0 lifts each part.
+    """The limits of a topic's releases; 0 turns off a limit.
 
     Args:
-        interval_us: one release every so many microseconds.
-        burst: so many at once after a pause; 0 = a second's worth.
+        interval_us: at most one release in this many microseconds.
+        burst: how many releases may come at once after a pause; 0 = as many as one second allows.
         share_ppm: releases per million first attempts.
         least_mhz: releases per 1,000 seconds that are allowed without any first attempt.
         trip_ppm: failures per million attempts of a destination that open its circuit.
-        of: results there must be before it opens.
-        within_ms: over which they are counted.
-        open_ms: how long it stays open, and a probe is waited for.
+        of: number of results that the circuit needs before it can open.
+        within_ms: the window in which results are counted.
+        open_ms: how long the circuit stays open, and how long it waits for the result of a probe.
     """
 
     interval_us: int = 0
@@ -34,7 +34,7 @@ class Limits:
 
 
 class Admitted(NamedTuple):
-    """Of what a destination wanted, `granted` may go now; the rest from `first_us` on, `step_us` apart."""
+    """The answer for a destination: `granted` items may go now, the others from `first_us` on, `step_us` apart."""
 
     granted: int
     first_us: int

@@ -1,4 +1,4 @@
-"""Clients of an address: what redis-py would not understand is refused when it is opened, and not at the first call."""
+"""Make the client of a URL. A URL that redis-py would not understand is refused at once, not at the first call."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ _TEXTS = frozenset(
         *("ssl_ocsp_expected_cert", "ssl_password", "ssl_validate_ocsp", "ssl_validate_ocsp_stapled"),
     }
 )
-_KNOWN = sorted((NUMBERS | FILES | _TEXTS) - {"timeout"})  # that one is of a pool that waits, which none here does
+_KNOWN = sorted((NUMBERS | FILES | _TEXTS) - {"timeout"})  # `timeout` belongs to a pool that waits; no pool here waits
 
 
 def opened(url: str, make: Callable[[], _Client]) -> _Client:
-    """The client that `make` makes of `url`; nothing is connected.
+    """The client that `make` makes of `url`, without a connection.
 
     Raises:
-        ConfigError: the URL is wrong, without what may be secret of it.
+        ConfigError: the URL is wrong; the error leaves out its secret parts.
     """
     _check(url)
     try:
         client = make()
         pool: Any = getattr(client, "connection_pool", None)
         if pool is not None:
-            pool.connection_class(**pool.connection_kwargs)  # or it would fail at the first call
+            pool.connection_class(**pool.connection_kwargs)  # a wrong parameter would otherwise fail at the first call
     except TypeError as error:
         found = re.search(r"unexpected keyword argument '(\w+)'", str(error))
         if found is None or found[1] not in _KNOWN:
@@ -46,7 +46,7 @@ def opened(url: str, make: Callable[[], _Client]) -> _Client:
             "was opened; leave it out"
         ) from None
     except Exception:
-        raise bad_url(url) from None  # what it says may quote the password
+        raise bad_url(url) from None  # the text of the first error may contain the password
     return client
 
 
@@ -63,14 +63,14 @@ def _check(url: str) -> None:
         parts = urlsplit(url)
     except ValueError:
         raise bad_url(url) from None
-    # redis-py overlooks a fragment and a path that is no number, and takes an encoded : or @ for part of a host's name
+    # redis-py ignores a fragment and a path that is no number, and reads an encoded : or @ as part of a host name
     database, host = parts.path if parts.scheme != "unix" else "", parts.netloc.rpartition("@")[2]
     if parts.fragment or not _DATABASE.fullmatch(database) or _ENCODED.search(host):
         raise bad_url(url)
     secret = ""
     for name, value in parse_qsl(parts.query, keep_blank_values=True):
         if name not in _KNOWN or not value:
-            # behind a secret, a name may be the rest of it: a & ends a value
+            # a name behind a secret may be part of the secret, because a & ends a value
             which = f"one behind {secret!r}" if secret else repr(name) if value else "one without a value"
             close = get_close_matches(name, _KNOWN, 1) if value and not secret else []
             hint = f"did you mean {close[0]!r}" if close else f"there are: {', '.join(_KNOWN)}"

@@ -38,7 +38,7 @@ def async_client_for(url: str, **settings: Any) -> redis.asyncio.Redis:
 
 
 class AsyncRedisBackend:
-    """Calls in, values out, awaited; one event loop."""
+    """Performs calls, awaited, on one event loop."""
 
     def __init__(self, client: AsyncClient, dialect: Dialect, *, owns_client: bool = False) -> None:
         check_answers_in_bytes(client)
@@ -130,7 +130,7 @@ class AsyncRedisBackend:
         return info
 
     async def _reached(self, call: Awaitable[Any]) -> Any:
-        """The answer of a call; an error of the client becomes one of ours."""
+        """The answer of a call; translates an error of the client."""
         try:
             return await call
         except redis.ResponseError:

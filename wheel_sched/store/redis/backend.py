@@ -37,11 +37,11 @@ CLIENT_SETTINGS: dict[str, Any] = {
     "socket_keepalive": True,
 }
 
-IMITATION_BLOCK_MS = 100  # how long a read in fakeredis blocks, because nothing interrupts it
+IMITATION_BLOCK_MS = 100  # how long a read in fakeredis blocks; nothing can interrupt it
 
 
 def client_for(url: str, **settings: Any) -> redis.Redis:
-    """A client that repeats nothing by itself: to repeat a claim whose reply was lost loses messages."""
+    """A client that repeats nothing by itself: a repeated claim whose first reply was lost would lose messages."""
     settings = {**CLIENT_SETTINGS, **settings}
     if url.startswith("unix:"):
         for name in ("socket_connect_timeout", "socket_keepalive"):
@@ -68,10 +68,10 @@ def blocking_twin(client: Client, key: bytes, timeout_s: float) -> redis.Redis:
 
 
 class RedisBackend:
-    """Calls in, values out.
+    """Performs calls.
 
     Args:
-        client: standalone, Sentinel-made or Cluster client. Our calls carry tokens, so its own retries are harmless.
+        client: standalone, Sentinel-made or Cluster client. Our calls carry tokens, so the client may retry them.
         dialect: namespace and durability.
         owns_client: whether `close` closes it.
 
@@ -118,7 +118,7 @@ class RedisBackend:
         return self._go_on(trips, replies)
 
     def _go_on(self, trips: RoundTrips, replies: list[Any] | None) -> list[Any]:
-        """Drive the round trips to their end, from the beginning or from the replies to the first ones."""
+        """Drive the round trips to their end. With `replies`, the first ones were already sent."""
         try:
             step = next(trips) if replies is None else trips.send(replies)
             while True:
@@ -228,7 +228,7 @@ class RedisBackend:
         for connection in [*pool._available_connections, *pool._in_use_connections]:
             sock = getattr(connection, "_sock", None)
             if sock is not None:
-                # ValueError: an imitation of Redis that is in the middle of an answer; the read then ends by itself
+                # ValueError: an imitation of Redis is writing an answer; then the read ends by itself
                 with contextlib.suppress(OSError, ValueError):
                     sock.shutdown(socket.SHUT_RDWR)
 
@@ -257,12 +257,12 @@ class _Sent(NamedTuple):
 
 
 def _newest(key: bytes, rows: Sequence[tuple[bytes, dict[bytes, bytes] | None]]) -> Marker:
-    """The newest entry of a marker stream. One that is not ours has no due: the reader then looks at everything."""
+    """The newest entry of a marker stream. A foreign entry has no due: the reader then looks at the whole shard."""
     newest, fields = rows[-1]
     due = (fields or {}).get(b"d", b"")
     if due.isdigit() and len(due) <= 15:
         return Marker(newest, int(due))
-    logger.warning("store.strange_marker: %r has an entry %r that is none of ours; it is skipped", key, newest)
+    logger.warning("store.strange_marker: %r has an entry %r not written by wheel-sched; it is skipped", key, newest)
     return Marker(newest, None)
 
 
@@ -285,18 +285,18 @@ def check_answers_in_bytes(client: Any) -> None:
     """Refuse a client that decodes its replies.
 
     Raises:
-        ConfigError: it does; nothing was sent.
+        ConfigError: the client decodes its replies; nothing was sent.
     """
     if client.get_encoder().decode_responses:
         raise ConfigError(
-            "expected a client that answers in bytes, got one with decode_responses=True: what is stored is no text; "
+            "expected a client that answers in bytes, got one with decode_responses=True: bodies are bytes, not text; "
             "give this store a client of its own without decode_responses, or a URL; nothing was opened"
         )
 
 
 def repeats_by_itself(client: Any) -> bool:
     """Whether a client repeats a command by itself when it got no reply."""
-    if getattr(client, "nodes_manager", None) is not None:  # a cluster's: after its own rules
+    if getattr(client, "nodes_manager", None) is not None:  # a cluster client has its own rules
         return True
     retry = client.connection_pool.connection_kwargs.get("retry")
     return bool(getattr(retry, "_retries", 0))

@@ -1,4 +1,4 @@
-"""The names of other modules of the store, under the name that callers still import."""
+"""Names of other modules of the store, for callers that import them from here."""
 
 # ruff: noqa: F403
 

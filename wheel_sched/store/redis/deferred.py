@@ -1,7 +1,7 @@
-"""A connection on which commands are sent now and their replies read later.
+"""A connection that sends commands now and reads their replies later.
 
-A client waits for the reply to each command. Here only `replies` waits, and nothing raises: an error stands in place
-of a reply. One user at a time.
+A usual client waits for the reply to each command. Here only `replies` waits, and it does not raise: it returns an
+error in place of a reply. One user at a time.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import redis
 from wheel_sched.store.core.call import Argument
 
 _pack: Callable[[tuple[Argument, ...]], bytes] | None = None
-with contextlib.suppress(ImportError):  # redis-py asks each argument what it is, which takes longer than the packing
+with contextlib.suppress(ImportError):  # redis-py tests the type of each argument, which takes longer than the packing
     _pack = importlib.import_module("hiredis").pack_command
 
 
@@ -58,11 +58,11 @@ class DeferredConnection:
         if error is None:
             return found
         if self._connection is not None:
-            self._connection.disconnect()  # what still comes belongs to what is given up here
+            self._connection.disconnect()  # later replies would belong to the commands that are given up here
         return [error] * expected
 
     def __del__(self) -> None:
-        if self._expected and self._connection is not None:  # somebody was interrupted between the two
+        if self._expected and self._connection is not None:  # an interrupt came between `send` and `replies`
             self._connection.disconnect()
 
     def close(self) -> None:

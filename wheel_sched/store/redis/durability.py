@@ -1,17 +1,17 @@
-"""Durability: what an acknowledged write has waited for, and which servers can keep that. No I/O.
+"""Durability: what an acknowledged write has waited for, and which servers can keep a level. No I/O.
 
-`confirmation` is sent behind the writes, on their own connection, and `doubt` reads its replies:
+The backend sends `confirmation` after the writes, on the same connection. `doubt` reads the replies:
 
-- `fsync`: CONFIG GET. With `appendfsync always` a server syncs before it replies, so the reply is the confirmation;
-  asking in the same round trip notices a failover to a server with other settings. But while a server makes its first
-  append-only file (after `CONFIG SET appendonly yes`, or as a replica after a full resynchronisation) a crash loses
-  what it writes. WAITAOF tells that from an ordinary rewrite. Where there is none (Redis 7.0, a user who may not) INFO
-  has to do, and any rewrite is a doubt. WAITAOF alone would not do: Valkey 9.1 answers it before a sync that comes
-  each second.
+- `fsync`: CONFIG GET. With `appendfsync always` a server syncs before it replies, so the reply is the confirmation. The
+  question in the same round trip notices a failover to a server with other settings. But while a server makes its first
+  append-only file (after `CONFIG SET appendonly yes`, or as a replica after a full resynchronisation), a crash loses
+  its writes. WAITAOF can tell this case from an ordinary rewrite. Without WAITAOF (Redis 7.0, or a user without the
+  permission) INFO is used, and any rewrite counts as a doubt. WAITAOF alone is not enough: with a sync every second,
+  Valkey 9.1 answers it before the sync.
 - `replicated`: WAIT.
 
-WAIT and WAITAOF speak for the last write of their own connection, and a repeat that is answered from memory writes
-nothing: so a write of our own goes before them.
+WAIT and WAITAOF confirm the last write of their own connection. A repeat that the server answers from memory writes
+nothing, so `confirmation` starts with a write of its own.
 
 The delay store and the topics on Redis Streams both send it.
 """
@@ -26,13 +26,13 @@ from typing import Any
 from wheel_sched.errors import InDoubt, StoreError, StoreUnavailable
 from wheel_sched.store.core.levels import LEVELS, REPEAT, check_level
 
-CONFIRM_MS = 5_000  # how long WAIT and WAITAOF may take before a write is in doubt; less where the client waits less
+CONFIRM_MS = 5_000  # how long WAIT and WAITAOF may take before a write is in doubt; less when the client waits less
 SYNCED = {"appendonly": "yes", "appendfsync": "always", "no-appendfsync-on-rewrite": "no"}
-OURS = "wheel-sched:"  # what keys of ours beside topics have in their names, and topics have not
+OURS = "wheel-sched:"  # part of the names of our keys beside topics; no topic has it in its name
 CONFIRMED = f"{OURS}confirmed".encode()
-_TOUCH = "#!lua flags=allow-oom\nredis.call('SET', KEYS[1], '', 'PX', 60000)"  # also a full server can be drained
+_TOUCH = "#!lua flags=allow-oom\nredis.call('SET', KEYS[1], '', 'PX', 60000)"  # so that a full server can be emptied
 _SET = "redis-cli CONFIG SET {0}, and the same in its configuration file"
-_INFO = (b"INFO", b"persistence")  # in bytes redis-py knows no parser for it, which would take longer than the server
+_INFO = (b"INFO", b"persistence")  # in bytes: redis-py has a slow parser for it as text
 _REWRITING = re.compile(r"^aof_rewrite_(?:in_progress|scheduled):1", re.M)
 _NO_WAITAOF = re.compile(r"unknown command|NOPERM|no permissions", re.I)
 
@@ -41,7 +41,7 @@ Command = tuple[bytes | str | int, ...]
 
 @dataclass(frozen=True, slots=True)
 class Durability:
-    """A level, and for `replicated` how many replicas have to confirm, within what the client waits for a reply."""
+    """A level. For `replicated`: how many replicas have to confirm, within the time that the client waits."""
 
     level: str = "everysec"
     replicas: int = 1
@@ -51,10 +51,10 @@ class Durability:
         check_level(self.level, self.replicas)
 
     def within(self, reply_s: float | None) -> Durability:
-        """The same over a client that waits so long for a reply; None: for ever.
+        """The same level for a client that waits `reply_s` for a reply; None: for ever.
 
-        WAIT answers before that: else the client gives up over what was written and only not confirmed, and nobody can
-        tell it from what may not even have been written.
+        WAIT must answer before this time. Otherwise the client gives up a write that was executed but not confirmed,
+        and the caller cannot tell it from a write that was perhaps not executed.
         """
         return replace(self, reply_s=reply_s)
 
@@ -69,7 +69,7 @@ class Durability:
         return self.level in ("fsync", "replicated")
 
     def keeps(self, asked: Durability) -> bool:
-        """Whether a write that waits for this has what `asked` waits for: a disk is no replica, a replica no disk."""
+        """Whether this level includes the level `asked`. A disk does not replace a replica, nor a replica a disk."""
         if asked.confirms:
             enough = self.replicas >= asked.replicas or asked.level != "replicated"
             return self.level == asked.level and enough
@@ -80,10 +80,10 @@ class Durability:
         return f"durability={self.level!r}{replicas}"
 
     def confirmation(self, key: bytes | str) -> tuple[Command, ...]:
-        """What to send behind writes.
+        """The commands to send after writes.
 
         Args:
-            key: a name of ours in the slot of what was written; it is overwritten and goes away by itself.
+            key: a key name of ours in the slot of the writes. The commands overwrite the key, and it expires by itself.
         """
         if self.level == "fsync":
             return ("EVAL", _TOUCH, 1, key), ("WAITAOF", 1, 0, self.confirm_ms), ("CONFIG", "GET", *SYNCED), _INFO
@@ -92,11 +92,11 @@ class Durability:
         return ()
 
     def doubt(self, replies: Sequence[Any], then: str = REPEAT) -> InDoubt | None:
-        """What the replies to `confirmation` leave open.
+        """The doubt that the replies to `confirmation` leave, None when the writes are confirmed.
 
         Args:
-            replies: of the server, or the errors instead.
-            then: what to do about it, in words. Defaults to a call's that has a token or an id.
+            replies: the replies of the server, or errors in their place.
+            then: the next step for the user, in words. Defaults to that of a call with a token or an id.
         """
         problem = self._problem(replies)
         return None if problem is None else InDoubt(f"written, but {problem}{then}")
@@ -129,18 +129,18 @@ class Durability:
         return None if error is None else f"durability {self.level!r} could not be confirmed ({error}): "
 
     def refusal(self, info: Mapping[str, Any], settings: Any) -> StoreError | None:
-        """Why a server cannot keep the level.
+        """The error of a server that cannot keep the level, None when it can.
 
         Args:
-            info: its INFO.
+            info: the INFO of the server.
             settings: its reply to CONFIG GET of `SYNCED`, or the error instead.
         """
         if self.level == "fsync":
             if isinstance(settings, Exception):
                 return StoreError(
-                    f"durability 'fsync' needs a look at the server's settings, which it refused ({settings}): allow "
-                    "it with `ACL SETUSER <user> +config|get`; where nobody may, ask for 'replicated' or 'everysec'; "
-                    "nothing was changed"
+                    f"durability 'fsync' needs to read the server's settings, which the server refused ({settings}): "
+                    "allow it with `ACL SETUSER <user> +config|get`; where nobody may, ask for 'replicated' or "
+                    "'everysec'; nothing was changed"
                 )
             wrong = _unsynced(_pairs(settings))
             if wrong:
@@ -164,7 +164,7 @@ class Durability:
 
 
 def unsynced(settings: Any) -> str:
-    """Which settings of a server let it reply before it has synced, as words; "" when none does."""
+    """The settings with which a server replies before it has synced, as text; "" when there are none."""
     return _unsynced(_pairs(settings))
 
 
@@ -191,5 +191,5 @@ def _text(part: Any) -> str:
 
 
 def confirmation_key(tag: bytes | str) -> bytes:
-    """The key that `confirmation` writes, in the slot of whatever has this hash tag; no topic has such a name."""
+    """The key that `confirmation` writes, in the slot of this hash tag. No topic has such a name."""
     return b"{%b}:%b" % (tag if isinstance(tag, bytes) else tag.encode(), CONFIRMED)

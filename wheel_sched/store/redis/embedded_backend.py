@@ -1,9 +1,9 @@
 """A Redis backend over an embedded server. It starts the server again when the process that started it has ended.
 
 Several processes share the server of a folder, and the server ends with the process that started it. A call that finds
-no server takes the folder over: one process starts a server over the same append-only file, and the others find it.
-The call is then repeated as after any lost reply, so its caller sees a delay. A process that only waits notices when
-its blocked read fails.
+no server takes over the folder: one process starts a server over the same append-only file, and the others find it.
+The backend then repeats the call, as after any lost reply, so the caller only sees a delay. A process that only waits
+notices the end of the server when its blocked read fails.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from wheel_sched.store.embedded.server import EmbeddedServer
 from wheel_sched.store.redis.backend import RedisBackend
 from wheel_sched.store.redis.round_trips import Dialect, Send
 
-TAKE_OVER_S = 10.0  # how long a call waits for the last server's end and for other openers
-AGAIN_S = 1.0  # how long after a failure no call tries again
+TAKE_OVER_S = 10.0  # how long a call waits for the end of the last server and for other processes that open the folder
+AGAIN_S = 1.0  # after a failure, no call tries again for this time
 
 logger = logger_of("wheel_sched.store.embedded")
 
 
 class EmbeddedBackend(RedisBackend):
-    """`close` also lets go of the server, which ends it when this process started it."""
+    """A `RedisBackend` whose `close` also closes the server: it ends when this process started it."""
 
     def __init__(self, server: EmbeddedServer, client: redis.Redis, dialect: Dialect) -> None:
         super().__init__(client, dialect, owns_client=True)
@@ -58,7 +58,7 @@ class EmbeddedBackend(RedisBackend):
             raise
 
     def _take_over(self) -> bool:
-        """Make sure that the folder has a server; whether it is a new one."""
+        """Make sure that the folder has a server. Returns whether it is a new one."""
         with self._taking:
             if time.monotonic() < self._not_before_s:
                 return False
@@ -77,7 +77,7 @@ class EmbeddedBackend(RedisBackend):
             return True
 
     def _move_to(self, path: str) -> None:
-        """The socket is elsewhere; the client stays the same object, for others use it too."""
+        """Use another socket path. The client stays the same object, because others use it too."""
         pool: Any = self.client.connection_pool  # type: ignore[union-attr]  # never a cluster's
         pool.connection_kwargs["path"] = path
         pool.reset()
@@ -88,7 +88,7 @@ class EmbeddedBackend(RedisBackend):
 
 
 def _is_gone(reply: Any) -> bool:
-    """Whether the connection was lost or refused: a server that is slow, or loads, is there."""
+    """Whether the connection was lost or refused. A slow or loading server is not gone."""
     return isinstance(reply, redis.ConnectionError | OSError) and not isinstance(
         reply, redis.AuthenticationError | redis.BusyLoadingError | redis.TimeoutError | TimeoutError
     )

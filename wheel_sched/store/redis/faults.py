@@ -1,7 +1,7 @@
-"""Client errors as ours: who is at fault, what stayed unchanged, what to do next.
+"""Translate errors of the client into ours: the cause, what was not changed, and the next step.
 
-A failed connection leaves three cases, which are told apart: nothing was sent; a read was sent, which changes nothing;
-a write was sent, which may have been executed.
+A failed connection leaves three cases: nothing was sent; a read was sent, which changes nothing; or a write was sent,
+which may have been executed.
 """
 
 from __future__ import annotations
@@ -57,12 +57,12 @@ _BY_START: tuple[tuple[str, type[StoreError], str], ...] = (
         "nothing was changed; wait for the maintenance to end, or end it with `wheel-sched reshard --resume`",
     ),
     ("WSEPOCH", StaleEpoch, "nothing was claimed; read the window again"),
-    ("WSCOUNT", StaleCount, "nothing was stored; ask for the attempt records and decide anew"),
+    ("WSCOUNT", StaleCount, "nothing was stored; read the attempt counts and decide again"),
     ("WSTAKEN", TakenId, "nothing was stored; look it up, and leave it out or give it another"),
     (
         "NOREPLICAS",
         StoreUnavailable,
-        "fewer replicas than the server's min-replicas-to-write keep up: nothing was written; see to them, then repeat",
+        "fewer replicas than the server's min-replicas-to-write keep up: nothing was written; check them, then repeat",
     ),
     ("LOADING", StoreUnavailable, "the server is still loading its data: repeat in a moment"),
     ("BUSY", StoreUnavailable, "the server is busy with a script: repeat in a moment"),
@@ -73,7 +73,7 @@ _BY_START: tuple[tuple[str, type[StoreError], str], ...] = (
     ("MOVED", StoreUnavailable, "the slot has been moved: nothing was executed; repeat in a moment"),
 )
 
-# redis-py strips the code of errors it has a class for; the first that fits
+# redis-py strips the code of errors for which it has a class; the first class that fits counts
 _CODES: tuple[tuple[type[Exception], str], ...] = (
     (redis.exceptions.ReadOnlyError, "READONLY"),
     (redis.exceptions.OutOfMemoryError, "OOM"),
@@ -87,7 +87,7 @@ _CODES: tuple[tuple[type[Exception], str], ...] = (
     (redis.exceptions.ClusterError, "TRYAGAIN"),  # "TTL exhausted": it was redirected or put off 16 times
 )
 
-FAULTS = (redis.RedisError, redis.exceptions.RedisClusterException, OSError)  # all that a call on a client may raise
+FAULTS = (redis.RedisError, redis.exceptions.RedisClusterException, OSError)  # all errors of a call on a client
 _LOST = (redis.ConnectionError, redis.TimeoutError, OSError)
 _NO_CONNECTION = re.compile(
     r"\bconnecting to\b|max number of clients reached|No (connection|master|slave|replica)", re.I
@@ -95,12 +95,12 @@ _NO_CONNECTION = re.compile(
 
 
 def translate(error: Exception, *, writes: bool = False, sent: bool = False) -> Exception:
-    """Our error for the client's; what is not known is a `StoreError` with the server's words.
+    """Our error for an error of the client. An unknown error becomes a `StoreError` with the server's text.
 
     Args:
-        error: as the client raised it.
-        writes: whether what was asked for changes something. Defaults to False.
-        sent: whether it was sent before, in vain. Defaults to False.
+        error: the error of the client.
+        writes: whether the call changes data. Defaults to False.
+        sent: whether the call was sent before without a reply. Defaults to False.
     """
     if isinstance(error, redis.AuthenticationError):
         return StoreAuthError(f"the server refused the login ({error}): nothing was written; correct the URL")
@@ -134,13 +134,13 @@ def translate(error: Exception, *, writes: bool = False, sent: bool = False) -> 
 
 
 def _code(error: Exception) -> str:
-    """The code that the client stripped, to be put back."""
+    """The code that the client stripped from the error."""
     code = next((f"{name} " for kind, name in _CODES if isinstance(error, kind)), "")
     return "" if str(error).startswith(code.strip() or "\0") else code
 
 
 def lost(error: Exception) -> bool:
-    """Whether the connection failed, so that the server has said nothing of it."""
+    """Whether the connection failed, so that the server gave no answer."""
     if isinstance(error, redis.AuthenticationError | redis.exceptions.BusyLoadingError):
         return False
     return isinstance(error, (*_LOST, redis.exceptions.RedisClusterException))
@@ -166,7 +166,7 @@ def no_function(error: Exception) -> bool:
 
 
 def functions_refused(error: Exception) -> bool:
-    """Whether this server or user may not use functions at all, so that EVALSHA has to do."""
+    """Whether this server or user may not use functions at all, so that EVALSHA must be used."""
     text = str(error)
     return isinstance(error, redis.ResponseError) and (
         "unknown command" in text.lower() or isinstance(error, redis.exceptions.NoPermissionError) or "NOPERM" in text

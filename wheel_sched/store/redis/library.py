@@ -1,10 +1,10 @@
-"""The scripts: one function library whose name carries its content's hash, and the same scripts for EVALSHA.
+"""The scripts: one function library whose name contains the hash of its text, and the same scripts for EVALSHA.
 
 The scripts are the `*.lua` files of the rooms (see `wheel_sched.store.rooms`). Two releases with different scripts live
 side by side in one server and one namespace: neither overwrites the functions of the other.
 
-The first line of a script may be `#!lua flags=...`, as Redis has it: `no-writes` for readers, `allow-oom` for what also
-works on a full server, so that it can be emptied. A script without that line stores new items.
+The first line of a script may be `#!lua flags=...`, as in Redis: `no-writes` for readers; `allow-oom` for scripts that
+also work on a full server, so that it can be emptied. A script without this line stores new items.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _SHEBANG = "#!lua flags="
 
 
 class Script(NamedTuple):
-    """One script both ways."""
+    """One script, for FCALL and for EVALSHA."""
 
     function: str
     source: str
@@ -38,7 +38,7 @@ class Library(NamedTuple):
 
 
 class _Source(NamedTuple):
-    """A script as it lies in its file: without its first line, if that gives flags."""
+    """The text of a script file, without a first line that gives flags."""
 
     text: str
     flags: str
@@ -73,7 +73,7 @@ def script_flags() -> dict[str, str]:
 
 @cache
 def library(variant: str = "") -> Library:
-    """This release's library. `variant` makes another one of the same behaviour, for tests of two side by side."""
+    """The library of this release. `variant` makes another one of the same behaviour, to test two side by side."""
     prelude, sources = _sources()
     content = [prelude, *(part for source in sources.values() for part in source)]
     digest = hashlib.sha256((variant + "\0".join(content)).encode()).hexdigest()[:12]

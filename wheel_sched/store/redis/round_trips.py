@@ -1,7 +1,7 @@
-"""Round trips to a server, without any I/O: a generator yields what to send and receives the replies.
+"""Round trips to a server, without any I/O: a generator yields commands to send and receives the replies.
 
-Both backends drive it. It alone knows how to load scripts, how to repeat a call under the same token after a lost
-reply, and how to check the durability level.
+Both backends drive the generator. Only this module knows how to load scripts, how to repeat a call under the same token
+after a lost reply, and how to check the durability level.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from wheel_sched.store.redis import faults
 from wheel_sched.store.redis.durability import Durability, confirmation_key
 from wheel_sched.store.redis.library import library, shard_keys
 
-LOADS = 3  # of the library for one call: functions, scripts where these are refused, and once more after a flush
+LOADS = 3  # loads of the library for one call: functions, scripts when functions are refused, and again after a flush
 REPEATS = 2  # after a lost reply; the caller's own retry comes on top
 REPEAT_AFTER_S = 0.05
 
@@ -29,8 +29,8 @@ Command = tuple[Argument, ...]
 class Send:
     """Send these commands to the shard's node, in order, and give back replies or exceptions.
 
-    `everywhere`: send each of them to every node. `together`: send them on one connection, also in a cluster, because a
-    confirmation holds for its own connection only.
+    `everywhere`: send each command to every node. `together`: send them on one connection, also in a cluster, because a
+    confirmation is valid only for its own connection.
     """
 
     commands: Sequence[Command]
@@ -57,14 +57,14 @@ class Dialect:
     Args:
         namespace: prefix of all keys.
         durability: the level that a write waits for. Defaults to "everysec".
-        replicas: how many replicas confirm under "replicated". Defaults to 1.
+        replicas: number of replicas that confirm under "replicated". Defaults to 1.
         functions: whether FCALL is used; becomes False when the server refuses it. Defaults to True.
         variant: see `library`. Defaults to "".
-        shards: how many shards the caller knows of; the server refuses writes when the namespace has another number.
-            Defaults to 0: not checked.
-        repeat_timeouts: whether a call that timed out is repeated, like one whose connection broke. False: a call takes
+        shards: number of shards that the caller works with. The server refuses writes when the namespace has another
+            number. Defaults to 0: not checked.
+        repeat_timeouts: whether a call is repeated after a timeout, as after a broken connection. False: a call takes
             one timeout at most. Defaults to True.
-        client_repeats: whether the client repeats by itself, so that its last error does not say what it sent before.
+        client_repeats: whether the client repeats by itself. Then its last error does not show what it sent before.
             Defaults to False.
     """
 
@@ -174,7 +174,7 @@ def _repeatable(call: Call[Any]) -> bool:
 
 
 def by_node(calls: Sequence[Call[Any]], cluster: bool) -> list[list[int]]:
-    """Groups of calls for one connection: all of them on one server, those of a shard in a cluster."""
+    """Group calls for one connection each: one group for a single server, one group per shard in a cluster."""
     if not cluster:
         return [list(range(len(calls)))] if calls else []
     groups: dict[int, list[int]] = {}

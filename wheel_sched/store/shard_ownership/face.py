@@ -1,4 +1,4 @@
-"""ShardOwnership: one dispatcher at a time owns a shard, where a broker and not the store decides what went out."""
+"""ShardOwnership: one dispatcher at a time owns a shard. The broker records which claims it has published."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ class ShardOwnership:
         self._store = store
 
     def acquire(self, shard: int, owner: str, lease_ms: int) -> Ownership:
-        """Own a shard for `lease_ms` from now, or extend that; a new owner raises the epoch. 0 gives the shard up."""
+        """Acquire a shard for `lease_ms` from now, or extend the lease. A new owner raises the epoch. 0 gives up."""
         return self._store.run(self._store.plans.one(shard, Own(owner, lease_ms)))
 
     def resolve(
         self, shard: int, epoch: int, committed: int | None, *, spared: int | None = None, lapse_cap: int = 0
     ) -> Resolved:
-        """End open claims by the number that their broker knows (None: nobody knows, so they are held as in doubt).
+        """End open claims by the claim number that their broker has recorded (None: unknown, all are held in doubt).
 
-        Claims up to `committed` went out, those above did not. The claim `spared` is left alone.
+        The broker has published the claims up to `committed`, and none above it. The claim `spared` stays open.
         """
         return self._store.run(self._store.plans.one(shard, Resolve(epoch, committed, spared, lapse_cap)))
 

@@ -1,4 +1,4 @@
-"""Operations of a shard's one owner, and of readers of logs: for brokers that keep an account of what went out."""
+"""Operations of the owner of a shard: for brokers that record which claims they have published."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from wheel_sched.store.core.shard import MemoryShard
 
 @dataclass(slots=True)
 class Ownership:
-    """Whether a shard is the asker's, in which epoch and until when; `new` when it was not before.
+    """Whether the caller owns the shard, in which epoch and until when. `new`: the caller did not own it before.
 
-    `claims` is the number of the shard's last claim.
+    `claims` is the number of the last claim of the shard.
     """
 
     mine: bool
@@ -30,7 +30,7 @@ class Ownership:
 
 @dataclass(slots=True)
 class Resolved:
-    """What became of the open claims of a shard whose dispatcher has ended."""
+    """How the open claims of a shard were ended after the end of their dispatcher."""
 
     completed: int
     released: int
@@ -50,7 +50,7 @@ class OwnershipInMemory:
 
 @dataclass(slots=True)
 class Own(Operation[Ownership]):
-    """Own the shard for `lease_ms` from now (0 = give it up); a new owner raises the epoch."""
+    """Acquire the shard for `lease_ms` from now (0 = give it up). A new owner raises the epoch."""
 
     script = "own"
     writes = False
@@ -81,7 +81,7 @@ class Own(Operation[Ownership]):
 
 @dataclass(slots=True)
 class Resolve(Operation[Resolved]):
-    """End the open claims by the number their broker knows (None: nobody knows, they are held as in doubt)."""
+    """End open claims by the claim number that their broker has recorded (None: unknown, all are held in doubt)."""
 
     script = "resolve"
     writes = True

@@ -1,1 +1,1 @@
-"""Writer fences: what a writer stores in an epoch is stored once."""
+"""Writer fences: each item of a writer's epoch is stored once."""

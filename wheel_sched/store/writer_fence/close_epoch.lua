@@ -1,5 +1,5 @@
 #!lua flags=allow-oom
--- Closes an epoch of a writer: what comes later for it, or for an earlier one, stores nothing.
+-- Closes an epoch of a writer. A later call for this epoch, or for an earlier one, stores nothing.
 -- ARGV[3] -> epoch   ARGV[4] -> writer
 -- Answers the writer's last closed epoch.
 local s = begin(KEYS, ARGV)

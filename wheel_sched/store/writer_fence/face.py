@@ -1,4 +1,4 @@
-"""WriterFences: what a writer stores in one of its epochs is stored once, however often the epoch is repeated."""
+"""WriterFences: each item of a writer's epoch is stored once, however often the writer repeats the epoch."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ class WriterFences:
         self._store = store
 
     def schedule(self, items: Sequence[Item], fence: Fence, *, token: str | None = None) -> Stored:
-        """`DelayStore.schedule`; ids that the epoch has brought before are DUPLICATE, also after their items left.
+        """Store items as `DelayStore.schedule` does. An id that came before in the epoch is DUPLICATE.
 
-        A closed epoch stores nothing.
+        This holds also after the item of the id has left. For a closed epoch the call stores nothing.
         """
         return self._store.run(schedule_fenced(self._store.plans, items, fence, token))
 
     def close_epoch(self, fence: Fence) -> None:
-        """Refuse everything for an epoch of a writer and for the epochs before it; its memory of ids is freed."""
+        """Close an epoch of a writer and all epochs before it: they store nothing more. Frees the remembered ids."""
         self._store.run(close_epoch(self._store.plans, fence))
 
 

@@ -1,4 +1,4 @@
-"""Writer fences: what a writer stores in an epoch is stored once, and a closed epoch stores nothing."""
+"""Writer fences: each item of a writer's epoch is stored once, and a closed epoch stores nothing."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from wheel_sched.store.core.shard import MemoryShard, check_batch
 
 @dataclass(frozen=True, slots=True)
 class Fence:
-    """Who stores, and in which of its epochs: so that a repeat of the epoch, whole or in part, stores nothing twice.
+    """The writer and its epoch. With them a repeat of the epoch, complete or in part, stores nothing twice.
 
     Args:
-        writer: a name of its own for ever, at most 249 characters: an id of a streaming query, of a job.
-        epoch: 0 and up; an epoch that was closed stores nothing any more, nor does one before it.
+        writer: a permanent and unique name, at most 249 characters: for example the id of a streaming query or a job.
+        epoch: 0 and up. A closed epoch stores nothing any more, and neither does an earlier one.
 
     Raises:
         Rejected: from `check`.
@@ -43,12 +43,12 @@ class WriterFencesInMemory:
 
     def __init__(self, shard: MemoryShard) -> None:
         self.closed: dict[str, int] = {}  # writer -> last closed epoch
-        self.brought: dict[tuple[str, int], set[bytes]] = {}  # ids that a writer has brought in an open epoch
+        self.brought: dict[tuple[str, int], set[bytes]] = {}  # ids of the items of an open epoch
 
 
 @dataclass(slots=True)
 class ScheduleFenced(Operation[Stored]):
-    """Store new items for an epoch of a writer; what the epoch has brought before is DUPLICATE, also after it left."""
+    """Store new items for an epoch of a writer. An id of an earlier call is DUPLICATE, also after it left."""
 
     script = "schedule_fenced"
     writes = True
@@ -78,7 +78,7 @@ class ScheduleFenced(Operation[Stored]):
 
 @dataclass(slots=True)
 class CloseEpoch(Operation[int]):
-    """Refuse everything for an epoch of a writer and for the epochs before it; answers the last closed epoch."""
+    """Close an epoch of a writer and all epochs before it. Answers the last closed epoch."""
 
     script = "close_epoch"
     writes = True

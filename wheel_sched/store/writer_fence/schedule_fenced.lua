@@ -1,12 +1,12 @@
--- Stores new items for an epoch of a writer. The ids that a writer brings in an epoch are remembered until the epoch is
--- closed (see close_epoch.lua), also after their items have left: a repeat stores none of them. A closed epoch stores
--- nothing.
+-- Stores new items for an epoch of a writer. The script remembers the ids of an epoch until the epoch is closed (see
+-- close_epoch.lua), also after their items have left. A repeat stores none of these ids. For a closed epoch the script
+-- stores nothing.
 --   fences                   HASH  writer -> last closed epoch
 --   seen:<epoch>:<writer>    SET   ids that the writer has brought in an epoch that is open
 -- ARGV[3] -> epoch   ARGV[4] -> writer
--- ARGV[5..] -> triples: id, due (ms, "" = parked), tail of the record (all behind its version)
+-- ARGV[5..] -> triples: id, due (ms, "" = parked), tail of the record (everything behind the version)
 -- Answers {codes, now (us)}; a code per item: s stored, h stored and held, d duplicate.
-local SEEN_TTL_S = 604800    -- how long the ids of an epoch that nobody closes are remembered: a week
+local SEEN_TTL_S = 604800    -- a week: so long the ids of an epoch are remembered when nobody closes the epoch
 local n = (#ARGV - 4) / 3
 local s = begin_storing(KEYS, ARGV, ARGV[7])
 if s.err then return s end

@@ -1,4 +1,4 @@
-"""What every delay store has to keep, as a test suite that anybody can run against theirs.
+"""The contract of every delay store, as a test suite that anybody can run against another implementation.
 
     class TestMyStore(StoreConformance):
         @pytest.fixture
@@ -6,10 +6,11 @@
             return lambda shards: MyBackend(shards, clock="test")
 
 `make_backend` gives a `Backend` (see `wheel_sched.store.core.delay_store`) over a fresh namespace on test time. A test
-calls it once at most. After each test the suite checks the store's invariants: every id in one place, counters equal
-to cardinalities, and accepted = completed + cancelled + deleted + trimmed + what is there.
+calls it once at most. After each test the suite checks the store's invariants: every id is in one place, counters equal
+cardinalities, and accepted = completed + cancelled + deleted + trimmed + items in the store.
 
-`pytest.register_assert_rewrite("wheel_sched.testing.store_conformance")`, before the import, makes failures talkative.
+Call `pytest.register_assert_rewrite("wheel_sched.testing.store_conformance")` before the import: then a failed test
+shows the compared values.
 """
 
 from __future__ import annotations
@@ -57,12 +58,12 @@ class StoreConformance(
 
     @pytest.fixture
     def make_backend(self) -> BackendMaker:
-        """Overridden by the subclass."""
+        """Subclasses override this fixture."""
         raise NotImplementedError("a subclass of StoreConformance needs a `make_backend` fixture")
 
     @pytest.fixture
     def make_bench(self, make_backend: BackendMaker) -> BenchMaker:
-        """Overridden where the store has another face than `DelayStore`."""
+        """Subclasses override this when the store has another facade than `DelayStore`."""
         return lambda shards: Bench(make_backend(shards), shards)
 
     @pytest.fixture

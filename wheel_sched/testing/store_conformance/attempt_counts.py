@@ -10,10 +10,10 @@ from wheel_sched.testing.store_conformance.bench import MINUTE_MS, Bench
 
 
 class AttemptCountCases:
-    """Raising, expiring, ending."""
+    """Raise counts, let them expire, end a message."""
 
     def test_attempts_never_go_down(self, wide: Bench) -> None:
-        """The greatest known wins until it expires; asking records nothing."""
+        """A count keeps the greatest number until it expires; reading stores nothing."""
         counts, later = wide.attempt_counts, wide.now_ms + MINUTE_MS
         assert counts.raise_to([("k", 3, later), ("l", 0, later)]) == [3, 0]
         assert counts.raise_to([("k", 1, later), ("l", 1, later), ("k", 0, later)]) == [3, 1, 3]
@@ -25,7 +25,7 @@ class AttemptCountCases:
         assert counts.raise_to([("l", 1, later), ("k", 0, 0)]) == [2, 0]
 
     def test_a_record_that_has_ended_stays_so(self, wide: Bench) -> None:
-        """No number of attempts says that it has ended, and none undoes it before its time."""
+        """No number of attempts ends a message, and no number undoes its end before the count expires."""
         counts, later = wide.attempt_counts, wide.now_ms + MINUTE_MS
         raised = [("k", 3, later), ("k", ENDED, later), ("k", 4, later), ("k", 0, 0)]
         assert counts.raise_to(raised) == [3, ENDED, ENDED, ENDED]
@@ -33,7 +33,7 @@ class AttemptCountCases:
         assert counts.raise_to([("k", 0, 0)]) == [0]
 
     def test_records_past_their_time_go_as_others_come(self, bench: Bench) -> None:
-        """However many there are: what is raised makes room for itself, between two sweeps as well."""
+        """Each call that raises counts removes expired ones, also between two sweeps and however many there are."""
         counts = bench.attempt_counts
         counts.raise_to([(f"old{n}", 1, bench.now_ms + 1_000) for n in range(400)])
         bench.clock.advance(MINUTE_MS)
@@ -43,7 +43,7 @@ class AttemptCountCases:
         assert len([*counts.all(0)]) == 200
 
     def test_items_come_with_their_attempt_records(self, wide: Bench) -> None:
-        """Whatever these know: they are raised with the items, those that are there already included."""
+        """The call raises the counts whatever their numbers are, also for items that exist already."""
         counts, later = wide.attempt_counts, wide.now_ms + MINUTE_MS
         counts.raise_to([("b", 7, later), ("c", ENDED, later)])
         items = [Item(name, wide.now_ms, b"") for name in "abc"]

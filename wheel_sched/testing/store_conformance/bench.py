@@ -1,4 +1,4 @@
-"""The bench a conformance test works at: a store on test time, a clock to set, and the invariants of every store."""
+"""The bench of a conformance test: a store on test time, a clock to set, and the invariants of every store."""
 
 # ruff: noqa: S101 - assertions are what a test-suite is made of
 
@@ -30,7 +30,7 @@ T = TypeVar("T")
 
 
 class StoreMaker(Protocol):
-    """What makes a store of a backend."""
+    """Makes a store over a backend."""
 
     def __call__(self, backend: Backend, *, shards: int, test_clock: Callable[[], int]) -> DelayStore: ...
 
@@ -53,21 +53,21 @@ class ManualClock:
 
 
 class Bench:
-    """One store, its capabilities and its clock. `check` compares all that every store has to keep at all times.
+    """One store, its capabilities and its clock. `check` tests the invariants of every store.
 
     Args:
-        backend: over a fresh namespace on test time.
-        shards: how many shards the namespace has.
-        make_store: a blocking face over the backend. Defaults to `DelayStore`.
+        backend: a backend over a fresh namespace on test time.
+        shards: number of shards of the namespace.
+        make_store: makes a blocking facade over the backend. Defaults to `DelayStore`.
     """
 
     def __init__(self, backend: Backend, shards: int, make_store: StoreMaker = DelayStore) -> None:
         self.clock = ManualClock()
         self.store = make_store(backend, shards=shards, test_clock=self.clock).open()
-        self.unreadable = False  # a test that damages a record gives up the counters of its topic
+        self.unreadable = False  # set by a test that damages a record: the counters of its topic are then not checked
 
     def capability(self, kind: Callable[[DelayStore], T]) -> T:
-        """A capability of the store. Overridden where the store has another face."""
+        """A capability of the store. Subclasses override this when the store has another facade."""
         return kind(self.store)
 
     @property
@@ -111,7 +111,7 @@ class Bench:
         return self.store.claim(limit, lease_ms=lease_ms, shard=shard, lapse_cap=lapse_cap)
 
     def claim_all(self, lease_ms: int = MINUTE_MS) -> list[Claimed]:
-        """Claim what is due in every shard."""
+        """Claim the due items of every shard."""
         return [item for shard in range(self.store.shards) for item in self.claim(500, lease_ms, shard).items]
 
     def bury(self, *ids: str, reason: str = "broken", topic: str = "") -> None:
@@ -133,7 +133,7 @@ class Bench:
         return [found.state if found else None for found in self.store.get(ids)]
 
     def everything(self, state: State, limit: int = 500) -> list[Found]:
-        """All of a state, page by page."""
+        """All items of a state, page by page."""
         found: list[Found] = []
         cursor: str | None = None
         while True:
@@ -144,7 +144,7 @@ class Bench:
                 return found
 
     def check(self) -> None:
-        """Every id in exactly one place, counters = cardinalities, nothing unaccounted for."""
+        """Check that every id is in one place, counters equal cardinalities, and every item is accounted for."""
         if self.unreadable:
             return
         counts = self.store.counts()

@@ -27,7 +27,7 @@ class ChangingCases:
         return ["due", "fly", "held", "dead", "none"]
 
     def test_reschedule_moves_what_waits(self, bench: Bench) -> None:
-        """Waiting and held items get the due; in flight, dead and absent ones are named as such and stay."""
+        """Waiting and held items get the due; items in flight, dead and absent are reported and not changed."""
         ids = self._one_of_each(bench)
         then = bench.now_ms + 77
         assert bench.store.reschedule(ids, then) == [DONE, IN_FLIGHT, DONE, WRONG_STATE, ABSENT]
@@ -35,14 +35,14 @@ class ChangingCases:
         assert [found.score_ms for found in bench.everything("due")] == [then, then]
 
     def test_cancel_removes_what_waits(self, bench: Bench) -> None:
-        """In flight it leaves a mark, as often as it is asked."""
+        """A cancel of an item in flight leaves a mark; more cancels give the same answer."""
         ids = self._one_of_each(bench)
         assert bench.store.cancel(ids) == [DONE, Outcome.CANCELLED, DONE, WRONG_STATE, ABSENT]
         assert bench.states(*ids) == [None, "fly", None, "dead", None]
         assert bench.store.cancel(["fly"]) == [Outcome.CANCELLED]
 
     def test_hold_and_release_are_for_their_states(self, bench: Bench) -> None:
-        """Only what is due can be held, only what is held released."""
+        """Only waiting items can be held, and only held items can be released."""
         ids = self._one_of_each(bench)
         assert bench.store.hold(ids, "why not") == [DONE, IN_FLIGHT, WRONG_STATE, WRONG_STATE, ABSENT]
         assert bench.states(*ids) == ["held", "fly", "held", "dead", None]
@@ -50,7 +50,7 @@ class ChangingCases:
         assert bench.states(*ids) == ["due", "fly", "due", "dead", None]
 
     def test_release_keeps_the_due_unless_one_is_given(self, bench: Bench) -> None:
-        """Held items remember when they were due."""
+        """Held items keep their due."""
         bench.put("a", "b", in_ms=500)
         bench.store.hold(["a", "b"], "maintenance: tonight")
         assert (bench.one("a").reason, bench.one("a").score_ms) == ("maintenance: tonight", bench.now_ms + 500)
@@ -58,7 +58,7 @@ class ChangingCases:
         assert [(f.id, f.score_ms - bench.now_ms) for f in bench.everything("due")] == [("b", 9), ("a", 500)]
 
     def test_a_reason_of_several_lines_is_one_line(self, bench: Bench) -> None:
-        """It can be held, shown and released again."""
+        """An item with such a reason can be held, shown and released again."""
         bench.put("a", topic="t")
         bench.store.hold(["a"], "one\ntwo")
         assert (bench.one("a").reason, bench.one("a").topic) == ("one two", "t")
@@ -76,7 +76,7 @@ class ChangingCases:
         assert sorted(bench.store.find("r")) == ["due", "held"]
 
     def test_replace_can_keep_the_due(self, bench: Bench) -> None:
-        """A waiting item keeps its due, a held one its reason and the due it had."""
+        """A waiting item keeps its due; a held item keeps its reason and its due."""
         bench.put("a", "b", in_ms=500)
         bench.store.hold(["b"], "mine")
         for i in "ab":
@@ -86,13 +86,13 @@ class ChangingCases:
         assert (b.state, b.score_ms, b.reason, b.topic) == ("held", bench.now_ms + 500, "mine", "t")
 
     def test_replace_without_a_due_parks(self, bench: Bench) -> None:
-        """A paused job: a body and no due."""
+        """For example a paused job: it has a body and no due."""
         bench.put("a", in_ms=500)
         assert bench.store.replace(Item("a", None, b"new")) == DONE
         assert (bench.one("a").state, bench.one("a").reason) == ("held", "parked")
 
     def test_replace_creates_when_told_to(self, bench: Bench) -> None:
-        """Put: create what is absent, with or without a due, but never over a dead id."""
+        """With `create`, replace stores an absent item, with or without a due, but never over a dead id."""
         assert bench.store.replace(Item("a", bench.now_ms, b"1", "t", ("r",)), create=True) == DONE
         assert bench.store.replace(Item("b", None, b"2"), create=True) == DONE
         assert bench.store.replace(Item("c", None, b"3"), create=True, keep_due=True) == DONE
@@ -103,7 +103,7 @@ class ChangingCases:
         assert bench.store.replace(Item("d", bench.now_ms, b""), create=True) == WRONG_STATE
 
     def test_if_version_guards_a_replacement(self, bench: Bench) -> None:
-        """Who has not seen the latest record changes nothing; an absent item has no version."""
+        """A caller that has not seen the latest record changes nothing; an absent item has no version."""
         bench.put("a")
         seen = bench.one("a").version
         assert bench.store.replace(Item("a", bench.now_ms, b"mine"), if_version=seen) == DONE
@@ -113,7 +113,7 @@ class ChangingCases:
         assert bench.store.replace(Item("b", None, b""), if_version=1) == ABSENT
 
     def test_a_claim_tells_the_version_it_took(self, bench: Bench) -> None:
-        """So the holder can tell its record from a successor's."""
+        """With it the claimer can tell its record from a later one."""
         bench.put("a")
         version = bench.one("a").version
         claim = bench.claim()
@@ -122,7 +122,7 @@ class ChangingCases:
         assert bench.claim().items[0].version > version
 
     def test_a_repeat_gives_the_first_answer(self, bench: Bench) -> None:
-        """DONE again instead of ABSENT."""
+        """A repeat answers DONE and not ABSENT."""
         bench.put("a")
         assert bench.store.cancel(["a", "b"], token="t") == [DONE, ABSENT]
         bench.put("b")
@@ -130,7 +130,7 @@ class ChangingCases:
         assert bench.states("b") == ["due"]
 
     def test_an_id_twice_in_one_call_is_changed_in_order(self, bench: Bench) -> None:
-        """The second change sees what the first one did, in the same topic and another."""
+        """The second change sees the result of the first one, in the same topic and in another."""
         bench.put("a", in_ms=500, topic="t")
         item = Item("b", bench.now_ms + 1, b"", "u")
         changes = [
@@ -149,7 +149,7 @@ class ChangingCases:
         assert bench.one("b").reason == "parked"
 
     def test_refs_find_what_carries_them(self, wide: Bench) -> None:
-        """In every shard and state, up to the limit; each id once."""
+        """In every shard and state, up to the limit, each id once."""
         ids = [f"i{n}" for n in range(40)]
         wide.put(*ids, refs=("all", "é"))
         wide.put("other", refs=("all2",))
@@ -169,14 +169,14 @@ class ChangingCases:
         assert (bench.store.find("r"), bench.store.find("s")) == ([], [])
 
     def test_a_released_item_settles_as_any_other(self, bench: Bench) -> None:
-        """Held, released, claimed, done."""
+        """An item is held, released, claimed and settled."""
         bench.put("a")
         bench.store.hold(["a"], "x")
         bench.store.release(["a"])
         assert bench.store.settle(bench.claim(), [Done("a")]).outcomes == [DONE]
 
     def test_an_earlier_due_raises_the_marker(self, bench: Bench) -> None:
-        """Rescheduling to before the head wakes whoever waits; to behind it does not."""
+        """A new due before the head writes the marker; a due behind the head does not."""
         bench.put("a", in_ms=1000)
         bench.put("b", in_ms=2000)
         mark = bench.store.windows(0)[0].mark
@@ -186,7 +186,7 @@ class ChangingCases:
         assert bench.store.windows(0)[0].mark != mark
 
     def test_an_item_in_flight_is_replaced_where_that_is_asked_for(self, bench: Bench) -> None:
-        """It stays with its claim; when the lease ends, what waits at the old due is the new record."""
+        """The item stays with its claim. When the lease ends, the new record waits at the old due."""
         bench.put("a", "b", in_ms=0, refs=("r",))
         bench.put("c", in_ms=None)
         due_ms = bench.now_ms
@@ -203,7 +203,7 @@ class ChangingCases:
         assert bench.store.replace(new[1], in_flight=True) == ABSENT
 
     def test_a_settlement_of_an_older_record_changes_nothing(self, bench: Bench) -> None:
-        """Whoever made it from the record of the claim is told of the change, and settles again with it in mind."""
+        """The settler learns that the record has changed since its claim, and settles again with the new version."""
         bench.put("a", "b", "c")
         claim = bench.claim()
         claimed = {item.id: item.version for item in claim.items}
@@ -225,7 +225,7 @@ class ChangingCases:
         assert bench.states("b") == [None]
 
     def test_an_item_in_flight_goes_on_under_another_id(self, bench: Bench) -> None:
-        """Its own id is free at once; the claim, its lease and its cancel mark go along."""
+        """Its old id is free at once; claim, lease and cancel mark belong to the new id."""
         bench.put("a", "b", "c", refs=("r",))
         bench.put("d", in_ms=1000)
         claim = bench.claim()
@@ -243,7 +243,7 @@ class ChangingCases:
         assert bench.states("a", "b") == ["due", "due"]
 
     def test_an_item_under_another_id_comes_back_when_its_lease_ends(self, bench: Bench) -> None:
-        """At its old due; one that was cancelled is gone."""
+        """It waits at its old due; a cancelled item leaves."""
         bench.put("a", "b")
         due_ms = bench.now_ms
         bench.claim()

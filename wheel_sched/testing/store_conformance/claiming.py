@@ -13,10 +13,10 @@ from wheel_sched.testing.store_conformance.bench import Bench, done
 
 
 class ClaimingCases:
-    """Taking what is due, under a lease."""
+    """Claim due items under a lease."""
 
     def test_nothing_is_claimed_before_its_due(self, bench: Bench) -> None:
-        """One millisecond early is nothing, the very millisecond is it."""
+        """One millisecond before the due nothing is claimed; at the due the item is claimed."""
         bench.put("a", in_ms=1000)
         bench.clock.advance(999)
         assert bench.claim().items == []
@@ -24,7 +24,7 @@ class ClaimingCases:
         assert [item.id for item in bench.claim().items] == ["a"]
 
     def test_claims_go_by_due_and_then_by_the_bytes_of_the_id(self, bench: Bench) -> None:
-        """The earliest first; among equals the order of bytes, which is the same for every claimer."""
+        """The earliest due comes first. Among equal dues the bytes of the id decide, so all claimers see one order."""
         now = bench.now_ms
         dues = [("b", now), ("Z", now), ("a", now), ("é", now), ("later", now - 1), ("\udcff", now), ("aa", now)]
         bench.store.schedule([Item(i, due, b"") for i, due in dues])
@@ -32,7 +32,7 @@ class ClaimingCases:
         assert [i.id for i in bench.claim(4).items] == ["b", "é", "\udcff"]
 
     def test_a_topic_behind_a_burst_gets_its_turn(self, bench: Bench) -> None:
-        """Three messages behind 2,000 of another topic go out long before the burst is through, in their order."""
+        """Three messages behind 2,000 of another topic are claimed long before the burst ends, in their order."""
         bench.put(*(f"b{n:04d}" for n in range(2000)), topic="burst")
         bench.put("c", "d", "e", in_ms=1, topic="other")
         bench.clock.advance(1)
@@ -45,7 +45,7 @@ class ClaimingCases:
         assert burst == [f"b{n:04d}" for n in range(len(burst))]
 
     def test_topics_behind_a_burst_share_its_turns(self, bench: Bench) -> None:
-        """One of them with many messages leaves room for one with a single message behind it."""
+        """A topic with many messages leaves room for a topic with a single message behind it."""
         bench.put(*(f"b{n:03d}" for n in range(500)), topic="burst")
         bench.put(*(f"m{n:03d}" for n in range(150)), in_ms=1, topic="many")
         bench.put("single", in_ms=2, topic="one")
@@ -59,7 +59,7 @@ class ClaimingCases:
         assert 0 < len(many) < 150
 
     def test_what_a_turn_left_behind_comes_in_a_later_one(self, bench: Bench) -> None:
-        """A look that came to the end goes on from the front, and with what has become due since."""
+        """After a look reached the end, the next one starts from the front and also sees newly due messages."""
         bench.put(*(f"b{n:04d}" for n in range(3000)), topic="burst")
         bench.put(*(f"m{n:03d}" for n in range(60)), in_ms=1, topic="many")
         bench.clock.advance(1)
@@ -71,14 +71,14 @@ class ClaimingCases:
         assert "late" in [item.id for item in bench.claim(40).items]
 
     def test_a_topic_that_is_paused_has_no_turn(self, bench: Bench) -> None:
-        """Its messages wait where they are, and the batch is full of the burst."""
+        """The messages of the paused topic stay in place, and the batch contains only the burst."""
         bench.put(*(f"b{n:03d}" for n in range(200)), topic="burst")
         bench.store.pause("other")
         bench.put("c", topic="other")
         assert [item.id[0] for item in bench.claim(40).items] == ["b"] * 40
 
     def test_a_claim_tells_what_comes_next(self, bench: Bench) -> None:
-        """Heads of due and fly are answered by claim, settle, window and sweep alike."""
+        """Claim, settle, window and sweep give the same heads of due and fly."""
         bench.put("a")
         bench.put("b", in_ms=700)
         claim = bench.claim(lease_ms=5000)
@@ -95,7 +95,7 @@ class ClaimingCases:
         assert bench.claim().due_head_ms is None
 
     def test_no_id_of_any_length_drops_out_of_a_claim(self, bench: Bench) -> None:
-        """What keeps the server from packing a batch is no id: each one that can be an id stays in its place."""
+        """The member that prevents packing is longer than any id, so every possible id stays in its place."""
         ids = ["~" * length for length in (1, 63, 64, 65, 96, 128, 511, 512)] + [f"m{n}" for n in range(8)]
         bench.store.schedule([Item(i, bench.now_ms, b"") for i in ids])
         claim = bench.claim(100)
@@ -105,7 +105,7 @@ class ClaimingCases:
         assert settled.outcomes == [Outcome.DONE] * len(ids)
 
     def test_a_window_looks_ahead_without_touching(self, bench: Bench) -> None:
-        """Ids and dues up to the horizon and the limit, in order, and nothing moves."""
+        """A window lists ids and dues up to the horizon and the limit, in order, and changes nothing."""
         for n in range(5):
             bench.put(f"i{n}", in_ms=n * 100)
         window = bench.store.windows(200)[0]
@@ -114,7 +114,7 @@ class ClaimingCases:
         assert bench.store.counts().sizes["due"] == 5
 
     def test_until_narrows_a_claim_and_never_widens_it(self, bench: Bench) -> None:
-        """A caller that decides by an earlier now gets less; a later one brings nothing forward."""
+        """A caller with an earlier `until` gets fewer items; a later `until` brings nothing forward."""
         bench.put("a")
         bench.put("b", in_ms=100)
         bench.clock.advance(100)
@@ -123,7 +123,7 @@ class ClaimingCases:
         assert [i.id for i in bench.store.claim(until_ms=bench.now_ms + 10**6).items] == ["b"]
 
     def test_nothing_to_claim_has_no_number(self, bench: Bench) -> None:
-        """An empty claim holds nothing and draws no number; settling under it is STALE."""
+        """An empty claim holds nothing and uses no number; a settlement under it is STALE."""
         claim = bench.claim()
         assert (claim.number, claim.items) == (0, [])
         bench.put("a")
@@ -131,7 +131,7 @@ class ClaimingCases:
         assert bench.claim().number == 1
 
     def test_a_repeat_gets_the_same_batch(self, bench: Bench) -> None:
-        """The same token never claims more, however late; a fresh one gets the rest."""
+        """The same token never claims more items, at any later time; a new token claims the other items."""
         bench.put("a", "b", "a\n1:b", "x\n1:a", "rest")
         first = bench.store.claim(4, token="t")
         assert [i.id for i in first.items] == ["a", "a\n1:b", "b", "rest"]
@@ -141,7 +141,7 @@ class ClaimingCases:
         assert [i.id for i in bench.claim().items] == ["x\n1:a"]
 
     def test_a_repeat_leaves_out_what_is_settled(self, bench: Bench) -> None:
-        """Only what is still under the claim is answered again."""
+        """A repeat answers only the items that are still under the claim."""
         bench.put("a", "b", "c")
         first = bench.store.claim(token="t")
         bench.store.settle(first, [Done("a"), Next("b", bench.now_ms)])
@@ -149,7 +149,7 @@ class ClaimingCases:
         assert bench.store.claim(token="t").number == first.number
 
     def test_an_expired_lease_hands_the_item_out_again(self, bench: Bench) -> None:
-        """Not a millisecond before the deadline; then with its own due, under a new number, and the old is fenced."""
+        """Not before the deadline. Then it has its old due and a new claim number, and the old claim is fenced."""
         bench.put("a")
         due_ms = bench.now_ms
         first = bench.claim(lease_ms=1000)
@@ -166,7 +166,7 @@ class ClaimingCases:
         assert bench.store.counts().happened("lapsed") == 1
 
     def test_a_sweep_recovers_leases_and_clears_refs_of_the_cancelled(self, bench: Bench) -> None:
-        """Recovery needs no claim; what was cancelled in flight is gone with its refs."""
+        """Recovery needs no claim; an item that was cancelled in flight leaves with its refs."""
         bench.put("a", "b", refs=("r",))
         bench.claim(lease_ms=10)
         assert bench.store.cancel(["b"]) == [Outcome.CANCELLED]
@@ -177,7 +177,7 @@ class ClaimingCases:
         assert bench.store.counts().happened("cancelled") == 1
 
     def test_a_lease_that_ran_out_too_often_is_poison(self, bench: Bench) -> None:
-        """After the cap the item is dead with its reason, and other items are untouched."""
+        """At the cap the item is dead with its reason, and other items are not changed."""
         bench.put("a")
         for _ in range(3):
             assert [i.id for i in bench.claim(lease_ms=10, lapse_cap=3).items] == ["a"]
@@ -190,7 +190,7 @@ class ClaimingCases:
 
     @pytest.mark.parametrize("way", ["settle", "cancel"])
     def test_lapses_are_forgotten_with_the_item(self, bench: Bench, way: str) -> None:
-        """An id that is settled or cancelled begins again from none."""
+        """The count of an id starts from 0 after a settlement or a cancel."""
         bench.put("a")
         for _ in range(2):
             bench.claim(lease_ms=10)
@@ -207,7 +207,7 @@ class ClaimingCases:
         assert [i.id for i in bench.claim(lapse_cap=3).items] == ["a"]
 
     def test_extending_moves_the_deadline(self, bench: Bench) -> None:
-        """Counted from now; ids of other claims are STALE, cancelled ones say so and are extended."""
+        """The deadline counts from now. Ids of other claims are STALE; cancelled ids are extended and reported."""
         bench.put("a", "b")
         claim = bench.claim(lease_ms=1000)
         bench.store.cancel(["b"])
@@ -224,7 +224,7 @@ class ClaimingCases:
         assert bench.store.extend(claim, []) == []
 
     def test_a_stale_epoch_claims_nothing(self, bench: Bench) -> None:
-        """A claimer that has not read_replies of the clock's jump is refused; the current epoch is served."""
+        """The store refuses a claim with an old epoch and serves a claim with the current one."""
         bench.put("a")
         assert bench.store.report_jump(0, 1, 10) == 2
         with pytest.raises(StaleEpoch):
@@ -235,7 +235,7 @@ class ClaimingCases:
 
     @pytest.mark.parametrize("limit", [501, -1])
     def test_an_impossible_limit_is_refused(self, bench: Bench, limit: int) -> None:
-        """Nothing is claimed and nothing recovered."""
+        """The call claims nothing and recovers nothing."""
         bench.put("a")
         with pytest.raises(Rejected):
             bench.store.claim(limit)
@@ -243,7 +243,7 @@ class ClaimingCases:
         assert bench.store.claim(0).items == []
 
     def test_500_are_claimed_and_settled_at_once(self, bench: Bench) -> None:
-        """The largest batch goes through every operation of its life."""
+        """The largest batch passes through every operation."""
         bench.put(*(f"i{n:03d}" for n in range(600)), topic="t", refs=("r",))
         claim = bench.store.claim(500)
         assert [i.id for i in claim.items] == [f"i{n:03d}" for n in range(500)]
@@ -258,7 +258,7 @@ class ClaimingCases:
         assert bench.store.counts().sizes["due"] == 100
 
     def test_shards_are_claimed_one_by_one(self, wide: Bench) -> None:
-        """Each shard hands out its own; together they hand out everything once."""
+        """Each shard gives its own items; together they give every item once."""
         ids = {f"i{n}" for n in range(50)}
         wide.put(*ids)
         claims = [wide.claim(shard=shard) for shard in range(3)]

@@ -1,4 +1,4 @@
-"""Cases: a clock that steps, and the epoch that tells of it."""
+"""Cases: steps of the clock, and the epoch that reports them."""
 
 # ruff: noqa: S101 - assertions are what a test-suite is made of
 
@@ -13,11 +13,11 @@ from wheel_sched.testing.store_conformance.bench import DAY_MS, HOUR_MS, Bench
 
 
 class ClockCases:
-    """Monotonic in the small, honest in the large."""
+    """Small steps are clamped, large steps are accepted and reported."""
 
     @pytest.mark.parametrize("back_ms", [1, 3000, 5000])
     def test_a_small_step_back_is_clamped(self, bench: Bench, back_ms: int) -> None:
-        """The store's time stands still: nothing is early, nothing un-due, the epoch stays."""
+        """The store's time stands still: nothing is early, due items stay due, and the epoch does not change."""
         bench.put("a", in_ms=100)
         bench.clock.advance(100)
         bench.store.sweep()
@@ -31,7 +31,7 @@ class ClockCases:
 
     @pytest.mark.parametrize("back_ms", [5001, HOUR_MS])
     def test_a_large_step_back_is_accepted_and_told(self, bench: Bench, back_ms: int) -> None:
-        """Once: the epoch rises by one, the step is recorded, and dues are as far away as the clock says."""
+        """The epoch rises by one, the step is recorded once, and dues are measured against the new time."""
         bench.put("a", in_ms=100)
         bench.clock.advance(-back_ms)
         claim = bench.claim()
@@ -43,7 +43,7 @@ class ClockCases:
             bench.store.claim(epoch=1)
 
     def test_reading_does_not_move_the_clock(self, bench: Bench) -> None:
-        """A reader of a stepped clock tells its time; the epoch rises with the first writer."""
+        """A read answers the new time; the first write raises the epoch."""
         bench.put("a")
         bench.clock.advance(-HOUR_MS)
         window = bench.store.windows(0)[0]
@@ -52,7 +52,7 @@ class ClockCases:
         assert bench.store.windows(0)[0].epoch == 2
 
     def test_a_day_forward_and_back(self, bench: Bench) -> None:
-        """What became due in the wrong day is out; leases of then end when the clock comes there; nothing is lost."""
+        """Items that became due on the wrong day are claimed. Leases end by the store's clock. Nothing is lost."""
         bench.put("today")
         bench.put("tomorrow", in_ms=HOUR_MS)
         bench.clock.advance(DAY_MS)
@@ -68,19 +68,19 @@ class ClockCases:
         assert [i.id for i in bench.claim().items] == ["tomorrow"]
 
     def test_a_jump_is_reported_once_for_all(self, bench: Bench) -> None:
-        """Several dispatchers saw it in the same epoch: the epoch rises by one."""
+        """Several dispatchers report the same step in the same epoch: the epoch rises by one."""
         assert [bench.store.report_jump(0, 1, 9000) for _ in range(3)] == [2, 2, 2]
         assert bench.store.report_jump(0, 2, -9000) == 3
         counts = bench.store.counts()
         assert (counts.epoch, counts.jumps, counts.last_jump_ms) == (3, 2, -9000)
 
     def test_each_shard_has_its_own_epoch(self, wide: Bench) -> None:
-        """A jump reported on one shard is not one of the others."""
+        """A jump reported on one shard does not change the epoch of another shard."""
         wide.store.report_jump(1, 1, 1)
         assert [window.epoch for window in wide.store.windows(0)] == [1, 2, 1]
 
     def test_a_namespace_of_test_time_needs_now(self, bench: Bench) -> None:
-        """Without it every call is refused, so test time and server time cannot be mixed up."""
+        """Without `now` every call is refused, so test time and server time cannot be mixed up."""
         real = DelayStore(bench.store.backend)
         with pytest.raises(NamespaceMismatch):
             real.open()

@@ -1,4 +1,4 @@
-"""Cases: the dead, and items put back from elsewhere."""
+"""Cases: dead letters, and items that a restore puts back."""
 
 # ruff: noqa: S101 - assertions are what a test-suite is made of
 
@@ -12,10 +12,10 @@ ABSENT, DONE, IN_FLIGHT, WRONG_STATE = Outcome.ABSENT, Outcome.DONE, Outcome.IN_
 
 
 class DeadLetterCases:
-    """Requeue, delete, trim, restore."""
+    """Requeue, delete, trim and restore items."""
 
     def test_requeue_brings_a_dead_item_back(self, bench: Bench) -> None:
-        """With its body, topic, refs and version, at the due given."""
+        """The item has its old body, topic, refs and version, and the given due."""
         bench.put("a", topic="t", refs=("r",))
         bench.store.settle(bench.claim(), [Dead("a", "x")])
         version = bench.one("a").version
@@ -27,7 +27,7 @@ class DeadLetterCases:
         assert bench.store.requeue([("a", bench.now_ms, None)]) == [WRONG_STATE]
 
     def test_requeue_can_repair(self, bench: Bench) -> None:
-        """A new body comes with new topic and refs."""
+        """A requeue with a new body also sets the topic and the refs."""
         bench.put("a", topic="t", refs=("r",))
         bench.store.settle(bench.claim(), [Dead("a", "x")])
         assert bench.store.requeue([("a", bench.now_ms, Item("a", 0, b"fixed", "u", ("s",)))]) == [DONE]
@@ -36,7 +36,7 @@ class DeadLetterCases:
         assert (bench.store.find("r"), bench.store.find("s")) == ([], ["a"])
 
     def test_requeue_and_delete_are_for_the_dead(self, bench: Bench) -> None:
-        """Whatever lives is left alone and named."""
+        """Living items are not changed, and the answer reports their state."""
         bench.put("fly")
         claim = bench.claim()
         bench.put("due", in_ms=5)
@@ -48,7 +48,7 @@ class DeadLetterCases:
         assert bench.settle_all(claim) == [DONE]
 
     def test_deleting_is_for_good(self, bench: Bench) -> None:
-        """Body and refs are gone and the id is free again."""
+        """Body and refs are removed, and the id may be used again."""
         bench.put("a", refs=("r",))
         bench.store.settle(bench.claim(), [Dead("a", "x")])
         assert bench.store.delete_dead(["a"]) == [DONE]
@@ -57,7 +57,7 @@ class DeadLetterCases:
         assert bench.put("a") == [Outcome.STORED]
 
     def test_the_dead_are_capped_by_count(self, bench: Bench) -> None:
-        """The oldest go first, at most 500 a sweep; no cap, no trimming."""
+        """The oldest are removed first, at most 500 per sweep; without a cap nothing is removed."""
         for n in range(6):
             bench.clock.advance(1)
             bench.bury(f"i{n}")
@@ -68,7 +68,7 @@ class DeadLetterCases:
         assert bench.store.counts().happened("trimmed") == 4
 
     def test_the_dead_are_capped_by_age(self, bench: Bench) -> None:
-        """To the millisecond of the time of death."""
+        """The age counts from the time of death, exact to the millisecond."""
         bench.bury("old")
         bench.clock.advance(1)
         bench.bury("young")
@@ -77,7 +77,7 @@ class DeadLetterCases:
         assert bench.states("old", "young") == [None, "dead"]
 
     def test_items_are_restored_as_they_were(self, bench: Bench) -> None:
-        """State, score, version, reason, refs; what exists is left alone; one in flight comes back as due."""
+        """State, score, version, reason and refs come back. Existing ids do not change. Items in flight become due."""
         bench.bury("dead", reason="12:x", topic="t")
         bench.put("fly", refs=("r",))
         claim = bench.claim(lease_ms=500)
@@ -97,7 +97,7 @@ class DeadLetterCases:
         assert bench.store.find("r") == ["fly"]
 
     def test_a_restored_version_is_never_given_again(self, bench: Bench) -> None:
-        """So a holder of the old record cannot overwrite a newer one."""
+        """So a caller with the old record cannot overwrite a newer record."""
         bench.store.restore([Found("a", "due", bench.now_ms, 5, "", b"restored")])
         seen = {5}
         for n in range(8):
@@ -108,7 +108,7 @@ class DeadLetterCases:
         assert bench.one("a").version not in seen
 
     def test_what_is_restored_wakes_whoever_waits(self, bench: Bench) -> None:
-        """A restored head is an earlier head."""
+        """A restored item that is due before all others writes the marker."""
         mark = bench.store.windows(0)[0].mark
         bench.store.restore([Found("a", "due", bench.now_ms, 5, "", b"")])
         assert bench.store.windows(0)[0].mark != mark

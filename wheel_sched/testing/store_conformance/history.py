@@ -1,4 +1,4 @@
-"""Cases: the history, which is bounded, in order, and beside everything else."""
+"""Cases: the history, which is bounded, in order, and independent of everything else."""
 
 # ruff: noqa: S101 - assertions are what a test-suite is made of
 
@@ -11,10 +11,10 @@ from wheel_sched.testing.store_conformance.bench import MINUTE_MS, Bench
 
 
 class HistoryCases:
-    """Appending, paging, bounds."""
+    """Append entries, read pages, keep the bound."""
 
     def test_entries_are_read_back_in_order_page_by_page(self, bench: Bench) -> None:
-        """Byte for byte; a page goes on behind the last one; an empty history ends at once."""
+        """Entries come back byte for byte; a page continues behind the last one; an empty history ends at once."""
         history = bench.history
         assert history.read(0) == ("", [])
         entries = [b"\xff %d" % n for n in range(5)]
@@ -26,7 +26,7 @@ class HistoryCases:
         assert history.read(0, rest.last) == ("", [])
 
     def test_the_oldest_entries_go(self, bench: Bench) -> None:
-        """About as many are kept as asked for: servers drop whole blocks of some hundred."""
+        """The history keeps about as many entries as asked for: servers remove whole blocks of some hundred."""
         history = bench.history
         for start in range(0, 2_000, 500):
             history.append([("r", b"%d" % (start + n)) for n in range(500)], keep=300)
@@ -39,7 +39,7 @@ class HistoryCases:
         assert found == [b"%d" % n for n in range(2_000 - len(found), 2_000)]
 
     def test_entries_lie_in_the_shard_of_their_route(self, wide: Bench) -> None:
-        """And change nothing else."""
+        """The append changes nothing else."""
         entries = [(f"m{n}", b"%d" % n) for n in range(60)]
         assert wide.history.append(entries, keep=10_000) == 60
         found = [wide.history.read(shard).entries for shard in range(wide.store.shards)]
@@ -48,7 +48,7 @@ class HistoryCases:
         assert not any(wide.store.counts().now.values())
 
     def test_history_and_attempt_counts_share_a_round_trip(self, wide: Bench) -> None:
-        """The answers are those of each alone; without counts the entries go alone."""
+        """The answers equal those of separate calls; without counts only the entries are sent."""
         later = wide.now_ms + MINUTE_MS
         entries = [(f"m{n}", b"%d" % n) for n in range(60)]
         assert wide.attempt_counts.raise_to([("k", 3, later)], history=entries, keep=10_000) == [3]
@@ -59,7 +59,7 @@ class HistoryCases:
         assert not any(wide.store.counts().now.values())
 
     def test_a_history_keeps_at_least_one(self, bench: Bench) -> None:
-        """Nothing is appended to a history of nothing."""
+        """A call that would keep no entries appends nothing."""
         with pytest.raises(Rejected, match="expected keep"):
             bench.history.append([("r", b"x")], keep=0)
         assert bench.history.append([], keep=0) == 0

@@ -12,10 +12,10 @@ from wheel_sched.testing.store_conformance.bench import Bench
 
 
 class KnownIdCases:
-    """Repeats, questions, ids that are free again."""
+    """Repeats, lookups, and ids that are free again."""
 
     def test_a_given_id_is_known_until_so_long_after_its_due(self, bench: Bench) -> None:
-        """A repeat stores nothing once it has gone out, until the time is over; another topic's item is another one."""
+        """A repeat stores nothing until the time is over, also after the item has left. Each topic has its own ids."""
         item, other = Item("a", bench.now_ms + 50, b"", "mail"), Item("b", bench.now_ms, b"", "mail")
         assert not bench.known_ids.known("a", "mail")
         assert bench.known_ids.schedule([item, other], 1_000).outcomes == [Outcome.STORED] * 2
@@ -31,7 +31,7 @@ class KnownIdCases:
         assert bench.known_ids.schedule([item], 1_000).outcomes == [Outcome.STORED]
 
     def test_what_waits_is_known_without_a_time(self, bench: Bench) -> None:
-        """Under its own topic, parked and in flight as well; what is dead, or has gone out, is not."""
+        """Under its own topic, also when parked or in flight. A dead item, or one that has left, is not known."""
         for item_id, in_ms in (("due", 9), ("held", None), ("fly", 0)):
             bench.put(item_id, in_ms=in_ms, topic="mail")
         bench.bury("dead", topic="mail")
@@ -41,7 +41,7 @@ class KnownIdCases:
         assert not bench.known_ids.known("due", "post")
 
     def test_a_given_id_that_was_cancelled_is_free(self, bench: Bench) -> None:
-        """While it waits, in flight when it is dropped, when its lease runs out; and when a dead one is deleted."""
+        """After a cancel while it waits, is in flight or its lease ends, and after the delete of a dead item."""
         items = [Item(item_id, bench.now_ms, b"", "mail") for item_id in ("a", "b", "c", "d")]
 
         def stored_anew() -> bool:
@@ -54,7 +54,7 @@ class KnownIdCases:
         assert bench.store.delete_dead(["d"]) == [Outcome.DONE]
         assert bench.store.cancel(["c"]) == [Outcome.CANCELLED]
         bench.clock.advance(2)
-        bench.claim()  # finds the lease of c run out
+        bench.claim()  # recovers c, whose lease ran out
         assert stored_anew()
         claim = bench.claim()
         ids = [item.id for item in claim.items]

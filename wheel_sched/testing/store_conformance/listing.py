@@ -27,7 +27,7 @@ def _fill(bench: Bench, count: int) -> None:
 
 
 class ListingCases:
-    """Paging, filters, order."""
+    """Paging, filters and order."""
 
     @pytest.mark.parametrize("limit", [1, 7, 500])
     def test_pages_give_everything_once_and_in_order(self, wide: Bench, limit: int) -> None:
@@ -41,7 +41,7 @@ class ListingCases:
             assert all(f.state == state and f.body == f.id.encode() for f in found)
 
     def test_what_stays_is_listed_once_while_others_come_and_go(self, wide: Bench) -> None:
-        """Between pages: the last one listed leaves, equals of it leave and come, others are claimed or move on."""
+        """Between pages the last listed item leaves, items with equal scores come and go, others change state."""
         wide.put(*(f"i{n:03d}" for n in range(60)), in_ms=10)
         wide.put(*(f"j{n:03d}" for n in range(60)), in_ms=20)
         listed: list[str] = []
@@ -63,7 +63,7 @@ class ListingCases:
         assert stayed <= set(listed) | {f"i{n:03d}" for n in range(60 - step, 60)}
 
     def test_equals_that_left_are_skipped_by_bytes(self, bench: Bench) -> None:
-        """When the last one listed is gone, its equals go on behind it, upper case before lower case."""
+        """When the last listed item has left, its equals continue behind it, upper case before lower case."""
         bench.put("A", "B", "a", "b", "é", "\udc80", in_ms=5)
         first = bench.store.list_items("due", limit=3)
         assert [f.id for f in first.found] == ["A", "B", "a"]
@@ -71,7 +71,7 @@ class ListingCases:
         assert [f.id for f in bench.store.list_items("due", cursor=first.cursor).found] == ["b", "\udc80", "é"]
 
     def test_many_equals_that_left_are_skipped(self, bench: Bench) -> None:
-        """More of them than one step of the search looks at."""
+        """More of them have left than one step of the search looks at."""
         bench.put(*(f"i{n:04d}" for n in range(1500)), in_ms=5)
         page = bench.store.list_items("due", limit=500)
         page = bench.store.list_items("due", limit=500, cursor=page.cursor)
@@ -80,7 +80,7 @@ class ListingCases:
         assert [f.id for f in rest.found] == [f"i{n:04d}" for n in range(1000, 1500)]
 
     def test_listings_are_filtered(self, wide: Bench) -> None:
-        """By topic, by range of score, by any question; a full page of matches has a cursor that goes on."""
+        """By topic, by range of score, or by any function; a full page of matches has a cursor for the next page."""
         for n in range(30):
             wide.put(f"i{n:02d}", in_ms=n, topic="t" if n % 3 == 0 else "u")
         now = wide.now_ms
@@ -94,7 +94,7 @@ class ListingCases:
         assert [f.id for f in chosen.found] == ["i09", "i19"]
 
     def test_a_listing_of_one_topic_finds_the_few_among_the_many(self, wide: Bench) -> None:
-        """In every state, in order over the shards, though whole pages hold nothing of the topic."""
+        """In every state and in order over the shards, although whole pages hold no item of the topic."""
         for n in range(4):
             wide.put(*(f"u{n}-{k:03d}" for k in range(450)), in_ms=n * 10, topic="u")
             wide.put(f"t{n}", in_ms=n * 10 + 1, topic="t")
@@ -111,12 +111,12 @@ class ListingCases:
         "cursor", ["", "x", "[]", "{}x", '{"9": ["a", 1]}', '{"0": 1}', "null", '{"-1": ["a", 1]}']
     )
     def test_a_made_up_cursor_is_refused(self, bench: Bench, cursor: str) -> None:
-        """With an error of ours, whatever it is."""
+        """Any wrong cursor gives an error of wheel-sched."""
         with pytest.raises(Rejected):
             bench.store.list_items("due", cursor=cursor)
 
     def test_get_says_where_an_item_is(self, bench: Bench) -> None:
-        """State, score and reason, in the order asked, each as often as asked."""
+        """State, score and reason, in the order of the ids, as often as an id is named."""
         bench.put("a", "b", "c", "d")
         claim = bench.claim(3, lease_ms=500)
         settlements: list[Settlement] = [Dead("a", "because"), Held("b", "later")]
@@ -128,7 +128,7 @@ class ListingCases:
         assert bench.store.get([]) == []
 
     def test_counts_tell_topics_apart(self, wide: Bench) -> None:
-        """Where they are now and what ever happened, added up over the shards."""
+        """Items by state and events so far, added up over the shards."""
         wide.put(*(f"a{n}" for n in range(9)), topic="t")
         wide.put("parked", in_ms=None, topic="u")
         for shard in range(3):
@@ -143,7 +143,7 @@ class ListingCases:
         assert len(wide.store.counts_by_shard()) == 3
 
     def test_an_item_may_be_large(self, bench: Bench) -> None:
-        """A megabyte goes through every read and comes back whole."""
+        """A body of a megabyte comes back complete from every read."""
         body = bytes(range(256)) * 4096
         bench.store.schedule([Item("a", bench.now_ms, body)])
         assert bench.one("a").body == body
@@ -151,7 +151,7 @@ class ListingCases:
 
     @pytest.mark.parametrize("limit", [1, 7, 500])
     def test_a_scan_gives_every_item_of_a_state_with_its_record(self, bench: Bench, limit: int) -> None:
-        """Page by page, in the order of the listing, with topic, body and, for the dead, the reason."""
+        """Page by page, in the order of the listing, with topic and body; dead items also have their reason."""
         bench.bury("d", reason="broken: badly", topic="t")
         bench.put(*(f"i{n:02}" for n in range(20)), in_ms=5, topic="t", refs=("r",))
         expected: list[tuple[State, list[str]]] = [
@@ -173,7 +173,7 @@ class ListingCases:
                 assert item.reason == ("broken: badly" if state == "dead" else "")
 
     def test_a_scan_without_records_gives_ids_and_scores(self, bench: Bench) -> None:
-        """For counting and planning, at a fraction of the cost."""
+        """Callers that only count or plan pay much less."""
         bench.put("a", in_ms=5)
         (page,) = bench.store.execute([Call(0, Scan("due", 0, MAX_DUE_MS, None, 500, records=False))])
         assert page == [Scanned("a", bench.now_ms + 5, None, "")]

@@ -15,10 +15,10 @@ from wheel_sched.testing.store_conformance.bench import Bench
 
 
 class LogIntakeCases:
-    """What a batch needs to be stored, and that it is stored whole or not at all."""
+    """A log batch is stored completely or not at all; these cases test its conditions."""
 
     def test_a_log_batch_moves_its_position_with_it(self, bench: Bench) -> None:
-        """Items, dead letters and position come in one step, and only from the position expected."""
+        """One step stores items, dead letters and position, and only from the expected position."""
         items = [Item("a", bench.now_ms, b"1", "t"), Item("b", bench.now_ms + 5, b"2", "t")]
         dead_letters = [(Item("c", bench.now_ms, b"3", "t", ("fp:x",)), "fatal: no")]
         assert bench.log_intake.positions(["s", "other"]) == [None, None]
@@ -30,7 +30,7 @@ class LogIntakeCases:
 
     @pytest.mark.parametrize("expected", [None, 0, 6, 8])
     def test_a_log_batch_from_elsewhere_stores_nothing(self, bench: Bench, expected: int | None) -> None:
-        """From a zombie, read before, or with a gap before it: nothing changes, and the error has the position."""
+        """A batch of a zombie, a batch read before, or one after a gap changes nothing; the error has the position."""
         bench.log_intake.accept(Position("s", None, 7), [])
         with pytest.raises(StalePosition) as refused:
             bench.log_intake.accept(Position("s", expected, 9), [Item("a", bench.now_ms, b"")])
@@ -38,20 +38,20 @@ class LogIntakeCases:
         assert (bench.states("a"), bench.log_intake.positions(["s"])) == ([None], [7])
 
     def test_a_source_nobody_brought_begins_with_none(self, bench: Bench) -> None:
-        """Whoever thinks that the store knows a position it does not know is told so."""
+        """A caller that expects a position gets an error when the store has none."""
         with pytest.raises(StalePosition) as refused:
             bench.log_intake.accept(Position("s", 3, 9), [])
         assert refused.value.position is None
 
     def test_a_repeated_log_batch_answers_alike(self, bench: Bench) -> None:
-        """After a lost reply, under the same token."""
+        """A repeat under the same token after a lost reply gives the same answer."""
         batch = Position("s", None, 2), [Item("a", bench.now_ms, b"")]
         first = bench.log_intake.accept(*batch, token="token-1")
         assert bench.log_intake.accept(*batch, token="token-1").outcomes == first.outcomes
         assert bench.log_intake.positions(["s"]) == [2]
 
     def test_a_log_batch_comes_with_its_attempt_records(self, bench: Bench) -> None:
-        """They are raised with it, each to the greatest that is brought, and kept as long as is told."""
+        """The batch raises each count to the greatest number given and keeps it as long as asked."""
         until_ms = bench.now_ms + 60_000
         counts = [("a:0", 2, until_ms), ("a!", 0, None), ("b:0", 5, until_ms), ("b:0", 4, until_ms + 9_000)]
         bench.log_intake.accept(Position("s", None, 3), [Item("a.2", bench.now_ms, b"")], counts=counts)
@@ -59,7 +59,7 @@ class LogIntakeCases:
         assert bench.attempt_counts.raise_to(asked) == [2, 0, 5, 0]
         bench.log_intake.accept(Position("s", 3, 4), [Item("a.3", bench.now_ms, b"")], counts=[("a:0", 3, until_ms)])
         assert bench.attempt_counts.raise_to(asked[:1]) == [3]
-        many = [(f"{n}:0", 1_500, until_ms) for n in range(3)]  # more than a record can say
+        many = [(f"{n}:0", 1_500, until_ms) for n in range(3)]  # more than a count can hold
         bench.log_intake.accept(Position("s", 4, 5), [], counts=many)
         assert bench.attempt_counts.raise_to([("2:0", 0, 0)]) == [998]
 
@@ -69,7 +69,7 @@ class LogIntakeCases:
     def test_a_log_batch_whose_counts_are_behind_stores_nothing(
         self, bench: Bench, behind: tuple[str, int, int | None]
     ) -> None:
-        """One attempt record that knows as many, or others than these: not even the other records are raised."""
+        """When one count is as high already, or differs, no other count is raised either."""
         until_ms = bench.now_ms + 60_000
         bench.attempt_counts.raise_to([("a:0", 3, until_ms), ("e", ENDED, until_ms)])
         items = [Item("x", bench.now_ms, b"")]
@@ -81,7 +81,7 @@ class LogIntakeCases:
         assert stored.outcomes == [Outcome.STORED]
 
     def test_a_log_batch_from_elsewhere_is_told_so_before_its_counts(self, bench: Bench) -> None:
-        """Read again after a takeover, its records are all known, and its place is what is wrong with it."""
+        """A batch read again after a takeover has only known counts; the error reports its position instead."""
         batch = Position("s", None, 3), [Item("a", bench.now_ms, b"")]
         counts = [("a:0", 1, bench.now_ms + 60_000)]
         bench.log_intake.accept(*batch, counts=counts)
@@ -91,7 +91,7 @@ class LogIntakeCases:
     @pytest.mark.parametrize("state", ["due", "held", "dead"])
     @pytest.mark.parametrize("dies", [False, True])
     def test_a_log_batch_with_an_id_that_is_there_stores_nothing(self, bench: Bench, state: str, dies: bool) -> None:
-        """Wherever it lies, and whatever the batch wants with it: the rest and the position are not stored either."""
+        """In any state of the id, for any use in the batch: nothing of the batch is stored, nor its position."""
         there = Item("b", None if state == "held" else bench.now_ms, b"first")
         bench.store.bury([(there, "why")]) if state == "dead" else bench.store.schedule([there])
         until_ms = bench.now_ms + 60_000
@@ -106,7 +106,7 @@ class LogIntakeCases:
         assert bench.log_intake.accept(Position("s", None, 3), items).outcomes == [Outcome.STORED]
 
     def test_a_log_batch_with_an_id_twice_stores_nothing(self, bench: Bench) -> None:
-        """Among those that wait, or one of them among the dead."""
+        """Both in the items, or one of them in the dead letters."""
         item = Item("a", bench.now_ms, b"")
         for items, dead_letters in (([item, item], []), ([item], [(item, "fatal")])):
             with pytest.raises(TakenId):
@@ -114,7 +114,7 @@ class LogIntakeCases:
         assert (bench.states("a"), bench.log_intake.positions(["s"])) == ([None], [None])
 
     def test_a_log_batch_in_two_halves(self, bench: Bench) -> None:
-        """What was sent is asked after later; errors come with the answer, what is malformed is not sent."""
+        """The caller asks for the answer later. Errors come with the answer; a malformed batch is not sent."""
         answer = bench.log_intake.begin_accept(Position("s", None, 3), [Item("a", bench.now_ms, b"")], token="token-2")
         assert answer().outcomes == [Outcome.STORED]
         again = bench.log_intake.begin_accept(Position("s", None, 3), [Item("a", bench.now_ms, b"")], token="token-2")
@@ -126,7 +126,7 @@ class LogIntakeCases:
             bench.log_intake.begin_accept(Position("s", 3, 4), [Item("", None, b"")])
 
     def test_attempt_records_of_a_log_batch_lie_in_their_own_shards(self, wide: Bench) -> None:
-        """They are compared and raised wherever they are."""
+        """The call compares and raises the counts in their own shards."""
         until_ms = wide.now_ms + 60_000
         counts = [(f"{n}:0", 1, until_ms) for n in range(8)]
         items = [Item("a", wide.now_ms, b"", route="s")]
@@ -138,13 +138,13 @@ class LogIntakeCases:
         assert wide.log_intake.positions(["s"]) == [8]
 
     def test_a_malformed_position_is_refused(self, bench: Bench) -> None:
-        """Before anything is sent."""
+        """The error comes before anything is sent."""
         for position in (Position("", None, 1), Position("s", -1, 1), Position("s", 0, -1)):
             with pytest.raises(Rejected):
                 bench.log_intake.accept(position, [])
 
     def test_log_batches_lie_in_the_shard_of_their_source(self, wide: Bench) -> None:
-        """With the source as their route, whichever shard that is."""
+        """The source is their route, so the items lie in the shard of the source."""
         for source in ("s", "s2", "s3"):
             items = [Item(f"{source}-{n}", wide.now_ms, b"", route=source) for n in range(3)]
             wide.log_intake.accept(Position(source, None, 3), items)
@@ -153,7 +153,7 @@ class LogIntakeCases:
             wide.log_intake.accept(Position("s", 3, 4), [Item("x", wide.now_ms, b"")])
 
     def test_a_route_leads_to_a_position_of_another_shard(self, wide: Bench) -> None:
-        """A source has one position in each shard that it was stored in; what lies in another one is refused."""
+        """A source has one position in each shard with a batch of it; an item of another shard is refused."""
         shards = range(wide.store.shards)
         routes = [next(f"r{n}" for n in range(1_000) if shard_of(f"r{n}", len(shards)) == shard) for shard in shards]
         for shard, route in enumerate(routes):

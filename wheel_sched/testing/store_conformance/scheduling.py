@@ -1,4 +1,4 @@
-"""Cases: what `schedule` accepts, answers and keeps."""
+"""Cases: which items `schedule` accepts and keeps, and what it answers."""
 
 # ruff: noqa: S101, S106 - assertions are what a test-suite is made of; a token is no password
 
@@ -17,7 +17,7 @@ ALL_BYTES = bytes(range(256))
 
 
 class SchedulingCases:
-    """Storing new items."""
+    """Store new items."""
 
     def test_an_item_comes_back_as_it_was_stored(self, bench: Bench) -> None:
         """Topic, refs, route, due and every byte of the body survive."""
@@ -33,7 +33,7 @@ class SchedulingCases:
         ids=["plain", "unicode", "lines", "length", "framed", "blank", "hash tag", "512 bytes", "binary"],
     )
     def test_any_text_of_up_to_512_bytes_is_an_id(self, bench: Bench, item_id: str) -> None:
-        """Ids with separators, blanks, line ends or bytes outside UTF-8 go through scheduling, claiming, settling."""
+        """Ids with separators, blanks, line ends or bytes outside UTF-8 can be scheduled, claimed and settled."""
         assert bench.put(item_id) == [Outcome.STORED]
         claim = bench.claim()
         assert [item.id for item in claim.items] == [item_id]
@@ -42,7 +42,7 @@ class SchedulingCases:
 
     @pytest.mark.parametrize("topic", ["", ":", "a:b", "due:x", "é", "with space", "n:due:", "paused"])
     def test_any_line_is_a_topic(self, bench: Bench, topic: str) -> None:
-        """Separators in a topic don't mix up what is counted, paused or indexed."""
+        """Separators in a topic do not mix up counts, pauses or indexes."""
         bench.put("a", topic=topic)
         bench.put("b", topic="other")
         assert bench.store.pause(topic) == 1
@@ -53,7 +53,7 @@ class SchedulingCases:
         assert bench.claim().items[0].topic == topic
 
     def test_the_empty_body_is_a_body(self, bench: Bench) -> None:
-        """Nothing is confused with an empty body."""
+        """An empty body is not the same as no body."""
         bench.store.schedule([Item("a", bench.now_ms, b"")])
         assert bench.one("a").body == b""
         assert bench.claim().items[0].body == b""
@@ -67,13 +67,13 @@ class SchedulingCases:
         assert bench.claim().items == []
 
     def test_the_extreme_dues_are_kept_exactly(self, bench: Bench) -> None:
-        """1970 is due at once, the last millisecond of 9999 is kept to the millisecond."""
+        """1970 is due at once; the last millisecond of 9999 is kept exactly."""
         bench.store.schedule([Item("old", 0, b""), Item("far", MAX_DUE_MS, b""), Item("odd", MAX_DUE_MS - 1, b"")])
         assert [item.due_ms for item in bench.claim().items] == [0]
         assert [found.score_ms for found in bench.everything("due")] == [MAX_DUE_MS - 1, MAX_DUE_MS]
 
     def test_an_id_is_stored_once_wherever_it_is(self, bench: Bench) -> None:
-        """Waiting, in flight, held and dead ids are DUPLICATE, and what was stored first stays."""
+        """Waiting, in flight, held and dead ids are DUPLICATE, and the first item is not changed."""
         bench.bury("dead")
         bench.put("fly")
         bench.claim()
@@ -87,7 +87,7 @@ class SchedulingCases:
         assert [bench.one(i).body for i in ids] == [i.encode() for i in ids]
 
     def test_one_item_without_a_token_is_stored_like_any_other(self, bench: Bench) -> None:
-        """Found by its refs, counted, once wherever it is, held while its topic is paused."""
+        """It is found by its refs, counted, stored once, and held while its topic is paused."""
         bench.bury("dead")
         item = Item("a", bench.now_ms + 5, ALL_BYTES, "mail", ("tag:x", "tag:y"), "route-1")
         outcomes = [bench.store.schedule([each], token="").outcomes for each in (item, item)]
@@ -104,7 +104,7 @@ class SchedulingCases:
         assert bench.store.schedule([Item("d", None, b"")], token="").outcomes == [Outcome.HELD]
 
     def test_one_item_without_a_token_raises_the_marker_when_it_is_the_first(self, bench: Bench) -> None:
-        """Only an earlier head does."""
+        """Only an item that is due before all others writes the marker."""
         marks = []
         for item_id, in_ms in (("first", 500), ("later", 900), ("as early", 500), ("earlier", 100)):
             bench.store.schedule([Item(item_id, bench.now_ms + in_ms, b"")], token="")
@@ -114,7 +114,7 @@ class SchedulingCases:
         assert marks[0] == marks[1] == marks[2] != marks[3]
 
     def test_an_id_twice_in_one_batch_is_stored_once(self, bench: Bench) -> None:
-        """The first of them wins."""
+        """The first one is stored."""
         batch = [Item("a", bench.now_ms, b"1"), Item("b", bench.now_ms, b"2"), Item("a", None, b"3")]
         assert bench.store.schedule(batch).outcomes == [Outcome.STORED, Outcome.STORED, Outcome.DUPLICATE]
         assert bench.one("a").body == b"1"
@@ -126,7 +126,7 @@ class SchedulingCases:
         assert bench.put("a") == [Outcome.STORED]
 
     def test_a_repeat_gives_the_first_answer(self, bench: Bench) -> None:
-        """The same token answers STORED again, also when the item has gone meanwhile, and stores nothing."""
+        """The same token answers STORED again and stores nothing, also when the item has left."""
         batch = [Item("a", bench.now_ms, b""), Item("b", None, b""), Item("a", None, b"")]
         first = bench.store.schedule(batch, token="t")
         bench.settle_all(bench.claim())
@@ -136,7 +136,7 @@ class SchedulingCases:
         assert bench.put("b") == [Outcome.DUPLICATE]
 
     def test_a_batch_of_mixed_topics_is_counted_per_topic(self, bench: Bench) -> None:
-        """Items with and without refs and routes, in any order of topics, land under their own topic."""
+        """Items with and without refs and routes, in any order of topics, count under their own topic."""
         topics = ["a", "a", "b", "ab", "a", "", "b"]
         items = [
             Item(f"i{n}", bench.now_ms, b"1:0:0:a", topic, ("r",) if n % 2 else (), "x" if n % 3 else None)
@@ -147,19 +147,19 @@ class SchedulingCases:
         assert [bench.one(item.id).item() for item in items] == items
 
     def test_nothing_is_a_batch_too(self, bench: Bench) -> None:
-        """Empty input is answered, not refused."""
+        """Empty input gives an empty answer."""
         assert bench.store.schedule([]).outcomes == []
         assert bench.store.execute([Call(0, Schedule([]))])[0].outcomes == []
 
     def test_more_than_500_items_are_split(self, wide: Bench) -> None:
-        """The face cuts any batch into calls of at most 500 per shard and puts the answers back in order."""
+        """The store splits a large batch into calls of at most 500 per shard and returns the answers in order."""
         items = [Item(f"i{n}", None if n % 7 == 0 else wide.now_ms, b"") for n in range(1801)]
         outcomes = wide.store.schedule(items).outcomes
         assert outcomes == [Outcome.HELD if n % 7 == 0 else Outcome.STORED for n in range(1801)]
         assert wide.store.schedule(items).accepted == 0
 
     def test_one_call_takes_at_most_500(self, bench: Bench) -> None:
-        """A larger call is refused and nothing of it is stored."""
+        """A larger call is refused, and none of its items is stored."""
         items = [Item(f"i{n}", 0, b"") for n in range(MAX_BATCH + 1)]
         (answer,) = bench.store.execute([Call(0, Schedule(items))])
         assert isinstance(answer, Rejected)
@@ -168,7 +168,7 @@ class SchedulingCases:
         assert answer.accepted == MAX_BATCH
 
     def test_an_earlier_head_raises_the_marker(self, bench: Bench) -> None:
-        """What comes before everything that waits is announced, with its due; what comes later is not."""
+        """An item due before all waiting ones writes the marker with its due; a later item does not."""
         backend = bench.store.backend
         start = bench.store.windows(0)[0].mark
         waiter = backend.waiter(0, 1000)
@@ -186,7 +186,7 @@ class SchedulingCases:
             waiter.close()
 
     def test_a_route_keeps_items_in_one_shard(self, wide: Bench) -> None:
-        """Items of one route share a shard and are found by that route; the ids alone spread."""
+        """Items of one route share a shard and are found by that route; items without a route spread by their ids."""
         wide.store.schedule([Item(f"i{n}", wide.now_ms, b"", route="family") for n in range(20)])
         assert sorted(counts.sizes["due"] for counts in wide.store.counts_by_shard()) == [0, 0, 20]
         assert all(wide.store.get([f"i{n}" for n in range(20)], route="family"))

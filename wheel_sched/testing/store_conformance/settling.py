@@ -1,4 +1,4 @@
-"""Cases: how items of a claim end."""
+"""Cases: how the items of a claim end."""
 
 # ruff: noqa: S101, S106 - assertions are what a test-suite is made of; a token is no password
 
@@ -15,17 +15,17 @@ from wheel_sched.testing.store_conformance.bench import Bench
 
 
 class SettlingCases:
-    """Done, next, held, dead; and who may still say so."""
+    """Settle as done, next, held or dead, and only under the right claim."""
 
     def test_done_removes_an_item_and_its_refs(self, bench: Bench) -> None:
-        """Nothing of it is left but the count."""
+        """Only the counter remains."""
         bench.put("a", refs=("r",))
         assert bench.settle_all(bench.claim()) == [Outcome.DONE]
         assert (bench.states("a"), bench.store.find("r")) == ([None], [])
         assert bench.store.counts().ever == {("accepted", ""): 1, ("completed", ""): 1}
 
     def test_next_keeps_the_record_unless_a_body_is_given(self, bench: Bench) -> None:
-        """A release keeps body, topic, refs and version."""
+        """The item keeps body, topic, refs and version."""
         bench.store.schedule([Item("a", bench.now_ms, b"one", "t", ("r",), "a")])
         before = bench.one("a")
         claim = bench.claim()
@@ -41,7 +41,7 @@ class SettlingCases:
         )
 
     def test_next_with_a_body_is_a_successor(self, bench: Bench) -> None:
-        """A new record in the same step: body, topic, refs, a greater version; the old refs are gone."""
+        """One step writes the new record: body, topic, refs and a greater version; the old refs are removed."""
         bench.put("a", topic="t", refs=("old", "both"))
         version = bench.one("a").version
         claim = bench.claim()
@@ -60,7 +60,7 @@ class SettlingCases:
         assert bench.one("a").body == b""
 
     def test_next_without_a_due_parks(self, bench: Bench) -> None:
-        """It waits in held until somebody gives it a due."""
+        """The item waits in held until a caller gives it a due."""
         bench.put("a")
         bench.store.settle(bench.claim(), [Next("a", None)])
         assert (bench.one("a").state, bench.one("a").reason) == ("held", "parked")
@@ -68,7 +68,7 @@ class SettlingCases:
         assert [i.id for i in bench.claim().items] == ["a"]
 
     def test_held_keeps_its_reason(self, bench: Bench) -> None:
-        """In one line of at most 500 characters, whatever was said."""
+        """The reason is kept as one line of at most 500 characters."""
         bench.put("a", "b", "c")
         claim = bench.claim()
         reasons = ["circuit open: no route", "two\nlines", "\ud800 " + "x" * 1000]
@@ -80,7 +80,7 @@ class SettlingCases:
         assert bench.store.release(["a", "b", "c"], bench.now_ms) == [Outcome.DONE] * 3
 
     def test_dead_keeps_body_or_gets_a_new_one(self, bench: Bench) -> None:
-        """With its reason and time of death; refs stay findable."""
+        """The dead item has its reason and time of death, and its refs still find it."""
         bench.put("a", "b", topic="t", refs=("r",))
         claim = bench.claim()
         bench.clock.advance(7)
@@ -93,7 +93,7 @@ class SettlingCases:
         assert bench.store.counts().now == {("dead", "t"): 1, ("dead", "u"): 1}
 
     def test_answers_stand_in_the_order_of_the_settlements(self, bench: Bench) -> None:
-        """However done, next, held, dead and strangers are mixed."""
+        """For any mixture of done, next, held, dead and foreign ids."""
         bench.put("a", "b", "c", "d", "e")
         claim = bench.claim()
         settlements: list[Settlement] = [
@@ -110,7 +110,7 @@ class SettlingCases:
         assert bench.states("a", "b", "c", "d", "e", "zz", "yy") == [None, "due", "held", "dead", None, None, None]
 
     def test_an_id_twice_in_one_call_settles_once(self, bench: Bench) -> None:
-        """The second one is STALE, whatever it says, and nothing is counted twice."""
+        """The second settlement of the id is STALE, and nothing is counted twice."""
         bench.put("a", "b", "c")
         claim = bench.claim()
         twice: list[Settlement] = [
@@ -135,7 +135,7 @@ class SettlingCases:
         assert bench.settle_all(one) == bench.settle_all(two) == [Outcome.DONE]
 
     def test_a_cancelled_item_does_not_come_back(self, bench: Bench) -> None:
-        """Its next and its held are dropped; its done and its dead are what they say."""
+        """Next and held are dropped; done and dead take effect."""
         bench.put("a", "b", "c", "d", refs=("r",))
         claim = bench.claim()
         assert bench.store.cancel(["a", "b", "c", "d"]) == [Outcome.CANCELLED] * 4
@@ -148,7 +148,7 @@ class SettlingCases:
         assert bench.store.counts().happened("cancelled") == 2
 
     def test_a_repeat_gives_the_first_answer(self, bench: Bench) -> None:
-        """DONE again instead of STALE, even when the item is in flight under a newer claim."""
+        """A repeat answers DONE and not STALE, even when the item is in flight under a newer claim."""
         bench.put("a", "b")
         claim = bench.claim()
         settlements: list[Settlement] = [Next("a", bench.now_ms), Done("b"), Done("c")]
@@ -161,7 +161,7 @@ class SettlingCases:
         assert bench.store.counts().happened("completed") == 2
 
     def test_the_cap_of_the_dead_trims_the_oldest(self, bench: Bench) -> None:
-        """Also in the very call that adds to them; their refs go too."""
+        """The call that adds dead items also trims; the refs of trimmed items are removed too."""
         for n in range(4):
             bench.clock.advance(1)
             bench.put(f"i{n}", refs=("r",))
@@ -175,7 +175,7 @@ class SettlingCases:
         assert bench.store.counts().happened("trimmed") == 5
 
     def test_a_batch_has_at_most_500_settlements(self, bench: Bench) -> None:
-        """A larger one is refused by face and store alike."""
+        """Both the facade and the backend refuse a larger one."""
         bench.put("a")
         claim = bench.claim()
         many = [Done("a")] * 501
@@ -187,7 +187,7 @@ class SettlingCases:
         assert bench.store.settle(claim, []).outcomes == []
 
     def test_versions_only_grow(self, bench: Bench) -> None:
-        """Every write of a record draws a version that no record had before."""
+        """Every write of a record gives it a version that no record had before."""
         seen = []
         for n in range(3):
             bench.put("a", f"x{n}")

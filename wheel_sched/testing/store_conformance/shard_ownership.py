@@ -17,10 +17,10 @@ from wheel_sched.testing.store_conformance.bench import Bench
 
 
 class ShardOwnershipCases:
-    """What a broker needs that knows itself which claims went out."""
+    """For a broker that records which claims it has published."""
 
     def test_a_shard_has_one_owner_at_a_time(self, bench: Bench) -> None:
-        """Until its time is over or it gives up; a new owner raises the epoch, the same one does not."""
+        """Until its time is over or it gives up the shard. A new owner raises the epoch; the same owner does not."""
         first = bench.shard_ownership.acquire(0, "one", 1_000)
         assert (first.mine, first.new) == (True, True)
         other = bench.shard_ownership.acquire(0, "two", 1_000)
@@ -44,7 +44,7 @@ class ShardOwnershipCases:
         assert isinstance(answer, StaleEpoch)
 
     def test_a_claims_number_is_above_what_went_out(self, bench: Bench) -> None:
-        """Also when the store has forgotten that it had given it out."""
+        """Also when the store has lost its last claim numbers."""
         bench.put("a", "b")
         (first,) = bench.store.execute([Call(0, ClaimDue(1, 1_000, above=41))])
         (second,) = bench.store.execute([Call(0, ClaimDue(1, 1_000, above=5))])
@@ -53,7 +53,7 @@ class ShardOwnershipCases:
         bench.settle_all(second)
 
     def test_a_claim_without_a_lease_end_is_recovered_by_nobody(self, bench: Bench) -> None:
-        """No clock and no sweep ends it; the shard's owner does."""
+        """Neither time nor a sweep ends the claim; only the owner of the shard does."""
         bench.put("a", "b", topic="t")
         (claim,) = bench.store.execute([Call(0, ClaimDue(10, None))])
         bench.clock.advance(365 * 86_400_000)
@@ -64,7 +64,7 @@ class ShardOwnershipCases:
         assert bench.states("a", "b") == ["due", "due"]
 
     def test_open_claims_end_by_their_number(self, bench: Bench) -> None:
-        """Up to it they went out, above it they wait again; one that was cancelled is gone either way."""
+        """Claims up to the number are completed; items above it wait again; cancelled items leave in both cases."""
         bench.put("a", "b", "c", "d")
         claims = [bench.claim(limit=1) for _ in range(4)]
         bench.store.cancel(["d"])
@@ -75,7 +75,7 @@ class ShardOwnershipCases:
         assert bench.store.counts().ever["lapsed", ""] == 2
 
     def test_the_head_of_a_key_that_ends_so_lets_the_next_one_follow(self, bench: Bench) -> None:
-        """Cancelled while its claim was open: as wherever else a head is given up."""
+        """The head was cancelled while its claim was open; the key continues as after any other end of a head."""
         scope = scope_of("g", "t")
         lock, holder = lock_of(scope, b"k"), Owner(scope, "me", 1)
         keys = bench.ordered_keys
@@ -89,7 +89,7 @@ class ShardOwnershipCases:
         assert bench.states("a.1", "b.0") == [None, "due"]
 
     def test_a_claim_in_somebodys_hands_is_spared(self, bench: Bench) -> None:
-        """The one that is being sent right now."""
+        """The claim that is being published now stays open."""
         bench.put("a", "b")
         one, two = bench.claim(limit=1), bench.claim(limit=1)
         self._resolve(bench, 0, spared=two.number)
@@ -98,14 +98,14 @@ class ShardOwnershipCases:
         assert one.number < two.number
 
     def test_what_nobody_knows_is_held(self, bench: Bench) -> None:
-        """In doubt: neither sent again nor forgotten."""
+        """Its items are held in doubt: not published again and not lost."""
         bench.put("a", topic="t")
         bench.claim()
         assert self._resolve(bench, None).held == 1
         assert bench.one("a").reason.startswith("in-doubt")
 
     def test_only_the_present_owner_ends_claims(self, bench: Bench) -> None:
-        """A predecessor that wakes up in the middle of its own take-over does nothing."""
+        """A former owner that wakes up during its own take-over changes nothing."""
         epoch = bench.shard_ownership.acquire(0, "one", 10).epoch
         bench.clock.advance(10)
         bench.shard_ownership.acquire(0, "two", 10)
@@ -113,7 +113,7 @@ class ShardOwnershipCases:
             bench.shard_ownership.resolve(0, epoch, 0)
 
     def test_dispatchers_that_keep_dying_over_an_item_bury_it(self, bench: Bench) -> None:
-        """At the cap, as leases that run out do."""
+        """At the cap, in the same way as leases that run out."""
         bench.put("a", topic="t")
         for _ in range(2):
             bench.claim()

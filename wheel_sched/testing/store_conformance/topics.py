@@ -1,4 +1,4 @@
-"""Cases: paused topics, held reasons, attempt records."""
+"""Cases: paused topics and held reasons."""
 
 # ruff: noqa: S101 - assertions are what a test-suite is made of; a token is no password
 
@@ -10,10 +10,10 @@ from wheel_sched.testing.store_conformance.bench import Bench
 
 
 class TopicCases:
-    """Pausing and resuming; remembering attempts."""
+    """Pause and resume topics."""
 
     def test_a_paused_topic_waits_and_others_flow(self, bench: Bench) -> None:
-        """What is there and what comes is held; nothing of it is claimed; nothing wakes a dispatcher."""
+        """Existing and new items are held; no claim takes one of them; no marker wakes a dispatcher."""
         bench.put("a", topic="t")
         bench.put("b", topic="u")
         assert bench.store.pause("t") == 1
@@ -26,7 +26,7 @@ class TopicCases:
         assert (counts.paused, counts.due_head_ms) == ({"t": bench.now_ms}, None)
 
     def test_pausing_twice_is_pausing_once(self, bench: Bench) -> None:
-        """And so is resuming; the time of the first pause stays."""
+        """The same holds for resuming; the time of the first pause stays."""
         began = bench.now_ms
         assert bench.store.pause("t") == 0
         bench.clock.advance(5)
@@ -37,7 +37,7 @@ class TopicCases:
         assert bench.put("a", topic="t") == [Outcome.STORED]
 
     def test_resuming_brings_back_what_was_paused(self, bench: Bench) -> None:
-        """With its dues; what was held for another reason stays held."""
+        """With their dues; items held for another reason stay held."""
         bench.put("a", "b", "c", in_ms=500, topic="t")
         bench.store.hold(["b"], "mine")
         bench.store.pause("t")
@@ -47,7 +47,7 @@ class TopicCases:
         assert [bench.one(i).reason for i in "bd"] == ["mine", "parked"]
 
     def test_resuming_wakes_whoever_waits(self, bench: Bench) -> None:
-        """What comes back may be due at once."""
+        """Resumed items may be due at once."""
         bench.put("a", topic="t")
         bench.store.pause("t")
         mark = bench.store.windows(0)[0].mark
@@ -55,7 +55,7 @@ class TopicCases:
         assert bench.store.windows(0)[0].mark != mark
 
     def test_the_overdue_are_spread(self, bench: Bench) -> None:
-        """Evenly and in order over the interval, from now on; what is not overdue keeps its due."""
+        """Evenly and in order over the interval, from now on; items that are not overdue keep their due."""
         bench.put(*(f"i{n:02d}" for n in range(10)), in_ms=100, topic="t")
         bench.put("late", in_ms=5000, topic="t")
         bench.store.pause("t")
@@ -65,7 +65,7 @@ class TopicCases:
         assert [(f.id, f.score_ms - bench.now_ms) for f in bench.everything("due")] == expected
 
     def test_large_topics_are_paused_and_resumed_in_pages(self, wide: Bench) -> None:
-        """Thousands of items over several shards, none lost, none twice, others untouched."""
+        """With thousands of items over several shards none is lost or doubled, and other topics are not changed."""
         wide.put(*(f"i{n}" for n in range(2000)), topic="t")
         wide.put(*(f"o{n}" for n in range(300)), topic="u")
         assert wide.store.pause("t") == 2000
@@ -77,7 +77,7 @@ class TopicCases:
         assert len(set(scores)) > 600
 
     def test_what_returns_to_a_paused_topic_is_held(self, bench: Bench) -> None:
-        """By its next, by its expired lease, by release, reschedule, requeue or a new topic: all of it waits."""
+        """After next, an expired lease, release, reschedule, requeue or a new topic, the item is held."""
         bench.bury("dead", topic="t")
         bench.put("held", in_ms=None, topic="t")
         bench.put("other", in_ms=1, topic="u")
@@ -96,14 +96,14 @@ class TopicCases:
         assert len(bench.claim().items) == 5
 
     def test_pausing_leaves_what_is_in_flight(self, bench: Bench) -> None:
-        """It may still be settled."""
+        """An item in flight may still be settled."""
         bench.put("a", topic="t")
         claim = bench.claim()
         assert bench.store.pause("t") == 0
         assert bench.store.settle(claim, [Done("a")]).outcomes == [Outcome.DONE]
 
     def test_reasons_are_indexed_by_their_first_word(self, bench: Bench) -> None:
-        """Something held as "paused by hand" counts as paused; "pausedish" does not."""
+        """An item held as "paused by hand" counts as paused; "pausedish" does not."""
         bench.put("a", "b", "c", topic="t")
         claim = bench.claim()
         bench.store.settle(claim, [Held("a", "paused by hand"), Held("b", "pausedish"), Held("c", "(paused)")])
@@ -111,7 +111,7 @@ class TopicCases:
         assert bench.states("a", "b", "c") == ["due", "held", "held"]
 
     def test_a_paused_backlog_costs_other_topics_nothing(self, bench: Bench) -> None:
-        """An overdue backlog of a paused topic is out of every claim's way after one pause."""
+        """After one pause the overdue items of the topic are in no claim's way."""
         bench.put(*(f"i{n}" for n in range(1500)), topic="t")
         bench.store.pause("t")
         bench.put("x", topic="u")

@@ -16,7 +16,7 @@ class WriterFenceCases:
     """Repeated, closed and malformed epochs."""
 
     def test_an_epoch_lets_an_id_in_once_however_often_it_is_repeated(self, wide: Bench) -> None:
-        """Also when the item has gone out in between, which a plain schedule would store again."""
+        """Also when the item has left in between; a plain schedule would store it again."""
         fence = Fence("query", 3)
         items = [Item(f"i{n}", wide.now_ms, b"") for n in range(20)]
         assert wide.writer_fences.schedule(items[:12], fence).accepted == 12
@@ -27,7 +27,7 @@ class WriterFenceCases:
         assert wide.writer_fences.schedule(items[:1], Fence("other", 3)).accepted == 1
 
     def test_a_closed_epoch_lets_nothing_in(self, wide: Bench) -> None:
-        """Nor does one before it; the next one does, and an epoch may be closed twice."""
+        """An earlier epoch stores nothing either; the next one does; an epoch may be closed twice."""
         assert wide.writer_fences.schedule([Item("a", wide.now_ms, b"")], Fence("query", 3)).accepted == 1
         for _ in range(2):
             wide.writer_fences.close_epoch(Fence("query", 3))
@@ -38,7 +38,7 @@ class WriterFenceCases:
 
     @pytest.mark.parametrize("fence", [Fence(""), Fence("x" * 250), Fence("x", -1), Fence("a\nb")])
     def test_a_fence_needs_a_name_and_an_epoch(self, bench: Bench, fence: Fence) -> None:
-        """Refused before anything is stored."""
+        """The call is refused before anything is stored."""
         with pytest.raises(Rejected):
             bench.writer_fences.schedule([Item("a", bench.now_ms, b"")], fence)
         assert bench.states("a") == [None]
