@@ -161,8 +161,7 @@ class LogBatch:
 class PartitionedConsumer(BrokerConsumer, Protocol):
     """A member of a group to which whole partitions are assigned, each read in order from the first unsettled record.
 
-    An assignment begins when the group gives a partition to this member and ends when the group takes it away. Each
-    assignment has a number that never repeats.
+    An assignment begins when the member gets a partition and ends when it loses it. Its number never repeats.
     """
 
     def assignments(self) -> Mapping[tuple[str, int], int]:
@@ -228,10 +227,7 @@ class LogReader(Protocol):
 
 
 class ClaimSender(Protocol):
-    """Sends the claims of a store's shards. Each claim and its number are one transaction.
-
-    Threads: one thread per shard at a time.
-    """
+    """Sends the claims of a store's shards, each in one transaction with its number. One thread per shard at a time."""
 
     def take_over(self, shard: int) -> int | None:
         """Fence the previous sender of the shard and end its open transaction. Answers the number of the last claim
@@ -243,8 +239,7 @@ class ClaimSender(Protocol):
         ...
 
     def send(self, shard: int, number: int, messages: Sequence[Message]) -> list[PublishFailure | None]:
-        """Send all of `messages` and the number, or nothing. Answers in order: None for all messages when they were
-        sent, else a failure for each message that prevented it.
+        """Send all of `messages` and the number, or nothing. Then it answers a failure for each message at fault.
 
         Raises:
             Fenced: another process has taken the shard over.

@@ -295,7 +295,7 @@ def make_way(one: Decided, found: Found | None, rules: Rules) -> bool:
     own = one.state.id == one.record.own_id and (found is None or one.is_in(found))  # no other record has that id
     if told or here or own or (found is None and one.record.repeated):
         if one.dead is None or rules.from_log:
-            one.is_known()  # a dead letter from a queue is told again
+            one.is_known()  # a queue's dead letter is sent to the dead topic again
         return False
     give_another_id(one, rules)
     return True

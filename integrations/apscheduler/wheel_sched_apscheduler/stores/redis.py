@@ -55,8 +55,7 @@ class RedisWheelJobStore(JobQueries, SchedulerPassStore):
         store: instead of both, an open `DelayStore`. Defaults to None.
         namespace: prefix of all keys. Defaults to "apscheduler".
         shards: number of shards, fixed when the namespace is created. Several spread it over a cluster. Defaults to 1.
-        durability: how durable a write must be before it is acknowledged, see docs/guarantees.md. Defaults to
-            "everysec".
+        durability: how durable an acknowledged write is, see docs/guarantees.md. Defaults to "everysec".
         replicas: how many replicas confirm under "replicated". Defaults to 1.
         codec: reads and writes jobs; replaces the next five arguments. Defaults to None.
         allow, triggers, aliases, allow_pickle: see `JobCodec`.
