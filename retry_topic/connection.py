@@ -1,9 +1,9 @@
 """A connection: a delay store and a broker that belong together, opened from one address.
 
-connect("embedded:./data")        our own Valkey server over that folder: topics are its streams
+connect("embedded:./data")        a Valkey server of this process with its data in that folder; topics are its streams
 connect("redis://host:6379/0")    store and topics on one Redis or Valkey server
 connect("memory:")                this process only, for tests and examples
-connect(url, broker=my_broker)    the store there, topics somewhere else
+connect(url, broker=my_broker)    the store at that address, topics on another broker
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from wheel_sched.redacting import redacted
 from wheel_sched.store import DelayStore, Item, KnownIds, Outcome, open_store
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-# how long the id of a caller is known: to the topic (a message sent at once), to the store (a later one, from its due)
+# how long a caller's id is remembered: by the topic (a message sent now), by the store (a later one, from its due time)
 KNOWN_MS = 600_000
-MADE_KNOWN_MS = 60_000  # the same for an id made here: a call that is still going on may repeat it
+MADE_KNOWN_MS = 60_000  # the same for an id made here: only the same call may repeat it
 EXPIRES_HEADER = "expires-at"  # epoch ms; a consumer dead-letters a message that it gets later
 
 
@@ -41,17 +41,17 @@ class Connection:
 
     Args:
         store: an open delay store.
-        broker: where topics live.
+        broker: holds the topics.
 
     Raises:
-        ConfigError: a broker on Redis Streams does not keep what the store does.
+        ConfigError: a broker on Redis Streams has another durability level than the store.
     """
 
     def __init__(self, store: DelayStore, broker: Broker) -> None:
         _agreed(store, broker)
         self.store = store
         self.broker = broker
-        # whether an item lies in the shard of the log it was taken in from, and not in the shard of its id
+        # True: the source log of an item decides its shard. False: the item's id does
         self.by_source = isinstance(broker, LogBroker) and store.shards > 1
         self._topics: set[str] = set()
 
@@ -65,20 +65,20 @@ class Connection:
         self.close()
 
     def close(self) -> None:
-        """Close the broker, then the store (and with it an embedded server started here). Idempotent."""
+        """Close the broker, then the store (and the embedded server that it started). Idempotent."""
         self.broker.close()
         self.store.close()
 
     @property
     def hand_over(self) -> str:
-        """How due messages get from the store to their topic: "one script" (exactly once) or
-        "claim, publish, settle" (at least once, with a stable id); "transactions" (effectively once)."""
+        """The way of due messages from the store to their topic: "one script" (exactly once), "transactions"
+        (effectively once), or "claim, publish, settle" (at least once, with a stable id)."""
         if isinstance(self.broker, LogBroker) and self.broker.transactions:
             return "transactions"
         return "one script" if self.push_target() else "claim, publish, settle"
 
     def push_target(self) -> PushTarget | None:
-        """Where the store's server can push by itself; None when store and topics are on different servers."""
+        """The target to which the store's server can push; None: store and topics are on different servers."""
         identify = getattr(self.broker, "server_identity", None)
         if identify is None:
             return None
@@ -100,34 +100,34 @@ class Connection:
         expires: float | timedelta | datetime | None = None,
         id: str | None = None,  # noqa: A002  # the field's own name
     ) -> str:
-        """Publish a message, now or later; answers its id (the key to cancel or reschedule a later one).
+        """Publish a message, now or later. Answers its id, with which a later message can be cancelled or rescheduled.
 
         Args:
             topic: an existing topic.
             value: payload.
             key: partitioning key. Defaults to None.
-            headers: pairs of name and bytes. Retry headers are left out: they belong to another message. Defaults to
-                none.
+            headers: pairs of name and bytes. Retry headers are left out, because they belong to another message.
+                Defaults to none.
             delay: seconds or a timedelta from now. Defaults to now.
-            at: an aware datetime, instead of `delay`; the past is now.
-            expires: seconds, timedelta or aware datetime; consumers dead-letter it when they get it later. Defaults
-                to never.
-            id: makes a call repeatable. A later message is sent once until ten minutes after its due, unless it is
-                cancelled. A message without delay is sent once within ten minutes; on Kafka each such call sends a
+            at: an aware datetime, instead of `delay`. A past time means now.
+            expires: seconds, timedelta or aware datetime. A consumer that gets the message later dead-letters it.
+                Defaults to never.
+            id: makes the call repeatable. A later message is sent once until ten minutes after its due time, unless it
+                is cancelled. A message without delay is sent once within ten minutes; on Kafka each such call sends a
                 record, all with this id. Consumers get the id as the header `retry-id`. Defaults to a random id.
 
         Raises:
-            UnknownTopic: the topic does not exist; nothing was sent.
-            Rejected: an argument is wrong, or no topic can have that name; nothing was sent.
-            BrokerError, StoreError: it was refused, or its fate is unknown.
+            UnknownTopic: the topic does not exist. Nothing was sent.
+            Rejected: an argument is wrong, or no topic can have that name. Nothing was sent.
+            BrokerError, StoreError: the message was refused, or its fate is unknown.
         """
         if delay is not None and at is not None:
             raise Rejected("expected delay or at, got both; nothing was sent")
         message = _checked(Message(topic, value, key, tuple(headers)))
-        message = message.to(topic, without_ours(message.headers))  # copied headers belong to another message
+        message = message.to(topic, without_ours(message.headers))  # copied retry headers belong to another message
         message_id = uuid.uuid4().hex[:20] if id is None else id
         Item(message_id, None, b"").check()
-        # the store's time decides, not this machine's; rounded up, as every due is
+        # the store's clock decides, not this machine's; rounded up, as every due time is
         now_ms = self.store.now_ms() + 1 if (delay, at, expires) != (None, None, None) else 0
         due_ms = now_ms + _span_ms("delay", delay or 0) if at is None else _instant_ms("at", at)
         if expires is not None:
@@ -140,7 +140,7 @@ class Connection:
             message = message.to(topic, (*message.headers, (EXPIRES_HEADER, b"%d" % expires_ms)))
         self.check_topic(topic)
         known_ms = MADE_KNOWN_MS if id is None else KNOWN_MS
-        # what was stored for later under a given id is not sent at once as well
+        # a message that is stored for later under this id is not also sent now
         if due_ms > now_ms or (id is not None and KnownIds(self.store).known(id, topic)):
             self._publish_later(message, message_id, due_ms, now_ms, known_ms)
         else:
@@ -148,14 +148,14 @@ class Connection:
         return message_id
 
     def check_topic(self, topic: str) -> None:
-        """Raise unless messages can be sent to `topic`, be it now or later.
+        """Raise unless messages can be sent to `topic`, now or later.
 
         Raises:
             Rejected: no topic can have that name.
             UnknownTopic: the topic does not exist.
         """
         problem = self.broker.topic_problem(topic) if isinstance(self.broker, NamesBroker) else None
-        if problem is not None:  # when it is due is too late to say so
+        if problem is not None:  # report it now, not when the message is due
             raise Rejected(f"{problem}; nothing was sent")
         if topic in self._topics or getattr(self.broker, "create_topics", False):
             return
@@ -169,9 +169,9 @@ class Connection:
             )
 
     def prepare_topic(self, topic: str) -> None:
-        """`check_topic` for a message that the store sends later. A topic that publishing creates is created now.
+        """`check_topic` for a message that the store sends later. If publishing may create topics, this creates it now.
 
-        The server's script that sends the message would create the stream, but knows no list of topics.
+        The server's script that sends the message would create the stream, but would not add it to the list of topics.
         """
         self.check_topic(topic)
         if topic in self._topics:
@@ -179,8 +179,8 @@ class Connection:
         try:
             self.broker.create_topic(topic)
         except (BrokerUnavailable, StoreUnavailable):
-            # The message does not depend on it. On the store's server, storing fails or is in doubt as well, and that
-            # error names the id. On another server whoever publishes the message creates the topic.
+            # The message does not need it now. On the store's own server, storing fails or is in doubt as well, and
+            # that error names the id. On another server, the dispatcher's publish creates the topic.
             return
         self._topics.add(topic)
 
@@ -188,7 +188,7 @@ class Connection:
         item = Item(message_id, due_ms, encode_body(published(message, message_id, now_ms)), message.topic)
         self.prepare_topic(message.topic)
         if known_ms == MADE_KNOWN_MS and due_ms > now_ms + 2 * MADE_KNOWN_MS:
-            known_ms = 0  # only an error names the id: a quick repeat finds the message waiting
+            known_ms = 0  # only an error shows this id to the caller: a quick repeat finds the message waiting
         try:
             stored = KnownIds(self.store).schedule([item], known_ms) if known_ms else self.store.schedule([item])
         except StoreUnavailable as error:
@@ -221,13 +221,13 @@ class Connection:
             raise BrokerUnavailable(f"{failure.reason}; the message may be sent: {again}", in_doubt=True)
         if failure.transient:
             raise BrokerUnavailable(f"{failure.reason}; the message was not sent")
-        self._topics.discard(message.topic)  # it may have been deleted since it was looked for
+        self._topics.discard(message.topic)  # it may have been deleted since the last check
         self.check_topic(message.topic)
         raise BrokerError(f"{failure.reason}; the message was not sent")
 
 
 def _agreed(store: DelayStore, broker: Broker) -> None:
-    """Check that topics wait for the same confirmation as the store before they acknowledge."""
+    """Check that the broker acknowledges a write after the same confirmation as the store."""
     asked, kept = _level_of(store), getattr(broker, "durability", None)
     if asked is not None and kept is not None and not kept.keeps(asked):
         raise ConfigError(
@@ -284,14 +284,14 @@ def connect(
     """Open store and broker.
 
     Args:
-        url: of the store, see `wheel_sched.store.open_store`. Defaults to "memory:".
-        broker: where topics live. Defaults to the store's own server (or memory).
+        url: the store's address, see `wheel_sched.store.open_store`. Defaults to "memory:".
+        broker: holds the topics. Defaults to the store's own server (or memory).
         namespace: prefix of the store's keys. Defaults to "wheel".
-        shards: of the store, fixed at creation. Defaults to 1.
-        durability: what every acknowledged write of the store, and of topics on its server, waits for. A broker that
-            you give has its own. Defaults to "everysec".
+        shards: the number of the store's shards, fixed at creation. Defaults to 1.
+        durability: how durable a write of the store, or of topics on its server, must be before it is acknowledged. A
+            given broker has its own level. Defaults to "everysec".
         replicas: how many replicas confirm under "replicated". Defaults to 1.
-        prefix: of the topics' streams. Defaults to "".
+        prefix: the prefix of the topics' streams. Defaults to "".
         create_topics: whether publishing creates topics. Defaults to False.
         keep: about how many records of a topic stay after every group has settled them. Defaults to 10,000.
 

@@ -1,7 +1,7 @@
 """Dead letters: select them, group them by error fingerprint, replay them, delete them.
 
-A replay starts the attempts anew and raises the message's replay count. The loop guard bounds that count
-(`loop_guard`). A replay can be a dry run, and can be spread over time by a rate.
+A replay restarts the message's attempts and raises its replay count. The loop guard (`loop_guard`) bounds that count. A
+replay can be a dry run. A rate can spread it over time.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ _PAGE = 500
 
 @dataclass(frozen=True, slots=True)
 class DeadLetterInfo:
-    """One dead letter, read.
+    """One dead letter, as it was read.
 
     Args:
-        id: in the store.
-        topic: where it first failed.
-        died_ms: when it was given up.
-        reason: why, in words.
+        id: its id in the store.
+        topic: the topic on which it first failed.
+        died_ms: when it became a dead letter.
+        reason: why it did, in words.
         state: its retry headers; empty when it cannot be read.
-        message: what would be sent again; None when it cannot be read.
-        route: what chose its shard. Defaults to its id.
+        message: the message that a replay would send; None when it cannot be read.
+        route: the key that chose its shard. Defaults to its id.
     """
 
     id: str
@@ -48,12 +48,12 @@ class DeadLetterInfo:
 
 @dataclass(frozen=True, slots=True)
 class DeadLetterFilter:
-    """Chooses dead letters; all conditions must hold. Defaults to all letters.
+    """Chooses dead letters. All conditions must hold. Defaults to all letters.
 
     Args:
-        topic: where it first failed.
-        error: glob over the error class, its message or the reason.
-        fingerprint: of the error.
+        topic: the topic on which it first failed.
+        error: a glob for the error class, its message or the reason.
+        fingerprint: the fingerprint of the error.
         since_ms: died at or after.
         until_ms: died before.
         key: the message's key.
@@ -84,10 +84,10 @@ class DeadLetterFilter:
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """One dead letter to be replayed, chosen by somebody else than `DeadLetterFilter`, a report for example.
+    """One dead letter to replay, not chosen by a `DeadLetterFilter` but for example by a report.
 
     Args:
-        id: of the letter.
+        id: the id of the letter.
         due_ms: when it is sent. Defaults to now.
         value: its new payload. Defaults to the payload it has.
     """
@@ -111,15 +111,15 @@ class Group:
 
 @dataclass(slots=True)
 class Replayed:
-    """What a replay did, or what a dry run would do.
+    """The result of a replay, or of a dry run as if it had replayed.
 
     Args:
-        matched: letters that were selected.
-        replayed: letters that wait again.
-        guarded: letters that the loop guard held back.
-        unreadable: letters that cannot be read.
-        last_due_ms: when the last one is due.
-        samples: the first five of them.
+        matched: how many letters were selected.
+        replayed: how many letters wait again.
+        guarded: how many letters the loop guard held back.
+        unreadable: how many letters cannot be read.
+        last_due_ms: when the last replayed letter is due.
+        samples: the first five letters.
     """
 
     matched: int = 0
@@ -134,8 +134,8 @@ class DeadLetters:
     """The dead letters of a store. Any thread.
 
     Args:
-        home: see `connect`.
-        secrets: the first one signs replayed messages, where the service signs headers. Defaults to none.
+        home: the connection, see `connect`.
+        secrets: give them if the service signs headers. The first one signs replayed messages. Defaults to none.
     """
 
     def __init__(self, home: Connection, *, secrets: Sequence[bytes] = ()) -> None:
@@ -188,23 +188,23 @@ class DeadLetters:
         max_replays: int = MAX_REPLAYS,
         progress: Callable[[int], None] | None = None,
     ) -> Replayed:
-        """Let dead letters wait again. They are due from now on, `rate` per second.
+        """Store dead letters as waiting messages again. They become due from now on, `rate` per second.
 
         Args:
             selection: which letters. Defaults to all.
             dry_run: change nothing; count, and give five samples. Defaults to False.
             rate: messages per second. Defaults to None: all at once.
             limit: at most this many. Defaults to all.
-            target: send to this topic instead, which then counts as the topic they first failed on. Defaults to the
-                topic they were on their way to.
+            target: send to this topic instead, which then counts as the topic on which they first failed. Defaults to
+                the topic to which their next attempt would have gone.
             edit: changes each message before it is sent: payload, key, headers. Defaults to no change.
-            max_replays: bound of the loop guard. Defaults to 3.
+            max_replays: the loop guard's bound. Defaults to 3.
             progress: called with the number of letters handled so far.
 
         Raises:
-            ConfigError: an argument is wrong; nothing was replayed.
-            UnknownTopic: there is no `target`; nothing was replayed.
-            Rejected: `edit` made a message that cannot be sent; its batch was not replayed.
+            ConfigError: an argument is wrong. Nothing was replayed.
+            UnknownTopic: the topic `target` is absent. Nothing was replayed.
+            Rejected: `edit` made a message that cannot be sent. Its batch was not replayed.
         """
         problems = []
         if rate is not None and not 0 < rate <= 1e6:
@@ -251,17 +251,17 @@ class DeadLetters:
     def replay_orders(
         self, orders: Sequence[Order], *, dry_run: bool = False, max_replays: int = MAX_REPLAYS
     ) -> Replayed:
-        """Let exactly these letters wait again, each at its due. Letters that are no longer dead are skipped.
+        """Store exactly these letters as waiting messages again, each with its due time.
 
-        So a second run of the same orders does nothing.
+        Letters that are no longer dead are skipped. So a second run of the same orders does nothing.
 
         Args:
-            orders: which letters, and when.
+            orders: the letters, and when each is sent.
             dry_run: change nothing; count, and give five samples. Defaults to False.
-            max_replays: bound of the loop guard. Defaults to 3.
+            max_replays: the loop guard's bound. Defaults to 3.
 
         Raises:
-            Rejected: a new payload cannot be sent; its batch was not replayed.
+            Rejected: a new payload cannot be sent. Its batch was not replayed.
         """
         result = Replayed()
         now_ms = self._home.store.now_ms()
@@ -329,7 +329,7 @@ class DeadLetters:
         state = replayed_state(letter.state, replays)
         goes_to = message.topic if target is None else target
         if goes_to != message.topic:
-            state = replace(state, original_topic=target)  # else its new consumer would take it for a stray copy
+            state = replace(state, original_topic=target)  # else its new consumer would treat it as a stray copy
         message = edit(letter, message)
         if not isinstance(message, Message):
             raise Rejected(f"expected edit to return a Message, got: {message!r:.200}; {letter.id} stays dead")
@@ -341,7 +341,7 @@ class DeadLetters:
     def delete(
         self, selection: DeadLetterFilter | None = None, *, dry_run: bool = False, limit: int | None = None
     ) -> int:
-        """Delete dead letters for good; the number of deleted letters."""
+        """Delete dead letters for good. Answers the number of deleted letters."""
         letters = [*itertools.islice(self.select(selection), limit)]
         if dry_run:
             return len(letters)
@@ -356,7 +356,7 @@ class DeadLetters:
 
 
 def replayed_state(state: RetryState, replays: int) -> RetryState:
-    """The state of a dead letter that is replayed for the `replays`th time: its attempts start anew."""
+    """The state of a dead letter that is replayed for the `replays`th time: its attempts start again from 0."""
     return replace(
         state,
         attempt=0,

@@ -1,8 +1,8 @@
 """LoopGuard: counts the replays of each message, so that a poisoned message cannot circle for ever.
 
-The count is in the delay store, beside the attempts. Headers repeat it and decide nothing, because whoever can write to
-a topic can write headers. A replay raises the count before anything is sent: a crash in between costs the message one
-replay and never its limit. Any thread; each call is one round trip.
+The delay store holds the count, beside the attempt count. Headers repeat it but decide nothing, because every client
+that can write to a topic can write headers. A replay raises the count before it sends the message: a crash in between
+costs the message one replay, but never lets it exceed its limit. Threads: any. Cost: each call is one round trip.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class LoopGuard:
         self._store = store
 
     def counts(self, roots: Sequence[str]) -> list[int]:
-        """How often these messages were replayed. `roots` are the ids that all attempts of a message share.
+        """The replay counts of these messages. `roots` are the ids that all attempts of a message share.
 
         Raises:
             StoreError: the store does not answer.

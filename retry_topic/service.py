@@ -4,7 +4,7 @@
                         └──► dead letters and group.dead
 
 Any number of services may run for one group, in any processes. They share the work through the broker's consumer group
-and the store's leases. `start` and `stop` from any thread.
+and the store's leases. Call `start` and `stop` from any thread.
 """
 
 from __future__ import annotations
@@ -47,23 +47,23 @@ class ServiceConfig:
     """Settings of a `RetryService`.
 
     Args:
-        redelivery: "group" brings due messages back on the group's own topic; "origin" on the one they failed on,
-            where every group sees them. Defaults to "group".
-        origins: the topics that "origin" may send to; a record whose headers name another becomes a dead letter with
-            the reason `unknown-origin`. Defaults to (): those that the group reads, as the broker says.
+        redelivery: "group" sends due messages to the group's own redelivery topic. "origin" sends them to the topic on
+            which they first failed, where every group sees them. Defaults to "group".
+        origins: the topics that "origin" may send to. A record whose headers name another topic becomes a dead letter
+            with the reason `unknown-origin`. Defaults to (): the topics that the group reads, as the broker reports.
         headers: "spring" writes Spring Kafka's headers beside ours, for consumers in Java. Defaults to "own".
-        batch: failed messages taken in at once. Defaults to 250.
-        idle_ms: after this another service takes over what a dead one had read. Defaults to 30 s.
-        secrets: for signed headers, the first one signs, any verifies. Defaults to none.
+        batch: the number of failed messages that the intake takes at a time. Defaults to 250.
+        idle_ms: after this time another service takes over the records that a dead one had read. Defaults to 30 s.
+        secrets: the secrets for signed headers. The first one signs, any of them verifies. Defaults to none.
         dispatcher: see `DispatcherConfig`.
         history: about how many attempts the store keeps for reports, see `retry_topic.history`. Consumers need the same
             setting. Each attempt takes some 150 bytes. Defaults to 0: none.
-        reference_above: payloads of more bytes than this stay in the retry topic, and the store holds where they are
-            (Kafka). The topic must keep them for as long as a message may wait. Defaults to 0: all are stored.
-        group_topics: the group's topics, where they are not named after it. Consumers need the same. Defaults to topics
-            named after the group.
-        hand_over: "auto" hands over in one script (exactly once) where that is possible and no policy limits releases;
-            "settle" never does. Defaults to "auto".
+        reference_above: payloads of more bytes than this stay in the retry topic, and the store holds only a reference
+            to them (Kafka). The topic must keep them as long as a message may wait. Defaults to 0: all are stored.
+        group_topics: the group's topics, if they are not named after the group. Consumers need the same setting.
+            Defaults to topics named after the group.
+        hand_over: "auto" hands messages over in one script (exactly once) if the store's server holds the topics and no
+            policy limits releases. "settle" never does. Defaults to "auto".
     """
 
     redelivery: Literal["group", "origin"] = "group"
@@ -103,11 +103,11 @@ class ServiceConfig:
 
 
 class RetryService:
-    """Takes failed messages in, holds them, and brings them back on time.
+    """Takes in failed messages, holds them, and sends them again on time.
 
     Args:
-        home: store and broker, see `connect`.
-        group: whose failures it serves.
+        home: the connection (store and broker), see `connect`.
+        group: the consumer group whose failed messages it takes in.
         policies: a `PolicySet`, or one policy for all topics. Defaults to the default policy.
         config: see `ServiceConfig`.
         seen: called from the intake's thread with each `Taken`. Defaults to nothing.
@@ -144,7 +144,7 @@ class RetryService:
             topics=self.config.group_topics,
         )
         limited = is_limited(policy_set)
-        # what the server pushes by itself nobody can hold back
+        # limits cannot hold back a message that the server itself pushes
         push = home.push_target() if self.config.hand_over == "auto" and not limited else None
         self._log_broker = log_broker
         self._sender = None if log_broker is None else log_broker.sender(home.store.namespace, home.store.shards)
@@ -186,32 +186,32 @@ class RetryService:
 
     @property
     def hand_over(self) -> str:
-        """How due messages get to their topic, see `Connection.hand_over`."""
+        """The way of due messages to their topic, see `Connection.hand_over`."""
         if self._sender is not None:
             return "transactions"
         return "one script" if self.dispatcher.push else "claim, publish, settle"
 
     @property
     def stats(self) -> DispatcherStats:
-        """What the dispatcher did."""
+        """The dispatcher's counters."""
         return self.dispatcher.stats
 
     def ailing(self) -> list[str]:
-        """Which parts have ended and need a restart, in words."""
+        """The parts that have ended and need a restart, in words."""
         ended = [] if self._worker.alive else ["its intake has ended"]
         return ended + self.dispatcher.ailing()
 
     @property
     def ready(self) -> bool:
-        """Whether the dispatcher reaches the store and the intake the broker, and both have the rights they need.
+        """Whether the dispatcher reaches the store, the intake reaches the broker, and both have their permissions.
 
-        The log says which right is missing.
+        The log names a missing permission.
         """
         barred = self._ownership is not None and self._ownership.refusals
         return self._worker.ready and not barred and self.dispatcher.ready
 
     def start(self) -> None:
-        """Create the group's topics where they are absent and begin."""
+        """Create the group's absent topics and begin."""
         with self._lock:
             if self._state != "new":
                 return
@@ -224,8 +224,8 @@ class RetryService:
     def _warn_of_timeouts(self) -> None:
         """Warn when the time-outs are not in the expected order.
 
-        The service starts all the same, because nothing is delivered twice: a claim is sent in a transaction with its
-        number, whoever has the lease. But a claim may be taken back while it is sent, and is sent later.
+        The service still starts, because no message is delivered twice: a claim is sent in a transaction with its
+        number, independently of the lease. But a claim may be taken back while it is sent, and is then sent later.
         """
         delivery_ms = getattr(self.home.broker, "delivery_timeout_ms", None)
         transaction_ms = getattr(self.home.broker, "transaction_timeout_ms", None)
@@ -242,7 +242,7 @@ class RetryService:
             )
 
     def stop(self, timeout_s: float = 10.0) -> None:
-        """Take no more in, finish what is being published, and end. No stored message is lost. Idempotent."""
+        """Stop the intake, finish the running publishes, and end. No stored message is lost. Idempotent."""
         with self._lock:
             if self._state == "running":
                 self._worker.stop(timeout_s)

@@ -2,7 +2,7 @@
 
 The creation context travels unchanged in the message's own headers (`traceparent`, `tracestate`, `baggage`), as the
 semantic conventions ask. A first delivery is a child of that context. A delayed attempt starts its own trace, which
-*links* to it: tail sampling cuts or drops a trace that stays open for hours, and keeps links.
+*links* to that context: tail sampling cuts or drops a trace that stays open for hours, but keeps links.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ _SYSTEM = "wheel_sched"
 
 
 def trace_headers() -> Headers:
-    """The current context as headers for a message; none when nothing is traced."""
+    """The current context as headers for a message; no headers without a current trace."""
     carrier: dict[str, str] = {}
     propagate.inject(carrier)
     return tuple((name, value.encode()) for name, value in carrier.items())
 
 
 def traced(handler: Handler, *, tracer_provider: TracerProvider | None = None) -> Handler:
-    """A handler whose every call is a span `process TOPIC`.
+    """A handler with a span `process TOPIC` around each call.
 
     Attributes: the messaging conventions' (system, operation, destination, body size), `wheel_sched.attempt` (1 for
     the first delivery), and on a redelivery `wheel_sched.due_at` (epoch ms) and `wheel_sched.lateness` (seconds). An

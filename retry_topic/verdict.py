@@ -1,11 +1,11 @@
-"""Verdicts: with its return value a handler says what becomes of its message.
+"""Verdicts: the values that a handler returns to decide about its message.
 
     def handle(message):
         if busy():
             return Retry(after=30, reason="warehouse is counting")
         ...                                   # returning nothing means Ack
 
-The handler need not import or raise an exception. An exception that it raises is a failure, which the policy judges.
+The handler needs no exception to ask for a retry. An exception that it raises is a failure, and the policy decides.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Retry:
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
-    """Give the message up at once, and keep it as a dead letter.
+    """Give the message up immediately, and keep it as a dead letter.
 
     Args:
         reason: for people; shown with the dead letter.
@@ -75,7 +75,7 @@ _MS = timedelta(milliseconds=1)
 
 
 def verdict_of(returned: Any) -> Verdict:
-    """The verdict a handler's return value stands for; None means Ack.
+    """The verdict in a handler's return value; None means Ack.
 
     Raises:
         Rejected: the value is not a verdict. Nothing is guessed: True or 0 could mean success or failure.
@@ -90,7 +90,7 @@ def verdict_of(returned: Any) -> Verdict:
     elif inspect.isawaitable(returned):
         hint = "; the handler is async and was not awaited"
         if inspect.iscoroutine(returned):
-            returned.close()  # it will never run: spare the user a second, vaguer warning
+            returned.close()  # it will never run: avoid Python's second, vaguer warning
     raise Rejected(
         f"expected a handler to return None, Ack(), Retry(...) or DeadLetter(...), got: {repr(returned)[:200]}{hint}"
     )

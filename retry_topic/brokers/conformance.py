@@ -1,4 +1,4 @@
-"""The conformance suite for brokers: what every broker must do, as tests that anybody can run against their own.
+"""The conformance suite for brokers: tests of what every broker must do. Subclass it to test your own broker.
 
     class TestMyBroker(BrokerConformance):
         @pytest.fixture
@@ -10,8 +10,8 @@
 The fixture gives a broker that refuses absent topics. Each test uses its own topics, so that tests may share a server.
 The attributes of the class say where a broker may differ. If the broker's groups know several protocols, run the whole
 suite for one of them and `GroupCases` alone for each other. Call `pytest.register_assert_rewrite` with this module's
-name before its import to get detailed failures. It needs `hypothesis` and takes about 10 s, most of it waiting for
-`idle_ms`: redelivery happens in real time.
+name before its import to get detailed failures. The suite needs `hypothesis`. It takes about 10 s and mostly waits for
+`idle_ms`, because redelivery happens in real time.
 """
 
 # ruff: noqa: S101 - assertions are what a test-suite is made of
@@ -33,7 +33,7 @@ from retry_topic.release.broker_publisher import BrokerPublisher
 from wheel_sched.dispatcher import Dispatcher
 from wheel_sched.store import open_store
 
-PATIENCE_MS = 10_000  # how long a test waits for what must come; long, because the machine may be busy
+PATIENCE_MS = 10_000  # how long a test waits for deliveries; long, because the machine may be busy
 
 _names = st.one_of(st.text(max_size=12), st.sampled_from(["value", "key", "h:", "h:value", "h:h:key"]))
 _headers = st.lists(st.tuples(_names, st.binary(max_size=40)), max_size=6).map(tuple)
@@ -44,23 +44,23 @@ class _Cases:
     """The points in which brokers may differ, and what all cases need."""
 
     idle_ms = 600
-    """How long a delivery may be silent in these tests; long enough that a busy machine renews it in time."""
+    """How long a delivery may stay unrenewed in these tests. Long enough for renewals on a busy machine."""
 
     exact_forward = True
-    """Whether publishing and settling are one step. Then a repeated `forward` publishes nothing."""
+    """Whether `forward` publishes and settles in one step. Then a repeated `forward` publishes nothing."""
 
     huge_bytes = 4 * 1024 * 1024
-    """A payload of this size must still be accepted."""
+    """The broker must accept a payload of this size."""
 
     keeps_place = False
-    """Whether it has partitions, and records carry the timestamps that they are given."""
+    """Whether the broker has partitions and keeps the timestamps of messages."""
 
     examples = 60
-    """How many sets of messages must survive byte for byte; fewer for brokers that create topics slowly."""
+    """How many sets of messages the test of contents tries. Fewer for brokers that create topics slowly."""
 
     busy = 30, 6
-    """Records of a busy topic, and the number of polls within which a record of a quiet topic must come; more polls for
-    brokers whose messages reach a consumer later than it polls."""
+    """The number of records of a busy topic, and the number of polls within which a record of a quiet topic must come.
+    More polls for brokers whose messages reach a consumer with a delay."""
 
     poll_tolerance_ms = 1_000
     """How much longer than its timeout a `poll` may take on a busy machine."""
@@ -91,8 +91,8 @@ class MessageCases(_Cases):
         round_trip()
 
     def test_a_message_keeps_its_place_and_time(self, broker: Broker) -> None:
-        """A message goes to its partition and carries its timestamp, if the broker has these. A partition that does not
-        exist, or a timestamp that no topic keeps, does no harm."""
+        """A message goes to its partition and carries its timestamp, if the broker has these. A message for an absent
+        partition, or with a timestamp that no topic keeps, is published as well."""
         topic, at_ms = fresh_topic(broker), time.time_ns() // 1_000_000 - 60_000
         publish(
             broker,
@@ -128,7 +128,7 @@ class MessageCases(_Cases):
         assert absent not in broker.topics()
 
     def test_what_is_published_once_may_be_repeated(self, broker: Broker) -> None:
-        """If the broker offers it: one record for an id, topic and window. A refusal leaves the id free."""
+        """For an `OnceBroker`: one record for an id, topic and window. After a refusal the id is still free."""
         if not isinstance(broker, OnceBroker):
             return
         one, other = fresh_topic(broker), fresh_topic(broker)
@@ -140,18 +140,18 @@ class MessageCases(_Cases):
         assert [failure is not None and not failure.transient for failure in failures] == [True, True]
         for _ in range(2):
             assert broker.publish_once(Message(other, b"x"), "short", 1) is None
-            time.sleep(0.02)  # the window is the broker's time
+            time.sleep(0.02)  # the broker's clock measures the window
         assert broker.topics()[other] == 3
 
     def test_a_topic_is_trimmed_up_to_what_a_group_has_yet_to_settle(self, broker: Broker) -> None:
-        """If the broker offers it: about `keep` stay if nobody reads the topic, and all that a group has not read."""
+        """For a `TrimBroker`: without a group about `keep` records stay; with a group, all that it has not read."""
         if not isinstance(broker, TrimBroker):
             return
         unread, read = fresh_topic(broker), fresh_topic(broker)
         self.member(broker, read)
         for topic in (unread, read):
             publish(broker, *(Message(topic, b"%d" % n) for n in range(500)))
-        assert broker.trim(unread, 100) >= 300  # a server drops what is easily dropped
+        assert broker.trim(unread, 100) >= 300  # a server drops whole stream nodes only
         assert 100 <= broker.topics()[unread] <= 200
         assert (broker.trim(read, 100), broker.topics()[read]) == (0, 500)
         assert broker.trim(f"absent-{uuid4().hex}", 100) == 0
@@ -161,7 +161,7 @@ class MessageCases(_Cases):
         assert broker.publish([]) == []
 
     def test_topics_are_listed_with_their_lengths(self, broker: Broker) -> None:
-        """`topics` knows what was created, empty or not; creating a topic again leaves its records alone."""
+        """`topics` lists created topics, empty ones included. Creating a topic again keeps its records."""
         empty, full = fresh_topic(broker), fresh_topic(broker)
         publish(broker, Message(full, b"a"), Message(full, b"b"))
         broker.create_topic(full)
@@ -169,7 +169,7 @@ class MessageCases(_Cases):
         assert (listed[empty], listed[full]) == (0, 2)
 
     def test_poll_keeps_its_timeout(self, broker: Broker) -> None:
-        """An empty poll takes about as long as asked: never less, and 0 does not wait."""
+        """An empty poll takes about its timeout and never less. With 0 it does not wait."""
         consumer = self.member(broker, fresh_topic(broker))
         consumer.poll(1, 0)  # connects
         for timeout_ms in (0, 300):
@@ -188,7 +188,7 @@ class MessageCases(_Cases):
 
 
 class GroupCases(_Cases):
-    """Cases of groups and deliveries; a second protocol of groups on the same broker must pass these."""
+    """Cases of groups and deliveries. Each further group protocol of a broker must pass them as well."""
 
     def test_a_topic_keeps_its_order(self, broker: Broker) -> None:
         """Messages of one topic arrive in the order in which they were published, across batches and polls."""
@@ -209,7 +209,7 @@ class GroupCases(_Cases):
         assert len(set(sources)) == 2
 
     def test_groups_are_independent(self, broker: Broker) -> None:
-        """Each group gets every message; what one settles is still there for another that joins later."""
+        """Each group gets every message, also one that joins after another group has settled the messages."""
         topic = fresh_topic(broker)
         publish(broker, Message(topic, b"a"), Message(topic, b"b"))
         for group in ("one", "two"):
@@ -231,7 +231,7 @@ class GroupCases(_Cases):
         assert Counter(values(got)) == Counter(str(n).encode() for n in range(40))
 
     def test_a_member_reads_several_topics_and_keeps_to_the_limit(self, broker: Broker) -> None:
-        """`limit` holds for all topics together, and a busy topic does not keep the others waiting for ever."""
+        """`limit` counts the records of all topics together. A busy topic does not starve the others."""
         busy, calm = fresh_topic(broker), fresh_topic(broker)
         records, polls = self.busy
         publish(broker, *(Message(busy, b"busy") for _ in range(records)), Message(calm, b"calm"))
@@ -242,7 +242,7 @@ class GroupCases(_Cases):
         assert len(receive(consumer, records + 1 - polls)) == records + 1 - polls
 
     def test_the_unsettled_comes_back_to_another_member(self, broker: Broker) -> None:
-        """A delivery that a member neither settles nor keeps alive goes to another member, counted once more."""
+        """A delivery that a member neither settles nor keeps alive goes to another member, with a higher count."""
         topic = fresh_topic(broker)
         dead, alive = self.member(broker, topic), self.member(broker, topic)
         publish(broker, Message(topic, b"orphan", b"key", (("h", b"1"),)))
@@ -262,7 +262,7 @@ class GroupCases(_Cases):
         assert sorted(values(receive(staying, 2))) == [b"a", b"b"]
 
     def test_beat_keeps_a_delivery(self, broker: Broker) -> None:
-        """A delivery that is kept alive stays, however long; once it is silent it goes to another member."""
+        """A member keeps a delivery as long as it calls `beat`. Later the delivery goes to another member."""
         topic = fresh_topic(broker)
         busy, other = self.member(broker, topic), self.member(broker, topic)
         publish(broker, Message(topic, b"slow"))
@@ -271,7 +271,7 @@ class GroupCases(_Cases):
         assert receive(other, 1)[0].deliveries == 2
 
     def test_beat_never_takes_a_delivery_back(self, broker: Broker) -> None:
-        """When another member has a delivery, the `beat` of its former holder neither takes nor prolongs it."""
+        """When another member has a delivery, a `beat` of the former holder neither takes it back nor renews it."""
         topic = fresh_topic(broker)
         former, present, next_one = (self.member(broker, topic) for _ in range(3))
         publish(broker, Message(topic, b"slow"))
@@ -320,7 +320,7 @@ class GroupCases(_Cases):
         assert len(reader.poll(2, 100)) <= (0 if self.exact_forward else 1)
 
     def test_a_failed_forward_leaves_its_delivery_unsettled(self, broker: Broker) -> None:
-        """Of two forwards one fails: the other is done, and the failed one's delivery comes back."""
+        """One of two forwards fails. The other is done, and the delivery of the failed one comes back."""
         source, target = fresh_topic(broker), fresh_topic(broker)
         consumer, reader = self.member(broker, source), self.member(broker, target)
         publish(broker, Message(source, b"to nowhere"), Message(source, b"fine"))
@@ -337,7 +337,7 @@ class GroupCases(_Cases):
         assert again[0].deliveries == 2
 
     def test_a_message_published_for_later_comes_with_its_id(self, broker: Broker) -> None:
-        """Claimed, published and settled: the handler gets the id that the publisher has."""
+        """A message is claimed, published and settled. Its handler gets the id that its publisher got."""
         topic = fresh_topic(broker)
         consumer = self.member(broker, topic)
         with open_store("memory:") as store:
@@ -355,7 +355,7 @@ class GroupCases(_Cases):
         assert (message.key, message.header("a"), message.header("retry-attempt")) == (b"k", b"1", None)
 
     def test_a_consumer_creates_its_topic(self, broker: Broker) -> None:
-        """Joining on an absent topic creates it, and what is published afterwards arrives."""
+        """Joining on an absent topic creates it, and a message published afterwards arrives."""
         topic = absent_topic()
         consumer = self.member(broker, topic)
         publish(broker, Message(topic, b"a"))
@@ -364,7 +364,7 @@ class GroupCases(_Cases):
     def beating(
         self, consumer: BrokerConsumer, held: list[Delivery], meanwhile: Callable[[], list[Delivery]]
     ) -> list[Delivery]:
-        """Keep `held` alive for three times `idle_ms`; answers what `meanwhile` found."""
+        """Keep `held` alive for three times `idle_ms`. Answers the result of `meanwhile`."""
         found: list[Delivery] = []
         until = time.monotonic() + 3 * self.idle_ms / 1000
         while time.monotonic() < until:
@@ -396,7 +396,7 @@ def publish(broker: Broker, *messages: Message) -> None:
 
 
 def receive(consumer: BrokerConsumer, count: int, *, limit: int = 100) -> list[Delivery]:
-    """Poll until `count` deliveries have come; fails if they do not."""
+    """Poll until `count` deliveries have come. Fails if they do not come in time."""
     got: list[Delivery] = []
     until = time.monotonic() + PATIENCE_MS / 1000
     while len(got) < count:

@@ -1,8 +1,8 @@
 """MemoryBroker: a broker inside one process. A topic is a list; a group is a position and a table of leases.
 
-Invariant: each record before the group's position either has a lease (a member works on it) or is settled. Leases are
-kept in the order of their last renewal. So the first one tells whether a record must be handed out again; nothing is
-scanned, however much is in flight.
+Invariant: each record before the group's position either has a lease (a member works on it) or is settled. A group
+keeps its leases in the order of their last renewal. So its first lease shows whether a record must be handed out again.
+No call scans all records in flight.
 
 Cost: about 0.3 us per published message (one append; a batch takes the lock once), O(deliveries) per poll. Threads: any
 thread may call any method. One lock guards the broker, and no callback runs under it. Time: `monotonic_ms` decides when
@@ -43,10 +43,10 @@ class _Lease:
 class _Group:
     position: int = 0
     leases: dict[int, _Lease] = field(default_factory=dict)  # by offset, least recently renewed first
-    asked: dict[int, int] = field(default_factory=dict)  # when each member last asked for records
+    asked: dict[int, int] = field(default_factory=dict)  # when each member last polled
 
     def lease(self, offset: int, member: int, now_ms: int) -> int:
-        """Give `offset` to `member`; answers how often it has been handed out by now."""
+        """Give `offset` to `member`. Answers how often the record was handed out, this time included."""
         old = self.leases.pop(offset, None)
         deliveries = old.deliveries + 1 if old else 1
         self.leases[offset] = _Lease(member, now_ms, deliveries)
@@ -87,14 +87,14 @@ class _Topic:
             self.drop(min(len(self.records) - maxlen, self._settled()))
 
     def drop(self, count: int) -> int:
-        """Drop `count` of the oldest records; answers how many were dropped."""
+        """Drop the `count` oldest records. Answers how many were dropped."""
         count = max(count, 0)
         del self.records[:count]
         self.base += count
         return count
 
     def drop_beyond(self, keep: int) -> int:
-        """As `trim`, but also when no group reads the topic; answers how many were dropped."""
+        """As `trim`, but also when no group reads the topic. Answers how many were dropped."""
         excess = len(self.records) - keep
         return self.drop(min(excess, self._settled()) if self.groups else excess)
 
@@ -131,7 +131,7 @@ class MemoryBroker:
         self._monotonic_ms = monotonic_ms
         self._wall_ms = wall_ms
         self._topics: dict[str, _Topic] = {}
-        self._sent: dict[tuple[str, str], int] = {}  # topic and id of messages published once, and how long they count
+        self._sent: dict[tuple[str, str], int] = {}  # by topic and id: when the id's window ends
         self._members = count(1)
         self._closed = False
         self._changed = threading.Condition(threading.Lock())
@@ -141,7 +141,7 @@ class MemoryBroker:
         return self._publish([(message.topic, message) for message in messages])
 
     def publish_fields(self, entries: Sequence[tuple[str, list[bytes]]]) -> list[PublishFailure | None]:
-        """`publish` of (topic, flat field list) pairs, see `FieldsBroker`; they are decoded when they are read."""
+        """`publish` of (topic, flat field list) pairs, see `FieldsBroker`. A reader decodes them."""
         return self._publish(entries)
 
     def publish_once(self, message: Message, message_id: str, window_ms: int) -> PublishFailure | None:
@@ -162,7 +162,7 @@ class MemoryBroker:
         return answer
 
     def consumer(self, topics: Sequence[str], group: str, *, idle_ms: int = 30_000) -> MemoryConsumer:
-        """Join `group` on `topics`, which are created when absent; a new group starts at their beginning."""
+        """Join `group` on `topics`. Absent topics are created. A new group starts at the beginning of each topic."""
         names = joining(topics, group, idle_ms)
         with self._changed:
             self._check_open()
@@ -172,7 +172,7 @@ class MemoryBroker:
             return MemoryConsumer(self, names, group, idle_ms, next(self._members))
 
     def backlog(self, topic: str, group: str) -> Backlog:
-        """What `group` has before it in `topic`, see `BacklogBroker`."""
+        """The records of `topic` that `group` has not settled, see `BacklogBroker`."""
         with self._changed:
             held = self._topics.get(topic, _Topic())
             of = held.groups.get(group, _Group(held.base))
@@ -200,7 +200,7 @@ class MemoryBroker:
             return 0 if held is None else held.drop_beyond(keep)
 
     def topics(self) -> dict[str, int]:
-        """Known topics and how many records each holds."""
+        """The known topics, and how many records each holds."""
         with self._changed:
             return {name: len(topic.records) for name, topic in self._topics.items()}
 
@@ -211,13 +211,13 @@ class MemoryBroker:
             return held is not None and group in held.groups
 
     def records(self, topic: str) -> list[Message]:
-        """What `topic` holds, oldest first, without consuming it: for tests and for looking."""
+        """The records of `topic`, oldest first, without consuming them. For tests and inspection."""
         with self._changed:
             held = self._topics.get(topic, _Topic())
             return [held.delivered(topic, offset) for offset in range(held.base, held.end)]
 
     def close(self) -> None:
-        """Refuse further work and wake waiting consumers. Idempotent; the records can still be looked at."""
+        """Refuse further work and wake waiting consumers. `records` still works. Idempotent."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
@@ -254,7 +254,7 @@ class MemoryBroker:
 
 
 class MemoryConsumer:
-    """One member of a group of a `MemoryBroker`; made by its `consumer` method."""
+    """One member of a group; made by `MemoryBroker.consumer`."""
 
     def __init__(self, broker: MemoryBroker, topics: tuple[str, ...], group: str, idle_ms: int, member: int) -> None:
         self._broker = broker
@@ -262,11 +262,11 @@ class MemoryConsumer:
         self._group = group
         self._idle_ms = idle_ms
         self._member = member
-        self._turn = 0  # which topic is read first: rotates, so that a busy one does not starve the others
+        self._turn = 0  # index of the topic to read first: rotates, so that a busy topic does not starve the others
         self._closed = False
 
     def poll(self, limit: int, timeout_ms: int) -> list[Delivery]:
-        """Up to `limit` deliveries, orphans first; waits up to `timeout_ms` (real time) for the first."""
+        """Up to `limit` deliveries, orphans first. Waits up to `timeout_ms` (real time) for the first one."""
         until = time.monotonic() + timeout_ms / 1000
         with self._broker._changed:
             while True:
@@ -289,7 +289,7 @@ class MemoryConsumer:
                 self._settle(delivery)
 
     def forward(self, pairs: Sequence[tuple[Delivery, Message]]) -> list[PublishFailure | None]:
-        """Publish each message and settle its delivery in one step; one settled already is not published again."""
+        """Publish each message and settle its delivery in one step. Publishes nothing for a settled delivery."""
         at_ms = self._broker._wall_ms()
         answers: list[PublishFailure | None] = []
         with self._broker._changed:
@@ -305,7 +305,7 @@ class MemoryConsumer:
         return answers
 
     def beat(self, deliveries: Sequence[Delivery]) -> None:
-        """Renew the leases that are still this member's; one that another member has taken stays with it."""
+        """Renew the leases that this member still holds. A lease of another member is not changed."""
         now_ms = self._broker._monotonic_ms()
         with self._broker._changed:
             for delivery in deliveries:
@@ -318,7 +318,7 @@ class MemoryConsumer:
                     leases[offset] = lease
 
     def close(self) -> None:
-        """Leave the group; what is unsettled goes to others after `idle_ms`. Idempotent."""
+        """Leave the group. Other members get the unsettled deliveries after `idle_ms`. Idempotent."""
         with self._broker._changed:
             self._closed = True
             for name in self._topics:
@@ -346,7 +346,7 @@ class MemoryConsumer:
         return taken
 
     def _orphan_in_seconds(self, now_ms: int) -> float:
-        """When the next lease of the group could run out, at least a millisecond from now."""
+        """The seconds until the next lease of the group can expire, at least a millisecond."""
         groups = (self._broker._topics[name].groups[self._group] for name in self._topics)
         oldest = (next(iter(group.leases.values())).since_ms for group in groups if group.leases)
         return max(1, min(oldest, default=now_ms) + self._idle_ms - now_ms) / 1000

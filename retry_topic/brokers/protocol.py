@@ -3,12 +3,12 @@
 Implementations: `memory` (one process, for tests and examples), `redis_streams` (the embedded default) and `kafka`.
 Each passes the public suite in `retry_topic.brokers.conformance`. All methods block.
 
-Threads: any thread may use a `Broker`. Two threads at a time use a `BrokerConsumer`: one calls `poll`, one calls `ack`
-and `forward` (both may be the same thread). Any thread may call `beat`, also while the others are inside. `close` comes
-last, when nobody polls or settles any more.
+Threads: any thread may use a `Broker`. Two threads may use a `BrokerConsumer` at the same time: one calls `poll`, the
+other calls `ack` and `forward`. Any thread may call `beat` at any time, also during a call of another thread. Call
+`close` last, when no thread polls or settles any more.
 
-Delivery is at least once: a delivery that is neither settled nor kept alive by `beat` for `idle_ms` is handed out
-again, with `deliveries` raised by one.
+Delivery is at least once: the broker hands out a delivery again, with `deliveries` raised by one, when the consumer
+neither settles it nor keeps it alive with `beat` for `idle_ms`.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from wheel_sched.errors import BrokerError, BrokerUnavailable, ConfigError
 
 @dataclass(slots=True, unsafe_hash=True)
 class Delivery:
-    """A message that a consumer was given and has not settled.
+    """A message that a consumer has received and not settled.
 
     Args:
         message: the message, with its `source`.
-        handle: what the broker needs to settle it; opaque to everybody else.
+        handle: the broker's own data for settling it; opaque to all other code.
         deliveries: how often the broker has handed it out, 1 the first time. Above 1, a consumer died or hung.
     """
 
@@ -44,7 +44,7 @@ class PublishFailure:
         reason: plain words, at most 500 characters.
         transient: True: the same message may succeed later (the broker is away or throttles). False: it never will
             (the topic is unknown, the record is too large).
-        in_doubt: True: the broker may have the message nevertheless (the reply was lost).
+        in_doubt: True: the reply was lost, so the broker may have the message.
     """
 
     reason: str
@@ -57,23 +57,23 @@ class BrokerConsumer(Protocol):
     """One member of a consumer group."""
 
     def poll(self, limit: int, timeout_ms: int) -> list[Delivery]:
-        """Up to `limit` deliveries; waits up to `timeout_ms` for the first. Orphans of dead members come first."""
+        """Up to `limit` deliveries. Waits up to `timeout_ms` for the first one. Orphans of dead members come first."""
         ...
 
     def ack(self, deliveries: Sequence[Delivery]) -> None:
-        """Settle deliveries: they are not handed out again. Repeating it is harmless."""
+        """Settle deliveries: the broker does not hand them out again. Repeating the call is harmless."""
         ...
 
     def forward(self, pairs: Sequence[tuple[Delivery, Message]]) -> list[PublishFailure | None]:
-        """Publish each message and settle its delivery, atomically where the broker can.
+        """Publish each message and settle its delivery, atomically if the broker can.
 
-        Where it cannot, it publishes first and settles after: a crash in between makes a duplicate and never a loss.
+        A broker that cannot publishes first and settles after. A crash in between causes a duplicate, never a loss.
         A delivery whose message failed stays unsettled. Answers in the order of `pairs`; None: done.
         """
         ...
 
     def beat(self, deliveries: Sequence[Delivery]) -> None:
-        """Say that these deliveries are still being worked on, so that no other member gets them. Any thread."""
+        """Keep these deliveries alive: this member still works on them, and no other member gets them. Any thread."""
         ...
 
     def close(self) -> None:
@@ -114,12 +114,12 @@ class Broker(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Backlog:
-    """The records of a topic that a group has not settled, for people.
+    """The records of a topic that a group has not settled. For display only.
 
     Args:
         waiting: the number of these records.
-        oldest: the first one that no member was given, else the first unsettled one; None: there is none.
-        silent_ms: for how long no member has polled; None: the group has no members.
+        oldest: the first record that no member has received, else the first unsettled record; None: there is none.
+        silent_ms: the time since a member last polled; None: the group has no members.
     """
 
     waiting: int
@@ -129,7 +129,7 @@ class Backlog:
 
 @runtime_checkable
 class BacklogBroker(Protocol):
-    """A broker that can say what waits in a topic for a group, without joining it."""
+    """A broker that can report a group's unsettled records without joining the group."""
 
     def backlog(self, topic: str, group: str) -> Backlog:
         """The records of `topic` that `group` has not settled; all records if the group has never read it.
@@ -142,13 +142,13 @@ class BacklogBroker(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class LogBatch:
-    """Records of one partition, in order and without gaps of its own.
+    """Records of one partition, in order. The reader itself leaves no record out.
 
     Args:
-        source: the permanent name of the partition for this group; a recreated topic has other names.
+        source: the permanent name of the partition for this group. A recreated topic has other names.
         expected: the position that the first record should have; None: no earlier position is known.
         next: the position after the last record.
-        deliveries: the records. They can be iterated once, and each is made when it is needed.
+        deliveries: the records. They can be iterated once. Each record is decoded when the iteration reaches it.
     """
 
     source: str
@@ -161,15 +161,15 @@ class LogBatch:
 class PartitionedConsumer(BrokerConsumer, Protocol):
     """A member of a group to which whole partitions are assigned, each read in order from the first unsettled record.
 
-    An assignment lasts from when a partition comes to this member until it goes. Its number never repeats.
+    An assignment begins when the member gets a partition and ends when it loses it. Its number never repeats.
     """
 
     def assignments(self) -> Mapping[tuple[str, int], int]:
-        """The partitions (topic, number) of this member now, and the numbers of their assignments. Any thread."""
+        """The present partitions (topic, number) of this member, with their assignment numbers. Any thread."""
         ...
 
     def assignment_of(self, delivery: Delivery) -> int:
-        """The assignment that a delivery belongs to. Settling the delivery does nothing once that is over."""
+        """The number of a delivery's assignment. After the assignment's end, settling the delivery does nothing."""
         ...
 
     def topic_id_of(self, delivery: Delivery) -> str:
@@ -177,8 +177,8 @@ class PartitionedConsumer(BrokerConsumer, Protocol):
         ...
 
     def rejoin(self) -> None:
-        """Leave the group and join it again: all assignments are over, and partitions are read again from the first
-        unsettled record. Any thread."""
+        """Leave the group and join it again. All assignments end, and the member reads its new partitions from the
+        first unsettled record. Any thread."""
         ...
 
 
@@ -191,7 +191,7 @@ class PartitionedBroker(Protocol):
         ...
 
     def topic_id(self, topic: str) -> str:
-        """The permanent id of a topic; a recreated topic has another one."""
+        """The permanent id of a topic. A recreated topic has another id."""
         ...
 
 
@@ -199,26 +199,26 @@ PositionsOf = Callable[[Sequence[str]], Sequence[int | None]]
 
 
 class LogReader(Protocol):
-    """A member of a group whose positions are kept by its caller, beside the results of the records. One thread."""
+    """A group member whose caller stores the positions, together with the results of the records. One thread."""
 
     def expected(self) -> Mapping[str, int]:
-        """For each source of this member, the position from which its next batch goes on, if one is known."""
+        """For each source of this member with a known position: the position of its next batch."""
         ...
 
     def rewind(self, source: str, position: int | None) -> None:
-        """Read a source again from `position`; None: from where this member began with it."""
+        """Read a source again from `position`; None: from the position at which this member began it."""
         ...
 
     def poll(self, limit: int, timeout_ms: int) -> LogBatch | None:
-        """The next records of one partition; waits up to `timeout_ms`."""
+        """The next records of one partition. Waits up to `timeout_ms`; None: there was none."""
         ...
 
     def done(self, part: LogBatch) -> None:
-        """The batch is stored: tell the broker, for people who look how far the group is."""
+        """Report a stored batch to the broker, so that its tools show the group's progress."""
         ...
 
     def beat(self) -> None:
-        """Stay a member of the group while nobody polls."""
+        """Stay a member of the group between polls."""
         ...
 
     def close(self) -> None:
@@ -227,29 +227,29 @@ class LogReader(Protocol):
 
 
 class ClaimSender(Protocol):
-    """Sends claims of a store's shards, each in a transaction with its number. One thread per shard at a time."""
+    """Sends the claims of a store's shards, each in one transaction with its number. One thread per shard at a time."""
 
     def take_over(self, shard: int) -> int | None:
-        """Fence the sender that had the shard before and end its open transaction. Answers the number of the last claim
-        that went out, None when none is known.
+        """Fence the previous sender of the shard and end its open transaction. Answers the number of the last claim
+        that was sent, None when no number is known.
 
         Raises:
-            BrokerError: the broker does not answer; nothing is known.
+            BrokerError: the broker does not answer. The last sent claim is not known.
         """
         ...
 
     def send(self, shard: int, number: int, messages: Sequence[Message]) -> list[PublishFailure | None]:
-        """Send all of `messages` and the number, or nothing; then answers a failure for each message to blame.
+        """Send all of `messages` and the number, or nothing. Then it answers a failure for each message at fault.
 
         Raises:
-            Fenced: another has taken the shard over.
-            BrokerInDoubt: it may have gone out; `take_over` tells.
+            Fenced: another process has taken the shard over.
+            BrokerInDoubt: the claim may have been sent; `take_over` tells whether it was.
             BrokerError: nothing was sent.
         """
         ...
 
     def stale(self, shard: int) -> bool:
-        """Whether the number must be sent again, because the broker would forget it."""
+        """Whether the number must be sent again before the broker forgets it."""
         ...
 
     def close(self) -> None:
@@ -258,26 +258,26 @@ class ClaimSender(Protocol):
 
 
 class Fenced(BrokerError):
-    """Another process sends for this shard now. This one sends nothing any more."""
+    """Another process has taken this shard over. This sender can no longer send for it."""
 
 
 class BrokerInDoubt(BrokerUnavailable):
-    """The messages may have gone out; only the broker knows."""
+    """The messages may have been sent. Only the broker knows."""
 
     in_doubt = True
 
 
 @runtime_checkable
 class LogBroker(Protocol):
-    """A broker whose topics are logs, read by position. `transactions` says whether it has transactions."""
+    """A broker whose topics are logs, read by position. `transactions`: whether the broker has transactions."""
 
     transactions: bool
 
     def log_reader(self, topic: str, group: str, positions: PositionsOf, *, idle_ms: int = 30_000) -> LogReader:
-        """Read `topic` as a member of `group`; created when absent.
+        """Read `topic` as a member of `group`. An absent topic is created.
 
-        `positions` is called for the sources that come to this member. It answers the position to begin at; None: the
-        offset that the group has committed, else the beginning.
+        The reader calls `positions` with the sources that the group assigns to it. The call answers for each source the
+        position to begin at; None: the group's committed offset, else the beginning.
         """
         ...
 
@@ -291,20 +291,20 @@ class OriginalsBroker(Protocol):
     """A log broker that can read single records again, for messages by reference."""
 
     def originals(self, references: Sequence[Reference]) -> list[bytes | PublishFailure]:
-        """The payload of each reference, or a failure; one that is not transient means that the record is gone."""
+        """The payload of each reference, or a failure. A failure that is not transient: the record is gone."""
         ...
 
 
 @runtime_checkable
 class InstantBroker(Protocol):
-    """What a broker may offer besides: `instant` says that `publish` waits for nothing, as its topics are in memory."""
+    """A broker that says whether its `publish` can wait. `instant`: it never waits, because topics are in memory."""
 
     instant: bool
 
 
 @runtime_checkable
 class FieldsBroker(Protocol):
-    """A broker that can publish a body of the delay store without decoding it to a message."""
+    """A broker that can publish a body of the delay store without decoding the body to a message."""
 
     def publish_fields(self, entries: Sequence[tuple[str, list[bytes]]]) -> list[PublishFailure | None]:
         """As `Broker.publish`, for pairs of a topic and the fields of `retry_topic.message.stream_encoding`."""
@@ -313,12 +313,12 @@ class FieldsBroker(Protocol):
 
 @runtime_checkable
 class OnceBroker(Protocol):
-    """A broker with a publish that may be repeated, because the broker remembers the id for a while."""
+    """A broker with a repeatable publish: the broker remembers the message's id for a while."""
 
     def publish_once(self, message: Message, message_id: str, window_ms: int) -> PublishFailure | None:
         """As `Broker.publish` of one message; does nothing if the topic got a message with this id within `window_ms`.
 
-        A failure `in_doubt` may be repeated as it is.
+        After a failure `in_doubt` the caller may repeat the same call.
         """
         ...
 
@@ -331,7 +331,7 @@ class TrimBroker(Protocol):
         """Drop the oldest records beyond about `keep`, but none that a group has not settled. Answers their number.
 
         Raises:
-            BrokerError: the broker could not answer; repeating it is harmless.
+            BrokerError: the broker could not answer. Repeating the call is harmless.
         """
         ...
 
@@ -356,7 +356,7 @@ class GroupTopicsBroker(Protocol):
 
 @runtime_checkable
 class ReadersBroker(Protocol):
-    """A broker that knows which topics a group reads, whatever records say."""
+    """A broker that knows which topics a group reads, independently of what records claim."""
 
     def reads(self, group: str, topic: str) -> bool:
         """Whether `group` reads `topic`; False if there is no such topic.
@@ -368,10 +368,10 @@ class ReadersBroker(Protocol):
 
 
 def create_topics(broker: Broker, topics: Mapping[str, str]) -> None:
-    """Create those of a group's topics that are absent; `topics` has them by purpose ("retry", "redelivery", "dead").
+    """Create a group's absent topics. `topics` maps each purpose ("retry", "redelivery", "dead") to a name.
 
     Raises:
-        ConfigError: a name is impossible.
+        ConfigError: the broker cannot have a topic of such a name.
         BrokerError: the broker refused or does not answer.
     """
     if isinstance(broker, GroupTopicsBroker):

@@ -21,11 +21,11 @@ class ConsumerConfig:
         secrets: for signed headers, as in `ServiceConfig`: the first one signs, any of them verifies. Defaults to none.
         ordering: "key" handles the messages of a key one after the other. Messages behind a failed one are parked until
             it succeeds or is given up. All consumers of the group must have the same value. Defaults to "none".
-        parked_cap: messages that may be parked behind one. Above it the consumer keeps them unsettled, and reads no
-            more once as many are unsettled as it reads ahead. Defaults to 10,000.
-        reports: tell the store once a second how attempts ended. A policy's `budget` and `breaker` need that.
+        parked_cap: the number of messages that may be parked behind one. Further messages stay unsettled. The consumer
+            stops reading when its read-ahead is full of unsettled messages. Defaults to 10,000.
+        reports: report the results of attempts to the store once a second. A policy's `budget` and `breaker` need them.
             Defaults to False.
-        destination: the header whose value names the destination of an attempt, as the policy's `breaker.by`.
+        destination: the header whose value names the destination of an attempt, as in the policy's `breaker.by`.
             Defaults to "": the topic.
         history: how many attempts the store keeps, as in `ServiceConfig`. The consumer adds successes after a failure,
             in the background. Defaults to 0: no history.

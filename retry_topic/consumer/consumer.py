@@ -2,16 +2,17 @@
 
 | step | where |
 |---|---|
-| poll: read deliveries, never more than may be handled at once | here, in a thread of its own |
+| poll: read deliveries, never more than may be handled at the same time | here, in its own thread |
 | hand each one to the handlers, unless it has expired or has killed too many consumers | here, then `handlers` |
-| make an outcome of what the handler returned or raised | `outcome`, `retry_record` |
-| settle: acknowledge the delivery, or forward its record to the retry topic | `settling`, in a thread of its own |
+| turn the handler's return value or exception into an outcome | `outcome`, `retry_record` |
+| settle: acknowledge the delivery, or forward its record to the retry topic | `settling`, in its own thread |
 
-With `ordering="key"`, `ordered` reads the topics and hands messages over in the order of their keys. Then only the
-redelivery topic is polled here, and `ordered.key_heads` stands between the poll and the handlers.
+With `ordering="key"`, `ordered` reads the topics and hands over messages in the order of their keys. Then this module
+polls only the redelivery topic, and its messages pass through `ordered.key_heads` before the handlers.
 
-Delivery is at least once: when a consumer dies, its messages go to another after `idle_ms`. A crash is not a failed
-attempt and is counted apart. A message over which several consumers died is handled alone, and finally not at all.
+Delivery is at least once: when a consumer dies, its messages go to another consumer after `idle_ms`. A crash is not a
+failed attempt; it has its own count. A message over which several consumers died is first handled alone, and finally
+not handled any more.
 """
 
 from __future__ import annotations
@@ -59,15 +60,15 @@ class Consumer:
     """Consumes topics for a group.
 
     Args:
-        home: store and broker, see `connect`.
+        home: the connection (store and broker), see `connect`.
         topics: the topics to consume. The group's redelivery topic is consumed as well.
-        handler: is called with each `Message`; plain or `async def`. It returns None or a verdict, or raises. On a
+        handler: called with each `Message`; plain or `async def`. It returns None or a verdict, or raises. On a
             redelivery, `message.topic` is the topic on which the message first failed.
         group: the consumer group.
         config: see `ConsumerConfig`.
-        on_failure: is called after each failed attempt with the message, the exception (None: the handler returned a
+        on_failure: called after each failed attempt with the message, the exception (None: the handler returned a
             verdict or was not called) and the number of the attempt, in the handler's thread or loop. Use it for
-            collectors of errors. What it raises is logged. Defaults to None.
+            collectors of errors. An exception that it raises is logged. Defaults to None.
 
     Raises:
         ConfigError: `ordering` is not "none" although the broker's topics are logs and it assigns no partitions; or
@@ -130,14 +131,14 @@ class Consumer:
         self.stop()
 
     def ailing(self) -> list[str]:
-        """In words, everything that a restart would mend: threads that have ended."""
+        """The problems that a restart would fix, in words: threads that have ended."""
         if self._state != "running":
             return [] if self._state == "stopping" else ["it does not run"]
         return [f"{thread.name} has ended" for thread in self._all_threads() if not thread.is_alive()]
 
     @property
     def ready(self) -> bool:
-        """Whether it runs with all its threads, and the broker answered the last poll."""
+        """Whether the consumer runs with all its threads, and the broker answered the last poll."""
         works = self._state == "running" and all(thread.works for thread in self._all_threads())
         return works and not self._away
 
@@ -149,7 +150,7 @@ class Consumer:
         """Join the group and begin.
 
         Raises:
-            BrokerError: the broker refused or does not answer; nothing was started, and `start` may be called again.
+            BrokerError: the broker refused or does not answer. Nothing was started; the call may be repeated.
         """
         with self._lock:
             if self._state != "new":
@@ -226,7 +227,7 @@ class Consumer:
         self._stopping.set()
         for reading in self._ordered:
             reading.stop(until)
-        # the poll first, so that nothing is read after the last look at what is in flight
+        # the poll first, so that nothing is read after the last check of the deliveries in flight
         self._threads["poll"].join(left_s() + _POLL_MS / 1000)
         self._in_flight.wait_until_at_most(0, left_s())
         if self._heads is not None:
@@ -237,7 +238,7 @@ class Consumer:
             self._reporter.stop()
         if self._settler is not None:
             self._settler.finish()
-            self._threads["settle"].join(left_s() + 2)  # two tries at a broker that is away
+            self._threads["settle"].join(left_s() + 2)  # two tries if the broker does not answer
         if self._history is not None:
             self._history.stop(left_s() + 2)
         if isinstance(self._handlers, HandlerLoop):
@@ -258,7 +259,7 @@ class Consumer:
         self, consumer: BrokerConsumer, handlers: HandlerThreads | HandlerLoop, give: Callable[[Delivery], None]
     ) -> None:
         failures = 0
-        careful = True  # one at a time at first: the next message may have killed the process before this one
+        careful = True  # first one at a time: the next message may have killed the previous process
         while not self._stopping.is_set():
             room = self._in_flight.room(self.config.concurrency, timeout_s=0.5)
             if room == 0 or self._stopping.is_set():
@@ -266,7 +267,7 @@ class Consumer:
             try:
                 deliveries = consumer.poll(1 if careful else room, _POLL_MS)
                 failures, self._away = 0, False
-            except Exception as error:  # whatever the broker does, reading goes on
+            except Exception as error:  # reading continues after any error of the broker
                 self._away = True
                 if not isinstance(error, BrokerError):
                     logger.exception("consumer.poll_failed")
@@ -287,7 +288,7 @@ class Consumer:
             self._one_by_one(suspects, give)
 
     def _try_to_give(self, delivery: Delivery, give: Callable[[Delivery], None]) -> None:
-        """A delivery that cannot be handed over is dropped: it comes again, and the others are handled."""
+        """Hand a delivery over. If that fails, drop it: it comes again, and the others are handled."""
         try:
             give(delivery)
         except BaseException:
@@ -295,10 +296,11 @@ class Consumer:
             self._in_flight.remove([delivery])
 
     def _one_by_one(self, suspects: list[Delivery], give: Callable[[Delivery], None]) -> None:
-        """Hand suspects over with nothing else in flight, so that a crash counts against the message that caused it.
+        """Hand suspects over one by one, so that a crash counts only against the message that caused it.
 
-        Each is waited for no longer than `idle_ms`: a message that hangs must not stop everything. They come in random
-        order: the message behind the culprit, which is blamed as well, is another one each time.
+        The wait for each one is at most `idle_ms`: a message that hangs must not stop the others. The order is random.
+        A crash also counts against the message that follows the culprit. With a random order, that is another message
+        each time.
         """
         random.shuffle(suspects)
         while suspects:
@@ -310,7 +312,7 @@ class Consumer:
                 self._calm(0)
 
     def _calm(self, count: int) -> bool:
-        """Wait until at most `count` are in flight, but no longer than `idle_ms`; False when it is time to stop."""
+        """Wait until at most `count` are in flight, but no longer than `idle_ms`. False: it is time to stop."""
         until = time.monotonic() + self.config.idle_ms / 1000
         while not self._in_flight.wait_until_at_most(count, 0.2) and time.monotonic() < until:
             if self._stopping.is_set():

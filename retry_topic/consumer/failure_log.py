@@ -1,11 +1,11 @@
 """FailureLog: writes one log line for each failed attempt, and calls the application's hook.
 
-A line names message, topic, attempt, error and what follows; it never contains the payload. The retry service decides
-what follows and writes that in a line of its own (`retry_topic.intake`). The traceback is written at DEBUG, and also
-when the attempt is certainly the last one.
+A line names message, topic, attempt, error and the next step; it never contains the payload. The retry service decides
+the next step and logs its decision itself (`retry_topic.intake`). The traceback is logged at DEBUG, and also when the
+attempt is certainly the last one.
 
-Neither the hook nor the error's own properties are trusted: whatever they raise fails no message and ends no thread.
-Any thread. A line that nobody reads costs one look at the logger's level.
+The hook and the error's own properties may raise any exception: it neither fails a message nor ends a thread. Threads:
+any. Cost: a line below the logger's level costs one check of that level.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ class FailureLog:
     """See the module.
 
     Args:
-        hook: is called with the message as the handler saw it, the error (None: the handler returned a verdict or was
-            not called) and the number of the attempt. Defaults to none.
+        hook: called with the message as the handler saw it, the error (None: the handler returned a verdict or was not
+            called) and the number of the attempt. Defaults to none.
 
     Raises:
-        ConfigError: the hook is async; nobody would await it.
+        ConfigError: the hook is async. The consumer would not await it.
     """
 
     def __init__(self, hook: OnFailure | None = None) -> None:

@@ -1,7 +1,7 @@
-"""Handlers: where the application's handler runs, and how its answer becomes an outcome.
+"""Handlers: run the application's handler and turn its result into an outcome.
 
 Plain handlers run on a pool of threads (`HandlerThreads`), `async def` handlers on one event loop (`HandlerLoop`). Both
-are given deliveries by `give`; each delivery ends as one outcome in its sink.
+get deliveries by `give`. Each delivery ends as one outcome in its sink.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ def is_async(handler: Handler) -> bool:
 
 
 class HandlerCalls:
-    """Calls the handler and makes an outcome of what it returns or raises.
+    """Calls the handler and makes an outcome of its return value or exception.
 
     Args:
         handler: the application's handler.
         outcomes: makes the outcomes.
-        reporter: counts how attempts ended. Defaults to None: nobody does.
+        reporter: counts the results of attempts. Defaults to None: no counts.
     """
 
     def __init__(self, handler: Handler, outcomes: Outcomes, reporter: Reporter | None = None) -> None:
@@ -85,7 +85,7 @@ class HandlerCalls:
         sink: Sink,
         error: BaseException,
     ) -> None:
-        """The task of an `async def` handler ended before its first step, or could not be made."""
+        """Make the outcome when the task of an `async def` handler ended before its first step or could not be made."""
         outcome = self._outcomes.raised(delivery, state, now_ms(), error)
         self._report(message, state, outcome)
         loop.ended(sink, outcome)
@@ -113,23 +113,23 @@ class HandlerThreads:
         self.give: Callable[[Delivery, RetryState, Message, Sink], object] = partial(submit, calls.call)
 
     def together(self) -> AbstractContextManager[None]:
-        """Nothing is gained by giving deliveries to threads together."""
+        """Does nothing: threads gain nothing from several deliveries at a time."""
         return contextlib.nullcontext()
 
     def close(self) -> None:
-        """Begin nothing more; running handlers are left behind."""
+        """Begin no more calls. Does not wait for running handlers."""
         self._pool.shutdown(wait=False, cancel_futures=True)
 
 
 class HandlerLoop:
-    """The event loop on which `async def` handlers run, in a thread of its own.
+    """The event loop on which `async def` handlers run, in its own thread.
 
-    To wake an event loop is expensive: it writes to a socket, and two threads change places. So all deliveries of one
-    poll go to the loop in one call, which makes a task of each; and all outcomes of one turn of the loop go to the
-    settler in one call. A delivery that is given before the loop has begun the last call goes with that call.
+    Waking an event loop is expensive: it writes to a socket and switches threads. So all deliveries of one poll go to
+    the loop in one call, which makes a task of each. All outcomes of one turn of the loop go to the settler in one
+    call. A delivery that comes before the loop has begun the last call joins that call.
 
-    Threads: `give` and `together` from any thread, all else in the loop's own. A task is held until it is done, because
-    asyncio alone holds tasks weakly.
+    Threads: any thread calls `give` and `together`; all else runs in the loop's thread. This class holds each task
+    until it is done, because asyncio holds tasks only weakly.
 
     Args:
         handle: makes the coroutine that handles a delivery; it calls `ended` with the outcome.
@@ -142,11 +142,11 @@ class HandlerLoop:
         self._failed = failed
         self._loop = asyncio.new_event_loop()
         self._jobs: deque[Job] = deque()
-        self._called = False  # the loop is woken and has not begun yet
+        self._called = False  # the loop was woken and has not begun yet
         self._gathering = False
-        self._tasks: dict[asyncio.Task[Any] | None, Job] = {}  # whose delivery has no outcome yet
+        self._tasks: dict[asyncio.Task[Any] | None, Job] = {}  # tasks whose delivery has no outcome yet
         self._outcomes: dict[Sink, list[HandlerOutcome]] = {}
-        self.cut_off = False  # from now on a cancelled task is no failure
+        self.cut_off = False  # True: a cancelled task is no failure any more
         self.ending = threading.Event()
 
     def __repr__(self) -> str:
@@ -178,7 +178,7 @@ class HandlerLoop:
                 self._call()
 
     def ended(self, sink: Sink, outcome: HandlerOutcome) -> None:
-        """The task that calls this has the outcome of its delivery."""
+        """Take the outcome of a delivery. The delivery's task calls this."""
         if not self._outcomes:
             self._loop.call_soon(self._pass_on)
         self._outcomes.setdefault(sink, []).append(outcome)
@@ -208,7 +208,7 @@ class HandlerLoop:
             coroutine = self._handle(self, *job)
             try:
                 task = self._loop.create_task(coroutine)
-            except BaseException as error:  # of a handler's task factory; the other jobs must begin
+            except BaseException as error:  # an error of the handler's task factory; the other jobs must begin
                 coroutine.close()
                 self._failed(self, *job, error)
             else:

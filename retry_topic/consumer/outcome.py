@@ -1,4 +1,4 @@
-"""Outcome: what becomes of a delivery, decided by what its handler returned or raised.
+"""Outcome: the result of a delivery. The handler's return value or exception decides it.
 
 | the handler | the delivery |
 |---|---|
@@ -7,7 +7,7 @@
 | returns `DeadLetter` | becomes such a record too, with the verdict "dead" |
 | is not called: the message has killed too many consumers, or has expired | as with `DeadLetter` |
 
-Nothing here waits or does I/O, but for the log. Threads: any.
+Nothing here waits or does I/O, except logging. Threads: any.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ _SUSPECT_FROM = 3  # deliveries: one death may be a deployment; two deaths over 
 
 @dataclass(slots=True)
 class HandlerOutcome:
-    """What becomes of a delivery.
+    """The result of a delivery.
 
     Args:
         delivery: the delivery.
-        ended: how it is counted once it is settled.
-        forward: the message that is published in the same step as the delivery is settled. Defaults to None: the
-            delivery is only acknowledged.
+        ended: the counter to raise after it is settled.
+        forward: the message to publish in the same step that settles the delivery. Defaults to None: the delivery is
+            only acknowledged.
         refusals: how often the broker has refused `forward` for good. Defaults to 0.
         attempt: the row for the attempt history. Defaults to None: no row.
         success: the key under which the store remembers that the message has succeeded. Defaults to None: the store
@@ -60,7 +60,7 @@ class HandlerOutcome:
 
 
 class Sink(Protocol):
-    """Takes outcomes: the settler itself, or whoever looks after the order of keys before it."""
+    """Takes outcomes: the settler itself, or a thread that first keeps the order of keys."""
 
     def put(self, outcome: HandlerOutcome) -> None:
         """Take one outcome. Any thread."""
@@ -77,8 +77,8 @@ class Outcomes:
     Args:
         group: the consumer group.
         config: see `ConsumerConfig`.
-        failure_log: is called for each failed attempt.
-        shards: of the store, for the attempt history; None: the shard is not known from the id.
+        failure_log: called for each failed attempt.
+        shards: the store's number of shards, for the attempt history; None: the id does not decide the shard.
     """
 
     def __init__(self, group: str, config: ConsumerConfig, failure_log: FailureLog, shards: int | None) -> None:
@@ -89,7 +89,7 @@ class Outcomes:
         self.topic_id_of: Callable[[Delivery], str] | None = None  # set when the broker knows ids of topics
 
     def returned(self, delivery: Delivery, state: RetryState, started_ms: int, value: Any) -> HandlerOutcome:
-        """The handler returned `value`.
+        """The outcome when the handler returned `value`.
 
         Raises:
             Rejected: the value is not a verdict.
@@ -106,7 +106,7 @@ class Outcomes:
         return self.failed(delivery, state, failure, started_ms=started_ms)
 
     def raised(self, delivery: Delivery, state: RetryState, started_ms: int, error: BaseException) -> HandlerOutcome:
-        """The handler raised `error`."""
+        """The outcome when the handler raised `error`."""
         if issubclass(type(error), Rejected):  # isinstance would ask the error's own `__class__`
             logger.error("consumer.bad_verdict: %s", error)
         failure, print_ = failure_in(error)
@@ -121,7 +121,7 @@ class Outcomes:
         started_ms: int | None = None,
         error: BaseException | None = None,
     ) -> HandlerOutcome:
-        """The attempt failed, or was not made: the outcome carries the record for the retry topic."""
+        """The outcome when the attempt failed or was not made: it carries the record for the retry topic."""
         config = self._config
         topic_id = None if self.topic_id_of is None else self.topic_id_of(delivery)
         forward = failed_message(
@@ -151,8 +151,8 @@ class Outcomes:
 def success_of(group: str, message: Message, state: RetryState) -> str | None:
     """The key under which the store remembers the success of `message`; None: it remembers nothing.
 
-    Only a message that has passed the store can have a second copy under way. An id that is made of the payload belongs
-    to all messages with that payload, so nothing is remembered of those either.
+    Only a message that has passed the store can have a second copy. An id that is made of the payload belongs to all
+    messages with that payload, so the store does not remember those either.
     """
     if not state.passed_the_store or state.unsigned:
         return None
@@ -162,7 +162,7 @@ def success_of(group: str, message: Message, state: RetryState) -> str | None:
 
 
 def failure_in(error: BaseException) -> tuple[Failure, str | None]:
-    """The failure that an exception stands for, and its fingerprint. Never raises, whatever the error's class does."""
+    """The failure for an exception, and its fingerprint. Never raises, even if the error's class does."""
     try:
         return failure_of(error, now_ms=now_ms()), fingerprint_of(error)
     except BaseException:  # the properties and `__str__` of the handler's error may raise anything
@@ -200,5 +200,5 @@ def now_ms() -> int:
 
 
 def is_suspect(delivery: Delivery, crash_cap: int) -> bool:
-    """Whether consumers died so often over this delivery that messages handled beside it would share the blame."""
+    """Whether so many consumers died over this delivery that it must be handled alone."""
     return max(2, min(_SUSPECT_FROM, crash_cap)) <= delivery.deliveries <= crash_cap

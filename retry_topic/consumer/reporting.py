@@ -1,8 +1,8 @@
-"""Reporter: tells the store how attempts ended; budgets and circuits of flow control depend on that.
+"""Reporter: reports the results of attempts to the store, for the budgets and circuit breakers of flow control.
 
 It reports once a second, and up to ten times a second while many attempts fail, so that a circuit opens before many
 attempts are wasted. Results that cannot be reported are dropped: old results say nothing about a destination's present
-state. Threads: `note` from any thread; one thread of its own reports.
+state. Threads: call `note` from any thread; the reporter's own thread reports.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from wheel_sched.store.rate_limits.face import RateLimits
 logger = logger_of("retry_topic.consumer")
 
 _EVERY_S, _AT_MOST_EVERY_S = 1.0, 0.1
-_MANY = 10  # failures after which it reports at once
+_MANY = 10  # failures after which it reports immediately
 _DESTINATIONS = 500  # per topic and report; results of further destinations count for the topic itself
 
 

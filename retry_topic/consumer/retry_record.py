@@ -1,8 +1,8 @@
-"""From a failure to the record in the group's retry topic. Pure, except for the time of day.
+"""Turns a failure into the record for the group's retry topic. Pure, except for the time of day.
 
 The retry headers of a message may be about another group or another message: several groups can read one topic, and a
-handler can copy headers onto another message. Headers that are not about this group and this message are ignored. Else
-two messages would share one id, and one of them would be taken for a repeat of the other.
+handler can copy headers onto another message. Headers that are not about this group and this message are ignored.
+Otherwise two messages would share one id, and one of them would count as a repeat of the other.
 
 Consumers in other languages write the same headers; the intake checks them all.
 """
@@ -28,7 +28,7 @@ def retry_state(
     Args:
         group: the consumer group.
         message: as delivered.
-        secrets: to verify signatures. Defaults to none: headers are believed.
+        secrets: to verify signatures. Defaults to none: headers are not verified.
         topics: the group's own topics. Defaults to those named after it.
     """
     state = read(message.headers)
@@ -37,8 +37,8 @@ def retry_state(
         if message.topic != (state.original_topic or message.topic):
             return RetryState()  # copied from a message of another topic
         if state.consumer_group not in (None, group):
-            # Another group's retry came back on the common topic. For this group it is a new record, but its count goes
-            # on. Otherwise two groups that both fail would cause each other's retries for ever.
+            # Another group's retry came back on the common topic. For this group it is a new record, but it keeps its
+            # count. Otherwise two groups that both fail would cause each other's retries for ever.
             counted = verify(state, message, secrets, group) if secrets else state
             if counted.unsigned:
                 return counted
@@ -46,7 +46,7 @@ def retry_state(
     if not secrets:
         return state
     if to_group and state.dialect == "none":
-        return unsigned(state, message, group, "is missing")  # our dispatcher brings signed records only
+        return unsigned(state, message, group, "is missing")  # our dispatcher sends only signed records
     if state.signature is None and not to_group and _claims_nothing(state):
         # Whoever may write to the topic may give its messages ids, unsigned. An id chooses no count, and
         # group and publishing time become a part of the message's name in the store (see `_rooted`).
@@ -77,7 +77,7 @@ def failed_message(
         group: the consumer group.
         message: as delivered.
         state: its state before this failure, see `retry_state`.
-        failure: what happened now.
+        failure: the failure of this attempt.
         print_: the error's fingerprint. Defaults to one without a traceback.
         secrets: the first one signs. Defaults to none.
         started_ms: epoch ms at which the handler was called. Defaults to None: no header.
@@ -136,14 +136,14 @@ def parked_message(
     secrets: Sequence[bytes] = (),
     topics: GroupTopics = NAMED_AFTER_GROUP,
 ) -> Message:
-    """The record of a message that is parked behind its key's head; it comes back on the group's redelivery topic."""
+    """The record of a message that is parked behind its key's head. It comes back on the group's redelivery topic."""
     if secrets and state.id is not None and not state.unsigned:
         state = sign(state, message, secrets[0])
     return message.to(topics.redelivery_of(group), write(message.headers, state))
 
 
 def _rooted(group: str, message: Message, state: RetryState, topic_id: str | None = None) -> RetryState:
-    """The state with an id and an origin. Headers that say the origin are kept; else `source` says it."""
+    """The state with an id and an origin. The headers' origin is kept; without one, `source` gives it."""
     source = message.source
     named = state.id is not None
     if source is None or (named and (state.attempt or state.replays)):

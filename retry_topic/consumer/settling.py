@@ -31,7 +31,7 @@ AWAY_S = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 KNOWN_FOR_MS = 3_600_000
 """How long a success is remembered at least. For a message that failed before: as long as its attempts are counted."""
 
-_STORE_AWAY_S = 5.0  # after a failure the store is left alone for so long
+_STORE_AWAY_S = 5.0  # after a failure the store is not called for this time
 _LOOK_S = 60.0  # how often the store's clock is read
 _AT_ONCE = 200  # outcomes that are settled together; twice as many at most
 _LAST_TRIES = 3  # how often a draining consumer tries an absent broker; unsettled deliveries then come again
@@ -42,7 +42,7 @@ class InFlightDeliveries:
 
     Args:
         idle_ms: after this time the broker gives the deliveries of a silent consumer to another one.
-        changed: is notified whenever deliveries are settled; several objects may share one. Defaults to its own.
+        changed: notified whenever deliveries are settled; several objects may share one. Defaults to a new condition.
     """
 
     def __init__(self, idle_ms: int, changed: threading.Condition | None = None) -> None:
@@ -50,7 +50,7 @@ class InFlightDeliveries:
         self._changed = changed or threading.Condition()
         self._held: dict[object, Delivery] = {}
         self._lapsing: list[object] = []
-        # a tenth of slack, so that one call renews what was read in many polls
+        # a tenth of slack, so that one call renews the deliveries of many polls
         self._holds: HeartbeatMonitor[object] = HeartbeatMonitor(
             renew_ms, self._lapsing.append, tick_ms=max(1, renew_ms // 10)
         )
@@ -59,10 +59,10 @@ class InFlightDeliveries:
         return len(self._held)
 
     def add(self, delivery: Delivery) -> bool:
-        """Add a delivery; False when the same record is in flight already.
+        """Add a delivery. False: the same record is already in flight.
 
-        That happens when its hold was not renewed in time, and the broker delivered it again. The new handle settles
-        it, and the handler that works on it goes on.
+        That happens when its hold was not renewed in time and the broker delivered it again. The running handler
+        continues, and the new handle settles the delivery.
         """
         key = _key(delivery)
         with self._changed:
@@ -125,7 +125,7 @@ class Settler:
     """Settles outcomes and renews the holds of deliveries in flight, in the one thread that calls `run`.
 
     Args:
-        broker: creates the retry topic again when somebody deleted it.
+        broker: creates the retry topic again if it was deleted.
         consumer: the broker consumer that read the deliveries.
         in_flight: the deliveries that were read.
         stats: the consumer's counters.
@@ -172,14 +172,14 @@ class Settler:
             self._outcomes.put(outcomes[start : start + _AT_ONCE])
 
     def finish(self) -> None:
-        """No more outcomes follow. `run` returns once all are settled, or the broker stays away."""
+        """No more outcomes follow. `run` returns when all are settled, or when the broker still does not answer."""
         self.finishing.set()
         self._outcomes.put(())
 
     def run(self) -> None:
         """Settle and renew until `finish`. The thread's function."""
         while True:
-            until = time.monotonic() + self._look_s  # the hold of what is read meanwhile is due later
+            until = time.monotonic() + self._look_s  # holds of deliveries read meanwhile are due later
             if (renewal_s := self._in_flight.next_renewal_s()) is not None:
                 until = min(until, renewal_s)
             ready = self._collect(min(until, self._again_at) if self._again else until)
@@ -235,7 +235,7 @@ class Settler:
         return []
 
     def _forward(self, outcomes: list[HandlerOutcome]) -> list[HandlerOutcome]:
-        """Forward outcomes; answers those that the broker refused, changed if it would refuse them for ever."""
+        """Forward outcomes. Answers those that the broker refused, changed if it would refuse them for ever."""
         pairs = [(self._in_flight.current(one.delivery), one.forward) for one in outcomes if one.forward is not None]
         answers = self._consumer.forward(pairs)
         done: list[HandlerOutcome] = []
@@ -289,11 +289,11 @@ class Settler:
 class Successes:
     """Remembers in the store which messages have succeeded, so that no second copy of them is retried or buried.
 
-    It does so before the delivery is acknowledged. A consumer that dies in between has its message handled again; if
-    that attempt fails, nothing follows from it. When the store does not answer, the message is acknowledged all the
-    same, and a second copy that fails counts as an ordinary attempt.
+    It writes the success before the delivery is acknowledged. If the consumer dies in between, the message is handled
+    again; a failure of that attempt then has no effect. If the store does not answer, the message is still
+    acknowledged, and a second copy that fails counts as an ordinary attempt.
 
-    Cost: one call for all that is acknowledged together. One thread: the settler's.
+    Cost: one call for all deliveries that are acknowledged together. Threads: only the settler's.
 
     Args:
         store: the store into which the group's service takes failed messages.
@@ -312,7 +312,7 @@ class Successes:
         try:
             until_ms = self._now_ms() + KNOWN_FOR_MS
             AttemptCounts(self._store).raise_to([(key, ENDED, until_ms) for key in keys])
-        except Exception as error:  # whatever it is, a success is acknowledged
+        except Exception as error:  # a success is acknowledged after any error
             logger.warning("consumer.cannot_remember_success: %d messages: %s", len(keys), error)
             self._silent_until = time.monotonic() + _STORE_AWAY_S
 

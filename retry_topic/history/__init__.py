@@ -1,9 +1,9 @@
-"""The attempt history: what became of each delivery of a message that failed at least once.
+"""The attempt history: the outcome of each delivery of a message that failed at least once.
 
-The retry service writes failed deliveries (`ServiceConfig.history`), consumers write the final success
-(`ConsumerConfig.history`), both into the history of the delay store. It is bounded and off by default, and nothing
-waits for it. `export` writes it to a file, as Parquet or JSON Lines; `backtest` and `slo` of `retry_topic.spark` read
-the store and both kinds of files.
+The retry service writes failed deliveries (`ServiceConfig.history`), and consumers write the final success
+(`ConsumerConfig.history`). Both write into the history of the delay store. The history is bounded and off by default,
+and no delivery waits for it. `export` writes it to a file, as Parquet or JSON Lines. `backtest` and `slo` of
+`retry_topic.spark` read the store and both kinds of files.
 """
 
 from retry_topic.history.attempt import OUTCOMES, VERSION, Attempt, read_attempt, releasing_shard

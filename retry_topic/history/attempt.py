@@ -1,4 +1,4 @@
-"""One row of the attempt history, and how it lies in the store's log: a JSON list, version first.
+"""One row of the attempt history, and its form in the store's log: a JSON list, version first.
 
     [1, id, topic, attempt, due_ms, started_ms, outcome, error_class, shard]
 
@@ -23,15 +23,15 @@ class Attempt(NamedTuple):
     """A delivery that ended.
 
     Args:
-        id: of the message, the same for all its attempts; each replay has an id of its own (`<id>r<replay>`).
-        topic: where it first failed.
-        attempt: number of the delivery, from 1.
-        due_ms: when it was due; None for the first delivery, which nobody scheduled, and where the start is not known.
-        started_ms: when its handler started; when it failed, where the consumer does not report the start.
+        id: the message's id, the same for all its attempts. Each replay has its own id (`<id>r<replay>`).
+        topic: the topic on which the message first failed.
+        attempt: the number of the delivery, from 1.
+        due_ms: when it was due; None for the first delivery, which was not scheduled, and when the start is not known.
+        started_ms: when its handler started. If the consumer does not report the start: when the delivery failed.
         outcome: "ok", "failed" or "dead" (failed and given up).
-        error_class: of a failure.
-        shard: of the store that held it until its due; None for the first one, and where the log that it was taken in
-            from decided (`Connection.by_source`).
+        error_class: the class of the failure's error.
+        shard: the store's shard that held it until its due time. None for the first delivery, and when the source log
+            decided the shard (`Connection.by_source`).
     """
 
     id: str
@@ -44,7 +44,7 @@ class Attempt(NamedTuple):
     shard: int | None = None
 
     def encode(self) -> bytes:
-        """The row as it lies in the log."""
+        """The row in the form of the log."""
         return json.dumps([VERSION, *self], ensure_ascii=True, separators=(",", ":")).encode()
 
 
@@ -52,9 +52,9 @@ def releasing_shard(state: RetryState, number: int, shards: int | None) -> int |
     """The shard that released the attempt with this number; None for the first attempt, which waited in no shard.
 
     Args:
-        state: of the message.
-        number: of the attempt.
-        shards: how many there are; None: the id does not decide the shard.
+        state: the retry state of the message.
+        number: the number of the attempt.
+        shards: the number of shards; None: the id does not decide the shard.
     """
     if number <= 1 or shards is None:
         return None
@@ -65,7 +65,7 @@ def read_attempt(entry: bytes) -> Attempt:
     """The row in an entry of the log.
 
     Raises:
-        Rejected: it is of another version, or no row.
+        Rejected: the entry has another version, or is no row.
     """
     try:
         found: Any = json.loads(entry)

@@ -1,6 +1,6 @@
 """Writes the attempt history of a store to a file, as Parquet or JSON Lines. Changes nothing in the store.
 
-A row may be in the store twice (a reply was lost); it is exported once. All rows of a message are in one shard.
+A row may be in the store twice, because a reply was lost. It is exported once. All rows of a message are in one shard.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _BATCH = 20_000  # rows of one row group
 
 @dataclass(slots=True)
 class Exported:
-    """What was written."""
+    """The counts of an export."""
 
     rows: int = 0
     unreadable: int = 0
@@ -31,7 +31,7 @@ class Exported:
 
 
 def attempts_in(store: DelayStore, shard: int, seen: Exported | None = None) -> Iterator[Attempt]:
-    """The rows of a shard's log, oldest first, each once; `seen` counts them.
+    """The rows of a shard's log, oldest first, each once. `seen` counts them.
 
     Raises:
         StoreError: the shard cannot be reached.
@@ -61,17 +61,17 @@ def attempts_in(store: DelayStore, shard: int, seen: Exported | None = None) -> 
 
 
 def export(store: DelayStore, file: str | Path, *, replace: bool = False) -> Exported:
-    """Write the whole history to a file, readable by its owner alone; it appears when it is whole.
+    """Write the whole history to a file that only its owner can read. The file appears when it is complete.
 
     Args:
         store: an open store.
         file: ends with .parquet, .jsonl or .json (JSON Lines).
-        replace: whether a file that is there may be replaced. Defaults to False.
+        replace: whether an existing file may be replaced. Defaults to False.
 
     Raises:
-        FileExistsError: there is a file that is not to be replaced; it stays as it is.
-        ConfigError: the name ends otherwise, or Parquet needs a package that is absent; nothing was written.
-        StoreError: the store cannot be reached; nothing was written.
+        FileExistsError: the file exists, and `replace` is False. It was not changed.
+        ConfigError: the name ends otherwise, or Parquet needs a package that is absent. Nothing was written.
+        StoreError: the store cannot be reached. Nothing was written.
     """
     path = Path(file)
     kinds = {".parquet": _write_parquet, ".jsonl": _write_lines, ".json": _write_lines}

@@ -1,7 +1,7 @@
 """Writes rows of the history in the background, so that no consumer waits for the store.
 
-Rows that cannot be written in time, because the store is away or too slow, are dropped and counted: the history is for
-reports, and a message matters more than its row.
+If the store does not answer or is too slow, rows are dropped and counted: the history is only for reports, and a
+message matters more than its row.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ class HistoryWriter:
     """Writes rows into the store's history. Any thread may call `put`; its owner calls `start` and `stop`.
 
     Args:
-        store: where the history is.
-        keep: about how many rows it keeps.
+        store: holds the history.
+        keep: about how many rows the store keeps.
     """
 
     def __init__(self, store: DelayStore, keep: int) -> None:

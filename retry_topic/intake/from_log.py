@@ -1,21 +1,22 @@
-"""The intake from a log (Kafka): a batch of a partition, what becomes of its records and its position, in one step.
+"""The intake from a log (Kafka): stores the results of a partition's batch and its position in one step.
 
     group.retry ─► log batch ─► {items, dead letters, counts, position} in one script ─► delay store
 
-A member that comes late with a batch (it has lost its partition, or repeats a call after a crash) finds another
-position in the store and stores nothing. A store that fell back after a failover gets the batches since then again. So
-each record of a retry topic is taken in exactly once, also when its message has long gone out.
+A member may send a batch late: it has lost its partition, or it repeats a call after a crash. The store then has
+another position and stores nothing. A store that lost writes in a failover gets the lost batches again. So each record
+of a retry topic is taken in exactly once, even if its message was sent long ago.
 
-Headers are mostly right about attempt counts, and ids are mostly free. So nobody asks the store beforehand. The script
-compares the counts, raises them, and refuses the whole batch when a count is greater or an id is taken. Then the store
-is asked, and the batch is planned again. Nothing of a batch is ever stored behind its position.
+Usually the attempt counts in headers are right and the ids are free. So the intake does not ask the store beforehand.
+The script compares the counts and raises them. It refuses the whole batch when a count is greater or an id is taken.
+Then the intake asks the store and plans the batch again. Nothing of a batch is ever stored behind its position.
 
-Messages of ordering keys lie in the shard of their key. Where that is another shard than the batch's, they are stored
-there first, with a position of the same source in that shard. When a batch is read again after a crash in between,
-the records before that position are there already.
+Messages of ordering keys belong in the shard of their key. If that is not the batch's shard, they are stored there
+first, with a position of the same source in that shard. If the process crashes in between and the batch is read again,
+that shard already has the records before that position.
 
-One batch ahead: the next batch is read and planned while the store works on the last (`offer`, `finish`), and is sent
-when that one is stored. So at most one batch is on its way, and none is sent behind a batch that the store refused.
+One batch ahead: the intake reads and plans the next batch while the store works on the last (`offer`, `finish`). It
+sends the next batch after the last one is stored. So at most one batch is in flight, and no batch is sent after one
+that the store refused.
 """
 
 from __future__ import annotations
@@ -40,14 +41,14 @@ from wheel_sched.store.core.plans import shard_of
 from wheel_sched.store.log_intake.face import LogIntake
 from wheel_sched.store.ordering.face import route_of
 
-_ASK_NS = 1_000_000_000  # for so long the store's last time is continued by this process's clock
+_ASK_NS = 1_000_000_000  # for this time the process's own clock continues the store's last time
 
 
 @dataclass(slots=True)
 class _Batch:
-    """A log batch on its way: what was read, its plan, and where the store's answer comes from.
+    """A log batch in flight: its records, its plan, and the pending answer of the store.
 
-    `elsewhere` is what was stored in other shards before.
+    `elsewhere`: the messages that were already stored in other shards.
     """
 
     reader: LogReader
@@ -62,10 +63,10 @@ class _Batch:
 
 
 class IntakeFromLog(Transport):
-    """Takes log batches in. One thread.
+    """Takes in log batches. One thread.
 
-    `until_available` makes a call until store and broker are available. What it raises leaves the batch on its way
-    without an answer: the store's position tells what became of it, and a new reader goes on from there.
+    `until_available` repeats a call until store and broker are available. If it raises, the batch in flight has no
+    answer. The store's position then shows whether the batch was stored, and a new reader continues from there.
     """
 
     from_log = True
@@ -78,27 +79,27 @@ class IntakeFromLog(Transport):
         self._intake = LogIntake(home.store)
         self._positions: dict[
             tuple[str, int], int | None
-        ] = {}  # of sources in shards that are not theirs, as last read
+        ] = {}  # by source and foreign shard: the position that was last read
 
     @property
     def busy(self) -> bool:
-        """Whether a batch is on its way: `finish` it before waiting for another."""
+        """Whether a batch is in flight. If so, call `finish` before waiting for another batch."""
         return self._underway is not None
 
     def take(self, reader: LogReader, part: LogBatch, until_available: UntilAvailable) -> list[Taken]:
-        """Store a batch, or have it read again from where the store is.
+        """Store a batch, or have the reader read it again from the store's position.
 
         Args:
-            reader: that read the batch.
+            reader: the reader of the batch.
             part: the batch.
-            until_available: makes a call until store and broker are available.
+            until_available: repeats a call until store and broker are available.
         """
         return [*self.offer(reader, part, until_available), *self.finish(until_available)]
 
     def offer(self, reader: LogReader, part: LogBatch, until_available: UntilAvailable) -> list[Taken]:
-        """Send a batch off when the one before it is stored; what became of the one before.
+        """Send a batch after the one before it is stored. Answers the results of the one before.
 
-        A batch is dropped when the store refused the one before it of the same source: the reader reads it again.
+        If the store refused the batch before it of the same source, this batch is dropped: the reader reads it again.
         """
         now_ms = self._now_ms(until_available)
         made = self._plan(part.deliveries, Known(), now_ms, self._route(part))
@@ -117,18 +118,18 @@ class IntakeFromLog(Transport):
         return before
 
     def finish(self, until_available: UntilAvailable) -> list[Taken]:
-        """Wait for the batch on its way; what became of it, nothing when there is none."""
+        """Wait for the batch in flight. Answers its results; none without such a batch."""
         return self._end(until_available)[0]
 
     def positions(self, sources: Sequence[str]) -> list[int | None]:
-        """How far the store has taken these sources in; None: nothing."""
+        """The positions up to which the store has taken in these sources; None: it has nothing of the source."""
         return self._intake.positions(sources)
 
     def look_back(self, reader: LogReader, until_available: UntilAvailable) -> None:
-        """The store's server may be another one, which knows less: records that it does not know of are read again.
+        """Check the store's positions, because its server may be another one that has lost writes.
 
-        The next batch would find that out as well, but records that the store has lost do not wait for it. The batch
-        on its way is waited for, so that the reader expects what the store has said.
+        The reader reads records again that the store has lost. The next batch would also find that out, but it may come
+        late. This call first waits for the batch in flight, so that the reader expects the store's latest position.
         """
         self._end(until_available)
         expected = reader.expected()
@@ -149,7 +150,7 @@ class IntakeFromLog(Transport):
         until_available(lambda: reader.rewind(source, position))
 
     def _end(self, until_available: UntilAvailable) -> tuple[list[Taken], str | None]:
-        """What became of the batch on its way, and its source when that is read again from elsewhere."""
+        """The results of the batch in flight, and its source if the reader reads it again from another position."""
         batch, self._underway = self._underway, None
         if batch is None:
             return [], None
@@ -163,7 +164,7 @@ class IntakeFromLog(Transport):
         return self._report([*batch.elsewhere, *batch.plan.decided]), None
 
     def _note(self, batch: _Batch, until_available: UntilAvailable) -> None:
-        """Count what is stored, for people."""
+        """Count the stored messages, for statistics."""
         if self._history:
             rows = self._rows(batch.plan.fresh, batch.now_ms)
             until_available(lambda: self._log.append(rows, keep=self._history))
@@ -172,7 +173,7 @@ class IntakeFromLog(Transport):
     # -- planning
 
     def _route(self, part: LogBatch) -> str | None:
-        """The items of a batch lie in one shard with its position."""
+        """The route of a batch's items: all lie in one shard, with its position."""
         return part.source if self._home.by_source else None
 
     def _adopt(self, batch: _Batch, made: Plan, known: Known, until_available: UntilAvailable) -> None:
@@ -194,7 +195,7 @@ class IntakeFromLog(Transport):
         batch.token = new_token()
 
     def _make_way(self, batch: _Batch, until_available: UntilAvailable) -> list[Work]:
-        """The entries of a batch with a taken id: known failures are left out, another message gets another id."""
+        """Resolve the taken ids of a batch: leave out known failures, and give other messages another id."""
         entries = [one.decided() if isinstance(one, Prepared) else one for one in batch.plan.decided]
         fresh = [one for one in entries if not one.duplicate]
         members = [one.member for one in fresh]
@@ -210,10 +211,10 @@ class IntakeFromLog(Transport):
     # -- storing
 
     def _stored(self, batch: _Batch, until_available: UntilAvailable) -> Stored | StalePosition:
-        """The store's word on a batch; a refused batch is planned again and sent again."""
+        """The store's final answer about a batch. A refused batch is planned and sent again."""
 
         def accept() -> Stored | StalePosition | StaleCount | TakenId:
-            made, answer, batch.answer = batch.plan, batch.answer, None  # once; then it is sent again, under its token
+            made, answer, batch.answer = batch.plan, batch.answer, None  # once; then the batch is sent again
             try:
                 if answer is not None:
                     return answer()
@@ -223,7 +224,7 @@ class IntakeFromLog(Transport):
             except (StaleCount, TakenId) as refusal:
                 return refusal
             except StalePosition as stale:
-                # a repeat after a lost reply, later than the store remembers its token
+                # a repeat after a lost reply, when the store no longer remembers the token
                 mine = stale.position == batch.part.next
                 return Stored([Outcome.STORED] * len(made.items), 0) if mine else stale
 
@@ -235,7 +236,7 @@ class IntakeFromLog(Transport):
         return stored
 
     def _store_elsewhere(self, batch: _Batch, until_available: UntilAvailable) -> bool:
-        """Store messages of ordering keys that lie in other shards than the batch, and leave them out of the batch."""
+        """Store messages of ordering keys in their own shards, and leave them out of the batch."""
         shards = self._store.shards
         here = shard_of(batch.part.source, shards)
         away: dict[int, list[IntakeRecord | Decided]] = {}
@@ -253,12 +254,12 @@ class IntakeFromLog(Transport):
     def _store_in(
         self, shard: int, batch: _Batch, entries: Sequence[IntakeRecord | Decided], until_available: UntilAvailable
     ) -> list[Decided]:
-        """Store messages of a batch in a shard that has only its ordered messages, up to the batch's end."""
+        """Store a batch's ordered messages in another shard, with the position of the batch's end."""
         part, place = batch.part, (batch.part.source, shard)
         work: list[IntakeRecord | Decided] = [*entries]
         while True:
             known = self._positions.get(place)
-            if known is not None and known > (part.expected or 0):  # a batch read again, and not stored to its end
+            if known is not None and known > (part.expected or 0):  # the batch is read again, partly stored
                 work = [_known_before(one, known) for one in work]
             left = [one for one in work if not one.duplicate]
             if not left:
@@ -277,11 +278,11 @@ class IntakeFromLog(Transport):
                     *(shard, part.source, stored.position, known),
                 )
             self._positions[place] = stored.position
-            # another member may have raised the counts with these very records: plan them again as they were read
+            # another member may have raised the counts with the same records: plan them again from the start
             work = [self._rules.read(one.delivery) for one in entries]
 
     def _now_ms(self, until_available: UntilAvailable) -> int:
-        """The store's time or a little later; the store is asked once a second."""
+        """The store's time or a little later. Asks the store once a second."""
         store, ns = self._store, time.monotonic_ns()
         if not store.ticks or self._asked_ns is None or ns - self._asked_ns > _ASK_NS:
             self._asked_ns, self._said_ms = ns, until_available(store.now_ms)
@@ -292,7 +293,7 @@ class IntakeFromLog(Transport):
         """Publish dead letters to the group's dead topic.
 
         Raises:
-            BrokerUnavailable: some may be there; repeat it.
+            BrokerUnavailable: the topic may have some of them. Repeat the call.
         """
         topic, broker = self._dead_topic, self._home.broker
         messages = [return_to_origin(one.message.to(topic)) for one in dead if one.message is not None]
@@ -302,7 +303,7 @@ class IntakeFromLog(Transport):
                 raise BrokerUnavailable(f"{failure.reason}: dead letters did not reach the dead topic; repeat it")
             if failure is not None:
                 logger.warning("intake.dead_topic: %s", failure.reason)
-                again.append(one.delivery.message.to(topic))  # as it came, it fits
+                again.append(one.delivery.message.to(topic))  # the unchanged record fits
         if again:
             broker.create_topic(topic)
             for failure in broker.publish(again):
@@ -311,7 +312,7 @@ class IntakeFromLog(Transport):
 
 
 def _known_before(one: IntakeRecord | Decided, position: int) -> IntakeRecord | Decided:
-    """A record that a shard has taken in before this position is known."""
+    """The record, marked as known if it is before this position: the shard has already taken it in."""
     decided = one if isinstance(one, Decided) else Decided(one, one.state, one.state.stem)
     if decided.offset >= position:
         return one

@@ -1,12 +1,12 @@
 """The intake from a queue (Redis Streams, memory): ask the store, plan, store, acknowledge.
 
-A record is acknowledged only when it is stored. A crash in between repeats the step, which finds the id there.
+A record is acknowledged only after it is stored. After a crash in between, the step is repeated and finds the id in the
+store.
 
-The store keeps an attempt count until the cap by age. For an hour it keeps which records were taken in, so that a
-record that is handed out again after a crash is taken in exactly once, also when its message has long gone out. Both
-are noted in the step that stores the message. In a namespace of several shards they are noted in a call of their own: a
-crash between the two calls, over a message that goes out before the record is read again, delivers that message once
-more, under the same attempt id.
+The store keeps an attempt count until the cap by age. For an hour it remembers which records were taken in. So a record
+that is handed out again after a crash is taken in exactly once, even if its message was sent long ago. The step that
+stores the message also writes both. With several shards, a separate call writes them. A crash between the two calls can
+deliver a message once more, under the same attempt id, if the message is sent before its record is read again.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ TRIM_EVERY = 100  # dead letters that were sent to the dead topic
 
 
 class IntakeFromQueue(Transport):
-    """Takes batches of a queue in. One thread."""
+    """Takes in batches of a queue. One thread."""
 
     _dead_sent = 0  # since the dead topic was trimmed
 
@@ -37,23 +37,23 @@ class IntakeFromQueue(Transport):
         """Store each delivery, then settle it. A delivery that fails stays unsettled and comes again.
 
         Raises:
-            StoreError, BrokerError: nothing of the batch was settled that is not stored.
+            StoreError, BrokerError: only stored records of the batch were settled.
         """
         return self.settle(consumer, self.store(deliveries))
 
     def store(
         self, deliveries: Sequence[Delivery], *, again: bool = False, until_available: UntilAvailable = once
     ) -> list[Decided]:
-        """Store each delivery as a message that waits, or as a dead letter.
+        """Store each delivery as a waiting message or as a dead letter.
 
         Args:
-            deliveries: what was read.
-            again: these were given to `store` before, and it failed half-way. Defaults to False.
-            until_available: makes the calls. A call whose reply was lost is repeated as it is, under its token, and
+            deliveries: the records that were read.
+            again: an earlier `store` of the same deliveries failed half-way. Defaults to False.
+            until_available: makes the calls. A call whose reply was lost is repeated unchanged, under its token, and
                 gets the first answer. Defaults to making each call once.
 
         Raises:
-            StoreError: some of them may be stored; they may be given again.
+            StoreError: some of them may be stored. The caller may repeat the call.
         """
         records = [self._rules.read(delivery, again=again) for delivery in deliveries]
         self._report_odd(records)
@@ -64,7 +64,7 @@ class IntakeFromQueue(Transport):
         self._schedule([one for one in fresh if one.dead is None], until_available)
         self._bury(dead, now_ms, until_available)
         self._open_keys([(one.gate, one.head) for one in dead], until_available)
-        notes = [note for one in dead for note in one.notes()]  # those of the others are stored with them
+        notes = [note for one in dead for note in one.notes()]  # the notes of the others are stored with their messages
         if notes:
             until_available(lambda: self._counts.raise_to(notes))
         if self._history:
@@ -74,7 +74,7 @@ class IntakeFromQueue(Transport):
         return [one for one in made.entries if isinstance(one, Decided)]
 
     def _schedule(self, waiting: Sequence[Decided], until_available: UntilAvailable) -> None:
-        """Store messages that wait; a record whose id is another message's is stored under an id of its own."""
+        """Store waiting messages. If another message has a record's id, the record is stored under its own id."""
         while waiting:
             items, token = [one.item for one in waiting if one.item is not None], new_token()
             notes = [note for one in waiting for note in one.notes()]
@@ -93,7 +93,7 @@ class IntakeFromQueue(Transport):
             dead = self._with_other_ids(dead, until_available)
 
     def _with_other_ids(self, refused: Sequence[Decided], until_available: UntilAvailable) -> list[Decided]:
-        """The records whose id the store has for another message, under another id; the rest are there already."""
+        """The records whose id belongs to another stored message, with new ids. The store already has the rest."""
         if not refused:
             return []
         members = [one.member for one in refused]
@@ -105,31 +105,32 @@ class IntakeFromQueue(Transport):
     # -- settling
 
     def settle(self, consumer: BrokerConsumer, entries: Sequence[Decided]) -> list[Taken]:
-        """Settle what is stored, and send dead letters to the dead topic. May be repeated.
+        """Settle stored records, and send dead letters to the dead topic. The call may be repeated.
 
         Raises:
-            BrokerError: which of them are settled is not known; settle them again.
+            BrokerError: it is not known which records are settled. Settle them again.
         """
         consumer.ack([one.delivery for one in entries if one.dead is None])
         self._send_dead(consumer, [one for one in entries if one.dead is not None])
         return self._report(entries)
 
     def _send_dead(self, consumer: BrokerConsumer, dead: Sequence[Decided]) -> None:
-        """Tell everybody who listens to the dead topic. The store has the letter; a deleted topic comes back."""
+        """Send dead letters to the dead topic for its readers. The store has the letters; a deleted topic is created
+        again."""
         topic = self._dead_topic
         pairs = [(one.delivery, return_to_origin(one.message.to(topic))) for one in dead if one.message is not None]
         refused = _refused(consumer, pairs)
         if refused:
             with contextlib.suppress(BrokerError):
                 self._home.broker.create_topic(topic)
-            # as it came, it fits: our own headers can be what was too much
+            # the unchanged record fits: our headers may have made it too large
             refused = _refused(consumer, [(delivery, delivery.message.to(topic)) for delivery, _ in refused])
         if refused:
             logger.warning("intake.dead_topic_refused: %d letters are tried again later", len(refused))
         self._trim_dead_topic(len(pairs))
 
     def _trim_dead_topic(self, sent: int) -> None:
-        """Nobody has to read the dead topic, so nobody else would trim it."""
+        """Trim the dead topic here, because it may have no readers that trim it."""
         self._dead_sent += sent
         broker = self._home.broker
         if self._dead_kept and self._dead_sent >= TRIM_EVERY and isinstance(broker, TrimBroker):
@@ -139,7 +140,7 @@ class IntakeFromQueue(Transport):
 
 
 def _refused(consumer: BrokerConsumer, pairs: Sequence[tuple[Delivery, Message]]) -> list[tuple[Delivery, Message]]:
-    """Forward; the pairs that the broker does not accept as they are."""
+    """Forward the pairs. Answers those that the broker refuses for good."""
     if not pairs:
         return []
     refused = []

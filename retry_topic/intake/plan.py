@@ -1,18 +1,18 @@
-"""The plan: what is to be stored, refused and reported of a batch of failed messages. Pure; it calls nobody.
+"""The plan: decides what to store, refuse and report of a batch of failed messages. Pure, without I/O.
 
-    records + what the store knows + now + rules ─► plan ─► items, dead letters, counts, ids for the transport to store
+    records + the store's answers + now + rules ─► plan ─► items, dead letters, counts, ids for the transport to store
 
 For each record the plan takes the greater of the header's attempt count and the store's own count, so that no header
-lowers a count. It asks the policy, and writes the message under its next attempt time, or as a dead letter.
+lowers a count. It asks the policy, and writes the message with its next attempt time, or as a dead letter.
 
-A plan that lacks something has `questions` and nothing to store. The transport answers them and plans `entries` again:
-records that are decided already stay as they are.
+A plan that lacks an answer has `questions` and nothing to store. The transport answers them and plans `entries` again:
+records that are already decided do not change.
 
 An attempt is counted once. When two copies of one delivery fail, the second failure is known: nothing is stored
-(`records.is_copy`). The same holds for a message that has succeeded; consumers tell the store which messages have.
+(`records.is_copy`). The same holds for a message that has succeeded; consumers report successes to the store.
 
 Two records with one id are the same failure only when their payload, key and other headers are equal. Any other record
-with a taken id (copied headers, a forger) gets an id of its own: no record is dropped for what its headers say.
+with a taken id (copied headers, a forger) gets its own id: no record is dropped because of its headers.
 
 Records from a log go through the decision cache first (`templates`). It decides and writes most of them, exactly as
 this module would.
@@ -50,12 +50,12 @@ Work = Delivery | IntakeRecord | Decided | Prepared
 
 @dataclass(slots=True)
 class Questions:
-    """What a plan has to know first.
+    """The questions that must be answered before a plan can decide.
 
     Args:
-        keys: of counts, for the store.
-        ids: of items, for the store.
-        topics: that due messages may have to go back to, for the broker.
+        keys: the keys of counts to read from the store.
+        ids: the ids of items to read from the store.
+        topics: possible origins of messages; the broker says whether the group reads them.
     """
 
     keys: list[str] = field(default_factory=list)
@@ -68,19 +68,19 @@ class Questions:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What becomes of a batch.
+    """The decisions about a batch.
 
     Args:
-        questions: what has to be known first; then nothing below `entries` is filled in.
+        questions: open questions. If there are any, all fields below `entries` are empty.
         entries: the batch in order: decided records, and records that wait for an answer.
-        odd: records whose headers have something odd, of those that were read for this plan.
-        copies: second copies of failures that are known.
-        renamed: records that got an id of their own, each with the id they brought.
-        fresh: entries of which something is stored.
-        items: messages that wait.
+        odd: records with odd headers, of those that were read for this plan.
+        copies: second copies of known failures.
+        renamed: records that got their own id, each with the id that they had.
+        fresh: entries with something to store.
+        items: waiting messages.
         dead: entries that are dead letters.
-        dead_letters: these as the store keeps them, each with the reason.
-        counts: the attempt counts of `fresh`, for a batch of a log.
+        dead_letters: the same in the store's form, each with the reason.
+        counts: the attempt counts of `fresh`, for a log batch.
     """
 
     questions: Questions
@@ -112,12 +112,12 @@ def plan(
     """Decide about a batch.
 
     Args:
-        work: deliveries, records, and entries of a plan before.
+        work: deliveries, records, and entries of an earlier plan.
         known: the store's answers.
         now_ms: the store's time.
-        rules: what decides.
+        rules: the intake's rules.
         templates: the decision cache, for deliveries. Defaults to none.
-        route: of items without an ordering key. Defaults to None: their id.
+        route: the route of items without an ordering key. Defaults to None: their id.
     """
     questions = Questions()
     entries: list[IntakeRecord | Decided | Prepared] = []
@@ -173,7 +173,7 @@ def plan(
 def _count(
     record: IntakeRecord, known: Known, numbers: dict[str, int], rules: Rules, questions: Questions
 ) -> Decided | None:
-    """The record with the count that no header lowers, or marked as known; None: a question is open."""
+    """The record with the greater count of header and store, or marked as known; None: a question is open."""
     message, given = record.delivery.message, record.state
     of_replays = replays_key(given)
     replays = known.counts.get(of_replays)
@@ -204,7 +204,7 @@ def _count(
 
 
 def _count_again(one: Decided, count: int, taken_in: bool, known: Known, questions: Questions) -> Decided | None:
-    """A record whose attempt the store has counted: it is there already, or one attempt more than is known."""
+    """A record whose attempt the store has counted: the record is known, or it is one more attempt."""
     claimed = one.state.attempt
     one.state = replace(one.state, attempt=max(count, claimed))
     if one.member not in known.items:
@@ -241,7 +241,7 @@ def _decide(one: Decided, known: Known, now_ms: int, rules: Rules, questions: Qu
     rules.write(one)
     of_replays = replays_key(record.state)
     if (one.dead is not None or one.state.unsigned) and of_replays not in known.counts:
-        # headers alone kill nobody, and the store numbers the records that nobody signed
+        # headers alone make no message dead, and the store numbers unsigned records
         questions.keys += (of_replays, attempts_key(record.state, record.delivery.message))
         return False
     return True
@@ -250,11 +250,11 @@ def _decide(one: Decided, known: Known, now_ms: int, rules: Rules, questions: Qu
 def _distinct(
     entries: list[IntakeRecord | Decided | Prepared], known: Known, rules: Rules, questions: Questions
 ) -> tuple[list[Entry], list[tuple[Decided, str]]]:
-    """The entries to be stored, each failure once; another message under the same id gets an id of its own."""
+    """The entries to store, each failure once. Another message with the same id gets its own id."""
     fresh = [one for one in entries if not isinstance(one, IntakeRecord) and not one.duplicate]
     members = Counter([one.member for one in fresh])
     if len(members) == len(fresh):
-        return fresh, []  # as usual
+        return fresh, []  # the usual case
     entries[:] = [one.decided() if isinstance(one, Prepared) else one for one in entries]
     for at, one in enumerate(entries):  # of records with one id the counts decide first
         if isinstance(one, Decided) and not one.duplicate and members[one.member] > 1:
@@ -284,26 +284,26 @@ def _distinct(
 
 
 def make_way(one: Decided, found: Found | None, rules: Rules) -> bool:
-    """What becomes of a record whose id the store has already; True: it has another id and is to be stored again.
+    """Decide about a record whose id the store already has. True: the record got another id; store it again.
 
     Args:
         one: the record.
-        found: what the store has under the id, if it still is there.
-        rules: what decides.
+        found: the store's item with this id, if it still exists.
+        rules: the intake's rules.
     """
     told = one.dead is not None and found is not None and found.state == "dead" and not found.body
-    here = one.is_in(found) and (one.record.repeated or not one.state.unsigned)  # of unsigned ones there are many
+    here = one.is_in(found) and (one.record.repeated or not one.state.unsigned)  # many unsigned records can be equal
     own = one.state.id == one.record.own_id and (found is None or one.is_in(found))  # no other record has that id
     if told or here or own or (found is None and one.record.repeated):
         if one.dead is None or rules.from_log:
-            one.is_known()  # a dead letter from a queue is told again
+            one.is_known()  # a queue's dead letter is sent to the dead topic again
         return False
     give_another_id(one, rules)
     return True
 
 
 def give_another_id(one: Decided, rules: Rules) -> None:
-    """The id of the record's place; where that is taken as well (whoever knows how it is made can do so), any other."""
+    """Give the record the id of its place. If that is taken as well (a forger can compute it), give it a random id."""
     own_id = one.record.own_id
     if one.state.id == own_id:
         one.state = replace(one.state, id=uuid.uuid4().hex, published_ms=None)
@@ -314,5 +314,5 @@ def give_another_id(one: Decided, rules: Rules) -> None:
 
 
 def records_of(entries: Sequence[IntakeRecord | Decided | Prepared]) -> list[Work]:
-    """The entries to be decided anew; failures that are known stay so."""
+    """The records of the entries, to decide them again. Known failures stay known."""
     return [one if isinstance(one, IntakeRecord) or one.duplicate else one.record for one in entries]

@@ -17,21 +17,21 @@ from retry_topic.policy import Decision, explain
 from wheel_sched.errors import Rejected
 from wheel_sched.store import ENDED, BatchCount, Found, Item
 
-TAKEN_FOR_MS = 3_600_000  # how long the store knows that a record of a queue was taken in: many times `idle_ms`
+TAKEN_FOR_MS = 3_600_000  # how long the store remembers a queue's record: many times `idle_ms`
 
 
 @dataclass(slots=True)
 class Taken:
-    """What the intake did with one failed message, for logs, metrics and tests.
+    """The result of the intake for one failed message, for logs, metrics and tests.
 
     Args:
-        id: of this attempt in the delay store.
-        topic: where the message first failed.
-        attempt: number of the delivery that failed.
+        id: the id of this attempt in the delay store.
+        topic: the topic on which the message first failed.
+        attempt: the number of the delivery that failed.
         due_ms: when it is delivered again; None: never.
-        dead: why it is a dead letter; None: it is not.
-        decision: of the policy; None: there was nothing to decide.
-        duplicate: whether the failure was known before, so that nothing was stored.
+        dead: why it is a dead letter; None: it is none.
+        decision: the policy's decision; None: there was nothing to decide.
+        duplicate: whether the failure was already known, so that nothing was stored.
     """
 
     id: str
@@ -50,15 +50,15 @@ class Taken:
 
 @dataclass(slots=True)
 class IntakeRecord:
-    """A failed message as it was read. Nobody changes it; like all that is made for every message it is not frozen,
-    which would make it three times as expensive.
+    """A failed message as it was read. Nobody changes it. It is not frozen, because one is made for each message and a
+    frozen dataclass takes three times as long to make.
 
     Args:
         delivery: the record of the retry topic.
-        given: what its headers say.
-        state: what is believed of that: verified, and with an id.
-        topic: where the message first failed.
-        group: whose retry topic it is.
+        given: the state in its headers.
+        state: the verified part of `given`, with an id.
+        topic: the topic on which the message first failed.
+        group: the owner of the retry topic.
         repeated: whether the record was handed out before.
     """
 
@@ -73,7 +73,7 @@ class IntakeRecord:
 
     @property
     def own_id(self) -> str:
-        """An id made of the record's place in the retry topic, for a record that cannot have another."""
+        """An id made of the record's place in the retry topic, for a record that can have no other id."""
         message, source = self.delivery.message, self.delivery.message.source
         place = (source.partition, source.offset) if source else (0, "")
         return retry_id(self.group, message.topic, *place)
@@ -85,27 +85,27 @@ class IntakeRecord:
 
     @property
     def record_key(self) -> str:
-        """The key under which the store knows that this record of a queue was taken in."""
+        """The key under which the store remembers that this record of a queue was taken in."""
         return f"{self.own_id}#"
 
 
 @dataclass(slots=True)
 class Decided:
-    """A record, and what becomes of it.
+    """A record and the decision about it.
 
     Args:
-        record: as it was read.
-        state: of the record, with the counts and the id that hold.
-        head: what its ordering key knows it by.
-        duplicate: the failure is known already: nothing is stored.
-        ended: it is a second copy of a message that has succeeded or was given up.
+        record: the record as it was read.
+        state: the record's state, with the valid counts and id.
+        head: the name of the message as the head of its ordering key.
+        duplicate: the failure is already known: nothing is stored.
+        ended: the record is a second copy of a message that has succeeded or was given up.
         due_ms: when the message is delivered again.
         dead: why it is a dead letter.
-        decision: of the policy.
+        decision: the policy's decision.
         now_ms: when it was decided.
         keep_until_ms: until when the store keeps its attempt count.
-        item: what is stored.
-        message: what the dead topic gets.
+        item: the item to store.
+        message: the message for the dead topic.
     """
 
     record: IntakeRecord
@@ -141,16 +141,16 @@ class Decided:
 
     @property
     def offset(self) -> int:
-        """Of its record in the log it was read from."""
+        """The offset of its record in the log."""
         source = self.delivery.message.source
         return -1 if source is None else int(source.offset)
 
     def is_known(self) -> None:
-        """Marker it as known: nothing of it is stored."""
+        """Mark it as known: nothing of it is stored."""
         self.duplicate, self.decision, self.due_ms, self.dead = True, None, None, None
 
     def is_in(self, found: Found | None) -> bool:
-        """Whether the item that the store has under this id is this very message."""
+        """Whether the store's item with this id is the same message."""
         if found is None:
             return False
         try:
@@ -163,12 +163,12 @@ class Decided:
         return attempts_key(self.state, self.delivery.message)
 
     def counts(self) -> tuple[BatchCount, BatchCount]:
-        """The attempt counts that a log batch is stored with: the attempts are raised, the replays must be these."""
+        """The counts to store with a log batch: the store raises the attempts, and the replays must be equal."""
         state = self.state
         return (self.attempts_key, state.attempt, self.keep_until_ms), (replays_key(state), state.replays, None)
 
     def notes(self) -> tuple[tuple[str, int, int], tuple[str, int, int]]:
-        """What the store is to know of a record of a queue: its attempts, and that the record is taken in."""
+        """The notes to store about a queue's record: its attempt count, and that the record was taken in."""
         counted = min(self.state.attempt, ENDED - 1)  # a count knows no greater number
         taken = self.record.record_key, 1, self.now_ms + TAKEN_FOR_MS
         return (self.attempts_key, counted, self.keep_until_ms), taken
@@ -177,7 +177,7 @@ class Decided:
         return Taken(self.member, self.topic, self.state.attempt, self.due_ms, self.dead, self.decision, self.duplicate)
 
     def attempt(self, shards: int | None, now_ms: int) -> Attempt:
-        """The history's row of the delivery that failed. Without its start the row does not say how late it was."""
+        """The history row of the failed delivery. Without its start, the row does not say how late the delivery was."""
         state, started_ms, number = self.state, self.state.started_ms, self.state.attempt
         return Attempt(
             state.stem,
@@ -193,14 +193,14 @@ class Decided:
 
 @dataclass(slots=True)
 class Known:
-    """What the store has said about the records of one batch.
+    """The store's answers about the records of one batch.
 
     Args:
-        ask: True: every count is asked for. False: what the headers say of counts is believed, because the store
-            compares the counts when it stores the batch. Defaults to False.
+        ask: True: read every count from the store. False: use the counts of the headers, because the store compares
+            them when it stores the batch. Defaults to False.
         counts: by key: attempts, replays, and records that were taken in.
         items: by id, for records that are not the first of their attempt.
-        origins: topics that the broker was asked about.
+        origins: topics about which the broker has answered.
     """
 
     ask: bool = False
@@ -220,7 +220,7 @@ def replays_key(state: RetryState) -> str:
 
 
 def with_replays(state: RetryState, replays: int) -> RetryState:
-    """The state of a failed message that was replayed so often."""
+    """The state of a failed message with this replay count."""
     attempt = max(1, state.attempt)
     if (state.attempt, state.replays) == (attempt, replays):
         return state
@@ -228,7 +228,8 @@ def with_replays(state: RetryState, replays: int) -> RetryState:
 
 
 def next_number(state: RetryState, key: str, count: int, shared: dict[str, int]) -> RetryState:
-    """The next attempt of an id that several records may have: after the store's count and the records before it."""
+    """The state with the next attempt number of an id that several records may share. It follows the store's count and
+    the earlier records."""
     shared[key] = max(count, shared.get(key, 0)) + 1
     return replace(state, attempt=min(shared[key], MAX_COUNT))
 
@@ -236,13 +237,13 @@ def next_number(state: RetryState, key: str, count: int, shared: dict[str, int])
 def is_copy(state: RetryState, replays: int, count: int) -> bool:
     """Whether a failure is that of a second copy: the store has counted its attempt, or the message has ended.
 
-    Some consumers hand a failed message on with the number it came with. Only a consumer that counts is believed: it
-    says when the attempt started, or that the message is dead.
+    Some consumers forward a failed message without raising its attempt number. So only the number of a consumer that
+    counts is used: such a consumer says when the attempt started, or that the message is dead.
 
     Args:
-        state: what the headers say.
-        replays: of the message, as the store knows.
-        count: attempts of it, as the store knows.
+        state: the state in the headers.
+        replays: the message's replay count in the store.
+        count: the message's attempt count in the store.
     """
     if count == ENDED:
         return True
@@ -253,7 +254,7 @@ def is_copy(state: RetryState, replays: int, count: int) -> bool:
 
 
 def is_same(one: Message, other: Message) -> bool:
-    """Whether two messages are the same failure's: payload, key and other people's headers are equal."""
+    """Whether two messages are of the same failure: payload, key and all headers except ours are equal."""
     same = one.value == other.value if one.reference is None else one.reference.fits(other.value)
     return same and (one.key, _others(one)) == (other.key, _others(other))
 

@@ -23,10 +23,10 @@ from wheel_sched.store import Item
 from wheel_sched.store.ordering.face import ref_of, route_of
 
 DAY_MS = 86_400_000
-MAX_BODY_BYTES = 8 * 1024 * 1024  # a larger one becomes a dead letter: it would block the server on every step
+MAX_BODY_BYTES = 8 * 1024 * 1024  # a larger body becomes a dead letter: it would block the server on every step
 _MAX_NAME = 249  # characters of a topic or ref in the store; a header may carry one more
 
-# the fields that the intake writes, whatever the headers said
+# the fields that the intake writes, independently of the headers
 _SHARED = ("policy", "max_attempts", "error_fingerprint", "original_topic", "consumer_group")
 _OWN = ("started_ms", "due_ms", "delay_ms", "signature")
 _rewrite = HeaderRewriter(_SHARED, _OWN)
@@ -37,19 +37,19 @@ _fingerprint = lru_cache(maxsize=1024)(fingerprint)  # the same error comes many
 
 @dataclass(slots=True)
 class Rules:
-    """What decides about a record, beside the record itself.
+    """The settings of one intake that decide about its records.
 
     Args:
-        group: whose failures these are.
-        policies: who decides.
-        redelivery_topic: where due messages come back.
-        from_log: whether the records come from a log. The store then takes each batch in with its position, and
-            compares the counts that the headers claim.
-        origins: the topics that due messages may go back to. Defaults to None: all go to `redelivery_topic`.
+        group: the group whose failed messages these are.
+        policies: the retry policies.
+        redelivery_topic: the topic for due messages.
+        from_log: whether the records come from a log. Then the store takes in each batch with its position, and
+            compares the counts of the headers.
+        origins: the topics to which due messages may return. Defaults to None: all go to `redelivery_topic`.
         spring: whether Spring Kafka's headers are written as well. Defaults to False.
-        secrets: verify signatures; the first one signs. Defaults to none: headers are not signed.
+        secrets: any of them verifies signatures; the first one signs. Defaults to none: headers are not signed.
         reference_above: a payload of more bytes stays in the retry topic. Defaults to 0: none does.
-        rng: randomness of the delays.
+        rng: the source of randomness for delays.
     """
 
     group: str
@@ -63,11 +63,11 @@ class Rules:
     rng: random.Random
 
     def read(self, delivery: Delivery, *, again: bool = False) -> IntakeRecord:
-        """A record and what is believed of its headers.
+        """The record with the verified part of its headers.
 
         Args:
             delivery: the record.
-            again: whether it was stored before, perhaps. Defaults to False.
+            again: whether it may have been stored before. Defaults to False.
         """
         message, group = delivery.message, self.group
         state = given = read(message.headers)
@@ -84,14 +84,14 @@ class Rules:
         return record
 
     def policy_of(self, one: Decided) -> RetryPolicy:
-        """The policy of the topic. A record that nobody signed gets no more attempts than any message does."""
+        """The policy of the topic. An unsigned record gets at most the least cap of all policies."""
         policy = self.policies.for_topic(one.record.topic)
         if one.state.unsigned and one.state.attempt >= (least := self.policies.least_attempts):
             return replace(policy, max_attempts=least, rules=())
         return policy
 
     def returns_to_origin(self, one: Decided) -> bool:
-        """Whether the message is to come back on the topic where it first failed, if that is one of `origins`."""
+        """Whether the message returns to the topic on which it first failed: that topic is one of `origins`."""
         record, state = one.record, one.state
         elsewhere = record.topic != record.delivery.message.topic
         return self.origins is not None and elsewhere and state.gate is None and not state.unsigned
@@ -134,7 +134,8 @@ def fingerprint_of(one: Decided) -> str:
 
 
 def _item(one: Decided, message: Message) -> tuple[Item, str | None]:
-    """The item, and why the store cannot let it wait, if so. The dead topic keeps what the store cannot hold."""
+    """The item, and the reason if the store cannot let it wait. The dead topic keeps a message that the store cannot
+    hold."""
     topic, gate = one.record.topic[:_MAX_NAME], one.state.gate
     refs, route = ((), None) if gate is None else ((ref_of(gate),), route_of(gate))
     try:

@@ -1,14 +1,13 @@
-"""The decision cache of the intake: records with the same headers are decided and written alike.
+"""The decision cache of the intake: it decides and writes records with the same headers alike.
 
-Messages fail many at a time, for one reason. A `Template` describes records whose headers have the same names in the
-same order, and the same values where these decide: topics, attempt, error, status and the like. The other values are
-the record's own: its id, times, offset, the error's text, foreign headers. The template knows which rule of the policy
-applies, and has the body of the stored item with gaps for the record's own values.
+Often many messages fail for one reason. A `Template` describes records whose headers have the same names in the same
+order, and the same values for all fields that decide: topics, attempt, error, status and the like. The other values are
+the record's own: its id, times, offset, the error's text, foreign headers. The template has the policy's rule that
+applies, and the body of the stored item with gaps for the record's own values.
 
-Invariant: what a template makes of a record is what `plan` makes of it step by step, byte for byte. The cache answers
-None for every record that it does not understand at a glance: odd headers, dead, ordered, by reference, too large. The
-plan then decides that record itself. A template is made of the third such record, and only when it would have made the
-same item of it.
+Invariant: for each record, a template makes the same item as `plan`, byte for byte. The cache answers None for every
+special record: odd headers, dead, ordered, by reference, too large. The plan then decides that record itself. The third
+record of a kind makes a template, and only if the template would make the same item of it.
 
 Cost: about a third of the plan's own. One thread.
 """
@@ -35,7 +34,7 @@ from wheel_sched.duration import LONGEST_MS
 from wheel_sched.errors import Rejected
 from wheel_sched.store import BatchCount, Item
 
-_MOST = 4_096  # templates that are remembered, and lists of header names
+_MOST = 4_096  # how many templates, and how many lists of header names, are remembered
 _MOST_HEADERS = 64  # a few dozen are usual
 _MOST_TEXT = FIELDS["error_message"].max_bytes
 _UNUSUAL = frozenset({"ordering", "signature", "retry_after_ms", "published_ms"})
@@ -47,22 +46,22 @@ Pick = Callable[[Sequence[Any]], tuple[Any, ...]]
 
 @dataclass(slots=True)
 class Template:
-    """What the records of one kind have in common.
+    """The common part of the records of one kind.
 
     Args:
-        group: whose retry topic it is.
-        retry_topic: where the records were read.
-        names: of their headers.
-        topic: where the messages first failed.
-        attempt: number of the delivery that failed.
-        replays: of the messages.
-        policy: that decides.
-        match: its rule that applies.
-        failure: theirs, but for the times.
-        form: the body, with gaps for the lengths of a record's own values, and then for these values.
-        room: bytes that a record's own headers may have.
-        suffix: of ids in the store.
-        key_suffix: of the keys of attempt counts.
+        group: the owner of the retry topic.
+        retry_topic: the topic from which the records were read.
+        names: the names of their headers.
+        topic: the topic on which the messages first failed.
+        attempt: the number of the delivery that failed.
+        replays: the replay count of the messages.
+        policy: the policy that decides.
+        match: the policy's rule that applies.
+        failure: their failure, without its times.
+        form: the body, with gaps for a record's own values and their lengths.
+        room: how many bytes a record's own headers may have.
+        suffix: the end of the ids in the store.
+        key_suffix: the end of the keys of attempt counts.
     """
 
     group: str
@@ -85,9 +84,9 @@ class Template:
 
 @dataclass(slots=True)
 class Prepared:
-    """A record that a template has decided; it is never dead, ordered or known. `decided` is the same in full.
+    """A record that a template has decided. It is never dead, ordered or known. `decided` makes the full form of it.
 
-    It keeps few objects: thousands of records are on their way at a time.
+    It keeps few objects, because thousands of records can be in flight.
     """
 
     template: Template
@@ -129,7 +128,7 @@ class Prepared:
         return IntakeRecord(Delivery(message, None), state, state, template.topic, template.group, repeated=False)
 
     def decided(self) -> Decided:
-        """The same as the plan decides it itself."""
+        """The same decision in the form that the plan makes."""
         record = self.record
         one = Decided(record, record.state, record.state.stem)
         one.due_ms, one.decision, one.item = self.item.due_ms, self.decision, self.item
@@ -138,7 +137,7 @@ class Prepared:
 
 
 class _Names:
-    """What the names of headers, in their order, say: which values choose a template, and which do not."""
+    """A list of header names: it says which values choose a template and which are a record's own."""
 
     def __init__(self, names: tuple[str, ...]) -> None:
         self.names = names
@@ -153,7 +152,7 @@ class _Names:
         )
         if not self.usual:
             return
-        # where there is a fingerprint, the error's text decides nothing
+        # with a fingerprint, the error's text decides nothing
         text = "error_message" if "error_fingerprint" in ours else None
         own = [at for at, name in enumerate(fields) if name is not None and not FIELDS[name].shared]
         texts = [at for at, name in enumerate(fields) if name is not None and name == text]
@@ -171,7 +170,7 @@ class _Names:
         self.gaps = _picking(gaps)
 
     def odd(self, values: Sequence[bytes]) -> bool:
-        """Whether one of a record's own values is not as usual."""
+        """Whether one of a record's own values is unusual, so that the plan must decide."""
         if self.text_at is not None and len(values[self.text_at]) > _MOST_TEXT:
             return True
         return self._fits(b"\0".join(self._checked(values))) is None
@@ -188,7 +187,7 @@ def _picking(places: Sequence[int]) -> Pick:
 
 
 def _pattern(field: Field) -> bytes:
-    """What a value of a field looks like when nothing is odd about it."""
+    """The regular expression of a field's usual values."""
     if field.kind == "integer":
         return b"[0-9]{1,%d}" % (len(str(field.high)) - 1)  # so it is within its bounds
     return b"[ -~]{1,%d}" % field.max_bytes
@@ -198,9 +197,9 @@ class Templates:
     """The templates that an intake knows.
 
     Args:
-        policies: who decides.
-        rng: randomness of the delays.
-        longest: bytes of a payload that the store holds; records with longer ones are not prepared.
+        policies: the retry policies.
+        rng: the source of randomness for delays.
+        longest: the longest payload in bytes that the store holds; records with longer ones are not prepared.
     """
 
     def __init__(self, policies: PolicySet, rng: random.Random, longest: int = MAX_BODY_BYTES) -> None:
@@ -208,18 +207,18 @@ class Templates:
         self._rng = rng
         self._longest = longest
         self._names: dict[tuple[str, ...], _Names] = {}
-        self._seen: set[Any] = set()  # names and values that came once
+        self._seen: set[Any] = set()  # names and values that were seen once
 
     def __len__(self) -> int:
         return sum(len(names.templates) for names in self._names.values())
 
     @property
     def seen(self) -> int:
-        """How many kinds of records are remembered that came once."""
+        """How many kinds of records are remembered that were seen once."""
         return len(self._seen)
 
     def prepare(self, delivery: Delivery, now_ms: int) -> Prepared | None:
-        """What is to be stored of a record; None: the plan decides it."""
+        """The prepared record of a delivery; None: the plan must decide it."""
         message = delivery.message
         if not message.headers:
             return None
@@ -251,7 +250,7 @@ class Templates:
         )
 
     def learn(self, one: Decided) -> None:
-        """Make a template of a record that the plan has decided, if more like it are to be expected."""
+        """Make a template of a record that the plan has decided, if more records like it are likely."""
         message = one.delivery.message
         if one.dead is not None or one.gate is not None or one.duplicate or not message.headers:
             return
@@ -292,7 +291,7 @@ def _pieces(message: Message, gaps: tuple[bytes, ...], decision: RetryDecision) 
 
 
 def _template(one: Decided, known: _Names, values: Sequence[bytes], policies: PolicySet) -> Template | None:
-    """The template of a record; None when it would have made another item of it."""
+    """The template of a record; None: it would make another item than the plan."""
     record, state, decision, item = one.record, one.state, one.decision, one.item
     message = record.delivery.message
     if item is None or not isinstance(decision, RetryDecision) or record.given.attempt < 1 or state.oddities:

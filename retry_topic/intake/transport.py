@@ -1,4 +1,4 @@
-"""What both transports of the intake share: they answer a plan's questions and report what was done. One thread."""
+"""The common part of the intake's two transports: it answers a plan's questions and reports results. One thread."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ T = TypeVar("T")
 
 
 class UntilAvailable(Protocol):
-    """Makes a call, and makes the same call again until store and broker are available."""
+    """Makes a call, and repeats it until store and broker are available."""
 
     def __call__(self, call: Callable[[], T]) -> T: ...
 
@@ -45,21 +45,22 @@ class Transport:
     """An intake of one group. See `from_queue` and `from_log`.
 
     Args:
-        home: store and broker.
-        group: whose retry topic it is.
-        policies: who decides.
-        redelivery: "group": due messages come back on the group's own redelivery topic; "origin": on the topic they
-            first failed on, seen by every group there.
-        origins: the topics that "origin" may send to. Defaults to none: those that the group reads.
+        home: the connection (store and broker).
+        group: the owner of the retry topic.
+        policies: the retry policies.
+        redelivery: "group": due messages go to the group's own redelivery topic. "origin": they go to the topic on
+            which they first failed, where every group sees them.
+        origins: the topics that "origin" may send to. Defaults to none: the topics that the group reads.
         spring: write Spring Kafka's headers beside ours. Defaults to False.
         secrets: to verify signatures with; the first one signs. Defaults to none: headers are not signed.
-        seen: called with each `Taken`; what it raises is logged. Defaults to nothing.
-        history: rows of the attempt history the store keeps, see `retry_topic.history`. Defaults to 0: none.
-        reference_above: payloads of more bytes stay in the retry topic, and the store holds where. Defaults to 0: none.
-        dead_kept: about how many letters stay in the dead topic, beside those that a group has yet to read there.
+        seen: called with each `Taken`. An exception that it raises is logged. Defaults to nothing.
+        history: how many rows of the attempt history the store keeps, see `retry_topic.history`. Defaults to 0: none.
+        reference_above: payloads of more bytes stay in the retry topic, and the store holds a reference. Defaults to 0:
+            none.
+        dead_kept: about how many letters stay in the dead topic. Letters that a group has not read there stay as well.
             Brokers that bound their topics themselves, like Kafka, do not need it. Defaults to 0: all.
-        topics: of the group. Defaults to those named after it.
-        rng: randomness of the delays.
+        topics: the group's topics. Defaults to topics named after the group.
+        rng: the source of randomness for delays.
         cached: whether the decision cache is used. Defaults to True.
     """
 
@@ -105,7 +106,7 @@ class Transport:
 
     @property
     def policies(self) -> PolicySet:
-        """Who decides. Setting them forgets what was learnt under the old ones."""
+        """The retry policies. Setting them empties the decision cache."""
         return self._rules.policies
 
     @policies.setter
@@ -119,7 +120,7 @@ class Transport:
     def _finish(
         self, made: Plan, known: Known, now_ms: int, until_available: UntilAvailable, route: str | None = None
     ) -> tuple[Plan, int]:
-        """The plan with all its questions answered, and the time by which it decides."""
+        """The plan with all its questions answered, and the time that it used."""
         while True:
             self._open_keys([(one.gate, one.head) for one in made.copies if one.ended], until_available)
             if not made.questions:
@@ -139,7 +140,7 @@ class Transport:
         return made
 
     def _answer(self, asking: Plan, known: Known, until_available: UntilAvailable) -> int:
-        """Ask what a plan has to know; the store's time."""
+        """Answer a plan's questions. Answers the store's time."""
         keys, ids, topics = asking.questions.keys, asking.questions.ids, asking.questions.topics
         if keys:
             asked = [(key, 0, 0) for key in dict.fromkeys(keys)]
@@ -158,17 +159,17 @@ class Transport:
     # -- ordering keys
 
     def _open_keys(self, heads: Iterable[tuple[str | None, str]], until_available: UntilAvailable) -> None:
-        """Let the next messages of ordering keys follow, whose heads are dead or have ended.
+        """Open ordering keys whose heads are dead or have ended, so that the next messages follow.
 
-        A key whose head has failed stays closed: the retry of the first copy opens it. A key that the failing copy of
-        an ended message has closed would wait for ever.
+        A key whose head has failed stays closed: the retry of the first copy opens it. But if a failing copy of an
+        ended message has closed the key, it would wait for ever.
         """
         rows = [(gate, head) for gate, head in heads if gate is not None]
         if rows:
             until_available(lambda: self._gates.given_up(rows))
 
     def _open_renamed(self, renamed: Sequence[Decided], until_available: UntilAvailable) -> None:
-        """Report records with an id of their own. Their keys wait for the other id, which is not this message's."""
+        """Report records that got their own id. Their keys wait for the old id, which belongs to another message."""
         for one in renamed:
             taken = f"{one.head}.{one.state.attempt}"
             logger.warning("intake.id_is_taken: %s is another message's; stored as %s", taken, one.member)
@@ -186,21 +187,21 @@ class Transport:
         count_spread(self._flows, self._group, self.policies, rows)
 
     def _rows(self, stored: Iterable[Entry], now_ms: int) -> list[tuple[str, bytes]]:
-        """What the history is to say of these."""
+        """The history rows of stored records."""
         shards = None if self._home.by_source else self._store.shards
         full = [one.decided() if isinstance(one, Prepared) else one for one in stored]
         rows = [one.attempt(shards, now_ms) for one in full]
         return [(row.id, row.encode()) for row in rows]
 
     def _report(self, entries: Sequence[Entry]) -> list[Taken]:
-        """Log and show what became of records that are stored."""
+        """Log the results of stored records and pass them to the observer."""
         done = [one.taken() for one in entries]
         _log_decisions(entries, done)
         if self._seen is not None:
             for taken in done:
                 try:
                     self._seen(taken)
-                except Exception:  # an observer must not hold up what it observes
+                except Exception:  # an observer must not stop the intake
                     logger.exception("intake.seen_failed")
         return done
 
@@ -208,8 +209,8 @@ class Transport:
 def _log_decisions(entries: Sequence[Entry], done: Sequence[Taken]) -> None:
     """Log each decision about a failure that was not known: retries at INFO, deaths as warnings.
 
-    A line names the message by the id that its handler saw, and by the id under which the store has it. It never has
-    the payload. Lines that nobody reads are not made.
+    A line contains the message's id that its handler saw, and its id in the store. It never contains the payload. A
+    line below the logger's level is not formatted.
     """
     retries = logger.isEnabledFor(logging.INFO)
     for one, taken in zip(entries, done, strict=True):
@@ -240,6 +241,6 @@ def _log_death(one: Entry, taken: Taken) -> None:
 
 
 def _named(one: Entry, taken: Taken) -> tuple[str, str, int]:
-    """The id that the consumer's line has as well; an item's id may be longer, see `RetryState.known_as`."""
+    """The id that the consumer's log line has as well. An item's id may be longer, see `RetryState.known_as`."""
     seen = (one.record.given.id or one.state.id) if isinstance(one, Decided) else None
     return bounded(seen or taken.id.rpartition(".")[0] or taken.id), bounded(taken.topic), taken.attempt

@@ -1,8 +1,8 @@
-"""The intake's thread: it reads the group's retry topic and takes in what it reads, until it is stopped.
+"""The intake's thread: it reads the group's retry topic and takes in the records, until it is stopped.
 
-While store or broker are away it repeats its call and keeps its records. Giving them up instead would let them wait for
-`idle_ms`, however short the outage. After any other error it reads with a new consumer: a record that was read and not
-settled comes again. `start` and `stop` from any thread.
+While store or broker do not answer, it repeats its call and keeps its records. If it gave them up, they would wait for
+`idle_ms` even after a short outage. After any other error it reads with a new consumer: records that were read and not
+settled come again. Call `start` and `stop` from any thread.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ T = TypeVar("T")
 
 _POLL_MS = 1_000  # how long an idle intake waits at the broker; only the reaction to `stop` depends on it
 _AWAY_S = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
-_HEALTHY_S = 10.0  # after so long without a failure reading counts as healthy: a missing right shows after seconds
+_HEALTHY_S = 10.0  # after this long without a failure the reader counts as healthy; a missing right shows in seconds
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What is read, and how.
+    """The settings of reading.
 
     Args:
         topic: the group's retry topic.
-        group: whose it is.
-        batch: failed messages taken in at once.
-        idle_ms: after this another service takes over what a dead one had read.
-        reconnects: how often the store was connected anew so far; a log is then looked back at.
+        group: the owner of the topic.
+        batch: the number of failed messages taken in at a time.
+        idle_ms: after this time another service takes over the records that a dead one had read.
+        reconnects: how often the store has reconnected so far. After each reconnect, the store's positions are checked.
     """
 
     topic: str
@@ -51,12 +51,12 @@ class Reading:
 
 
 class IntakeWorker:
-    """Reads a retry topic and takes in what it reads.
+    """Reads a retry topic and takes in its records.
 
     Args:
-        broker: where the topic is.
-        intake: from a log where the broker has logs, else from a queue.
-        reading: what is read, and how.
+        broker: holds the topic.
+        intake: an intake from a log if the broker's topics are logs, else from a queue.
+        reading: the settings of reading.
     """
 
     def __init__(self, broker: Broker, intake: IntakeFromQueue | IntakeFromLog, reading: Reading) -> None:
@@ -64,24 +64,24 @@ class IntakeWorker:
         self._stopping = threading.Event()
         self._thread = RevivedThread(self._run, f"retry-intake-{reading.group}", self._stopping)
         self._away = True  # until the broker has answered the first call
-        self._refused = False  # the broker lets the intake in and does not let it read
+        self._refused = False  # the broker accepts the intake as a member but does not let it read
         self._failures = 0  # of reading, in a row
 
     @property
     def alive(self) -> bool:
-        """Whether its thread has not ended."""
+        """Whether its thread runs."""
         return self._thread.is_alive()
 
     @property
     def ready(self) -> bool:
-        """Whether it reaches the broker and may read there. Which right is missing, the log says."""
+        """Whether it reaches the broker and may read there. The log names a missing permission."""
         return self._thread.works and not self._away and not self._refused
 
     def start(self) -> None:
         self._thread.start()
 
     def stop(self, timeout_s: float) -> None:
-        """Take no more in. A record that is not settled comes again."""
+        """Stop reading. A record that is not settled comes again."""
         self._stopping.set()
         self._thread.join(timeout_s)
 
@@ -103,14 +103,14 @@ class IntakeWorker:
                 self._failures += 1
 
     def _polled(self, since_s: float, *, anything: bool) -> None:
-        """Note that a reader, which there is since then, was polled without a failure."""
+        """Note a poll without a failure. `since_s`: when the reader was made."""
         if self._failures and (anything or time.monotonic() - since_s >= _HEALTHY_S):
             self._refused, self._failures = False, 0
 
     # -- from a queue
 
     def _read_queue(self, intake: IntakeFromQueue) -> None:
-        """Take batches in until the service stops or the consumer fails."""
+        """Take in batches until the service stops or the consumer fails."""
         reading = self._reading
         with contextlib.closing(
             self._broker.consumer([reading.topic], reading.group, idle_ms=reading.idle_ms)
@@ -125,7 +125,7 @@ class IntakeWorker:
     def _take(
         self, intake: IntakeFromQueue, consumer: BrokerConsumer, deliveries: list[Delivery], *, again: bool = False
     ) -> None:
-        """Take a batch in. A record that fails with every batch is left for later, and the others are taken alone."""
+        """Take in a batch. If it fails, take in its records one by one, and leave a failing record for later."""
 
         def until_available(call: Callable[[], T]) -> T:
             return self._until_available(lambda: consumer.beat(deliveries), call)
@@ -134,7 +134,7 @@ class IntakeWorker:
             entries = intake.store(deliveries, again=again, until_available=until_available)
             until_available(lambda: intake.settle(consumer, entries))
         except _Stopped:
-            pass  # unsettled, so it comes again
+            pass  # the record is unsettled, so it comes again
         except Exception as error:
             if len(deliveries) > 1:
                 for delivery in deliveries:
@@ -145,7 +145,7 @@ class IntakeWorker:
     # -- from a log
 
     def _read_log(self, intake: IntakeFromLog) -> None:
-        """Take log batches in until the service stops or the reader fails."""
+        """Take in log batches until the service stops or the reader fails."""
         with contextlib.closing(self._log_reader(intake)) as reader:
             self._away = False
 
@@ -170,7 +170,7 @@ class IntakeWorker:
 
     def _log_reader(self, intake: IntakeFromLog) -> LogReader:
         reading, broker = self._reading, self._broker
-        assert isinstance(broker, LogBroker)  # noqa: S101  # whose intake is one from a log
+        assert isinstance(broker, LogBroker)  # noqa: S101  # the intake is one from a log
         return broker.log_reader(
             reading.topic,
             intake_group_of(reading.group),
@@ -179,10 +179,10 @@ class IntakeWorker:
         )
 
     def _until_available(self, beat: Callable[[], None] | None, call: Callable[[], T]) -> T:
-        """Make a call until store and broker are available. Meanwhile `beat` keeps what was read.
+        """Repeat a call until store and broker are available. Meanwhile `beat` keeps the read records.
 
         Raises:
-            _Stopped: the service stops before.
+            _Stopped: the service stops before they are available.
         """
         failures = 0
         while True:
@@ -203,4 +203,4 @@ class IntakeWorker:
 
 
 class _Stopped(Exception):
-    """The service stops while the store or the broker is away."""
+    """The service stops while the store or the broker does not answer."""

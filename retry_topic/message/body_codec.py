@@ -3,15 +3,15 @@
 The body is in push form: a target and the flat field list of a stream entry. The server itself can push such a body to
 a stream. For every other broker a publisher decodes the body and publishes the message.
 
-A message by reference has its payload elsewhere. In front of its push form stands a line that says where:
+A message by reference has its payload elsewhere. A line before its push form says where:
 
     R1["<topic>",<partition>,<offset>,<length>,"<digest>"]\n<push form with an empty value>
 
-No server pushes such a body. A release that does not know the line holds the item for a person; it does not send the
-message without its payload.
+No server pushes such a body. A release that does not know the line holds the item for an operator; it does not send
+the message without its payload.
 
-A body says no partition and no time. A failed message has both in its headers and returns to them
-(`headers.return_to_origin`). For any other message the topic decides.
+A body contains no partition and no time. A failed message has both in its headers, and `headers.return_to_origin`
+restores them. For any other message the topic decides.
 """
 
 from __future__ import annotations

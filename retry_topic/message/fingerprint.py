@@ -35,7 +35,7 @@ _PLACEHOLDERS: tuple[tuple[re.Pattern[str], str], ...] = (
 
 
 def normalise(message: str) -> str:
-    """The message with placeholders for everything that differs from one occurrence to the next."""
+    """The message with placeholders for the parts that differ between occurrences of one error."""
     text = message[:MAX_MESSAGE_CHARS]
     for pattern, placeholder in _PLACEHOLDERS:
         text = pattern.sub(placeholder, text)
@@ -47,8 +47,8 @@ def fingerprint(error_class: str, message: str, frames: Sequence[str] = ()) -> s
 
     Args:
         error_class: fully qualified class name.
-        message: its text, as raised.
-        frames: `module:function` of where it was raised, innermost last. Defaults to none.
+        message: the text of the error, unchanged.
+        frames: `module:function` of the frames that raised it, innermost last. Defaults to none.
     """
     digest = blake2b(digest_size=6)
     for part in (error_class, normalise(message), *frames[-MAX_FRAMES:]):

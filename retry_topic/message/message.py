@@ -25,7 +25,7 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """Names the record of a log that holds a payload which is too large to be stored twice.
+    """Names the record of a log that holds a payload. Used for payloads that are too large to be stored twice.
 
     Args:
         topic: the log's topic.
@@ -68,8 +68,8 @@ class Message:
             messages in the delay store have one. Defaults to None.
         partition: the partition it goes to. Defaults to None: the key decides. The key also decides when the topic
             has no such partition, or the broker has no partitions.
-        timestamp_ms: the time that the record carries, in epoch ms. Defaults to None: the time of publishing. A topic
-            that does not keep times so old, or a broker with times of its own, also takes the time of publishing.
+        timestamp_ms: the time of the record in epoch ms. Defaults to None: the time of publishing. A topic that refuses
+            such an old time, or a broker that sets the times itself, also uses the time of publishing.
     """
 
     topic: str
@@ -89,7 +89,7 @@ class Message:
         return None
 
     def to(self, topic: str, headers: Headers | None = None) -> Message:
-        """The same payload and key, addressed to `topic`. `headers` replace its own when they are given."""
+        """The same message, addressed to `topic`. Given `headers` replace those of the message."""
         headers = self.headers if headers is None else headers
         return Message(topic, self.value, self.key, headers, None, self.reference, self.partition, self.timestamp_ms)
 

@@ -1,6 +1,6 @@
 """A message as a flat list of fields and values, and back. Pure functions; nothing is lost, byte for byte.
 
-A stream entry holds such a list. So does the body of an item in the delay store, whatever broker it goes to.
+A stream entry holds such a list. The body of an item in the delay store holds one as well, for every broker.
 
 | message | field |
 |---|---|
@@ -26,7 +26,7 @@ ESCAPE = b"h:"
 
 
 def to_fields(message: Message) -> list[bytes]:
-    """The arguments of `XADD` after the id: field, value, field, value, ... A script may pass the list on as it is.
+    """The arguments of `XADD` after the id: field, value, field, value, ... A script may pass the list on unchanged.
 
     Raises:
         UnicodeEncodeError: the name of a header is not text (it has an unpaired surrogate).

@@ -8,10 +8,10 @@ from wheel_sched.errors import ConfigError
 
 
 def check_group(group: str) -> str:
-    """`group` itself.
+    """Answers `group` if topics can be named after it.
 
     Raises:
-        ConfigError: topics cannot be named after it.
+        ConfigError: they cannot.
     """
     if not group or len(group) > 200 or any(c.isspace() or c in "\0{}" for c in group):
         raise ConfigError(f"expected group to be 1 to 200 characters without blanks or braces, got: {group!r}")
@@ -37,8 +37,8 @@ def dead_topic_of(group: str) -> str:
 class GroupTopics:
     """The names of a group's own topics, for topics that are not named after the group (those of Spring Kafka, say).
 
-    All consumers and services of a group must be given the same names. Existing topics keep their settings; absent
-    ones are created.
+    Give all consumers and services of a group the same names. Existing topics keep their settings; absent topics are
+    created.
 
     Args:
         retry: receives failed messages from the group's consumers. Defaults to "": `<group>.retry`.

@@ -1,4 +1,4 @@
-"""Broker publisher: sends due items of the store as messages to a broker, with an answer for each."""
+"""Broker publisher: sends due items of the store as messages to a broker, and answers each item."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Entry = tuple[str, list[bytes]]  # a topic and the message's fields
 
 
 class BrokerPublisher:
-    """A dispatcher's publisher over any broker. One message's failure never holds up another's."""
+    """A dispatcher's publisher for any broker. The failure of one message never delays another message."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
@@ -31,7 +31,7 @@ class BrokerPublisher:
             answers[place] = answer
 
     def prepared(self, batch: Batch) -> list[tuple[int, Entry]]:
-        """Place and entry of each item that can be sent; an unreadable item gets its answer in the batch."""
+        """The index and entry of each item that can be sent. An unreadable item gets its answer in the batch."""
         found: list[tuple[int, Entry]] = []
         for place, item in enumerate(batch.items):
             if batch.answers[place] is not None:  # a limit holds it back, see `flow`
@@ -46,7 +46,7 @@ class BrokerPublisher:
         return found
 
     def sent(self, messages: list[tuple[Claimed, Entry]]) -> list[Answer]:
-        """Send entries in one call of the broker; an answer for each."""
+        """Send entries in one call of the broker. Answers each entry."""
         failures = self._send([entry for _, entry in messages])
         return [
             Done(item.id) if failure is None else _failed(failure)
@@ -59,14 +59,14 @@ class BrokerPublisher:
         return self._broker.publish([return_to_origin(from_fields(topic, fields)) for topic, fields in entries])
 
     def refuse(self, item: Claimed, reason: str) -> Answer:
-        """What becomes of an item that the server could not push.
+        """The answer for an item that the server could not push.
 
-        An unreadable body is held for a person, and an unknown topic makes the item dead. When the target's server
-        refuses (out of memory, a missing permission), that says nothing about the message: it is tried again.
+        An item with an unreadable body is held for an operator. An item for an unknown topic becomes dead. When the
+        target's server refuses (out of memory, a missing permission), the message is not the cause: it is tried again.
         """
         if reason.startswith("quarantine"):
             return Held(item.id, reason)
-        if " refused: " in reason or "NOPERM" in reason:  # as publish.lua words it
+        if " refused: " in reason or "NOPERM" in reason:  # the text of publish.lua
             return Failed(reason)
         return Dead(item.id, reason)
 

@@ -1,10 +1,11 @@
-"""Flow control: a message that its topic's limits hold back waits in the store under a later due.
+"""Flow control: a message that its topic's limits hold back waits in the store with a later due time.
 
-Limits hold back redeliveries only (retries, replays, messages parked behind one); first deliveries do not pass here.
-Any dispatcher of a namespace releases any group's messages, so all services of a namespace run with the same policies.
-The state of the limits (slots given away, results of attempts) lies in the store, so all dispatchers share one limit.
+Limits hold back only redeliveries (retries, replays, messages parked behind one). First deliveries do not come through
+this module. Any dispatcher of a namespace releases any group's messages, so all services of a namespace must use the
+same policies. The store holds the state of the limits (granted slots, results of attempts), so all dispatchers share
+one limit.
 
-The intake decides on the spread of equal dues together with the due itself; here it is only counted.
+The intake chooses the due time and its spread. This module only counts the spread messages.
 """
 
 from __future__ import annotations
@@ -30,12 +31,12 @@ _MOST = 200  # characters of a destination
 
 
 def flow_of(group: str, topic: str) -> str:
-    """What a group's retries of a topic are limited under."""
+    """The name under which the store limits a group's retries of a topic."""
     return f"{group}/{topic}"
 
 
 def destination_of(headers: Headers, by: str) -> str:
-    """The destination that a message's header `by` names; "" when it names none."""
+    """The destination in a message's header `by`; "": the header is absent."""
     if not by:
         return ""
     found = next((content for name, content in reversed(headers) if name == by), b"")
@@ -43,7 +44,7 @@ def destination_of(headers: Headers, by: str) -> str:
 
 
 def limits_of(policy: RetryPolicy) -> Limits:
-    """A policy's limits as the store wants them."""
+    """A policy's limits in the form that the store takes."""
     rate, budget, breaker = policy.rate, policy.budget, policy.breaker
     return Limits(
         interval_us=rate.interval_us if rate else 0,
@@ -58,14 +59,14 @@ def limits_of(policy: RetryPolicy) -> Limits:
 
 
 def is_limited(policies: PolicySet) -> bool:
-    """Whether any topic's releases are held back."""
+    """Whether any policy limits the releases of a topic."""
     return policies.default.limited or any(policy.limited for policy in policies.topics.values())
 
 
 def count_spread(control: RateLimits, group: str, policies: PolicySet, stored: Iterable[tuple[str, object]]) -> None:
-    """Count for `stats` how many of (topic, decision) became due by a spread; a call that fails is logged.
+    """Count for `stats` how many of the pairs (topic, decision) got a spread due time. Logs a call that fails.
 
-    Costs one call for each topic whose policy spreads, and nothing where none does.
+    Cost: one call for each topic whose policy spreads; nothing without such a topic.
     """
     if not any(policy.spread_ms for policy in (policies.default, *policies.topics.values())):
         return
@@ -79,16 +80,17 @@ def count_spread(control: RateLimits, group: str, policies: PolicySet, stored: I
 
 
 class FlowPublisher:
-    """A dispatcher's publisher that has another publisher send what the limits allow; the rest waits in the store.
+    """A dispatcher's publisher that passes the messages within the limits to another publisher. The rest waits in the
+    store.
 
     Args:
-        publisher: what sends.
-        store: where the state of limits lies.
-        policies: whose limits hold.
+        publisher: sends the messages.
+        store: holds the state of the limits.
+        policies: the limits of each topic.
     """
 
     def __init__(self, publisher: Publisher, store: DelayStore, policies: PolicySet) -> None:
-        self.traits = publisher.traits  # limits are asked of the store, which the dispatcher's owner calls anyway
+        self.traits = publisher.traits  # limits only call the store, as the dispatcher's owner does
         self._publisher = publisher
         self._control = RateLimits(store)
         self._policies = policies
@@ -140,18 +142,18 @@ class FlowPublisher:
 
 
 def due_of(answer: Admitted, number: int) -> int:
-    """When number `number` of those held back is to ask again, in ms, rounded up."""
+    """The time at which the held-back message number `number` asks again, in ms, rounded up."""
     return -(-(answer.first_us + number * answer.step_us) // 1000)
 
 
 def _read(item: Claimed, policy: RetryPolicy) -> tuple[str | None, str]:
-    """The group an item comes back to (None: it is no retry) and its destination."""
+    """The group that gets the item back (None: the item is no retry), and its destination."""
     try:
         fields = decode_push(split_reference(item.body)[1]).pieces
     except Rejected:
         return None, ""
     names: Sequence[bytes] = fields[::2]
-    if _GROUP not in names:  # a message that is published for later has an id, and failed in no group
+    if _GROUP not in names:  # a message published for later has an id, but has failed in no group
         return None, ""
     last = dict(zip(names, fields[1::2], strict=False))
     by = policy.breaker.by if policy.breaker else ""

@@ -1,8 +1,8 @@
-"""Messages by reference: their payloads are read again from the retry topic, just before they are sent.
+"""Messages by reference: reads their payloads again from the retry topic, just before the messages are sent.
 
-When the record of a payload is gone (retention, compaction, a deleted topic) or is another one now, the message becomes
-a dead letter that says so. When the broker is away, the message waits. At most `MOST_BYTES` are fetched for one claim;
-its other messages go back and are due again at once.
+If the record of a payload is gone (retention, compaction, a deleted topic) or holds another payload now, the message
+becomes a dead letter with that reason. If the broker does not answer, the message waits. One claim fetches at most
+`MOST_BYTES`; its other messages return to the store and are due again immediately.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ MOST_BYTES = 32 * 1024 * 1024
 
 
 class OriginalsPublisher:
-    """A dispatcher's publisher that puts payloads in, and has another publisher send the messages.
+    """A dispatcher's publisher that adds the payloads and passes the messages to another publisher.
 
     Args:
-        publisher: what sends.
-        broker: where payloads lie.
+        publisher: sends the messages.
+        broker: holds the payloads.
     """
 
     def __init__(self, publisher: Publisher, broker: OriginalsBroker) -> None:

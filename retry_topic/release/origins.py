@@ -1,9 +1,9 @@
-"""Origins: the topics that due messages may go back to. A record's headers name one; the service's settings decide.
+"""Origins: the topics to which due messages may return. A record's headers name a topic; the service's settings decide.
 
-Whoever can write to a retry topic writes its headers too. So a name in them chooses nothing: it is looked up among the
-configured topics, or, when none are configured, among the topics that the broker says the group reads.
+A client that can write to a retry topic can also write headers. So a topic in the headers must be one of the configured
+topics. If none are configured, it must be a topic that the group reads, as the broker reports.
 
-Cost: one question to the broker for each new topic; a yes is kept. One thread.
+Cost: one request to the broker for each new topic; a yes is remembered. One thread.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from wheel_sched.escaping import logger_of
 logger = logger_of("retry_topic.intake")
 
 _NO_FOR_S = 1.0  # a group may join a topic at any time
-_MOST = 1_024  # names of topics that the group does not read: so many are remembered
+_MOST = 1_024  # how many names of topics that the group does not read are remembered
 
 
 class Origins:
-    """Which topics may be sent back to.
+    """The topics to which due messages may return.
 
     Args:
-        broker: who knows what a group reads.
-        group: whose failures come back.
-        configured: these and no others. Defaults to none: those that the group reads.
+        broker: knows which topics a group reads.
+        group: the group whose failed messages return.
+        configured: only these topics are allowed. Defaults to none: the topics that the group reads.
 
     Raises:
-        ConfigError: none are configured, and the broker does not know who reads what.
+        ConfigError: no topics are configured, and the broker does not know which topics a group reads.
     """
 
     def __init__(self, broker: Broker, group: str, configured: Sequence[str] = ()) -> None:
@@ -53,7 +53,7 @@ class Origins:
         """Ask whether the group reads a topic that is not known yet.
 
         Raises:
-            BrokerError: the broker could not answer; nothing is known.
+            BrokerError: the broker could not answer. The topic stays unknown.
         """
         if topic in self._known:
             return
@@ -77,7 +77,7 @@ class Origins:
 
 
 def origins_problems(origins: object, redelivery: str) -> list[str]:
-    """What is wrong with configured origins, in words."""
+    """The problems of configured origins, in words."""
     if not isinstance(origins, tuple) or not all(isinstance(topic, str) and topic for topic in origins):
         return [f"expected origins to be a tuple of names of topics, got: {origins!r}"]
     if origins and redelivery != "origin":

@@ -1,11 +1,11 @@
-"""Owned shards: the claim source of a dispatcher whose claims go out in transactions of the broker.
+"""Owned shards: the claim source of a dispatcher that sends its claims in transactions of the broker.
 
-It claims only from shards that this process owns, in the current ownership epoch, with a number above the last that
-went out. Such a claim has no lease end, because only the broker knows whether it went out: the publisher ends it, or
-whoever owns the shard next. What keeps a claim ours is the ownership of its shard, which is extended while it is worked
-on.
+It claims only from shards that this process owns, in the current ownership epoch, with a number above that of the last
+sent claim. Such a claim has no lease end, because only the broker knows whether it was sent. The publisher ends the
+claim, or the next owner of the shard does. A claim is ours while we own its shard. The dispatcher extends the ownership
+while it works on the claim.
 
-Open claims of another process are as good an occasion to acquire a shard as due items are: they may be the last.
+A process acquires a shard for its due items, but also for open claims of another process: no due item may follow them.
 """
 
 from __future__ import annotations
@@ -27,45 +27,45 @@ from wheel_sched.store.core.window import Look, Window
 logger = logger_of("retry_topic.release")
 
 _LOOK_AGAIN_MS = 20  # while this process takes a shard over
-_MOST_WORKERS = 8  # shards that send at the same time: they wait for the broker most of it
+_MOST_WORKERS = 8  # shards that send at the same time: they mostly wait for the broker
 
 
 def transactional_config(config: DispatcherConfig, shards: int) -> DispatcherConfig:
-    """The settings of a dispatcher whose claims go out in transactions.
+    """The settings of a dispatcher that sends its claims in transactions.
 
-    A shard's claims go out one after another, so more workers than shards are of no use. Claims are larger unless
-    `batch` was set, since a transaction costs the same whatever it holds.
+    A shard's claims are sent one after another, so there are no more workers than shards. Claims are larger unless
+    `batch` was set, because a transaction costs the same for few and many messages.
     """
     batch = MAX_BATCH if config.batch == DispatcherConfig().batch else config.batch
     return replace(config, workers=min(shards, _MOST_WORKERS), batch=batch)
 
 
 class OwnedShards:
-    """See the module; the methods are those of `wheel_sched.dispatcher.ClaimSource`.
+    """See the module. The methods are those of `wheel_sched.dispatcher.ClaimSource`.
 
     Args:
-        ownership: which shards this process owns.
+        ownership: the shards that this process owns.
     """
 
     def __init__(self, ownership: ShardOwner) -> None:
         self._ownership = ownership
-        self._claiming: dict[str, OwnedShard] = {}  # by token: claims that the store has not answered
+        self._claiming: dict[str, OwnedShard] = {}  # by token: claim calls that the store has not answered
 
     def __repr__(self) -> str:
         return f"<OwnedShards {self._ownership!r}>"
 
     def look(self, shard: int) -> Call[Window]:
-        """The call that reads what a shard releases next; a dispatcher looks after each reconnect."""
+        """The call that reads a shard's next due items. A dispatcher makes it after each reconnect."""
         self._ownership.check_server()
         return Call(shard, Look(0, 0))
 
     def looked(self, window: Window) -> None:
-        """Acquire a shard in which something waits before that is due, so that it is not late by a take-over."""
+        """Acquire a shard with waiting items before they are due, so that a take-over does not delay them."""
         if window.due_head_ms is not None or window.fly_head_ms is not None:
             self._ownership.prepare(window.shard)
 
     def claim(self, shard: int, limit: int, epoch: int | None) -> Call[Any]:
-        """A claim, when the shard is owned and taken over; a look otherwise."""
+        """The call that claims, if the shard is owned and taken over; else the call of `look`."""
         owned = self._ownership.acquire(shard)
         if owned is None:
             return Call(shard, Look(0, 0))
@@ -75,13 +75,14 @@ class OwnedShards:
         return Call(shard, operation)
 
     def claimed(self, call: Call[Any], claim: Claim) -> None:
-        """The claim belongs to the ownership under which it was asked for, whatever happened since."""
+        """Record a claim under the ownership in which it was requested, also if that ownership has ended since."""
         owned = self._claiming.pop(call.operation.token)
         if claim.items:
             self._ownership.opened(claim.shard, claim.number, owned)
 
     def failed(self, call: Call[Any], error: Exception) -> None:
-        """A stale epoch: ask who owns the shard. No answer: the store may be another one now, or an earlier state."""
+        """After a stale epoch, ask who owns the shard. After no answer, the store may be another one or have lost
+        writes."""
         self._claiming.pop(call.operation.token, None)
         if isinstance(error, StaleEpoch):
             self._ownership.outdated(call.shard)
@@ -89,10 +90,10 @@ class OwnedShards:
             self._ownership.suspect()
 
     def next_look_ms(self, shard: int, due_head_ms: int | None, fly_head_ms: int | None, now_ms: int) -> int | None:
-        """The next due of a shard that is ours; else when it may be ours.
+        """The next due time of a shard that this process owns; else the time at which it may acquire the shard.
 
-        Where claims are open in a shard that is not ours, somebody has to find out about them: that is a reason to come
-        back, due items or not.
+        If another process's shard has open claims, their owner may be dead. So the dispatcher looks again, even without
+        due items.
         """
         heads = [head for head in (due_head_ms, fly_head_ms) if head is not None]
         if not heads or self._ownership.is_settled(shard):
@@ -111,7 +112,7 @@ class OwnedShards:
             return False
 
     def to_settle(self, batch: Batch, settlements: Sequence[Settlement]) -> Sequence[Settlement] | None:
-        """What did not leave the claim early; None while the publisher does not know what became of the claim."""
+        """The settlements of items still in the claim; None while the publisher does not know the claim's result."""
         shard, number = batch.claim.shard, batch.claim.number
         if self._ownership.is_open(shard, number):
             self._ownership.abandon(shard, number)

@@ -1,16 +1,16 @@
 """Shard ownership: which shards this process owns, and how it takes one over.
 
-A process acquires a shard on demand, when something is due in it, for `lease_ms`, and extends that while it works on
-the shard; an idle owner lets it lapse. A new owner raises the shard's epoch, fences its predecessor at the broker,
-reads the number of the last claim that went out, and only then ends the open claims: effectively-once delivery depends
-on this order.
+A process acquires a shard when items are due in it. The ownership lasts `lease_ms`. The process extends it while it
+works on the shard; an idle owner lets it lapse. A new owner raises the shard's epoch, fences its predecessor at the
+broker, and reads the number of the last claim that was sent. Only then it ends the open claims: effectively-once
+delivery depends on this order.
 
-A claim belongs to the ownership that it was made under (`OwnedShard`). When the shard was lost and acquired anew, by
-whichever process, open claims of the earlier ownership are not sent any more. Nothing is sent for a shard while it is
-being taken over.
+A claim belongs to the ownership in which it was made (`OwnedShard`). After a shard was lost and acquired again, by this
+or another process, open claims of the earlier ownership are no longer sent. During a take-over no claim of the shard is
+sent.
 
-Threads: the dispatcher's owner acquires; a take-over runs in a thread of its own, since the broker may take its time;
-the publisher's threads send, one for a shard at a time.
+Threads: the dispatcher's owner acquires shards. A take-over runs in its own thread, because the broker may be slow. The
+publisher's threads send, at most one for each shard.
 """
 
 from __future__ import annotations
@@ -37,16 +37,16 @@ _AGAIN_S = 0.5
 
 @dataclass(slots=True, eq=False)
 class OwnedShard:
-    """A shard of this process, from one take-over to the next."""
+    """One ownership of a shard by this process, from one take-over to the next."""
 
     epoch: int
     until_s: float
-    claims: int = 0  # number of the last claim that was made
-    committed: int = 0  # number of the last claim that went out
+    claims: int = 0  # number of the last claim that this process knows
+    committed: int = 0  # number of the last claim that was sent
     ready: bool = False  # taken over
     server: object = None  # identity of the store's server
-    suspect: bool = False  # the store may have lost writes since: its open claims have to be ended by their number
-    refused: str | None = None  # why the broker does not let us: repeating it changes nothing until a right is given
+    suspect: bool = False  # the store may have lost writes: end its open claims by their numbers
+    refused: str | None = None  # the broker's refusal; repeating does not help until a permission is given
 
 
 class ShardOwner:
@@ -55,7 +55,7 @@ class ShardOwner:
     Args:
         store: the delay store.
         sender: sends their claims to the broker.
-        lease_ms: how soon another process may acquire a dead one's shard.
+        lease_ms: the time after which another process may acquire a dead process's shard.
         lapse_cap: see `DispatcherConfig`.
     """
 
@@ -69,7 +69,7 @@ class ShardOwner:
         self._elsewhere_until_ms: dict[int, int] = {}
         self._open: dict[int, dict[int, OwnedShard]] = defaultdict(
             dict
-        )  # claims whose fate the publisher does not know
+        )  # claims whose result the publisher does not know
         self._sending = [threading.Lock() for _ in range(store.shards)]
         self._lock = threading.RLock()
         self._closed = threading.Event()
@@ -78,7 +78,7 @@ class ShardOwner:
         return f"<ShardOwner owned={sorted(shard for shard, owned in self._owned.items() if owned.ready)}>"
 
     def acquire(self, shard: int) -> OwnedShard | None:
-        """A shard that is ours and taken over; else None, and the shard is asked for when nobody is known to own it.
+        """A shard that this process owns and has taken over; else None. Requests a shard that has no known owner.
 
         Raises:
             StoreError: the store could not say who owns it.
@@ -94,25 +94,25 @@ class ShardOwner:
         return owned
 
     def is_settled(self, shard: int) -> bool:
-        """Whether the shard is ours, and the claims that others left open in it are ended."""
+        """Whether this process owns the shard and has ended the open claims of former owners."""
         with self._lock:
             owned = self._owned.get(shard)
             return owned is not None and owned.ready and not owned.suspect
 
     def is_taking_over(self, shard: int) -> bool:
-        """Whether the shard is ours, and is being taken over."""
+        """Whether this process owns the shard and is still taking it over."""
         with self._lock:
             owned = self._owned.get(shard)
             return owned is not None and not owned.ready
 
     @property
     def refusals(self) -> list[str]:
-        """What the broker refuses us in shards of ours, in its words; their messages wait until it does not."""
+        """The broker's refusals in owned shards, in its words. The messages wait until the broker accepts them."""
         with self._lock:
             return [owned.refused for owned in self._owned.values() if owned.refused is not None]
 
     def broker_failed(self, shard: int, error: Exception) -> None:
-        """The broker has not done what it was asked for a shard."""
+        """Note that the broker failed to do a request for a shard."""
         if isinstance(error, BrokerError) and not isinstance(error, BrokerUnavailable | Fenced):
             with self._lock:
                 owned = self._owned.get(shard)
@@ -120,11 +120,11 @@ class ShardOwner:
                     owned.refused = str(error)
 
     def elsewhere_until_ms(self, shard: int) -> int:
-        """Until when another process owns it, by the store's clock; 0 when none is known to."""
+        """The end of another process's ownership, by the store's clock; 0: no other owner is known."""
         return self._elsewhere_until_ms.get(shard, 0)
 
     def renew(self, shard: int) -> None:
-        """Extend the ownership of a shard before it ends; the publisher works on one of its claims."""
+        """Extend the ownership of a shard before it ends, because the publisher works on one of its claims."""
         with self._lock:
             owned = self._owned.get(shard)
         if owned is not None and self._ends_soon(owned):
@@ -134,7 +134,7 @@ class ShardOwner:
                 logger.info("ownership.not_extended: %s", error)
 
     def extend(self, shard: int, number: int) -> bool:
-        """Extend the ownership of a shard for a claim; False: it is not the ownership that the claim was made under.
+        """Extend the ownership of a shard for a claim. False: the claim was made in an earlier ownership.
 
         Raises:
             StoreError: the store could not say who owns the shard.
@@ -146,7 +146,7 @@ class ShardOwner:
             return owned is not None and self._open[shard].get(number) is owned
 
     def outdated(self, shard: int) -> None:
-        """The epoch of a shard has moved on: ask who owns it before anything else."""
+        """Note that the epoch of a shard has changed: ask who owns the shard before any other call."""
         with self._lock:
             owned = self._owned.get(shard)
             if owned is not None:
@@ -156,7 +156,7 @@ class ShardOwner:
         return owned.until_s - time.monotonic() < self._lease_ms / 1500
 
     def prepare(self, shard: int) -> None:
-        """Something waits in a shard: acquire it before that is due, if nobody is known to own it."""
+        """Acquire a shard before its waiting items are due, if it has no known owner."""
         with self._lock:
             known = shard in self._owned or shard in self._elsewhere_until_ms
         if not known:
@@ -169,8 +169,8 @@ class ShardOwner:
     def sending(self, shard: int, number: int) -> Iterator[bool]:
         """Whether a claim may be sent now. While it is sent, this process does not take the shard over.
 
-        A claim is not sent before it is known what became of the claims with lower numbers, because its own number
-        would say that they went out.
+        A claim is sent only after the results of all claims with lower numbers are known, because its own number would
+        mean that they were sent.
         """
         with self._sending[shard]:
             with self._lock:
@@ -179,15 +179,15 @@ class ShardOwner:
             yield number == min(ours, default=None)
 
     def lost(self, shard: int, number: int) -> None:
-        """Another process has fenced our producer while it sent a claim."""
+        """Note that another process has fenced our producer while the producer sent a claim."""
         with self._lock:
             self._drop(shard, self._open[shard].get(number))
 
     def confirmed(self, shard: int, number: int) -> bool:
-        """Whether the store says that a claim's shard is still ours. Asked after our producer has fenced all others.
+        """Whether this process still owns a claim's shard, as the store says. Call it after fencing other producers.
 
-        In this order, because a new owner acquires the shard first and fences us then. If the shard is ours now, a
-        later owner fences us before it looks at what went out.
+        The order matters, because a new owner first acquires the shard and then fences us. If the shard is ours now, a
+        later owner will fence us before it reads which claims were sent.
         """
         answer: Ownership = self._execute(shard, Own(self.name, self._lease_ms))
         with self._lock:
@@ -204,18 +204,18 @@ class ShardOwner:
         return ours
 
     def abandon(self, shard: int, number: int) -> None:
-        """This process does not know what became of a claim: a new take-over of the shard finds it out."""
+        """Give up a claim with an unknown result: a new take-over of the shard will find out the result."""
         with self._lock:
             self._drop(shard, self._open[shard].pop(number, None))
 
     def suspect(self) -> None:
-        """The store did not answer: it may be another one now, or an earlier state of it."""
+        """Note that the store did not answer: it may now be another store, or have lost writes."""
         with self._lock:
             for owned in self._owned.values():
                 owned.suspect = True
 
     def check_server(self) -> None:
-        """Whether the store's server is still the same; claims of another one are suspect."""
+        """Check that the store's server is still the same. Claims of another server are suspect."""
         with self._lock:
             known = [owned for owned in self._owned.values() if owned.ready]
         if known:
@@ -225,40 +225,40 @@ class ShardOwner:
                 owned.server = identity
 
     def opened(self, shard: int, number: int, owned: OwnedShard) -> None:
-        """A claim that was made under an ownership goes to the publisher."""
+        """Note that a claim made in this ownership goes to the publisher."""
         with self._lock:
             self._open[shard][number] = owned
             owned.claims = max(owned.claims, number)
 
     def last_number(self, shard: int, owned: OwnedShard) -> int:
-        """The greatest claim number known here; the next one is above it, whatever the store has forgotten."""
+        """The greatest claim number that this process knows. The next number is above it, even if the store lost it."""
         with self._lock:
             return max(owned.committed, owned.claims, *self._open[shard], 0)
 
     def closed(self, shard: int, number: int) -> None:
-        """The publisher knows what became of a claim."""
+        """Note that the publisher knows the result of a claim."""
         with self._lock:
             self._open[shard].pop(number, None)
             if (owned := self._owned.get(shard)) is not None:
                 owned.refused = None
 
     def is_open(self, shard: int, number: int) -> bool:
-        """Whether the publisher does not know yet what became of a claim."""
+        """Whether the publisher does not know the result of a claim yet."""
         with self._lock:
             return number in self._open[shard]
 
     def committed(self, shard: int, number: int) -> None:
-        """A claim went out."""
+        """Note that a claim was sent."""
         with self._lock:
             owned = self._owned.get(shard)
             if owned is not None:
                 owned.committed = max(owned.committed, number)
 
     def refresh(self) -> None:
-        """Send numbers again that the broker would forget otherwise; in a publisher's thread."""
+        """Send claim numbers again before the broker forgets them. Runs in a publisher's thread."""
         for shard, owned in list(self._owned.items()):
             sending = self._sending[shard]
-            if not self._sender.stale(shard) or not sending.acquire(blocking=False):  # somebody is at it
+            if not self._sender.stale(shard) or not sending.acquire(blocking=False):  # another thread is sending
                 continue
             try:
                 if owned.ready and self._owned.get(shard) is owned and self._sender.stale(shard):
@@ -267,7 +267,7 @@ class ShardOwner:
                 sending.release()
 
     def close(self) -> None:
-        """Give all shards up, so that another process can acquire them at once. Idempotent."""
+        """Give up all shards, so that another process can acquire them immediately. Idempotent."""
         self._closed.set()
         with self._lock:
             shards, self._owned = list(self._owned), {}
@@ -310,7 +310,7 @@ class ShardOwner:
             owned.suspect = owned.suspect or owned.server != identity
             owned.server = identity
 
-    # -- taking over; in a thread of its own
+    # -- taking over; in its own thread
 
     def _take_over(self, shard: int, owned: OwnedShard) -> None:
         while not self._closed.is_set() and self._owned.get(shard) is owned:
@@ -373,7 +373,7 @@ class ShardOwner:
                 return
 
     def _spared(self, shard: int, owned: OwnedShard) -> int | None:
-        """The claim that may be on its way now. Our claims behind it are released, and not sent."""
+        """The number of the claim that may be in flight now. Our later claims are released and not sent."""
         with self._lock:
             held = self._open[shard]
             ours = sorted(number for number, under in held.items() if under is owned)

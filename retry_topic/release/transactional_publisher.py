@@ -1,8 +1,8 @@
 """Transactional publisher: sends a claim's messages and its number in one transaction, all or nothing.
 
-Messages that the broker refuses for good leave the claim in the store first, then the rest goes out. A claim that is in
-doubt gets no answer before the broker has said whether it went out: until then the claim stays open, whatever happens
-to this process. Messages that already have an answer (a limit holds them back) leave the claim in the same way.
+Messages that the broker refuses for good first leave the claim in the store. Then the publisher sends the rest. A claim
+in doubt gets no answer until the broker has reported whether it was sent. Until then the claim stays open, even if this
+process dies. Messages that already have an answer (a limit holds them back) leave the claim in the same way.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from wheel_sched.store.core.settle import Settle
 logger = logger_of("retry_topic.release")
 
 _AGAIN_S = (0.05, 0.1, 0.2, 0.5, 1.0)
-_LATER_MS = 1_000  # a message that could not be decided about is due again after this
+_LATER_MS = 1_000  # an undecided message is due again after this time
 _STOPPED = Failed("the service is stopping: it was not sent")
 
 
 class TransactionalPublisher:
-    """A dispatcher's publisher over a `ClaimSender`; the dispatcher's claim source is `OwnedShards`.
+    """A dispatcher's publisher that uses a `ClaimSender`. The dispatcher's claim source is `OwnedShards`.
 
     Args:
-        store: where claims lie.
-        ownership: which shards this process owns; the claim source has the same.
+        store: holds the claims.
+        ownership: the shards that this process owns; the claim source has the same object.
         sender: sends claims to the broker.
     """
 
@@ -47,7 +47,7 @@ class TransactionalPublisher:
     def publish(self, batch: Batch) -> None:
         """See `Publisher`."""
         claim = batch.claim
-        assert isinstance(claim, Claim)  # noqa: S101  # the server pushes nothing where claims go out in transactions
+        assert isinstance(claim, Claim)  # noqa: S101  # with transactions, the server pushes nothing
         answers: dict[int, Answer] = {}
         messages = self._messages(batch, answers)
         decided = self._send(batch, claim, messages, answers)
@@ -82,7 +82,7 @@ class TransactionalPublisher:
         return found
 
     def _send(self, batch: Batch, claim: Claim, messages: dict[int, Message], answers: dict[int, Answer]) -> bool:
-        """Send until it is decided; False when this process does not learn what became of the claim."""
+        """Send until the claim's result is known. False: this process does not learn the result."""
         failures = 0
         early: set[int] = set()
         while True:
@@ -130,7 +130,7 @@ class TransactionalPublisher:
         answers: dict[int, Answer],
         early: set[int],
     ) -> bool:
-        """Nothing was sent: the messages leave their claim before a later claim goes out, or the claim stays open."""
+        """Nothing was sent: the messages leave their claim before a later claim is sent, or the claim stays open."""
         for place in messages:
             answers[place] = _STOPPED
         try:
@@ -146,10 +146,10 @@ class TransactionalPublisher:
             logger.warning("ownership.not_refreshed: %s", error)
 
     def _leave(self, batch: Batch, claim: Claim, answers: dict[int, Answer], early: set[int]) -> None:
-        """Messages that will not go out leave the claim before the rest goes out.
+        """Take messages that will not be sent out of the claim, before the rest is sent.
 
         Raises:
-            StoreError: some may have left; repeat it.
+            StoreError: some messages may have left the claim. Repeat the call.
         """
         leaving = [place for place in answers if place not in early]
         if not leaving:
@@ -161,7 +161,7 @@ class TransactionalPublisher:
             raise settled
         ended = batch.ended_early = batch.ended_early or {}
         for settlement, outcome in zip(settlements, settled.outcomes, strict=True):
-            ended[settlement.id] = Outcome.DONE if outcome is Outcome.STALE else outcome  # stale: left before
+            ended[settlement.id] = Outcome.DONE if outcome is Outcome.STALE else outcome  # stale: it left before
         early.update(leaving)
 
     def _went_out(self, batch: Batch, claim: Claim, places: list[int], answers: dict[int, Answer]) -> bool:
@@ -171,7 +171,7 @@ class TransactionalPublisher:
         return True
 
     def _ask(self, claim: Claim) -> bool | None:
-        """Whether a claim in doubt went out; None when this process does not learn it."""
+        """Whether a claim in doubt was sent; None: this process does not learn it."""
         failures = 0
         while True:
             try:
@@ -201,5 +201,5 @@ def _settlement(item: Claimed, answer: Answer, later_ms: int) -> Settlement:
 
 
 def _answer(item: Claimed, refusal: PublishFailure) -> Answer:
-    """Only failures for good come as refusals: a transaction's others are tried again as a whole."""
+    """The answer for a refusal. Refusals are permanent; other failures repeat the whole transaction."""
     return Dead(item.id, refusal.reason)

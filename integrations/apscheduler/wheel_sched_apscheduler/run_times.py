@@ -1,19 +1,20 @@
-"""When a job runs: its missed run times, the one after them, and what counts as too late.
+"""When a job runs: its missed run times, the next run time, and the limit of lateness.
 
-*Missed runs.* Stock asks the trigger once for each missed occurrence and then drops all but the last: a job of one
-second that was down for a week costs 604,801 calls under the scheduler's lock. `missed_runs` divides a coalesced
+*Missed runs.* Stock asks the trigger once for each missed occurrence and then drops all but the last. For a job that
+runs each second, a week of downtime costs 604,801 calls under the scheduler's lock. `missed_runs` divides a coalesced
 interval, and searches a coalesced cron schedule backwards from now in steps that double. The trigger's first answer
-after now ends the search and is the next run time, so nobody asks the trigger again for it.
+after now ends the search. It is the next run time, so the trigger is not asked again for it.
 
-A pass hands over at most `RUN_TIMES_AT_MOST` run times of a job. What a job without coalescing has missed beyond them
-becomes one run, the last: an interval of a microsecond has 10^12 run times in ten days, which no memory holds.
+A pass hands over at most `RUN_TIMES_AT_MOST` run times of a job. Without coalescing, all further missed run times
+become one run, the last: an interval of a microsecond has 10^12 run times in ten days, too many for any memory.
 
-*Asking a trigger.* APScheduler's AndTrigger asks its parts again and again until they agree. Given a previous run time
-each part repeats its answer, so parts that differ once never agree, and the loop stands still with the scheduler's lock
-held. `next_fire_time` gives up in that case.
+*Asking a trigger.* APScheduler's AndTrigger asks its parts again and again until they agree. With a previous run time
+each part repeats its answer. So parts that differ once never agree, and the loop never ends while it holds the
+scheduler's lock. `next_fire_time` gives up in that case.
 
-*Misfires.* Stock looks at `misfire_grace_time` in the worker, so time in the pool's queue counts, and its default of
-one second drops most of a burst. Here lateness is measured once, when the job is claimed. What is claimed in time runs.
+*Misfires.* Stock checks `misfire_grace_time` in the worker, so time in the pool's queue counts, and its default of one
+second drops most of a burst. Here lateness is measured once, when the job is claimed. A job that is claimed in time
+runs.
 """
 
 from __future__ import annotations
@@ -31,9 +32,9 @@ from wheel_sched_apscheduler.instants import in_utc, to_us
 
 Misfire = Literal["lenient", "claim", "stock"]
 MISFIRES: tuple[Misfire, ...] = ("lenient", "claim", "stock")
-STOCK_GRACE_S = 1  # APScheduler's default, which nobody chose
+STOCK_GRACE_S = 1  # APScheduler's default, not a choice of the user
 RUN_TIMES_AT_MOST = 10_000
-_NEAR = timedelta(seconds=2)  # so few missed runs that a search would cost more
+_NEAR = timedelta(seconds=2)  # a search for so few missed runs would cost more
 _US = timedelta(microseconds=1)
 _logger = logger_of(__name__)
 ROUNDS_AT_MOST = 10_000
@@ -93,7 +94,7 @@ def _walk(trigger: Any, moment: datetime | None, now: datetime, coalesce: bool) 
 
 
 def _near_end(trigger: Any, first: datetime, now: datetime) -> datetime:
-    """As `_late_start`, for any trigger, but the trigger is asked a few times more."""
+    """As `_late_start`, for any trigger, but it asks the trigger a few times more."""
     start = _late_start(trigger, first, now)
     back = _US
     while start is first and back < now - first:
@@ -125,7 +126,7 @@ def _late_start(trigger: Any, first: datetime, now: datetime) -> datetime:
 
 
 def next_fire_time(trigger: Any, previous: datetime | None, now: datetime) -> Any:
-    """What `trigger.get_next_fire_time` says.
+    """The answer of `trigger.get_next_fire_time`.
 
     Raises:
         ValueError: the parts of an and-trigger never agree.
@@ -155,7 +156,7 @@ def _agreed(parts: Any, previous: datetime | None, now: datetime) -> Any:
 
 
 def grace_after_claim(job: Any, now: datetime, misfire: Misfire) -> int | None:
-    """The grace the executor is to apply to a job claimed at `now`; None = run it however late.
+    """The grace that the executor must apply to a job claimed at `now`; None = run it at any lateness.
 
     Args:
         job: with a next run time.

@@ -1,11 +1,11 @@
 """Back-pressure by records and by bytes, without leaving the group.
 
-A client that was paused needs about half a second until it fetches again (librdkafka's broker threads sleep meanwhile).
-So a full buffer is first waited for, for a moment and without a poll: busy handlers soon take records from it, and the
-client's own queue is full behind it. Only when the handlers stand still, the client is paused and polled on. That keeps
-it in its group and lets it see rebalances.
+After a pause, a client needs about half a second until it fetches again (librdkafka's broker threads sleep meanwhile).
+So when the buffer is full, the poll loop first waits a moment without polling: busy handlers soon take records from the
+buffer, and the client's own queue still has more. Only when the handlers stand still, the loop pauses the client and
+polls on. So the client stays in its group and sees rebalances.
 
-One thread, the one that polls; no lock of its own.
+Threads: only the polling thread. No lock of its own.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from confluent_kafka import TopicPartition
 
 from retry_topic.brokers.kafka.offset_tracker import OffsetTracker, Place
 
-FULL, LOW = 1_000, 250  # records in the buffer at which fetching pauses, and at which it goes on
-_STILL_S = 0.2  # the handlers of a buffer that is full for longer stand still
+FULL, LOW = 1_000, 250  # fetching pauses at FULL records in the buffer and resumes at LOW
+_STILL_S = 0.2  # when the buffer is full for longer, the handlers count as standing still
 
 
 class BackPressure:
     """Stops and resumes fetching for the buffer of one group member.
 
     Args:
-        tracker: it has the buffer.
-        full_bytes: the buffer is full at this size, whatever the number of records.
+        tracker: the owner of the buffer.
+        full_bytes: the buffer is full at this size, independently of the number of records.
     """
 
     def __init__(self, tracker: OffsetTracker, full_bytes: int) -> None:
@@ -42,7 +42,7 @@ class BackPressure:
         return self._tracker.fetched >= FULL or self._tracker.fetched_bytes >= self._full_bytes
 
     def waits(self) -> bool:
-        """Whether the poll loop shall wait a moment for room instead of polling."""
+        """Whether the poll loop should wait a moment for room instead of polling."""
         if not self.full or self.paused:
             self._full_s = None
             return False
@@ -62,12 +62,13 @@ class BackPressure:
 class PausedPartitions:
     """Which partitions of a client are paused.
 
-    Two bugs of librdkafka (its issues 2190 and 5591) make a client deaf: it never reads a partition again. A partition
-    that is paused when it goes comes back paused; and a client that pauses or resumes a partition that has just come
-    forgets where it was to begin. So a partition is paused only after a record of it has come. A client that gets a
-    partition back that went paused must be replaced by a new client, which knows of no pause.
+    Two bugs of librdkafka (its issues 2190 and 5591) make a client deaf: it never reads a partition again. First, a
+    partition that is paused when the client loses it is still paused when the client gets it back. Second, a client
+    that pauses or resumes a newly assigned partition forgets the offset to begin at. So a partition is paused only
+    after one of its records has come. A client that lost a paused partition and gets it back must be replaced by a new
+    client, which knows of no pause.
 
-    One thread, the client's.
+    Threads: only the client's thread.
     """
 
     def __init__(self) -> None:
@@ -80,16 +81,16 @@ class PausedPartitions:
         return bool(self._paused)
 
     def begin(self) -> None:
-        """Another client begins."""
+        """Forget all partitions: a new client begins."""
         for places in (self._reading, self._paused, self._went_paused):
             places.clear()
 
     def came(self, places: Iterable[Place]) -> None:
-        """Records of these partitions have come."""
+        """Note that records of these partitions have come."""
         self._reading.update(places)
 
     def pause(self, client: Any) -> None:
-        """Pause all partitions of which records have come."""
+        """Pause all partitions whose records have come."""
         fresh = self._reading - self._paused
         if fresh:
             client.pause([TopicPartition(*place) for place in fresh])
@@ -101,12 +102,12 @@ class PausedPartitions:
         self._paused.clear()
 
     def lose(self, places: Iterable[Place]) -> None:
-        """These partitions go to other members."""
+        """Note that these partitions go to other members."""
         gone = {*places}
         self._went_paused |= self._paused & gone
         self._paused -= gone
         self._reading -= gone
 
     def are_deaf(self, places: Iterable[Place]) -> bool:
-        """Whether this client would never read one of these partitions, which come to it."""
+        """Whether this client would never read one of these newly assigned partitions."""
         return not self._went_paused.isdisjoint(places)

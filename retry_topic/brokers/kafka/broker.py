@@ -1,7 +1,7 @@
 """KafkaBroker: topics on a Kafka cluster. The work is done in `producing`, `consumer`, `transactions` and `topology`.
 
-It has the methods of `Broker`, and three that the retry service uses if a broker has them: `log_reader` (the intake's
-position is kept in the store), `sender` (transactions that carry the claim's number) and `topic_id`.
+It has the methods of `Broker` and three more for the retry service: `log_reader` (for an intake that keeps its position
+in the store), `sender` (transactions that carry the claim's number) and `topic_id`.
 
 Threads: any.
 """
@@ -42,26 +42,26 @@ class KafkaBroker:
 
     Args:
         servers: `host:port,host:port`, or librdkafka settings with `bootstrap.servers`. Security (SASL, TLS) and other
-            settings of a client are passed through. `group.protocol`, `delivery.timeout.ms` and
-            `transaction.timeout.ms` stand for the arguments of these names.
+            settings of a client are passed through. The settings `group.protocol`, `delivery.timeout.ms` and
+            `transaction.timeout.ms` have the same effect as the arguments of these names.
         partitions: of created topics. Defaults to 1.
         replication: of created topics, -1: the cluster's default. Defaults to -1.
-        topic_settings: of created topics (`retention.ms`, ...). Defaults to the cluster's; for a group's own topics to
-            those of `settings_for`.
+        topic_settings: of created topics (`retention.ms`, ...). Defaults to the cluster's settings, and for a group's
+            own topics to those of `settings_for`.
         create_topics: publishing to an absent topic creates it instead of failing. Defaults to False.
         transactions: use transactions for consume-and-produce and for due messages. Give False for clusters without
-            transactions; then idempotent producers and the headers `retry-id` and `retry-attempt` remain. Defaults to
-            True.
+            transactions; then only idempotent producers and the headers `retry-id` and `retry-attempt` limit
+            duplicates. Defaults to True.
         group_protocol: "classic", or "consumer" for KIP-848 (Kafka 4). Defaults to the settings, else "classic".
-        delivery_timeout_ms: how long a message may take to its broker; less than a dispatcher's lease. Defaults to the
-            settings, else 8 s.
-        transaction_timeout_ms: after this time the cluster aborts the transaction of a dead producer; more than a
-            dispatcher's lease. Defaults to the settings, else 60 s.
+        delivery_timeout_ms: the longest time for the delivery of a message to the cluster. It must be shorter than a
+            dispatcher's lease. Defaults to the settings, else 8 s.
+        transaction_timeout_ms: the cluster aborts the transaction of a dead producer after this time. It must be longer
+            than a dispatcher's lease. Defaults to the settings, else 60 s.
         buffer_bytes: about how many bytes of fetched records a consumer or an intake keeps in memory. A single larger
-            record still goes through. Defaults to 64 MiB.
+            record is still read. Defaults to 64 MiB.
 
     Raises:
-        ConfigError: with all problems, also those that librdkafka finds; nothing was connected to.
+        ConfigError: with all problems, also those that librdkafka finds. No connection was opened.
     """
 
     name = "kafka"
@@ -117,7 +117,7 @@ class KafkaBroker:
         self.create_topics = create_topics
         self.transactions = transactions
         self._group_protocol = protocol
-        # half for our buffers; a quarter for the client's queue; a quarter for a fetch beyond an almost full queue
+        # half for our buffers; a quarter for the client's queue; a quarter for a fetch into an almost full queue
         self._full_bytes, self._fetch_bytes = buffer_bytes // 2, min(buffer_bytes // 4, _MOST_FETCHED)
         sending = {"transactional.id": "-", "transaction.timeout.ms": self.transaction_timeout_ms}
         problems = refusals(
@@ -155,7 +155,7 @@ class KafkaBroker:
         return self._producing.publish(self.placing.placed(messages))
 
     def consumer(self, topics: Sequence[str], group: str, *, idle_ms: int = 30_000) -> KafkaConsumer:
-        """Join `group` on `topics`, which are created when absent; a new group starts at their beginning.
+        """Join `group` on `topics`. Absent topics are created. A new group starts at the beginning of each topic.
 
         Raises:
             ConfigError: an argument is wrong.
@@ -166,7 +166,7 @@ class KafkaBroker:
         member = checked_member(self.member_settings(group, idle_ms))
         transactions = None
         if self.transactions:
-            # nobody fences a dead member's producer: its successor waits until the transaction has timed out
+            # no producer fences that of a dead member: its successor waits until the transaction has timed out
             least_ms = max(2 * self.delivery_timeout_ms, int(self.settings["socket.timeout.ms"]))
             timeout_ms = min(self.transaction_timeout_ms, least_ms)
             transactions = self.transaction_producer(f"{group}-{uuid.uuid4().hex[:16]}", timeout_ms)
@@ -185,7 +185,7 @@ class KafkaBroker:
         return consumer
 
     def log_reader(self, topic: str, group: str, positions: PositionsOf, *, idle_ms: int = 30_000) -> KafkaLog:
-        """Read `topic` as a member of `group`; the caller keeps the positions. The topic is created when absent."""
+        """Read `topic` as a member of `group`. The caller stores the positions. An absent topic is created."""
         joining([topic], group, idle_ms)
         self.topology.create([topic])
         member = checked_member(self.member_settings(group, idle_ms))
@@ -194,7 +194,7 @@ class KafkaBroker:
         return log
 
     def sender(self, namespace: str, shards: int) -> KafkaSender | None:
-        """The sender of a store's claims in transactions; None: the broker uses none."""
+        """The sender of a store's claims in transactions; None: the broker uses no transactions."""
         if not self.transactions:
             return None
         producers = partial(self.transaction_producer, producers=2)
@@ -227,7 +227,7 @@ class KafkaBroker:
         """See `GroupTopicsBroker`. Existing topics keep their settings; created ones get those of `settings_for`.
 
         Raises:
-            ConfigError: a name is impossible.
+            ConfigError: Kafka cannot have a topic of such a name.
             BrokerError: the cluster refused or does not answer.
         """
         created = []
@@ -237,7 +237,7 @@ class KafkaBroker:
         return created
 
     def topics(self) -> dict[str, int]:
-        """All topics but the cluster's own, and how many offsets each spans (transaction markers count)."""
+        """All topics except the cluster's own, and how many offsets each spans (transaction markers included)."""
         return self.topology.lengths()
 
     def reads(self, group: str, topic: str) -> bool:
@@ -252,7 +252,7 @@ class KafkaBroker:
         return bool(numbers) and topic in self.groups.assigned(group, self.topology.admin)
 
     def close(self) -> None:
-        """Close all consumers, and wait two seconds for messages that are under way. Idempotent."""
+        """Close all consumers, and wait up to two seconds for messages in flight. Idempotent."""
         for consumer in list(self._consumers):
             consumer.close()
         for log in list(self._logs):
@@ -268,15 +268,15 @@ class KafkaBroker:
     def transaction_producer(
         self, transactional_id: str, timeout_ms: int | None = None, *, producers: int = 1
     ) -> Transactions:
-        """Transactions with this id. The cluster ends them `timeout_ms` after a crash; None: `transaction_timeout_ms`.
+        """Transactions with this id. After a crash the cluster aborts an open one at its timeout.
 
-        See `Transactions` for `producers`.
+        `timeout_ms` defaults to None: `transaction_timeout_ms`. For `producers` see `Transactions`.
         """
         hasty = {
-            # a transaction asks again while the markers of an earlier one are being written
+            # the client asks again while the cluster writes the markers of an earlier transaction
             "retry.backoff.ms": 2,
             "retry.backoff.max.ms": 8,
-            "linger.ms": 0,  # its messages gather until the broker has added their partitions
+            "linger.ms": 0,  # the messages of a transaction gather anyway until the broker has added their partitions
         }
         timeout_ms = self.transaction_timeout_ms if timeout_ms is None else timeout_ms
         settings = {**self.producer_settings(hasty), "transaction.timeout.ms": timeout_ms}
@@ -286,7 +286,7 @@ class KafkaBroker:
         )
 
     def producer_settings(self, ours: Mapping[str, Any] = MappingProxyType({})) -> dict[str, Any]:
-        """Settings of an idempotent producer that chooses partitions as the Java client does, and `ours`."""
+        """Settings of an idempotent producer that chooses partitions as the Java client does, with `ours` added."""
         return {
             "linger.ms": 1,
             "partitioner": "murmur2_random",
@@ -300,9 +300,9 @@ class KafkaBroker:
         }
 
     def member_settings(self, group: str, idle_ms: int) -> dict[str, Any]:
-        """Settings of a group member whose offsets are committed here and that reads only committed records."""
+        """Settings of a group member that reads only committed records. This package commits its offsets."""
         classic = {
-            "session.timeout.ms": max(6_000, idle_ms),  # the least of a cluster with default settings
+            "session.timeout.ms": max(6_000, idle_ms),  # the least that a cluster with default settings accepts
             "heartbeat.interval.ms": max(500, min(3_000, idle_ms // 3)),
             "partition.assignment.strategy": "cooperative-sticky",
         }
@@ -312,7 +312,7 @@ class KafkaBroker:
             "fetch.wait.max.ms": 100,
             "fetch.max.bytes": max(self._fetch_bytes, int(self.settings.get("message.max.bytes", 1_000_000))),
             "queued.max.messages.kbytes": max(1, self._fetch_bytes // 1024),
-            "fetch.queue.backoff.ms": 20,  # how soon a full queue is looked at again; 1 s would be a pause
+            "fetch.queue.backoff.ms": 20,  # how soon the client checks a full queue again; the default is 1 s
             "fetch.error.backoff.ms": 100,
             "group.protocol": self._group_protocol,
             **(classic if self._group_protocol == "classic" else {}),

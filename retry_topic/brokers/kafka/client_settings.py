@@ -1,7 +1,8 @@
-"""Checks the librdkafka settings that a user gives. Some are ours to set, some repeat an argument, the rest is tried.
+"""Checks a user's librdkafka settings. This package reserves some of them; some repeat an argument; librdkafka tries
+the rest.
 
-Settings are tried on clients without a broker, so nothing is connected to. A mistyped name or an impossible value is
-reported when the broker is made, and not only when something first needs that client. Cost: below a millisecond.
+librdkafka tries the settings on clients without a broker, so no connection is opened. `KafkaBroker` reports a mistyped
+name or an impossible value when it is made, not when it first needs the client. Cost: below a millisecond.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from confluent_kafka import admin as _typed_admin
 
 from wheel_sched.errors import ConfigError
 
-_admin: Any = _typed_admin  # its stubs leave out some of its names
+_admin: Any = _typed_admin  # the stubs of this module lack some of its names
 
 _OURS = (
     "enable.auto.commit",
@@ -30,7 +31,7 @@ _ADDRESS = ("bootstrap.servers", "metadata.broker.list")
 _LEAVE_OUT = "leave it out: payloads and keys are bytes"
 _LOGIN = "give sasl.mechanism, sasl.username and sasl.password"
 _TRUST = "give ssl.ca.location, a PEM file"
-_JAVA = {  # properties of Java clients, and what to give here
+_JAVA = {  # properties of Java clients, and what to set instead
     "sasl.jaas.config": _LOGIN,
     "sasl.login.callback.handler.class": _LOGIN,
     "sasl.client.callback.handler.class": _LOGIN,
@@ -49,12 +50,12 @@ _ADVICE = "see librdkafka's CONFIGURATION.md; nothing was opened"
 
 
 def ours(settings: Mapping[str, Any]) -> list[str]:
-    """The problems of settings that only this package may set."""
+    """One problem for each setting that only this package may set."""
     return [f"expected {name} to be left to us, got: {settings[name]!r}" for name in _OURS if name in settings]
 
 
 def taken(settings: dict[str, Any], names: tuple[str, ...], argument: str, given: Any, problems: list[str]) -> Any:
-    """The value that an argument or the settings of these names give, None: neither. The settings lose it."""
+    """The value of an argument or of the settings with these names; None: neither has one. Removes the settings."""
     said = {name: settings.pop(name) for name in names if name in settings}
     for name, value in said.items():
         if given is not None and str(value).lower() != str(given):
@@ -64,7 +65,7 @@ def taken(settings: dict[str, Any], names: tuple[str, ...], argument: str, given
 
 
 def milliseconds(argument: str, value: Any, default: int, problems: list[str]) -> int:
-    """A time in ms that an argument gives as a number or a setting as text."""
+    """A time in ms. An argument gives it as a number, a setting as text."""
     if value is None:
         return default
     if type(value) is str and re.fullmatch("[0-9]{1,10}", value):
@@ -78,17 +79,17 @@ def milliseconds(argument: str, value: Any, default: int, problems: list[str]) -
 def refusals(
     settings: Mapping[str, Any], producer: Callable[[], Mapping[str, Any]], member: Callable[[], Mapping[str, Any]]
 ) -> list[str]:
-    """What librdkafka refuses: of the settings alone, or of the clients that are made with them.
+    """What librdkafka refuses: single settings, or clients that are made with them.
 
     Args:
-        settings: the settings as given.
-        producer: makes the settings of a producer with transactions; called when `settings` are fine.
-        member: makes the settings of a group member; called then too.
+        settings: the user's settings.
+        producer: makes the settings of a producer with transactions; called when librdkafka accepts `settings`.
+        member: makes the settings of a group member; called in the same case.
     """
     said = _refusal(_admin.AdminClient, settings)
     if said is not None:
         apart = [(name, _refusal(_admin.AdminClient, {name: value}, settings)) for name, value in settings.items()]
-        # a setting that only lacks other settings is refused by the client as a whole
+        # "Failed to create": the setting only lacks others; the check of the whole client reports it
         wrong = [_explained(name, text) for name, text in apart if text is not None and "Failed to create" not in text]
         return wrong or [_explained("", said)]
     for kind, made in ((Producer, producer), (Consumer, member)):
@@ -99,7 +100,7 @@ def refusals(
 
 
 def checked_member(settings: dict[str, Any]) -> dict[str, Any]:
-    """The settings of a group member, checked again: they depend on how long it may be idle.
+    """Check the settings of a group member again, because they depend on its `idle_ms`. Answers them.
 
     Raises:
         ConfigError: librdkafka makes no consumer with them.
@@ -113,9 +114,10 @@ def checked_member(settings: dict[str, Any]) -> dict[str, Any]:
 def _refusal(
     kind: Callable[[dict[str, Any]], Any], settings: Mapping[str, Any], beside: Mapping[str, Any] | None = None
 ) -> str | None:
-    """Why librdkafka makes no client of that kind, without the secrets of the settings or of `beside`; None: it does.
+    """Why librdkafka makes no client of that kind; None: it makes one. The text has no secrets of the settings or of
+    `beside`.
 
-    Callbacks are left out: a callback for tokens would be asked for one.
+    The check leaves out callbacks, because librdkafka would call a callback for tokens.
     """
     plain = {
         name: value

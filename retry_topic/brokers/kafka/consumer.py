@@ -1,12 +1,12 @@
 """KafkaConsumer: one member of a Kafka consumer group that settles records one by one, in any order.
 
 It has two parts. The poll loop (`poll_loop`) owns the client and fills a buffer, in its own thread. The offset tracker
-(`offset_tracker`) knows which records were handed out and which are settled. This module is what callers see: `poll`
-takes records from the buffer, `ack` and `forward` settle them.
+(`offset_tracker`) knows which records were handed out and which are settled. Callers use the class of this module:
+`poll` takes records from the buffer, `ack` and `forward` settle them.
 
-Before `poll` hands a record out, it commits that in the text beside the offset, so that a death counts against the
-record. Whoever settles commits the new offset. Commits go one after the other, so that none overtakes a later one. When
-a partition is lost, its deliveries are dead: settling them does nothing.
+Before `poll` hands out a record, it commits the higher delivery count in the text beside the offset. So the record's
+count rises even if its consumer dies. `ack` and `forward` commit the new offset. Only one commit runs at a time, so a
+commit never overtakes a later one. After a partition is lost, its deliveries are dead: settling them does nothing.
 """
 
 from __future__ import annotations
@@ -46,10 +46,10 @@ class KafkaConsumer:
         transactions: the member's transactions, for `forward`; None: `forward` publishes first and settles after.
         publish: the broker's `publish`.
         committed: reads the group's committed offsets, with the texts beside them.
-        placed: gives messages the partitions and times that their topics have and keep.
-        topic_ids: tells whether topics are still the same ones.
+        placed: gives each message a partition and a time that its topic accepts.
+        topic_ids: tells whether a topic was recreated.
         full_bytes: the size of the buffer at which fetching pauses.
-        connect: makes a client of the settings. Defaults to confluent-kafka's `Consumer`.
+        connect: makes a client from the settings. Defaults to confluent-kafka's `Consumer`.
     """
 
     def __init__(
@@ -83,10 +83,10 @@ class KafkaConsumer:
             return f"<KafkaConsumer {self._group} {self._tracker!r}>"
 
     def poll(self, limit: int, timeout_ms: int) -> list[Delivery]:
-        """Up to `limit` deliveries, first those that were silent for too long; waits up to `timeout_ms` for the first.
+        """Up to `limit` deliveries; those without a `beat` for `idle_ms` come first. Waits up to `timeout_ms`.
 
         Raises:
-            BrokerUnavailable: the cluster does not answer; nothing was handed out.
+            BrokerUnavailable: the cluster does not answer. No record was handed out.
         """
         until_s = time.monotonic() + timeout_ms / 1000
         with self._changed:
@@ -115,7 +115,7 @@ class KafkaConsumer:
                     if self._commit({delivery.handle[1:3] for delivery in taken}):
                         if self._topic_ids.same(asked):
                             return taken
-                        # the records may be of another log than the offsets
+                        # the records and the offsets may belong to different logs
                         logger.warning("kafka.topic_recreated: group %s joins again", self._group)
                         self._loop.rejoin(life)
                 except BrokerError:
@@ -131,24 +131,25 @@ class KafkaConsumer:
         """Settle deliveries and commit that. Repeating it is harmless.
 
         Raises:
-            BrokerUnavailable: they are settled here but not yet at the cluster; a crash now brings them back.
+            BrokerUnavailable: the deliveries are settled in this member, but the cluster does not know it yet. A crash
+                now brings them back.
         """
         with self._changed:
             self._loop.alive_ms = now_ms()
             moved: set[Place] = set()
             for delivery in deliveries:
                 held = self._tracker.held(delivery)
-                if held is not None:  # a settled one too: its commit may have failed
+                if held is not None:  # also if it is settled: its commit may have failed
                     held.settled = True
                     moved.add(delivery.handle[1:3])
         if moved:
             self._commit(moved)
 
     def forward(self, pairs: Sequence[tuple[Delivery, Message]]) -> list[PublishFailure | None]:
-        """Publish each message and settle its delivery; in one transaction, unless the broker has none.
+        """Publish each message and settle its delivery, in one transaction unless the broker uses none.
 
         Raises:
-            BrokerUnavailable: the result is not known; what was not done comes again.
+            BrokerUnavailable: the result is not known. Deliveries that were not settled come again.
         """
         self.beat([delivery for delivery, _ in pairs])
         if self._transactions is None:
@@ -165,7 +166,7 @@ class KafkaConsumer:
         return answers
 
     def beat(self, deliveries: Sequence[Delivery]) -> None:
-        """Say that these deliveries are being worked on. Those of a lost partition stay lost."""
+        """Keep these deliveries alive. Has no effect on deliveries of a lost partition."""
         at_ms = now_ms()
         with self._changed:
             for delivery in deliveries:
@@ -191,7 +192,7 @@ class KafkaConsumer:
         self._loop.rejoin()
 
     def close(self) -> None:
-        """Leave the group at once; unsettled records go to other members. Idempotent."""
+        """Leave the group immediately. Unsettled records go to other members. Idempotent."""
         self._loop.close()
         if self._transactions is not None:
             self._transactions.close()
@@ -199,10 +200,10 @@ class KafkaConsumer:
     # -- commits
 
     def _commit(self, places: set[Place]) -> bool:
-        """Commit the offsets of these partitions; False when the member was expelled and joins again.
+        """Commit the offsets of these partitions. False: the group has expelled the member, which joins again.
 
         Raises:
-            BrokerUnavailable: the cluster does not answer; all records stay in flight.
+            BrokerUnavailable: the cluster does not answer. All records stay in flight.
         """
         until_s = time.monotonic() + _COMMIT_S
         while True:
@@ -239,18 +240,18 @@ class KafkaConsumer:
     def _forward(
         self, transactions: Transactions, pairs: Sequence[tuple[Delivery, Message]]
     ) -> list[PublishFailure | None]:
-        """Forward all pairs or none: None for each when it is done, else a failure for each message to blame."""
+        """Forward all pairs or none. Answers None for each when done, else a failure for each message at fault."""
         until_s = time.monotonic() + _COMMIT_S
         while True:
             with self._committing:
                 asked = self._loop.run_in_loop(lambda client: (self._tracker.life, client.consumer_group_metadata()))
                 if asked is None:
-                    return [None] * len(pairs)  # all of them are dead
+                    return [None] * len(pairs)  # all deliveries are dead
                 try:
                     with self._loop.sending:
                         return self._in_transaction(transactions, pairs, *asked)
                 except MemberExpelled:
-                    # mostly the group has rebalanced since; after repeated expulsions the consumer rejoins the group
+                    # usually the group has rebalanced; after repeated expulsions the consumer rejoins the group
                     if time.monotonic() >= until_s:
                         self._loop.rejoin(asked[0])
                         raise

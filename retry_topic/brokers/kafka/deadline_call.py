@@ -1,8 +1,9 @@
 """Calls into librdkafka with a deadline.
 
-Some calls now and then block longer than their own timeout, even for ever (committing a transaction after the broker
-stood still for longer than a session). Such a call is made in a thread that can be left behind. Whether it took effect
-is then found out as after a crash: by asking the broker. The threads are daemons and end with the process.
+Some calls can block longer than their own timeout, even for ever (for example a commit of a transaction after the
+broker stood still for longer than a session). So such a call runs in its own thread, and the caller stops waiting at
+the deadline. Then the caller asks the broker whether the call took effect, as after a crash. The threads are daemons
+and end with the process.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ class DeadlinePassed(Exception):
 
 
 class DeadlineCall(Generic[T]):
-    """A call in a thread of its own. It may still run, and take effect, after nobody waits for it any more.
+    """A call in its own thread. It may still run and take effect after its caller has stopped waiting.
 
     Args:
         call: the function to call.
@@ -40,11 +41,11 @@ class DeadlineCall(Generic[T]):
         """The result of the call, or the exception that it raised.
 
         Args:
-            timeout_s: the call's own timeout; when it has several steps, the timeout of each.
+            timeout_s: the call's own timeout. For a call of several steps: the timeout of each step.
             steps: grows by one with each step that the call begins. Defaults to none.
 
         Raises:
-            DeadlinePassed: two seconds after the timeout it has neither returned nor begun another step.
+            DeadlinePassed: two seconds after the timeout the call has neither returned nor begun another step.
         """
         begun = -1
         while self._thread.is_alive():
@@ -67,6 +68,6 @@ def call_with_deadline(call: Callable[[], T], timeout_s: float, name: str) -> T:
     """The result of `call`, or the exception that it raised; see `DeadlineCall`.
 
     Raises:
-        DeadlinePassed: it has not returned two seconds after its timeout.
+        DeadlinePassed: `call` has not returned two seconds after its timeout.
     """
     return DeadlineCall(call, name).wait(timeout_s)

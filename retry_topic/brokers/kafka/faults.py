@@ -1,4 +1,4 @@
-"""Kafka's errors translated: those of one message, those of the broker, and those that leave the result in doubt."""
+"""Translates Kafka's errors: errors of one message, errors of the broker, and errors with an unknown result."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from confluent_kafka import KafkaError, KafkaException
 from retry_topic.brokers.protocol import PublishFailure
 from wheel_sched.errors import BrokerError, BrokerUnavailable
 
-# permanent: the cause is the message, its topic or a missing right
+# permanent: the cause is the message, its topic or a missing permission
 _PERMANENT = frozenset(
     {
         KafkaError.UNKNOWN_TOPIC_OR_PART,
@@ -30,7 +30,7 @@ _PERMANENT = frozenset(
         KafkaError._INVALID_ARG,
     }
 )
-# no answer yet, or not from the right broker: the client goes on asking
+# no answer yet, or an answer of the wrong broker: the client keeps asking
 UNANSWERED = frozenset(
     {
         KafkaError._ALL_BROKERS_DOWN,
@@ -49,9 +49,9 @@ UNANSWERED = frozenset(
         KafkaError.REQUEST_TIMED_OUT,
     }
 )
-# there is no such topic now; it may be created again
+# the topic is absent now; it may be created again
 TOPIC_GONE = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError.UNKNOWN_TOPIC_ID})
-# a right is missing, and which one
+# errors of a missing permission, and which permission it is
 RIGHTS = {
     KafkaError.TOPIC_AUTHORIZATION_FAILED: "to the topic: DESCRIBE, and READ to consume or WRITE to produce",
     KafkaError.GROUP_AUTHORIZATION_FAILED: "to the consumer group: READ",
@@ -59,7 +59,7 @@ RIGHTS = {
     KafkaError.CLUSTER_AUTHORIZATION_FAILED: "to the cluster: IDEMPOTENT_WRITE to produce, CREATE for topics",
 }
 _IN_DOUBT = frozenset({KafkaError._MSG_TIMED_OUT, KafkaError._TIMED_OUT, KafkaError._PURGE_INFLIGHT})
-# the group goes on without this member, which must join again; the client reports it only so
+# the group has expelled this member, which must join again; the client reports it only by these errors
 EXPELLED = frozenset(
     {
         KafkaError.ILLEGAL_GENERATION,
@@ -74,7 +74,7 @@ EXPELLED = frozenset(
 
 
 class MemberExpelled(BrokerUnavailable):
-    """The group goes on without this member. The member joins again, and its unsettled records are handed out again."""
+    """The group has expelled this member. The member joins again, and its unsettled records are handed out again."""
 
 
 def error_of(error: object) -> Any:
@@ -85,8 +85,8 @@ def error_of(error: object) -> Any:
 
 
 def said_meanwhile(client: Any, error: Any) -> Any:
-    """The cause of a consumer's failed call. When the client has no right to the group, only its polls say so, and its
-    calls wait until their time is over. For clients that read no records."""
+    """The cause of a consumer's failed call. If the client has no permission for the group, only a poll reports that;
+    other calls wait until their timeout. Only for clients that read no records, because this function polls."""
     if error_of(error).code() in UNANSWERED:
         while (event := client.poll(0)) is not None:
             if event.error() is not None and event.error().code() in RIGHTS:
@@ -106,17 +106,17 @@ def publish_failure(error: Any, topic: str) -> PublishFailure:
 
 
 def unknown_topic(topic: str) -> PublishFailure:
-    """There is no such topic, and this broker does not create topics."""
+    """The failure of a message: the topic is absent, and this broker does not create topics."""
     return PublishFailure(f"unknown topic {topic!r}"[:500], transient=False)
 
 
 def not_ours(topic: str) -> PublishFailure:
-    """The topic exists, and this client has no right to write to it."""
+    """The failure of a message: the topic exists, and this client has no permission to write to it."""
     return PublishFailure(f"{topic}: topic authorization failed", transient=False)
 
 
 def broker_error(error: object, what: str, *, writes: bool = False) -> BrokerError:
-    """The error for a failure of the broker as a whole. `writes`: the failed request changes something."""
+    """The error for a failure of the whole broker. `writes`: the failed request changes something."""
     found = error_of(error)
     text = f"{what}: {found.str() if isinstance(found, KafkaError) else found}"
     if isinstance(found, KafkaError) and found.code() in RIGHTS:

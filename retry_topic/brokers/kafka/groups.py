@@ -1,10 +1,10 @@
-"""Groups: the committed offsets of consumer groups and the texts beside them, by a client of its own.
+"""Groups: reads and writes the committed offsets of consumer groups and the texts beside them.
 
-The client has the group's name and does not join the group. An admin client cannot do this: while a coordinator loads
-its groups, its answer (ListConsumerGroupOffsets) crashes librdkafka 2.16, and a consumer waits instead. Nor can a
-member of the group: the broker may refuse it while partitions are being assigned.
+It uses a separate consumer client that has the group's name and does not join the group. An admin client cannot do
+this: while a coordinator loads its groups, its answer (ListConsumerGroupOffsets) crashes librdkafka 2.16. A consumer
+waits instead. A member of the group cannot do it either: the broker may refuse its request during a rebalance.
 
-Cost: one connection for each call. Any thread.
+Cost: one connection for each call. Threads: any.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Groups:
         self._settings = dict(settings)
 
     def places(self, group: str, places: Sequence[TopicPartition]) -> list[TopicPartition]:
-        """The committed offsets of a group for some partitions; no open transaction can change them any more.
+        """The committed offsets of a group for some partitions. No open transaction can still change them.
 
         Raises:
             BrokerError: the cluster does not answer.
@@ -56,10 +56,10 @@ class Groups:
         return {(place.topic, place.partition): place.offset for place in self.places(group, places)}
 
     def assigned(self, group: str, admin: Any) -> set[str]:
-        """The topics of which the members of a group have partitions now.
+        """The topics whose partitions the members of a group have now.
 
         Args:
-            group: its name.
+            group: the name of the group.
             admin: an admin client of the cluster.
 
         Raises:

@@ -1,15 +1,15 @@
-"""KafkaLog: a member of a group that reads whole partitions in order, from positions that are kept in the delay store.
+"""KafkaLog: a group member that reads whole partitions in order. The delay store keeps its positions.
 
-Records are handed out in batches of one partition. The store says where a partition begins; the committed offsets only
-show people how far the group is. A member that has lost a partition may still hold a batch of it. The store refuses
-that batch, because the position has moved on. So exactness does not depend on Kafka's rule of who may commit (see
-`Position`).
+`poll` hands out batches of one partition. The store says where to begin in a partition; the committed offsets only show
+the group's progress to Kafka's tools. A member that has lost a partition may still hold a batch of it. The store
+refuses that batch, because the position has moved on. So exactness does not depend on Kafka's rule of who may commit
+(see `Position`).
 
-A topic may be deleted and recreated while a member reads it. Then its partitions are other sources, read from their
-beginning. The client does not say when it goes on with the other log. So the topic's id is read when partitions come,
-and again after records were read: they are handed out if it is still the same. That costs one answer's time beside the
-reading, once for all records that were read meanwhile. Offsets are committed with the id, so that nobody takes those of
-a deleted topic for its successor's.
+A topic may be deleted and recreated while a member reads it. The partitions of the new topic are new sources, read from
+their beginning. The client does not report when it starts to read the new log. So this class reads the topic's id when
+partitions are assigned, and again after records were read. It hands out the records if the id is still the same. One
+request confirms all records that were read before it, and reading continues meanwhile. Offsets are committed with the
+id, so that offsets of a deleted topic are not used for its successor.
 """
 
 from __future__ import annotations
@@ -37,31 +37,31 @@ from wheel_sched.escaping import logger_of
 
 logger = logger_of("retry_topic.kafka")
 
-_FULL, _LOW = 4_000, 1_000  # records in the buffers at which fetching pauses, and at which it goes on
-_AT_ONCE, _PARTS = 500, 4  # records taken from the client before their size is looked at, and how often in a row
+_FULL, _LOW = 4_000, 1_000  # fetching pauses at _FULL records in the buffers and resumes at _LOW
+_AT_ONCE, _PARTS = 500, 4  # records taken from the client before their size is checked; how often in a row
 _COMMIT_EVERY_S = 0.5
-_ASK_S = 0.01  # how often at most the topic's id is asked for while records come
-_ASK_IDLE_S = 1.0  # and while none comes: the other log may be as long as what was read of the old one
+_ASK_S = 0.01  # the shortest time between two requests for the topic's id while records come
+_ASK_IDLE_S = 1.0  # the same while none comes: a new log may be as long as the part that was read of the old one
 _CLOSE_S = 5.0
 
 
 class _Part:
-    """One partition: its buffer, and how far it was handed out."""
+    """One partition: its buffer, and the position up to which its records were handed out."""
 
     def __init__(self, number: int, source: str) -> None:
         self.number = number
         self.source = source
         self.buffer: deque[Any] = deque()  # confluent-kafka's records
         self.unsure: list[Any] = []  # records that may belong to a recreated topic
-        self.asked_for: list[Any] = []  # records that the request under way will confirm
+        self.asked_for: list[Any] = []  # records that the pending request will confirm
         self.began: int | None = None
         self.expected: int | None = None
         self.done: int | None = None
 
 
 def _deliveries(records: list[Any]) -> Iterator[Delivery]:
-    """From the last record to the first. Each is dropped at once: Python's garbage collector would go through all the
-    objects that many records have at a time, again and again."""
+    """The records from last to first. Each is dropped from the list as soon as it is read. Otherwise Python's garbage
+    collector would scan the objects of many live records again and again."""
     while records:
         yield Delivery(from_record(records.pop()), None)
 
@@ -75,7 +75,7 @@ class KafkaLog:
         group: the consumer group.
         topology: reads the topic's id.
         groups: reads the group's committed offsets.
-        positions: says for each source where to go on. It may take long, and may raise.
+        positions: gives the position to begin at for each source. It may take long, and may raise.
         full_bytes: the size of the buffers at which fetching pauses.
     """
 
@@ -97,11 +97,11 @@ class KafkaLog:
         self._groups = groups
         self._full_bytes = full_bytes
         self._failure: Exception | None = None
-        self._topic_id = ""  # of the topic whose partitions this member has
-        self._asked: Any = None  # a request for the id that is under way
+        self._topic_id = ""  # the id of the topic whose partitions this member has
+        self._asked: Any = None  # the pending request for the id
         self._ask_s = 0.0
         self._parts: dict[int, _Part] = {}
-        self._bytes = 0  # in the buffers, about
+        self._bytes = 0  # about how many are in the buffers
         self._client: Any = None
         self._expelled = False
         self._paused = PausedPartitions()
@@ -120,11 +120,11 @@ class KafkaLog:
         """See `LogReader`.
 
         Raises:
-            BrokerUnavailable: the partition could not be read from there; nothing was changed.
+            BrokerUnavailable: the partition could not be read from that position. Nothing was changed.
         """
         part = self._part(source)
         if part is None or self._client is None:
-            return  # lost meanwhile
+            return  # the partition was lost meanwhile
         # a store that has lost the partition's position gets again what this member has brought
         offset = part.began if position is None else position
         try:
@@ -139,7 +139,7 @@ class KafkaLog:
 
         Raises:
             BrokerUnavailable: the cluster does not answer.
-            BrokerError: it refuses us: a right is missing, as the text says.
+            BrokerError: the cluster refuses this client: the text names the missing permission.
         """
         part = self._fullest()
         if part is None or len(part.buffer) < limit or sum(len(one.buffer) for one in self._parts.values()) < _LOW:
@@ -233,7 +233,7 @@ class KafkaLog:
         return any(part.unsure or part.asked_for for part in self._parts.values())
 
     def _flow(self) -> None:
-        """Pause fetching while the buffers are full: back-pressure without leaving the group. A client that was paused
+        """Pause fetching while the buffers are full: back-pressure without leaving the group. After a pause, the client
         needs half a second until it fetches again."""
         if self._full:
             self._paused.pause(self._client)
@@ -257,12 +257,12 @@ class KafkaLog:
                 raise broker_error(
                     KafkaException(error), f"topic {self._topic!r} cannot be read as group {self._group!r}"
                 )
-            elif error.code() not in self._warned:  # the client goes on by itself
+            elif error.code() not in self._warned:  # the client retries by itself
                 self._warned.add(error.code())
                 logger.warning("kafka.nothing_read: %s: %s", self._topic, error.str())
 
     def _make_sure(self) -> None:
-        """Ask whether the topic is still the same. Records that were read before the answer may then be handed out."""
+        """Ask whether the topic is still the same. A yes confirms the records that were read before the request."""
         parts = self._parts.values()
         if self._asked is not None:
             if not self._asked.done():
@@ -270,7 +270,7 @@ class KafkaLog:
             asked, self._asked = self._asked, None
             try:
                 topic_id = self._topology.id_told(self._topic, asked)
-            except BrokerError:  # it is deleted, or nobody answers: it is asked again
+            except BrokerError:  # the topic is deleted, or the cluster does not answer: ask again later
                 self._ask_s = time.monotonic() + _ASK_IDLE_S
                 return
             if topic_id != self._topic_id:
@@ -292,7 +292,7 @@ class KafkaLog:
                     part.asked_for.clear()
 
     def _begin_anew(self) -> None:
-        """Drop the records that were not handed out and join again; the sources' positions say where to go on."""
+        """Drop the records that were not handed out and join again. The store's positions say where to continue."""
         logger.warning("kafka.topic_recreated: %s has another id: its partitions are looked up again", self._topic)
         self._expelled = True
         for part in self._parts.values():
@@ -311,7 +311,7 @@ class KafkaLog:
             topic_id = self._topology.topic_id(self._topic)
             if (
                 self._parts and topic_id != self._topic_id
-            ):  # the partitions of before are of another topic with this name
+            ):  # the earlier partitions belong to another topic with this name
                 self._begin_anew()
                 return
             self._topic_id = topic_id
@@ -320,7 +320,7 @@ class KafkaLog:
             ]
             positions = self._positions([part.source for part in parts])
             known = self._groups.places(self._settings["group.id"], partitions)
-        except Exception as error:  # librdkafka could not handle an exception from in here
+        except Exception as error:  # librdkafka cannot handle an exception from this callback
             self._failure, self._expelled = error, True
             return
         # earlier releases committed no id
@@ -335,7 +335,7 @@ class KafkaLog:
         client.incremental_assign(places)
 
     def _revoked(self, client: Any, partitions: list[TopicPartition]) -> None:
-        if client is not self._client:  # a client that was left, and took long to close
+        if client is not self._client:  # a replaced client that closes late
             return
         self._commit_done(now=True)
         self._paused.lose((self._topic, place.partition) for place in partitions)
@@ -345,7 +345,7 @@ class KafkaLog:
                 self._empty(part)
 
     def _commit_done(self, *, now: bool = False) -> None:
-        """Commit how far the batches are stored, for people who look at the group."""
+        """Commit the positions up to which batches are stored, so that Kafka's tools show the progress."""
         if not now and time.monotonic() < self._commit_at_s:
             return
         self._commit_at_s = time.monotonic() + _COMMIT_EVERY_S
@@ -379,10 +379,10 @@ class KafkaLog:
         self._bytes = 0
         self._asked = None
         closing = threading.Thread(target=client.close, name="kafka-close", daemon=True)
-        closing.start()  # it may never return when the cluster is away
+        closing.start()  # it may never return when the cluster does not answer
         closing.join(_CLOSE_S)
 
 
 def _size(records: Sequence[Any] | deque[Any]) -> int:
-    """About how many bytes records take in memory."""
+    """About how many bytes the records take in memory."""
     return sum(map(len, records)) + len(records) * RECORD_BYTES

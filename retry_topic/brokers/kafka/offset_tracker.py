@@ -1,10 +1,10 @@
-"""Which records a group member was given, which of them are settled, and how its successor learns both.
+"""Which records a group member has handed out, which of them are settled, and how its successor learns both.
 
-Kafka knows one number per partition, the committed offset, and a text beside it. Here the number is the first record
-that is not settled. The text says what lies behind it, in runs of records: `w1:` and then `<length>.<state>,` for each
-run. State 0 is settled; state n was handed out n - 1 times. So a record that was settled out of order is not handed out
-again by the successor, and a record whose consumers die is counted. A text that is lost or cut costs repeats, never a
-message.
+Kafka stores one number per partition, the committed offset, and a text beside it. Here the number is the offset of the
+first unsettled record. The text describes the records from there on, in runs: `w1:` and then `<length>.<state>,` for
+each run. State 0: settled. State n: handed out n - 1 times. So the successor does not hand out records that were
+settled out of order, and it continues the delivery count of records whose consumers died. A text that is lost or cut
+causes repeats, never the loss of a message.
 
 `PartitionOffsets` is one partition, `OffsetTracker` all partitions of a member. Neither knows Kafka's client, a thread
 or a lock. Source: Confluent's parallel consumer keeps its offset map in the same place.
@@ -33,7 +33,7 @@ _RUN = re.compile(r"(\d{1,9})\.(\d{1,6})")
 
 @dataclass(slots=True)
 class HeldRecord:
-    """A record that was handed out and is not settled, or was settled before an earlier one."""
+    """A record that was handed out. It is unsettled, or it was settled before an earlier record."""
 
     message: Message
     deliveries: int
@@ -48,7 +48,7 @@ class PartitionOffsets:
     Args:
         position: the committed offset; no earlier record comes.
         text: the text that was committed with it.
-        assignment: the number of this assignment; each assignment of a partition has another one. Defaults to 0.
+        assignment: the number of this assignment; it never repeats. Defaults to 0.
     """
 
     position: int
@@ -65,7 +65,7 @@ class PartitionOffsets:
                 at += int(length)
 
     def admit(self, offset: int, message: Message, now_ms: int) -> HeldRecord | None:
-        """Add a record that is going to be handed out; None when it is settled already."""
+        """Add a record that is about to be handed out. None: it is already settled."""
         state = self._state_before(offset)
         self.position = offset + 1
         entry = self.entries[offset] = HeldRecord(message, state or 1, now_ms, settled=state == 0)
@@ -79,7 +79,7 @@ class PartitionOffsets:
         return None
 
     def settle(self, offset: int) -> bool:
-        """Mark a record as settled; False when it was not handed out, or is settled already."""
+        """Mark a record as settled. False: it was not handed out, or it is already settled."""
         entry = self.entries.get(offset)
         if entry is None or entry.settled:
             return False
@@ -93,7 +93,7 @@ class PartitionOffsets:
             entry.settled = False
 
     def forget_settled(self) -> None:
-        """Forget the settled records before the first unsettled one. Call it once their offset is committed."""
+        """Forget the settled records before the first unsettled one. Call it after their offset was committed."""
         while self.entries:
             offset = next(iter(self.entries))
             if not self.entries[offset].settled:
@@ -104,8 +104,8 @@ class PartitionOffsets:
         """The offset and the text to commit.
 
         Args:
-            counted: whether an unsettled record counts as handed out once more. It does not when the partition is given
-                back in good order. Defaults to True.
+            counted: whether unsettled records count as handed out once more. False when the member gives the partition
+                back orderly. Defaults to True.
         """
         unsettled = (offset for offset, entry in self.entries.items() if not entry.settled)
         committed = next(unsettled, self.position)
@@ -145,12 +145,14 @@ class PartitionOffsets:
 class OffsetTracker:
     """The offsets of all partitions of one group member, and the records that were fetched and not handed out.
 
-    When the member leaves its group, everything is forgotten and its next *life* begins. A partition's *assignment*
-    lasts from when it comes to the member until it goes; a delivery's handle has the number of its assignment, and a
-    delivery of an assignment that is over is dead. No lock of its own: the member's lock guards it.
+    When the member leaves its group, the tracker forgets everything and the next *life* of the member begins. A
+    partition's *assignment* begins when the member gets the partition and ends when the member loses it. A delivery's
+    handle has the number of its assignment. After the assignment's end the delivery is dead.
+
+    Threads: no lock of its own; the member's lock guards it.
 
     Args:
-        idle_ms: a record that was silent for so long is handed out again.
+        idle_ms: a record without a `beat` for this time is handed out again.
         now_ms: the monotonic clock.
     """
 
@@ -158,7 +160,7 @@ class OffsetTracker:
         self.life = 0
         self._assignments = 0
         self.partitions: dict[Place, PartitionOffsets] = {}
-        # the fetch buffer: offset, record and its bytes, by partition; the partition whose turn it is comes first
+        # the fetch buffer: offset, record and its bytes, by partition; the next partition to read comes first
         self._fetched: dict[Place, deque[tuple[int, Message, int]]] = {}
         self.fetched = 0
         self.fetched_bytes = 0
@@ -172,7 +174,7 @@ class OffsetTracker:
 
     @property
     def busy(self) -> bool:
-        """Whether a caller will want something soon: fetched records, or to settle records that were handed out."""
+        """Whether callers soon need the tracker: to take fetched records, or to settle deliveries."""
         return self.fetched > 0 or any(offsets.entries for offsets in self.partitions.values())
 
     def begin(self) -> None:
@@ -183,12 +185,12 @@ class OffsetTracker:
         self.fetched = self.fetched_bytes = 0
 
     def open(self, place: Place, offset: int, text: str) -> None:
-        """A partition comes to the member; it begins at the committed offset, with the text beside that."""
+        """Add a partition that the member got: from its committed offset, with the text beside the offset."""
         self._assignments += 1
         self.partitions[place] = PartitionOffsets(offset, text, self._assignments)
 
     def drop(self, places: Iterable[Place]) -> None:
-        """Partitions go to other members."""
+        """Forget partitions that go to other members."""
         for place in places:
             self.partitions.pop(place, None)
             waiting = self._fetched.pop(place, ())
@@ -206,7 +208,7 @@ class OffsetTracker:
             self.fetched_bytes += size
 
     def take(self, limit: int) -> list[Delivery]:
-        """Hand out up to `limit` records, first those that were silent for too long."""
+        """Hand out up to `limit` records; those without a `beat` for `idle_ms` come first."""
         now_ms = self._now_ms()
         taken: list[Delivery] = []
         for place, offset, entry in self._unsettled():
@@ -218,7 +220,7 @@ class OffsetTracker:
         share = max(1, (limit - len(taken)) // max(1, len(self._fetched)))
         while self._fetched and len(taken) < limit:
             place = next(iter(self._fetched))
-            waiting = self._fetched.pop(place)  # it goes to the end, so that no partition waits for ever
+            waiting = self._fetched.pop(place)  # moved to the end, so that no partition waits for ever
             for _ in range(min(share, len(waiting), limit - len(taken))):
                 offset, message, size = waiting.popleft()
                 self.fetched -= 1
@@ -232,25 +234,25 @@ class OffsetTracker:
         return taken
 
     def give_back(self, taken: Sequence[Delivery]) -> None:
-        """These were not handed out after all: the next `take` hands them out."""
+        """Take back deliveries that did not reach the caller: the next `take` hands them out."""
         for delivery in taken:
             entry = self.held(delivery)
             if entry is not None:
                 entry.deliveries, entry.since_ms = entry.deliveries - 1, entry.since_ms - self._idle_ms
 
     def lapse_in_s(self) -> float:
-        """The time until the next record has been silent for too long."""
+        """The seconds until the next record has had no `beat` for `idle_ms`."""
         oldest_ms = min((entry.since_ms for _, _, entry in self._unsettled()), default=self._now_ms())
         return max(1, oldest_ms + self._idle_ms - self._now_ms()) / 1000
 
     def held(self, delivery: Delivery) -> HeldRecord | None:
-        """The record of a delivery; None when the delivery is dead, or settled and forgotten."""
+        """The record of a delivery. None: the delivery is dead, or settled and forgotten."""
         assignment, topic, partition, offset = delivery.handle
         offsets = self.partitions.get((topic, partition))
         return offsets.entries.get(offset) if offsets is not None and offsets.assignment == assignment else None
 
     def to_commit(self, places: Iterable[Place], *, counted: bool = True) -> list[TopicPartition]:
-        """The offsets to commit for those of the partitions of which a record was handed out."""
+        """The offsets to commit for those of `places` that have handed out a record."""
         found = []
         for topic, partition in sorted(places):
             offsets = self.partitions.get((topic, partition))
@@ -259,7 +261,7 @@ class OffsetTracker:
         return found
 
     def forget_settled(self, places: Iterable[Place]) -> None:
-        """Forget settled records of partitions whose offsets are committed."""
+        """Forget the settled records of partitions whose offsets were committed."""
         for place in places:
             if place in self.partitions:
                 self.partitions[place].forget_settled()

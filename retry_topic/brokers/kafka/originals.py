@@ -1,7 +1,7 @@
 """Originals: reads single records again, for the payloads of messages by reference.
 
-Its client joins no group and commits nothing; it is made at the first call. Records of one partition are read in the
-order of their offsets; the position jumps when the next record is far away. Any thread, one at a time.
+The client joins no group and commits nothing. The first call makes it. Records of one partition are read in the order
+of their offsets. The position jumps when the next record is far away. Threads: any; one call runs at a time.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from retry_topic.brokers.protocol import PublishFailure
 from retry_topic.message import Reference
 
 _WAIT_S = 10.0  # for one record
-_FAR = 50  # up to so many records are read over instead of jumped over
+_FAR = 50  # up to this many records are read and skipped; beyond it the position jumps
 _GONE = frozenset(
     {
         KafkaError._PARTITION_EOF,
@@ -40,7 +40,7 @@ class Originals:
 
     Args:
         settings: librdkafka's settings of the broker.
-        topology: knows which topics exist; a client waits long for an absent one.
+        topology: knows which topics exist; a read of an absent topic would wait long.
     """
 
     def __init__(self, settings: Mapping[str, Any], topology: Topology) -> None:
@@ -63,7 +63,7 @@ class Originals:
         """The payload of each reference, or the reason why there is none.
 
         Raises:
-            BrokerUnavailable: the cluster does not answer; nothing was read.
+            BrokerUnavailable: the cluster does not answer. Nothing was read.
         """
         found: list[Original] = [PublishFailure("the broker has not answered in time")] * len(references)
         order = sorted(
@@ -73,7 +73,7 @@ class Originals:
         with self._lock:
             if self._client is None:
                 self._client = Consumer(self._settings)
-            position: tuple[str, int, int] | None = None  # the record that the client would give next
+            position: tuple[str, int, int] | None = None  # the place of the client's next record
             last: Original | None = None
             for number, at in enumerate(order):
                 reference = references[at]
@@ -90,7 +90,7 @@ class Originals:
                 found[at] = last = self._next(reference)
                 position = (*place, reference.offset + 1) if isinstance(last, bytes) else None
             with contextlib.suppress(KafkaException):
-                self._client.unassign()  # otherwise it would go on fetching
+                self._client.unassign()  # otherwise the client would continue to fetch
         return found
 
     def close(self) -> None:
@@ -101,7 +101,7 @@ class Originals:
             client.close()
 
     def _next(self, reference: Reference) -> Original:
-        """Read on until the record comes or can no longer come."""
+        """Read until the record comes or can no longer come."""
         until_s = time.monotonic() + _WAIT_S
         while (left_s := until_s - time.monotonic()) > 0:
             record = self._client.poll(min(left_s, 1.0))

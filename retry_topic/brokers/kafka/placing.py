@@ -1,13 +1,13 @@
-"""Placing: the partition and the timestamp that a message gets on its topic, which may differ from those it asks for.
+"""Placing: gives a message a partition and a timestamp that its topic accepts.
 
-If the topic does not have the partition, the key decides. A timestamp is kept while its age is less than half of the
-topic's limit, which is the least of `retention.ms` (if the topic deletes) and the bounds of its timestamps. An older
-one is replaced by the time of sending: retention goes by the records' timestamps, so an old record would be deleted
-before anybody reads it, and a bound would refuse it. It is half the limit, because reading takes time as well. If the
-topic's settings may not be read, no timestamp is kept, for the same reason; a warning says so.
+If the topic lacks the message's partition, the key decides. A timestamp is kept while its age is less than half of the
+topic's limit. The limit is the least of `retention.ms` (if the topic deletes) and the topic's bounds for timestamps. An
+older timestamp is replaced by the time of sending: retention uses the records' timestamps, so Kafka would delete an old
+record before a consumer reads it, and a bound would refuse it. Half of the limit leaves time for reading. If this
+client may not read the topic's settings, no timestamp is kept, and a warning says so.
 
-Cost: two look-ups in a dictionary per message. A topic's settings are read when it is first named, and then once a
-minute in another thread. Any thread.
+Cost: two look-ups in a dictionary per message. A topic's settings are read at its first message, and then once a minute
+in another thread. Threads: any.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _BOUNDS = ("message.timestamp.before.max.ms", "message.timestamp.difference.max.
 
 @dataclass(slots=True)
 class _TopicLimits:
-    """What is known of a topic: its number of partitions, and the age up to which it keeps timestamps."""
+    """The known limits of a topic: its number of partitions, and the age up to which it keeps timestamps."""
 
     partitions: int
     oldest_ms: float
@@ -50,7 +50,7 @@ class Placing:
         self._warned: set[str] = set()
 
     def placed(self, messages: Iterable[Message]) -> list[Message]:
-        """The messages with the partitions and times that their topics have and keep.
+        """The messages with partitions and times that their topics accept.
 
         Raises:
             BrokerUnavailable: the cluster does not answer, and a topic is not known yet.
@@ -81,7 +81,7 @@ class Placing:
     def _look(self, topic: str, partitions: int) -> _TopicLimits:
         limits = _TopicLimits(partitions, 0.0, time.monotonic())
         if not partitions:
-            return limits  # there is no such topic, and the message is refused because of that
+            return limits  # the topic is absent, and the broker refuses the message for that reason
         settings = self._topology.settings_of(topic)
         if settings is not None:
             limits.oldest_ms = oldest_ms(settings)

@@ -1,15 +1,15 @@
 """PollLoop: the thread that owns a group member's Kafka client, from joining the group to leaving it.
 
-It polls the client, puts what comes into the offset tracker's buffer, and pauses fetching when that is full. Partitions
-come and go inside `client.poll`. Nobody else touches the client, because its calls exclude each other and a poll would
-keep them waiting: whoever needs the client gives the loop a call (`run_in_loop`).
+The loop polls the client, puts records into the offset tracker's buffer, and pauses fetching when the buffer is full.
+Rebalances happen inside `client.poll`. No other thread uses the client: its calls exclude each other, and a poll would
+block the other threads. A thread that needs the client gives the loop a function to call (`run_in_loop`).
 
-A member that nobody polls and nothing keeps alive for `idle_ms` leaves the group and joins it again at the next poll:
-its partitions go to living members although its process runs. A member that the group has expelled joins again with
-a new client: a cooperative client would keep the partitions and say nothing. Each client is a *life* of the member.
+A member that gets no call for `idle_ms` leaves the group and joins it again at the next poll. So its
+partitions go to living members although its process runs. A member that the group has expelled joins again with a new
+client: a cooperative client would keep the partitions and report nothing. Each client is a *life* of the member.
 
-The client is made by a function, so that a test can use a fake one. `changed` is the lock of the tracker and of all
-that is written here; it is notified when records, failures or requests come.
+A function makes the client, so that a test can use a fake one. `changed` is the lock of the tracker and of all
+attributes of the loop. It is notified when records, failures or requests come.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ from wheel_sched.escaping import logger_of
 
 logger = logger_of("retry_topic.kafka")
 
-_AT_ONCE = 100  # records taken from the client before their size is looked at
-POLL_S = 0.05  # how soon the loop sees a request when no record is out
-_SHORT_S = 0.002  # the same while records are out
+_AT_ONCE = 100  # records taken from the client before their size is checked
+POLL_S = 0.05  # how soon the loop sees a request while no record is handed out
+_SHORT_S = 0.002  # the same while records are handed out
 CLOSE_S = 15.0
 _LEAVE_S = 5.0
 
@@ -52,7 +52,7 @@ class PollLoop:
         topics: the topics to subscribe to.
         idle_ms: see `Broker.consumer`.
         committed: reads the group's committed offsets, with the texts beside them.
-        topic_ids: tells whether the topics are still the same ones.
+        topic_ids: tells whether a topic was recreated.
         full_bytes: the size of the buffer at which fetching pauses.
     """
 
@@ -72,11 +72,11 @@ class PollLoop:
         self._committed = committed
         self._topic_ids = topic_ids
         self.changed = threading.Condition()
-        self.sending = threading.Lock()  # a transaction is under way: the loop must not commit beside it
+        self.sending = threading.Lock()  # held during a transaction: the loop must not commit at the same time
         self.tracker = OffsetTracker(idle_ms, now_ms)
         self.back_pressure = BackPressure(self.tracker, full_bytes)
-        self.failure: Exception | None = None  # what the next caller of `poll` is told
-        self.alive_ms = now_ms()  # when the member last gave a sign of life
+        self.failure: Exception | None = None  # raised to the next caller of `poll`
+        self.alive_ms = now_ms()  # when a caller last polled, settled or kept deliveries alive
         self.polling = 0  # callers that are inside `poll`
         self.closed = False
         self._rejoin = False
@@ -89,7 +89,7 @@ class PollLoop:
         self._thread.start()
 
     def run_in_loop(self, call: Callable[[Any], Any]) -> Any:
-        """The result of `call(client)`, which the loop calls; None when there is no client, or it goes."""
+        """Have the loop call `call(client)`; answers its result. None: there is no client, or it is closing."""
         asked: Future[Any] = Future()
         with self.changed:
             if self._client is None:
@@ -99,7 +99,7 @@ class PollLoop:
         return asked.result()
 
     def rejoin(self, life: int | None = None) -> None:
-        """Forget all partitions and join the group again, unless another life than `life` has begun. Any thread."""
+        """Forget all partitions and join the group again. Does nothing if `life` is over already. Any thread."""
         with self.changed:
             if life is None or life == self.tracker.life:
                 self.tracker.begin()
@@ -107,7 +107,7 @@ class PollLoop:
                 self.changed.notify_all()
 
     def close(self) -> None:
-        """Leave the group at once. Idempotent."""
+        """Leave the group immediately. Idempotent."""
         with self.changed:
             self.closed = True
             self.changed.notify_all()
@@ -129,7 +129,7 @@ class PollLoop:
                     self.changed.wait(1.0)
 
     def _membership(self) -> None:
-        """One life: from joining the group to leaving it, for whatever reason."""
+        """One life of the member: from joining the group to leaving it."""
         with self.changed:
             # a member that nobody polls has no reason to join, except for the first time
             while self.tracker.life and not self.polling and not self.closed:
@@ -168,7 +168,7 @@ class PollLoop:
                 with contextlib.suppress(KafkaException, RuntimeError):
                     client.commit(offsets=offsets, asynchronous=False)
         closing = threading.Thread(target=client.close, name="kafka-close", daemon=True)
-        closing.start()  # it may never return when the cluster is away
+        closing.start()  # it may never return when the cluster does not answer
         closing.join(_LEAVE_S)
 
     def _turn(self, client: Any) -> None:
@@ -176,7 +176,7 @@ class PollLoop:
         tracker, back_pressure = self.tracker, self.back_pressure
         with self.changed:
             if tracker.busy and not self._requests:
-                self.changed.wait(_SHORT_S)  # a request will come soon, and could not interrupt a poll
+                self.changed.wait(_SHORT_S)  # a request will come soon; it could not interrupt a poll
             requests, self._requests = self._requests, deque()
             timeout_s = 0.0 if requests or tracker.busy else POLL_S
         for call, asked in requests:
@@ -221,7 +221,7 @@ class PollLoop:
         try:
             found = self._topic_ids.look_up(place.topic for place in partitions)
             known = self._committed(partitions)
-        except BrokerError as error:  # librdkafka could not handle an exception from in here
+        except BrokerError as error:  # librdkafka cannot handle an exception from this callback
             with self.changed:
                 self.failure = error
                 self.rejoin()
@@ -229,7 +229,7 @@ class PollLoop:
         starts = []
         with self.changed:
             if self._topic_ids.changed(found, (topic for topic, _ in self.tracker.partitions)):
-                self.rejoin()  # the partitions of before are of another topic with this name
+                self.rejoin()  # the earlier partitions belong to another topic with this name
                 return
             self._topic_ids.take(found)
             own = self._topic_ids.own(known)
@@ -252,7 +252,7 @@ class PollLoop:
     def _lost(self, client: Any, partitions: list[TopicPartition]) -> None:
         places = {(place.topic, place.partition) for place in partitions}
         with self.changed:
-            if client is self._client:  # else the loop has left it, and it took long to close
+            if client is self._client:  # else the loop has replaced it, and it closes late
                 self.tracker.drop(places)
                 self.back_pressure.paused.lose(places)
 

@@ -1,7 +1,7 @@
-"""Producing a batch: each message gets its own answer, and one failure does not touch the others.
+"""Producing a batch: each message gets its own answer, and one failure does not affect the others.
 
-All threads share one idempotent producer. A batch is produced; then delivery reports are served until each has come or
-`timeout_s` is over. Cost: about 2 us per message in Python, and the time of librdkafka.
+All threads share one idempotent producer. `publish` produces the batch and then serves delivery reports until all have
+come or `timeout_s` is over. Cost: about 2 us per message in Python, plus the time of librdkafka.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _UNANSWERED = PublishFailure("the broker has not answered in time", in_doubt=Tru
 
 
 def produce(producer: Any, message: Message, reported: Callable[[Any, Any], None]) -> PublishFailure | None:
-    """Give one message to librdkafka. The failure if it refuses; None: `reported(error, record)` is called later."""
+    """Give one message to librdkafka. Answers its refusal; None: librdkafka calls `reported(error, record)` later."""
     while True:
         try:
             value, headers = to_record(message)
@@ -34,7 +34,7 @@ def produce(producer: Any, message: Message, reported: Callable[[Any, Any], None
                 timestamp=message.timestamp_ms or 0,  # 0: now
                 on_delivery=reported,
             )
-        except BufferError:  # the queue is full: let some messages out
+        except BufferError:  # the queue is full: wait until some messages are sent
             producer.poll(0.05)
         except (KafkaException, ValueError, TypeError) as error:
             return publish_failure(error, message.topic)
@@ -47,8 +47,8 @@ class Producing:
 
     Args:
         settings: librdkafka's settings.
-        partitions: the number of partitions of a topic, 0: there is no such topic.
-        timeout_s: how long a message may take.
+        partitions: the number of partitions of a topic; 0: the topic is absent.
+        timeout_s: the longest time for the delivery of a message.
     """
 
     def __init__(self, settings: Mapping[str, Any], partitions: Callable[[str], int], timeout_s: float) -> None:
@@ -57,7 +57,7 @@ class Producing:
         self._timeout_s = timeout_s
 
     def publish(self, messages: Sequence[Message]) -> list[PublishFailure | None]:
-        """Publish messages; answers in order, None: the broker has the message."""
+        """Publish messages. Answers in order; None: the broker has the message."""
         answers: list[PublishFailure | None] = [_UNANSWERED] * len(messages)
 
         def reporter(index: int) -> Callable[[Any, Any], None]:
@@ -79,5 +79,5 @@ class Producing:
         return answers
 
     def close(self) -> None:
-        """Wait two seconds for messages that are under way. Idempotent."""
+        """Wait up to two seconds for messages in flight. Idempotent."""
         self._producer.flush(2)

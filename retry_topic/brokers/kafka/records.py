@@ -1,8 +1,8 @@
 """Messages as Kafka records and back, byte for byte.
 
-Kafka has null values and messages have not. A record without a value (a tombstone) is read as an empty value with the
-header `kafka-tombstone`, and becomes a tombstone again when it is produced. Header names are C strings in librdkafka.
-So a name that has a NUL, is not text, or looks escaped already is sent percent-encoded behind `%:`.
+Kafka has null values; messages have none. A record without a value (a tombstone) is read as an empty value with the
+header `kafka-tombstone`. When it is produced, it becomes a tombstone again. Header names are C strings in librdkafka.
+So a name that contains a NUL, is not text, or starts like an escaped name is sent percent-encoded after `%:`.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """KafkaSender: sends the claims of a delay store in transactions that carry the claim's number.
 
-Each shard has two transactional producers, which take turns. Their ids are made of the namespace and the shard, so a
-new pair fences the pair before it. The number is committed as an offset, with the messages or not at all: in a topic
-that stays empty, for the partition with the shard's number, by a group that nobody joins. So whoever takes a shard over
-learns which of the open claims went out.
+Each shard has two transactional producers, which take turns. Their ids contain the namespace and the shard, so a new
+pair fences the previous pair. The transaction commits the claim's number as an offset, together with the messages or
+not at all. This offset belongs to a topic that stays empty, to the partition with the shard's number, and to a group
+that nobody joins. So a new owner of the shard reads there which of the open claims were sent.
 
 The committed offset of a group without members expires (`offsets.retention.minutes`, 7 days). So the owner commits it
 again each day.
@@ -32,7 +32,8 @@ AGAIN_S = 86_400.0
 
 
 def claims_topic(namespace: str) -> str:
-    """The topic whose partitions stand for the shards of a namespace. The group that commits there has its name."""
+    """The topic whose partitions stand for the shards of a namespace. The group that commits there has the same
+    name."""
     return f"{re.sub(r'[^A-Za-z0-9._-]', '_', namespace)}.claims"
 
 
@@ -41,9 +42,9 @@ class KafkaSender:
 
     Args:
         settings: librdkafka's settings of the broker.
-        topology: creates the topic of the numbers.
+        topology: creates the topic for the claim numbers.
         producers: makes the transactional producers of an id.
-        placed: gives messages the partitions and times that their topics have and keep.
+        placed: gives each message a partition and a time that its topic accepts.
         namespace: the store's namespace.
         shards: the number of the store's shards.
     """
@@ -64,7 +65,7 @@ class KafkaSender:
         self.topic = claims_topic(namespace)
         self._senders: dict[int, Transactions] = {}
         self._committed_s: dict[int, float] = {}
-        # it never subscribes; it reads offsets, and the transactions that commit them use its name
+        # this client never subscribes: it reads offsets, and the committing transactions use its group metadata
         settings = {**settings, "group.id": self.topic, "isolation.level": "read_committed"}
         self._reader: Any = Consumer({**settings, "enable.auto.commit": False})
 

@@ -1,13 +1,13 @@
-"""TopicIds: tells whether a member's topics are still the same ones whose partitions were assigned to it.
+"""TopicIds: detects that a topic of a group member was deleted and recreated.
 
-A topic may be deleted and recreated while a member reads it. The client does not say when it goes on with the other
-log: it would skip as many records as it had read of the old log, or wait behind the end of the new one. So ids are read
-when partitions come, again after records were read and before any is handed out, and now and then while none comes.
-Offsets are committed with the id in the text beside them, behind the offset tracker's part. So nobody takes the offsets
-of a deleted topic for those of its successor, however late they are committed.
+The client does not report when it starts to read the new log. It would skip as many records as it had read of the old
+log, or wait beyond the end of the new one. So this class reads the topics' ids when partitions are assigned. It reads
+them again after records were read and before any is handed out, and about once a second while none comes. Offsets are
+committed with the id, in the text beside them, after the offset tracker's part. So offsets of a deleted topic are never
+used for its successor, however late they are committed.
 
-To ask costs one answer's time, beside the commit that is due then anyway. Topics without ids (clusters before Kafka
-2.8) are known by their names. Call everything except `ask` and `same` under the member's lock.
+The request runs at the same time as the commit, which is needed anyway. Topics without ids (clusters before Kafka 2.8)
+are identified by their names. Call everything except `ask` and `same` under the member's lock.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from confluent_kafka import TopicPartition
 from retry_topic.brokers.kafka.topology import Topology
 from wheel_sched.errors import BrokerError
 
-_LOOK_S = 1.0  # how often to ask while no record comes: the other log may be as long as what was read of the old one
-_MARK = " id:"  # between the offset tracker's text and the id; an earlier release reads the first and ignores the other
+_LOOK_S = 1.0  # how often to ask while no record comes: a new log may be as long as the part read of the old one
+_MARK = " id:"  # between the offset tracker's text and the id; an earlier release ignores the id
 
 Asked = Mapping[str, Any]
 
@@ -37,15 +37,15 @@ class TopicIds:
     def __init__(self, topology: Topology) -> None:
         self._topology = topology
         self._ids: dict[str, str] = {}
-        self._asked: Asked | None = None  # the request that is under way
+        self._asked: Asked | None = None  # the pending request
         self._look_s = 0.0
 
     def of(self, topic: str) -> str:
-        """The id that a topic had when its partitions came; its name if it has no id."""
+        """The id that a topic had when its partitions were assigned; its name if it has no id."""
         return self._ids.get(topic, topic)
 
     def look_up(self, topics: Iterable[str]) -> dict[str, str]:
-        """The ids of the topics now; changes nothing here.
+        """The present ids of the topics. Changes nothing in this object.
 
         Raises:
             BrokerError: the cluster does not answer.
@@ -57,7 +57,7 @@ class TopicIds:
         return any(found.get(topic, self.of(topic)) != self.of(topic) for topic in held)
 
     def take(self, found: Mapping[str, str]) -> None:
-        """Partitions of these topics come to the member."""
+        """Remember the ids of topics whose partitions are assigned to the member."""
         self._ids.update(found)
 
     def ask(self, topics: Iterable[str]) -> Asked:
@@ -66,7 +66,7 @@ class TopicIds:
         return {topic: answer for topic, answer in asked.items() if answer is not None}
 
     def same(self, asked: Asked) -> bool:
-        """Whether the ids are those of when the partitions came; waits for the answers.
+        """Whether the ids have not changed since the partitions were assigned. Waits for the answers.
 
         Raises:
             BrokerError: the cluster does not answer, or a topic is deleted.
@@ -74,7 +74,7 @@ class TopicIds:
         return all(self._topology.id_told(topic, answer) == self.of(topic) for topic, answer in asked.items())
 
     def look(self, held: Iterable[str]) -> bool:
-        """Whether a topic turned out to be recreated. Call it often; it does not wait."""
+        """Whether a topic is known to be recreated. Does not wait; call it often."""
         if self._asked is None:
             if time.monotonic() >= self._look_s:
                 self._look_s = time.monotonic() + _LOOK_S
@@ -86,11 +86,11 @@ class TopicIds:
         topics = {*held}
         try:
             return not self.same({topic: answer for topic, answer in asked.items() if topic in topics})
-        except BrokerError:  # the topic is deleted, or nobody answers: ask again later
+        except BrokerError:  # the topic is deleted, or the cluster does not answer: ask again later
             return False
 
     def begin(self) -> None:
-        """The member has left the group: forget the request under way."""
+        """The member has left the group: forget the pending request."""
         self._asked = None
 
     def marked(self, offsets: Sequence[TopicPartition]) -> list[TopicPartition]:
@@ -101,7 +101,7 @@ class TopicIds:
         ]
 
     def own(self, found: Iterable[TopicPartition]) -> dict[tuple[str, int], tuple[int, str]]:
-        """The committed offsets that belong to these very topics, with the texts beside them.
+        """The committed offsets that belong to the present topics and not to deleted ones, with the texts beside them.
 
         Earlier releases committed no id; their offsets count.
         """

@@ -1,8 +1,8 @@
 """Topology: the topics of the cluster, their partitions, ids and settings; and creating topics.
 
-Nothing is created by naming it: a cluster that creates topics on demand is asked for its list first, so that a mistyped
-target is an error and not a new topic. What is known is remembered; what is not is looked up again, at most once in a
-second. Ids are asked for each time: a topic may be recreated under its name. Any thread.
+Naming a topic never creates it. Some clusters create topics on demand, so this class reads the list of topics first. So
+a mistyped target is an error and not a new topic. It remembers known topics. It looks up an unknown topic again, at
+most once a second. It asks for ids each time, because a topic may be recreated under its name. Threads: any.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ TIMEOUT_S = 15.0
 _AGAIN_S = 1.0
 _TRUST = "ssl.ca.location"
 _VISIBLE_S = 10.0  # how long a new topic may take until every request sees it
-_admin: Any = _typed_admin  # which does not say all it exports
+_admin: Any = _typed_admin  # the stubs of this module lack some of its names
 _NAME = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")
 
 
 def topic_problem(topic: str) -> str | None:
-    """Why Kafka cannot have a topic of that name; None: it can."""
+    """Why Kafka cannot have a topic with this name; None: it can."""
     if not topic or len(topic) > 249 or topic in (".", "..") or not _NAME.issuperset(topic):
         return f"expected a Kafka topic of 1 to 249 letters, digits, dots, underscores or dashes, got: {topic!r}"
     return None
@@ -47,18 +47,18 @@ def check_topic(topic: str) -> None:
 
 
 def _plainly(trouble: str) -> str:
-    """The error with advice about certificates, which librdkafka gives in some places only."""
+    """The error with advice about certificates. librdkafka gives this advice in some places only."""
     if "certificate verify failed" not in trouble or _TRUST in trouble:
         return trouble
     return f"{trouble}: the broker's certificate could not be verified; {_TRUST} has to name who vouches for it"
 
 
 def _listened_to(settings: Mapping[str, Any], trouble: deque[str]) -> dict[str, Any]:
-    """Settings with an error callback that notes errors of connections and calls the user's own callback."""
+    """Settings with an error callback that records connection errors and calls the user's own callback."""
     theirs = settings.get("error_cb")
 
     def on_error(error: Any) -> None:
-        if error.code() != KafkaError._ALL_BROKERS_DOWN:  # it only follows from another error
+        if error.code() != KafkaError._ALL_BROKERS_DOWN:  # this one only follows from another error
             trouble.append(_plainly(error.str()))
         if theirs is not None:
             theirs(error)
@@ -70,10 +70,10 @@ class Topology:
     """The cluster's topics.
 
     Args:
-        settings: librdkafka's, of the client.
-        partitions: of a topic that is created.
-        replication: of a topic that is created, -1 = as the cluster has it.
-        settings_of_topics: of topics that are created.
+        settings: librdkafka's settings of the client.
+        partitions: the number of partitions of created topics.
+        replication: the number of copies of created topics, -1: the cluster's default.
+        settings_of_topics: the settings of created topics.
     """
 
     def __init__(
@@ -85,15 +85,15 @@ class Topology:
         self._replication = replication
         self._settings_of_topics = dict(settings_of_topics)
         self._known: dict[str, int] = {}
-        self._controlled = True  # librdkafka's imitation has no controller to create and describe topics
+        self._controlled = True  # False for librdkafka's mock cluster: no controller creates topics there
         self._looked_s = -_AGAIN_S
         self._lock = threading.Lock()
 
     def partitions(self, topic: str) -> int:
-        """The number of partitions of a topic, 0: there is no such topic.
+        """The number of partitions of a topic; 0: the topic is absent.
 
         Raises:
-            BrokerUnavailable: the cluster does not answer, and it is not known from before.
+            BrokerUnavailable: the cluster does not answer, and the number is not known from before.
         """
         found = self._known.get(topic)
         if found is not None:
@@ -107,20 +107,20 @@ class Topology:
         """As `partitions`, but asks the cluster again.
 
         Raises:
-            BrokerUnavailable: the cluster does not answer; what is known is kept.
+            BrokerUnavailable: the cluster does not answer. The known number is kept.
         """
         with self._lock:
             self._look()
             return self._known.get(topic, 0)
 
     def settings_of(self, topic: str) -> dict[str, str] | None:
-        """The settings of a topic; None: they may not be read, or the cluster does not say.
+        """The settings of a topic; None: this client may not read them, or the cluster does not give them.
 
         Raises:
             BrokerUnavailable: the cluster does not answer.
         """
         if not self._controlled:
-            return {}  # librdkafka's imitation keeps all timestamps
+            return {}  # librdkafka's mock cluster keeps all timestamps
         resource = _admin.ConfigResource(_admin.ResourceType.TOPIC, topic)
         try:
             (future,) = self.admin.describe_configs([resource], request_timeout=TIMEOUT_S).values()
@@ -180,14 +180,14 @@ class Topology:
         return created
 
     def places(self) -> list[TopicPartition]:
-        """All partitions of the topics that are not the cluster's own."""
+        """All partitions of all topics except the cluster's own topics."""
         with self._lock:
             self._look()
             known = {topic: count for topic, count in self._known.items() if not topic.startswith("__")}
         return [TopicPartition(topic, number) for topic, count in sorted(known.items()) for number in range(count)]
 
     def lengths(self) -> dict[str, int]:
-        """The topics that are not the cluster's own, and how many offsets each spans."""
+        """All topics except the cluster's own, and how many offsets each spans."""
         places = self.places()
         last, first = self.ends(places), self.ends(places, earliest=True)
         spans = dict.fromkeys([place.topic for place in places], 0)
@@ -201,8 +201,8 @@ class Topology:
     ) -> dict[tuple[str, int], int]:
         """The offset after the last record of each partition, or the offset of the first record.
 
-        With `committed` only up to where no transaction is open: a reader of committed records gets so far, and no
-        further for now.
+        `committed`: only up to the first open transaction, because a reader of committed records gets no further for
+        now.
         """
         if not places:
             return {}
@@ -218,7 +218,7 @@ class Topology:
         return found
 
     def closed(self, topics: Set[str]) -> set[str]:
-        """The topics that this client may not write to; none if the cluster does not say."""
+        """The topics that this client may not write to; none if the cluster does not report it."""
         found = set()
         asked = self.admin.describe_topics(
             TopicCollection(sorted(topics)), include_authorized_operations=True, request_timeout=TIMEOUT_S
@@ -235,7 +235,7 @@ class Topology:
         return found
 
     def topic_id(self, topic: str) -> str:
-        """The id of a topic; a recreated topic has another one. The topic's name if there are no ids.
+        """The id of a topic; a recreated topic has another id. Without ids: the topic's name.
 
         Raises:
             BrokerError: the cluster does not answer.
@@ -259,13 +259,13 @@ class Topology:
             found = topic
         except TimeoutError as error:
             raise BrokerUnavailable(f"topic {topic!r} could not be described in time; repeat it") from error
-        return topic if set(found) <= {"A", "="} else found  # all zero: the cluster has no ids
+        return topic if set(found) <= {"A", "="} else found  # the id is all zero: the cluster has no ids
 
     def _look(self) -> None:
         try:
             cluster = self.admin.list_topics(timeout=TIMEOUT_S)
         except KafkaException as error:
-            self.admin.poll(0)  # a call says that it was not answered, and only this why: no trust, no login, no host
+            self.admin.poll(0)  # the failed call has no cause; only this poll reports it: certificate, login or host
             why = f" ({self._trouble[0]})" if self._trouble else ""
             raise broker_error(error, f"the list of topics could not be read{why}") from error
         self._trouble.clear()

@@ -1,14 +1,14 @@
-"""A transactional producer that always knows whether a transaction was committed, or says that it does not know.
+"""A transactional producer that reports for each transaction: committed, not committed, or not known.
 
-One transaction at a time, one thread. Every call that can block has a deadline (`deadline_call`). When it passes, the
-producer is replaced by a new one with the same id. `init_transactions` of the new one ends the open transaction one way
-or the other, and the offsets that were part of it tell which.
+One transaction at a time, one thread. Every call that can block has a deadline (`deadline_call`). After the deadline a
+new producer with the same id replaces the old one. Its `init_transactions` ends the open transaction by commit or
+abort. The offsets that were part of the transaction show which it was.
 
-Two producers may take turns, each with its own id. A broker answers a commit before it has written the markers of the
-transaction, and makes the client wait when the same id begins the next one (librdkafka waits 20 ms or 100 ms, however
-short the time needed). A transaction begins once the one before is committed, so none can overtake another.
+Two producers may take turns, each with its own id. A broker answers a commit before it has written the transaction's
+markers. If the same id begins another transaction meanwhile, the client has to wait (librdkafka waits 20 ms or 100 ms,
+even if less is needed). A transaction begins only after the previous one is committed, so none overtakes another.
 
-Only failed messages are reported, because each report takes the interpreter's lock.
+librdkafka reports only failed messages, because each report takes the interpreter's lock.
 
 Source: KIP-98 (transactions), KIP-447 (offsets with group metadata).
 """
@@ -49,13 +49,13 @@ class Transactions:
     """Transactions under one id.
 
     Args:
-        settings: librdkafka's.
-        transactional_id: the last producer with this id fences all others.
-        partitions: how many partitions a topic has, 0 = there is no such topic.
-        timeout_s: how long one call may take.
-        closed: which of some topics we may not write to: asked when nobody says what a transaction has failed for.
-            Defaults to none.
-        producers: how many take turns. Defaults to 1.
+        settings: librdkafka's settings.
+        transactional_id: the newest producer with this id fences all others.
+        partitions: the number of partitions of a topic; 0: the topic is absent.
+        timeout_s: the longest time for one call.
+        closed: gives those of some topics that this client may not write to. Called when a transaction fails without a
+            cause. Defaults to none.
+        producers: the number of producers that take turns. Defaults to 1.
     """
 
     def __init__(
@@ -74,13 +74,13 @@ class Transactions:
         self._ids = [transactional_id, *(f"{transactional_id}.{turn}" for turn in range(2, producers + 1))]
         self._partitions = partitions
         self._timeout_s = timeout_s
-        self._producers: deque[Any] = deque()  # whose turn it is comes first; none: a new set has to be made
+        self._producers: deque[Any] = deque()  # the next one comes first; empty: new ones have to be made
 
     def revive(self) -> None:
-        """New producers in place of whatever there was: others of these ids are fenced, what they had open is ended.
+        """Replace all producers by new ones. This fences the others with these ids and ends their open transactions.
 
         Raises:
-            BrokerUnavailable: the cluster does not answer; nothing is known.
+            BrokerUnavailable: the cluster does not answer. The fate of an open transaction is not known.
         """
         self._producers.clear()
         fresh: list[Any] = [Producer({**self._settings, "transactional.id": name}) for name in self._ids]
@@ -96,7 +96,7 @@ class Transactions:
 
     @property
     def ready(self) -> bool:
-        """Whether there is a producer to begin with."""
+        """Whether there is a producer that can begin a transaction."""
         return bool(self._producers)
 
     def send(
@@ -104,11 +104,12 @@ class Transactions:
     ) -> list[PublishFailure | None]:
         """Produce all of `messages` and commit `offsets` for `group` in one transaction, or nothing at all.
 
-        Answers why not, for the messages to blame; all None: it is committed. When one is to blame nothing was sent.
+        Answers in order. All None: the transaction is committed. Else nothing was sent, and each message at fault has
+        its failure.
 
         Raises:
-            Fenced: another has taken over; nothing was sent.
-            BrokerInDoubt: it may be committed.
+            Fenced: another producer has taken over. Nothing was sent.
+            BrokerInDoubt: the transaction may be committed.
             BrokerUnavailable: nothing was sent.
         """
         unknown = {topic for topic in {message.topic for message in messages} if not self._partitions(topic)}
@@ -119,7 +120,7 @@ class Transactions:
         transaction = _Transaction(self._producers[0], messages, offsets, group, self._timeout_s)
         try:
             to_blame = DeadlineCall(transaction.perform, "transaction").wait(self._timeout_s, transaction.steps)
-        except DeadlinePassed as error:  # what it is at may be done yet, and more after it
+        except DeadlinePassed as error:  # its present step, and those after it, may still be done
             self._producers.clear()
             raise BrokerInDoubt(f"{error}, it was at {transaction.steps[-1]}: it may be committed") from error
         except BrokerUnavailable:
@@ -136,12 +137,12 @@ class Transactions:
         return [to_blame.get(place) for place in range(len(messages))]
 
     def _barred(self, messages: Sequence[Message]) -> dict[int, PublishFailure]:
-        """A partition that may not be part of a transaction leaves its messages unanswered."""
+        """The failures of messages whose topics this client may not write to: librdkafka gives them no report."""
         closed = self._closed({message.topic for message in messages})
         return {place: not_ours(message.topic) for place, message in enumerate(messages) if message.topic in closed}
 
     def close(self) -> None:
-        """Let go of the producers; an open transaction ends at its timeout or with the next producer of this id."""
+        """Drop the producers. An open transaction ends at its timeout or with the next producer of this id."""
         self._producers.clear()
 
     def _failed(self, transaction: _Transaction, error: Exception) -> NoReturn:
@@ -160,11 +161,11 @@ class Transactions:
         raise BrokerInDoubt(f"{error}: the transaction may be committed") from error
 
     def _refused(self, step: str, error: Exception) -> NoReturn:
-        """A step before the last failed."""
+        """Raise the error of a failed step before the commit."""
         found = error_of(error)
         if not isinstance(found, KafkaError) or step == "begin_transaction" or found.fatal():
             self._producers.clear()
-        if not isinstance(found, KafkaError):  # flush of a producer that was fenced: the client loses the error
+        if not isinstance(found, KafkaError):  # `flush` of a fenced producer: the client loses the error
             raise BrokerUnavailable(f"{step}: {error}: nothing was sent") from error
         if found.code() in _FENCED:
             self._producers.clear()
@@ -176,7 +177,7 @@ class Transactions:
         raise BrokerUnavailable(f"{step}: {found.str()}: nothing was sent") from error
 
     def _abort(self, producer: Any) -> None:
-        """Abort; where that fails new producers of these ids do it."""
+        """Abort the transaction. If that fails, new producers with these ids will abort it."""
         if not self._producers:
             return
         try:
@@ -190,7 +191,7 @@ class Transactions:
 
 
 class _Transaction:
-    """One transaction from its beginning to its commit, in a thread that may be left behind."""
+    """One transaction from its beginning to its commit, in its own thread. The caller may stop waiting for it."""
 
     def __init__(
         self,
@@ -209,11 +210,11 @@ class _Transaction:
         self._failures: dict[int, PublishFailure] = {}
 
     def perform(self) -> dict[int, PublishFailure]:
-        """The messages to blame, by place, when it was not committed; none: it is.
+        """Run the steps. Answers the failures of the messages at fault, by index; empty: the transaction is committed.
 
         Raises:
-            BrokerUnavailable: no message is to blame; it was not committed.
-            KafkaException, RuntimeError, SystemError: the last of the steps failed.
+            BrokerUnavailable: not committed, and no message is at fault.
+            KafkaException, RuntimeError, SystemError: the last step failed.
         """
         producer = self.producer
         producer.begin_transaction()
@@ -221,7 +222,7 @@ class _Transaction:
             refused = produce(producer, message, partial(self._note, place))
             if refused is not None:
                 return {place: refused}
-        if self._offsets:  # while the messages are on their way
+        if self._offsets:  # librdkafka sends the messages meanwhile
             self.steps.append("send_offsets")
             try:
                 producer.send_offsets_to_transaction(self._offsets, self._group, self._timeout_s)
@@ -230,7 +231,7 @@ class _Transaction:
                 if not found.txn_requires_abort() or found.code() in _FENCED | EXPELLED:
                     raise
                 producer.purge(in_queue=True, in_flight=False, blocking=False)
-                producer.flush(self._timeout_s)  # a message may be the cause: its report says so
+                producer.flush(self._timeout_s)  # a message may be the cause: then its report names the error
                 if to_blame := self._to_blame():
                     return to_blame
                 raise BrokerUnavailable(f"a transaction was aborted: {found.str()}: nothing was sent") from error
@@ -251,5 +252,5 @@ class _Transaction:
             self._failures[place] = publish_failure(error_of(error), self._messages[place].topic)
 
     def _to_blame(self) -> dict[int, PublishFailure]:
-        """The messages that failed before the abort; an abort fails all others as well."""
+        """The messages that failed before the abort. The abort itself makes all others fail as well."""
         return {place: failure for place, failure in self._failures.items() if not failure.transient}

@@ -1,4 +1,4 @@
-"""What a group has before it in a stream, read without joining the group and without changing anything."""
+"""Counts the entries of a stream that a group has not settled, without joining the group or changing anything."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from retry_topic.message.stream_encoding import from_entry
 if TYPE_CHECKING:
     import redis
 
-_COUNTED = 1_000  # entries that are counted one by one where the server does not know the lag
+_COUNTED = 1_000  # at most this many entries are counted one by one when the server does not know the lag
 
 
 def backlog(client: redis.Redis, stream: str, topic: str, group: str) -> Backlog:
@@ -25,7 +25,7 @@ def backlog(client: redis.Redis, stream: str, topic: str, group: str) -> Backlog
     else:
         fresh, pending = found.get("lag"), int(found["pending"])
         start = f"({found['last-delivered-id'].decode()}"
-    if fresh is None:  # the server has lost count: entries were deleted
+    if fresh is None:  # the server cannot compute the lag: entries were deleted
         counted: Any = client.execute_command("XRANGE", stream, start, "+", "COUNT", _COUNTED)
         fresh = len(counted)
     entries: Any = client.execute_command("XRANGE", stream, start, "+", "COUNT", 1) if fresh else []
@@ -46,6 +46,6 @@ def _entry(entry: Any) -> tuple[bytes, list[bytes]]:
 
 
 def _as_dict(row: Any) -> dict[str, Any]:
-    """A row of XINFO, whichever way the client gives it."""
+    """A row of XINFO as a dict. Some clients return a dict, others a flat list."""
     pairs = row.items() if isinstance(row, dict) else zip(row[::2], row[1::2], strict=True)
     return {name.decode() if isinstance(name, bytes) else name: value for name, value in pairs}

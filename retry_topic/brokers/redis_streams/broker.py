@@ -1,9 +1,10 @@
 """RedisStreamsBroker: topics as Redis or Valkey streams. The work is done in `publisher`, `consumer` and `settling`.
 
-Retention: a delivery is settled by XACK alone. Deleting the entry (XDEL), or a length limit at XADD, would take it from
-groups that have not read it. With `maxlen` a topic is trimmed to about that length from its oldest end, but never past
-an entry that some group has not settled. A topic that no group reads is not trimmed. A group that nobody reads any more
-holds everything back until XGROUP DESTROY removes it. A group that joins later finds what is left.
+Retention: XACK alone settles a delivery. Deleting the entry (XDEL), or a length limit at XADD, would take the entry
+from groups that have not read it. With `maxlen` the consumers trim a topic to about that length. They drop the oldest
+entries first, but never an entry that some group has not settled. A topic that no group reads is not trimmed. A group
+without consumers holds back trimming until XGROUP DESTROY removes the group. A group that joins later reads the
+remaining entries.
 
 Threads: any.
 """
@@ -36,15 +37,15 @@ class RedisStreamsBroker:
     """Publish to and consume from streams.
 
     Args:
-        client_or_url: a `redis.Redis` (also one made by Sentinel), a `RedisCluster`, or a URL. A client stays the
-            caller's; its address, credentials and TLS are used, not its connections.
-        prefix: put before each topic's name to make the key; `{tag}:` keeps all topics on one slot of a Cluster, so
-            that `forward` is exact there and waiting needs no polling. Defaults to "".
+        client_or_url: a `redis.Redis` (also one made by Sentinel), a `RedisCluster`, or a URL. The broker copies a
+            client's address, credentials and TLS settings. It opens its own connections and never closes the client.
+        prefix: the key of a topic is `prefix` + its name. With `{tag}:` all topics are on one slot of a Cluster. Then
+            `forward` is atomic there, and a consumer waits without polling. Defaults to "".
         create_topics: publishing to an absent topic creates it instead of failing. Defaults to False.
-        maxlen: about how many records of a topic stay after every group has settled them (0: none); unsettled ones
+        maxlen: about how many records of a topic stay after every group has settled them (0: none). Unsettled records
             always stay. Defaults to None (all stay).
-        durability: what every acknowledged write waits for, as of a store, see docs/guarantees.md. Defaults to
-            "everysec".
+        durability: how durable a write must be before it is acknowledged; the same levels as for a store, see
+            docs/guarantees.md. Defaults to "everysec".
         replicas: how many replicas confirm under "replicated". Defaults to 1.
     """
 
@@ -75,10 +76,11 @@ class RedisStreamsBroker:
         return self._publisher.stream_key(topic)
 
     def publish(self, messages: Sequence[Message]) -> list[PublishFailure | None]:
-        """Append each message to its topic; None = done, else why not.
+        """Append each message to its topic. Answers in order: None = done, else the failure.
 
         Raises:
-            BrokerUnavailable: the server is away; `in_doubt`: messages may be there, and if sent again twice.
+            BrokerUnavailable: the server does not answer. With `in_doubt` the topics may already have the messages;
+                publishing them again may then make second records.
         """
         return self._publisher.publish(messages)
 
@@ -113,7 +115,7 @@ class RedisStreamsBroker:
         """Create `topic` when it is absent.
 
         Raises:
-            ConfigError: it is no possible name.
+            ConfigError: a topic cannot have this name.
             BrokerError: the server refused or could not answer.
         """
         problem = topic_problem(topic)
@@ -128,19 +130,19 @@ class RedisStreamsBroker:
         self._publisher.register([topic])
 
     def topics(self) -> dict[str, int]:
-        """Topics that were created or consumed through a broker of this prefix, and how many entries each holds."""
+        """The topics that a broker with this prefix has created or consumed, and the number of entries of each."""
         registry = self._publisher.registry
         members: Any = self._connections.repeatable(registry, lambda client: client.smembers(registry), reads=True)
         lengths = {topic: self._length(topic) for topic in sorted(member.decode() for member in members)}
         return {topic: length for topic, length in lengths.items() if length is not None}
 
     def backlog(self, topic: str, group: str) -> Backlog:
-        """What `group` has before it in `topic`, see `BacklogBroker`; five small commands."""
+        """The records of `topic` that `group` has not settled, see `BacklogBroker`. Cost: five small commands."""
         stream = self.stream_key(topic)
         return self._connections.repeatable(stream, lambda client: backlog(client, stream, topic, group), reads=True)
 
     def reads(self, group: str, topic: str) -> bool:
-        """Whether `group` reads `topic`: it is registered as a topic, and its stream has that group.
+        """Whether `group` reads `topic`: the topic is registered, and its stream has that group.
 
         Raises:
             BrokerError: the server could not answer.
@@ -161,14 +163,14 @@ class RedisStreamsBroker:
         return group.encode() in self._connections.repeatable(stream, names, reads=True)
 
     def trim(self, topic: str, keep: int) -> int:
-        """Drop a topic's oldest entries beyond about `keep`, see `TrimBroker`; whole nodes of the stream go."""
+        """Drop a topic's oldest entries beyond about `keep`, see `TrimBroker`. The server drops whole stream nodes."""
         stream = self.stream_key(topic)
         return self._connections.repeatable(stream, lambda client: scripts.trim(client, stream, keep, unread=True))
 
     def server_identity(self) -> tuple[str, int] | None:
-        """(run id, database) of a standalone server; None for a Cluster or when the server does not tell.
+        """(run id, database) of a standalone server. None: a Cluster, or the server does not reveal its run id.
 
-        Where it equals the delay store's, claim and publish can be one script.
+        If the delay store has the same identity, one script can claim and publish.
 
         Raises:
             BrokerError: the server could not answer.
@@ -185,7 +187,7 @@ class RedisStreamsBroker:
         return (str(run_id), self._connections.database) if run_id else None
 
     def close(self) -> None:
-        """Close its consumers and its connections, not the caller's client. Idempotent."""
+        """Close the broker's consumers and connections. The caller's client stays open. Idempotent."""
         for consumer in list(self._consumers):
             consumer.close()
         self._connections.close()
@@ -206,7 +208,7 @@ class RedisStreamsBroker:
                 raise exists
             if isinstance(length, Exception):
                 if faults.code(length) == "WRONGTYPE":
-                    return 0, 0  # a key of another type is no topic, and must not hide the others
+                    return 0, 0  # a key of another type is no topic; it must not make the whole listing fail
                 raise length
             return exists, length
 

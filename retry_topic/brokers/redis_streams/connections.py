@@ -1,15 +1,15 @@
-"""The broker's own connections: raw bytes in and out, and no command is ever repeated by the client library.
+"""The broker's own connections: raw bytes in and out, and the client library never repeats a command.
 
-redis-py repeats a command up to 10 times by default, so an XADD whose reply was lost is executed twice. It also turns
-entries into dicts, which loses repeated header names. So every client here is derived from the caller's client (its
-address, credentials, TLS and Sentinel stay) without repeats, with bytes only and raw replies. A blocking read has a
-connection of its own, whose socket timeout is longer than the block. In a Cluster there is one client per node, a
-redirection is followed once, and after a lost connection the next call asks for the topology again.
+redis-py repeats a command up to 10 times by default. An XADD whose reply was lost is then executed twice. redis-py also
+turns entries into dicts, which loses repeated header names. So every client here is a copy of the caller's client with
+its address, credentials, TLS and Sentinel, but without repeats and with raw replies in bytes. A blocking read has its
+own connection, whose socket timeout is longer than the block. In a Cluster there is one client per node. A call follows
+a redirection once. After a lost connection the next call asks for the topology again.
 
-Every acknowledged write goes through `write`, which waits as long as the durability level requires. All else (reads,
-holds, trimming) costs a redelivery at most when it is lost.
+Every acknowledged write goes through `write`, which waits as long as the durability level requires. All other commands
+(reads, renewed holds, trimming) do not wait: a lost one costs at most a redelivery.
 
-Threads: any; `reader` gives a client for one thread.
+Threads: any. A client from `reader` belongs to one thread.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from wheel_sched.store.redis.durability import SYNCED, Command, Durability, conf
 
 T = TypeVar("T")
 
-# The pool's bookkeeping, found among its connection settings: a derived pool makes its own.
+# The pool keeps these objects of its own among its connection settings. A derived pool makes new ones.
 _POOLS_OWN = ("connection_pool", "himport_registry", "event_dispatcher", "cache", "cache_config")
 _POOLS_OWN_STARTS = ("maint_", "orig_")
 
@@ -48,7 +48,7 @@ class Connections:
 
     Args:
         client_or_url: a `redis.Redis` (also one made by Sentinel), a `RedisCluster`, or a URL.
-        durability: what a write waits for. Defaults to None: "everysec".
+        durability: how durable a write must be before it is acknowledged. Defaults to None: "everysec".
     """
 
     def __init__(self, client_or_url: redis.Redis | RedisCluster | str, durability: Durability | None = None) -> None:
@@ -67,7 +67,7 @@ class Connections:
         self._stale = False
         self._closed = False
         self._durability = (Durability() if durability is None else durability).within(reply_timeout_s(client_or_url))
-        self._able: set[str] = set()  # servers that were found to keep the level
+        self._able: set[str] = set()  # servers that can keep the level, checked once each
 
     @property
     def is_cluster(self) -> bool:
@@ -98,7 +98,7 @@ class Connections:
 
         Args:
             key: any key of the call.
-            call: what to do with the client; it may be done twice, the second time after a redirection.
+            call: called with the client. It may be called twice, the second time after a redirection.
             repeat: the call is idempotent, so do it once more when its reply was lost. Defaults to False.
 
         Raises:
@@ -116,20 +116,20 @@ class Connections:
             try:
                 return call(self._of(key))
             except faults.LOST as second:
-                if faults.is_unsent(second):  # which says nothing of the first
+                if faults.is_unsent(second):  # the second call was not sent, but the first may have been executed
                     raise error from second
                 raise
 
     def write(self, key: str, commands: Sequence[Command], *, repeat: bool = False) -> list[Any]:
-        """Send commands that write, and wait until what they wrote is as durable as was asked for.
+        """Send commands that write, and wait until their writes have the durability level.
 
         Args:
-            key: any key of the commands, which are all of one server.
-            commands: several of them may be of several slots; a redirection of a single one is followed.
+            key: any key of the commands. One server holds the keys of all commands.
+            commands: they may belong to several slots. A redirection is followed only for a single command.
             repeat: see `run`. Defaults to False.
 
         Returns:
-            The reply to each command, or its error: the server's, or `BrokerInDoubt` for a write that is not confirmed.
+            For each command its reply or its error: the server's error, or `BrokerInDoubt` for an unconfirmed write.
 
         Raises:
             RedisError, OSError: as the client raised it.
@@ -157,7 +157,7 @@ class Connections:
         return self.run(key, send, repeat=repeat)
 
     def written(self, key: str, *command: bytes | str | int) -> Any:
-        """`write` of one idempotent command, its reply; client errors become broker errors.
+        """`write` one idempotent command and answer its reply. Client errors become broker errors.
 
         Raises:
             BrokerError: the server refused, could not answer or did not confirm.
@@ -173,7 +173,7 @@ class Connections:
         return reply
 
     def repeatable(self, key: str, call: Callable[[redis.Redis], T], *, reads: bool = False) -> T:
-        """Perform an idempotent call; client errors become broker errors. `reads`: it changes nothing.
+        """Perform an idempotent call. Client errors become broker errors. `reads`: the call changes nothing.
 
         Raises:
             BrokerError: the server refused or could not answer.
@@ -184,15 +184,15 @@ class Connections:
             raise faults.broker_error(error, "read" if reads else "repeatable") from error
 
     def reader(self, key: str, timeout_seconds: float) -> redis.Redis:
-        """A client of its own for blocking reads on the server that holds `key`; `release` it after use."""
+        """A separate client for blocking reads on the server that holds `key`. `release` it after use."""
         return _derive(self._origin(key), socket_timeout=timeout_seconds)
 
     def moved(self) -> None:
-        """Ask for the topology anew before the next call."""
+        """Ask for the topology again before the next call."""
         self._stale = True
 
     def close(self) -> None:
-        """Close every connection made here; the caller's own client stays open. Idempotent."""
+        """Close every connection of this object. The caller's own client stays open. Idempotent."""
         with self._lock:
             self._closed = True
             derived, self._derived = list(self._derived.values()), {}
@@ -214,7 +214,7 @@ class Connections:
             return self._derived[name]
 
     def _ensure_able(self, server: str, client: redis.Redis) -> None:
-        """Ask a server once whether it can keep the level; that it still does is in each confirmation."""
+        """Ask a server once whether it can keep the level. Later each confirmation shows whether it still does."""
         if not self._durability.confirms or server in self._able:
             return
         info: Any = client.info()
@@ -237,20 +237,20 @@ class Connections:
 
 @lru_cache(maxsize=1024)
 def tag_of(key: str) -> str:
-    """A hash tag that puts a key of ours in the slot of `key`."""
+    """A hash tag that puts one of this package's keys in the slot of `key`."""
     start = key.find("{")
     end = key.find("}", start + 1)
     if start >= 0 and end > start + 1:
         return key[start + 1 : end]
     if "}" not in key:
         return key
-    slot = key_slot(key.encode())  # it has no tag and can be none: the first number that lies there
+    slot = key_slot(key.encode())  # `key` has no tag and cannot be one: search for a number of the same slot
     return next(tag for tag in map(str, count()) if key_slot(tag.encode()) == slot)
 
 
 def release(client: redis.Redis) -> None:
     """Close a derived client and its connections."""
-    with contextlib.suppress(RedisError, OSError):  # it is gone either way
+    with contextlib.suppress(RedisError, OSError):  # a failed close leaves the client unused as well
         client.close()
         client.connection_pool.disconnect()
 

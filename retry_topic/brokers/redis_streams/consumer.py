@@ -2,11 +2,11 @@
 
 Invariant: an entry that the group has read and not settled is in the group's list of pending entries, under exactly one
 member. `beat` renews the member's hold. A member that finds a hold older than `idle_ms` takes the entry over. The
-server keeps the time, so the members' clocks do not matter.
+server measures this time, so the members' clocks do not matter.
 
-Reading: orphans come first; the member looks for them every quarter of `idle_ms`, at least every 5 s. Then come new
-entries; the member waits for them in XREADGROUP on a connection of its own. In a Cluster, one command cannot wait for
-topics on several slots: they are asked in turn, each for up to 50 ms.
+Reading: the member first looks for orphans, every quarter of `idle_ms` and at least every 5 s. Then it waits for new
+entries in XREADGROUP on its own connection. In a Cluster, one command cannot wait for topics on several slots. The
+member then asks the slots in turn and waits up to 50 ms for each.
 
 Threads: one at a time, except `beat`.
 """
@@ -35,16 +35,16 @@ from wheel_sched.errors import BrokerError, BrokerUnavailable
 if TYPE_CHECKING:
     import redis
 
-BLOCK_MS = 5_000  # the longest single wait: a dead connection is noticed within this and the slack
+BLOCK_MS = 5_000  # the longest single wait: the member notices a dead connection within this time and the slack
 READ_SLACK_SECONDS = 5.0
-TURN_MS = 50  # how long one of several slots is waited for
+TURN_MS = 50  # how long the member waits for one of several slots
 REAP_EVERY_SECONDS = 600.0
-REAP_IDLE_MS = 3_600_000  # a member silent for an hour is gone; if not, its next read brings it back
+REAP_IDLE_MS = 3_600_000  # a member silent for an hour counts as dead; if it lives, its next read adds it again
 START = b"0-0"
 
 
 class RedisStreamsConsumer:
-    """Made by `RedisStreamsBroker.consumer`; its `name` in the group is `host-pid-random`."""
+    """Made by `RedisStreamsBroker.consumer`. Its `name` in the group is `host-pid-random`."""
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ class RedisStreamsConsumer:
         self._idle_ms = idle_ms
         self._sweep_every_seconds = min(max(idle_ms // 4, 10), BLOCK_MS) / 1000
         self._sweep_at = time.monotonic()
-        self._cursors = dict.fromkeys(self._topics, START)  # streams to look for orphans in, and where to go on
+        self._cursors = dict.fromkeys(self._topics, START)  # streams to search for orphans, and from where
         self._reap_at = time.monotonic() + REAP_EVERY_SECONDS
         slots: dict[int, list[str]] = {}
         for stream in self._topics:
@@ -79,7 +79,7 @@ class RedisStreamsConsumer:
         """Up to `limit` deliveries, orphans first; waits up to `timeout_ms` for the first.
 
         Raises:
-            BrokerUnavailable: the server is away, or this consumer was closed; poll again, or make another.
+            BrokerUnavailable: the server does not answer: poll again. Or this consumer was closed: make another.
             BrokerError: the server refused.
         """
         if self._closed:
@@ -104,24 +104,24 @@ class RedisStreamsConsumer:
         self._settler.ack(deliveries)
 
     def forward(self, pairs: Sequence[tuple[Delivery, Message]]) -> list[PublishFailure | None]:
-        """Publish each message and settle its delivery; a settled delivery is not published again.
+        """Publish each message and settle its delivery. The message of a settled delivery is not published again.
 
-        One step where source and target are on one server and, in a Cluster, on one slot; elsewhere it publishes,
-        then settles. A failure `in_doubt` may be repeated as it is.
+        If source and target are on one server (in a Cluster: on one slot), both happen in one step. Otherwise it
+        publishes first and settles after. The caller may repeat the same call after a failure `in_doubt`.
         """
         return self._settler.forward(pairs)
 
     def beat(self, deliveries: Sequence[Delivery]) -> None:
-        """Renew the hold on deliveries that are still this member's; call it every third of `idle_ms`. Any thread."""
+        """Renew the hold on deliveries that this member still holds. Call it every third of `idle_ms`. Any thread."""
         for stream, ids in by_stream(deliveries).items():
             self._still_own(stream, ids)
 
     def close(self) -> None:
-        """Leave the group; what is unsettled goes to others after `idle_ms`. Idempotent."""
+        """Leave the group. Other members get the unsettled deliveries after `idle_ms`. Idempotent."""
         if self._closed:
             return
         self._closed = True
-        with contextlib.suppress(BrokerError, *faults.FAULTS):  # a server that is away keeps nobody from closing
+        with contextlib.suppress(BrokerError, *faults.FAULTS):  # closing works without the server as well
             self._reap(0, only=self.name)
             self._settler.trim()
         self._release_readers()
@@ -146,17 +146,17 @@ class RedisStreamsConsumer:
             raise faults.broker_error(error, "repeatable") from error
         if isinstance(reply, BrokerError):
             raise reply
-        if isinstance(reply, Exception) and faults.code(reply) != "BUSYGROUP":  # somebody has joined before
+        if isinstance(reply, Exception) and faults.code(reply) != "BUSYGROUP":  # BUSYGROUP: the group exists
             raise faults.broker_error(reply, "repeatable") from reply
 
     def _rejoin_if_gone(self, error: ResponseError) -> None:
-        """The stream or group was deleted, or the server came back without it: begin anew, else pass the error on."""
+        """Join again if the stream or its group is gone (deleted, or lost by the server); else raise `error`."""
         if faults.code(error) not in ("NOGROUP", "UNBLOCKED"):
             raise error
         self._join()
 
     def _reap(self, idle_ms: int, only: str = "") -> int:
-        """Remove members (or `only` one) that hold nothing and were silent for `idle_ms`; answers how many."""
+        """Remove members (or `only` one) that hold nothing and were silent for `idle_ms`. Answers their number."""
         return sum(self._reap_stream(stream, idle_ms, only) for stream in self._topics)
 
     def _reap_stream(self, stream: str, idle_ms: int, only: str) -> int:
@@ -165,7 +165,7 @@ class RedisStreamsConsumer:
         )
 
     def _tidy(self) -> None:
-        """When there is nothing else to do."""
+        """Housekeeping for times without other work."""
         self._settler.trim()
         if time.monotonic() >= self._reap_at:
             self._reap_at = time.monotonic() + REAP_EVERY_SECONDS
@@ -175,7 +175,7 @@ class RedisStreamsConsumer:
 
     def _take_spare(self, limit: int) -> list[Delivery]:
         spare, self._spare = self._spare[:limit], self._spare[limit:]
-        own: set[Handle] = set()  # somebody may have taken them over meanwhile
+        own: set[Handle] = set()  # other members may have taken the rest over meanwhile
         for stream, ids in by_stream(spare).items():
             own |= {(stream, entry_id) for entry_id in self._still_own(stream, ids)}
         return [delivery for delivery in spare if delivery.handle in own]
@@ -198,7 +198,7 @@ class RedisStreamsConsumer:
                 del self._cursors[stream]
             else:
                 self._cursors[stream] = following
-        if not self._cursors:  # all looked through
+        if not self._cursors:  # all streams were searched
             self._cursors = dict.fromkeys(self._topics, START)
             self._sweep_at = time.monotonic() + self._sweep_every_seconds
         return taken
@@ -225,7 +225,7 @@ class RedisStreamsConsumer:
         return taken or self._read(self._routes[0], limit, min(wait_ms, TURN_MS))
 
     def _read(self, route: list[str], limit: int, block_ms: int) -> list[Delivery]:
-        """New entries of one route. COUNT is per stream: each gets an equal share, and the busy ones what is left."""
+        """New entries of one route. COUNT is per stream: each gets an equal share; busy ones also get the rest."""
         taken: list[Delivery] = []
         streams = route
         while streams and len(taken) < limit:

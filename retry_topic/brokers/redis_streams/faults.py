@@ -1,9 +1,9 @@
-"""Client and server errors in this project's words: whose fault, what stayed unchanged, what to do.
+"""Translates client and server errors: the cause, whether anything was written, what to do.
 
-The server names an error by its first word; the client library replaces some of these words by exception classes, so
-both are looked up in one table. A refusal says that nothing was written, and so does a connection that could not be
-made. Of a lost one it matters what was sent: a read has changed nothing; what may be repeated may have been done; a
-message may be there, and once more if it is sent again.
+The first word of a server's error is its code. The client library replaces some codes by exception classes, so one
+table has both. After a refusal, or when no connection could be made, nothing was written. When a connection was lost,
+the effect depends on what was sent. A read has changed nothing. A repeatable command may have been executed; repeating
+it does no harm. A message may have been appended; sending it again may append it twice.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _CLASSES: tuple[tuple[type[Exception], str], ...] = (
     (client.ClusterError, "TRYAGAIN"),  # "TTL exhausted": redirected or put off 16 times
 )
 
-# Errors that go away by themselves, or when somebody sees to the server: the message is not to blame.
+# Transient errors: they end by themselves or when an operator repairs the server. The message is not the cause.
 _PASSING = {
     "OOM": "the server is at maxmemory: nothing was written; free memory or raise the limit",
     "READONLY": "the server is a read-only replica: nothing was written; connect to the primary",
@@ -64,7 +64,7 @@ FAULTS = (client.RedisError, client.RedisClusterException, OSError)  # all that 
 
 
 def code(error: Exception | str) -> str:
-    """The server's word for the error, or "" when the connection failed."""
+    """The server's code of the error, or "" when the connection failed."""
     for kind, name in _CLASSES:
         if isinstance(error, kind):
             return name
@@ -74,12 +74,12 @@ def code(error: Exception | str) -> str:
 
 
 def is_lost(error: Exception) -> bool:
-    """Whether the connection failed, so that what was sent is in doubt."""
+    """Whether the connection failed. The effect of the command that was sent is then in doubt."""
     return code(error) == ""
 
 
 def is_unsent(error: Exception | str) -> bool:
-    """Whether there was no connection to send anything on."""
+    """Whether nothing was sent because there was no connection."""
     return isinstance(error, Exception) and code(error) == "" and unsent(error)
 
 
@@ -93,7 +93,7 @@ _NO_ANSWER: dict[Sent, str] = {
 
 
 def words(error: Exception | str, sent: Sent = "message") -> str:
-    """What is wrong and what to do, with the server's own words after it."""
+    """The cause and what to do, followed by the server's own text."""
     name = code(error)
     known = _PASSING.get(name) or _REFUSED.get(name) or _HOPELESS.get(name)
     if isinstance(error, Exception) and is_unsent(error):
@@ -106,7 +106,7 @@ def words(error: Exception | str, sent: Sent = "message") -> str:
 
 def publish_failure(error: Exception | str) -> PublishFailure:
     """The failure of one message. Wrong credentials count as transient: they are not the message's fault."""
-    if isinstance(error, BrokerError):  # told already
+    if isinstance(error, BrokerError):  # translated already
         return PublishFailure(str(error)[:REASON_CHARACTERS], in_doubt=error.in_doubt)
     return PublishFailure(
         words(error), transient=code(error) not in _HOPELESS, in_doubt=code(error) == "" and not is_unsent(error)

@@ -1,7 +1,7 @@
-"""Publishing batches to streams, what can be published at all, and the registry of topics.
+"""Publishes batches to streams, refuses messages that no stream can hold, and keeps the registry of topics.
 
-Invariant: a message is in its stream or its failure has been answered. A batch goes in pipelines, so a refused message
-never holds up another one. XADD says NOMKSTREAM; a nil reply means that there is no such topic.
+Invariant: for each message, either its stream has it or the caller gets its failure. A batch is sent in pipelines, so
+a refused message does not stop the others. XADD has the option NOMKSTREAM: a nil reply means an unknown topic.
 
 Cost: one round trip per server and 500 messages or 16 MiB. Threads: any.
 """
@@ -25,16 +25,16 @@ from wheel_sched.store.redis.durability import OURS
 Answers = list[PublishFailure | None]
 
 STORE_KEY = re.compile(r"\{[^{}]*:[0-9]+\}:")  # the beginning of every key of a delay store
-REGISTRY = "topics"  # the key of the set of known topics; so no topic can have this name
+REGISTRY = "topics"  # the key of the set of known topics, so no topic can have this name
 MAX_FIELDS = 3_500  # fields and values of one entry: a script unpacks at most about 8,000 arguments
-MAX_BYTES = 512 * 1024 * 1024  # proto-max-bulk-len: the server hangs up on more, and would on every repetition
+MAX_BYTES = 512 * 1024 * 1024  # proto-max-bulk-len: for more, the server closes the connection, at each repetition
 PIPELINE_MESSAGES = 500
 PIPELINE_BYTES = 16 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
 class PreparedEntry:
-    """A message that is ready to be sent: its place in the batch, its topic, the fields of its entry and their size."""
+    """A message ready to send: its index in the batch, its topic, the fields of its entry and their size."""
 
     index: int
     topic: str
@@ -85,7 +85,7 @@ def pack_fields(index: int, topic: str, fields: list[bytes]) -> PreparedEntry | 
 
 
 def in_parts(prepared: Iterable[PreparedEntry], at_most: int = PIPELINE_MESSAGES) -> Iterator[list[PreparedEntry]]:
-    """Parts of bounded count and size, so that neither side must hold a whole batch of large messages."""
+    """Split into parts of bounded count and size, so that neither side must hold a whole batch of large messages."""
     part: list[PreparedEntry] = []
     size_bytes = 0
     for entry in prepared:
@@ -120,7 +120,7 @@ class StreamPublisher:
         """Add topics to the registry, once each.
 
         Raises:
-            BrokerError: that failed or is in doubt; no message was sent.
+            BrokerError: adding failed or is in doubt. No message was sent.
         """
         fresh = set(topics) - self._registered
         if fresh:
@@ -135,11 +135,11 @@ class StreamPublisher:
         self._registered.discard(topic)
 
     def publish(self, messages: Sequence[Message]) -> Answers:
-        """Append each message to its topic; raises BrokerUnavailable when no message got an answer."""
+        """Append each message to its topic. Raises BrokerUnavailable when no message got an answer."""
         return self._publish([pack(index, message) for index, message in enumerate(messages)])
 
     def publish_once(self, message: Message, message_id: str, window_ms: int) -> PublishFailure | None:
-        """Append the message unless one of this id was appended to its topic within `window_ms`."""
+        """Append the message unless its topic got a message with this id within `window_ms`."""
         packed = pack(0, message)
         if not isinstance(packed, PreparedEntry):
             return packed
@@ -169,7 +169,7 @@ class StreamPublisher:
         if self.create_topics:
             self.register(entry.topic for entry in prepared)
         outages: dict[int, Exception] = {}
-        for _ in range(2):  # a second time for what a Cluster has redirected
+        for _ in range(2):  # the second time for entries that a Cluster has redirected
             redirected: list[PreparedEntry] = []
             for share in self._by_server(prepared, answers, outages):
                 for part in in_parts(share):
@@ -199,7 +199,7 @@ class StreamPublisher:
         return list(shares.values())
 
     def _send(self, part: list[PreparedEntry], answers: Answers, outages: dict[int, Exception]) -> list[PreparedEntry]:
-        """Send one pipeline; answers the entries that a Cluster redirected and so did not execute."""
+        """Send one pipeline. Answers the entries that a Cluster redirected instead of executing them."""
         option = () if self.create_topics else ("NOMKSTREAM",)
         commands = [("XADD", self.stream_key(entry.topic), *option, "*", *entry.fields) for entry in part]
         try:

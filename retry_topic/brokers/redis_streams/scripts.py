@@ -1,6 +1,6 @@
-"""The scripts of `lua/`, one typed function each, so that nobody else counts their arguments.
+"""One typed function for each script of `lua/`. Only this module knows the order of a script's arguments.
 
-A script that the server does not know (restart, failover, SCRIPT FLUSH) is sent in full.
+If the server does not know a script (after a restart, failover or SCRIPT FLUSH), the function sends its source.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Entry = tuple[bytes, list[bytes], int]  # id, fields, deliveries
 
 
 class Move(NamedTuple):
-    """What `forward` does for one delivery."""
+    """One delivery to settle and the entry to publish for it."""
 
     source: str
     entry_id: bytes
@@ -33,7 +33,7 @@ class Move(NamedTuple):
 @cache
 def _script(name: str) -> tuple[bytes, str]:
     source = files("retry_topic.brokers.redis_streams").joinpath("lua", f"{name}.lua").read_bytes()
-    return source, sha1(source, usedforsecurity=False).hexdigest()  # the name the server gives a script
+    return source, sha1(source, usedforsecurity=False).hexdigest()  # the server identifies a script by its SHA-1
 
 
 def _run(client: redis.Redis, name: str, keys: Sequence[str], args: Sequence[str | bytes | int]) -> Any:
@@ -45,7 +45,7 @@ def _run(client: redis.Redis, name: str, keys: Sequence[str], args: Sequence[str
 
 
 def _write(connections: Connections, name: str, keys: Sequence[str], args: Sequence[str | bytes | int]) -> Any:
-    """Of a script that may be repeated: its reply, once that is as durable as was asked for."""
+    """Run a repeatable script and wait for the durability level. Answers the script's reply."""
     source, digest = _script(name)
     (reply,) = connections.write(keys[0], [("EVALSHA", digest, len(keys), *keys, *args)], repeat=True)
     if isinstance(reply, NoScriptError):
@@ -63,27 +63,27 @@ def create(connections: Connections, stream: str) -> bool:
 def reclaim(
     client: redis.Redis, stream: str, group: str, consumer: str, idle_ms: int, cursor: bytes, limit: int
 ) -> tuple[bytes, list[Entry]]:
-    """Take entries whose holder was silent for `idle_ms`; where to go on, and (id, fields, deliveries) of each."""
+    """Take over entries whose holder was silent for `idle_ms`. Answers the next cursor and the entries."""
     following, *entries = _run(client, "reclaim", [stream], [group, consumer, idle_ms, cursor, limit])
     return following, [(entry_id, fields, int(deliveries)) for entry_id, fields, deliveries in entries]
 
 
 def beat(client: redis.Redis, stream: str, group: str, consumer: str, ids: Sequence[bytes]) -> set[bytes]:
-    """Renew the hold on those entries that are still the consumer's own, and say which."""
+    """Renew the hold on the entries that the consumer still holds. Answers their ids."""
     return set(_run(client, "beat", [stream], [group, consumer, *ids]))
 
 
 def publish_once(
     connections: Connections, stream: str, mark: str, create_topics: bool, window_ms: int, fields: Sequence[bytes]
 ) -> bytes:
-    """Append an entry unless `mark` says that it was; answers `done`, `unknown` or an error's text."""
+    """Append an entry unless `mark` names an appended one. Answers `done`, `unknown` or an error's text."""
     args = ["" if create_topics else "NOMKSTREAM", window_ms, *fields]
     answer: bytes = _write(connections, "publish_once", [stream, mark], args)
     return answer
 
 
 def forward(connections: Connections, group: str, create_topics: bool, moves: Sequence[Move]) -> list[bytes]:
-    """Publish and settle each; answers `done`, `unknown` or an error's text."""
+    """Publish and settle each move. Answers for each `done`, `unknown` or an error's text."""
     index: dict[str, int] = {}
     args: list[str | bytes | int] = [group, "" if create_topics else "NOMKSTREAM"]
     for source, entry_id, target, fields in moves:
@@ -100,5 +100,5 @@ def reap(client: redis.Redis, stream: str, group: str, idle_ms: int, only: str =
 
 
 def trim(client: redis.Redis, stream: str, keep: int, *, unread: bool = False) -> int:
-    """Drop entries beyond `keep` that every group has settled; `unread` = also where there is no group."""
+    """Drop entries beyond `keep` that every group has settled. `unread`: also from a stream without groups."""
     return int(_run(client, "trim", [stream], [keep, int(unread)]))

@@ -1,10 +1,11 @@
 """Settling deliveries: XACK, publish-and-settle, and trimming entries that every group has settled.
 
-`forward` is one script per slot. It publishes only messages whose delivery the group has not settled, so it is exact
-also when its reply was lost and it is repeated. Where source and target are on different slots of a Cluster, it
-publishes and then settles. It remembers what it could not settle then, so that a repetition only settles.
+`forward` runs one script per slot. The script publishes a message only if the group has not settled its delivery. So
+a repetition after a lost reply publishes nothing twice. If source and target are on different slots of a Cluster,
+`forward` publishes first and settles after. It remembers deliveries that it published and could not settle; a
+repetition only settles them.
 
-Threads: one settles; the one that polls may call `trim`.
+Threads: one thread settles. The polling thread may call `trim`.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ def by_stream(deliveries: Iterable[Delivery]) -> dict[str, list[bytes]]:
 
 
 class StreamSettler:
-    """Settles for one member of `group`."""
+    """Settles the deliveries of one member of `group`."""
 
     def __init__(self, connections: Connections, publisher: StreamPublisher, group: str, maxlen: int | None) -> None:
         self._connections = connections
@@ -59,7 +60,7 @@ class StreamSettler:
             self._count(stream, len(ids))
 
     def forward(self, pairs: Sequence[tuple[Delivery, Message]]) -> Answers:
-        """Publish each message and settle its delivery, in one step where the keys are together."""
+        """Publish each message and settle its delivery, in one step if both keys are on one slot."""
         answers: Answers = [None] * len(pairs)
         together: dict[int, list[PreparedEntry]] = {}
         apart: list[int] = []
@@ -81,7 +82,7 @@ class StreamSettler:
         return answers
 
     def trim(self) -> None:
-        """Trim the streams on which something was settled since the last time."""
+        """Trim the streams that have newly settled entries since the last trim."""
         for stream in list(self._settled):
             self._trim(stream)
 
@@ -144,5 +145,5 @@ class StreamSettler:
     def _trim(self, stream: str) -> None:
         keep = self._maxlen
         if self._settled.pop(stream, 0) and keep is not None:
-            with contextlib.suppress(BrokerError):  # what was settled stays settled; a later one trims
+            with contextlib.suppress(BrokerError):  # settled entries stay settled, and a later call trims
                 self._connections.repeatable(stream, lambda client: scripts.trim(client, stream, keep))

@@ -1,13 +1,13 @@
 """OrderedPartitions: reads the partitions of one topic that the broker assigns to this member, in the order of keys.
 
 The key of a record decides its partition, and one member of the group at a time reads a partition. So the reader of the
-partition keeps the order of the key, and all consumers of the group share the work. Each partition has a
-`PartitionAssignment` from when it comes until it goes, and a scope of its own in the store. Its first records wait
-until this member owns the scope: a member that has lost the partition gives the scope up as soon as it hears of that,
-and a member that died leaves a lease that ends with its membership.
+partition keeps the order of the key, and all consumers of the group share the work. Each assigned partition has a
+`PartitionAssignment` and its own scope in the store. Its first records wait until this member owns the scope. A member
+that has lost the partition gives up the scope as soon as it notices the loss. A member that died leaves a lease that
+ends with its membership.
 
-Around a rebalance the old and the new reader may both handle a record that was not settled. That is a repeat and breaks
-no order: neither of them begins a later record before this one has ended, and the store accepts only the newer reader.
+During a rebalance the old and the new reader may both handle an unsettled record. That is a repeat and breaks no order:
+neither reader begins a later record before this one has ended, and the store accepts only the newer reader.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from wheel_sched.store.ordering.face import scope_of
 
 logger = logger_of("retry_topic.consumer")
 
-_POLL_MS = 250  # how soon a lost partition is noticed when nothing is read
+_POLL_MS = 250  # how soon the reader notices a lost partition when no record comes
 
 Place = tuple[str, int]
 
@@ -43,7 +43,7 @@ class OrderedPartitions(OrderedReader):
         self._holder = new_holder()
         self._lease_s = context.config.idle_ms / 1000
         self._assignments: dict[Place, tuple[int, PartitionAssignment]] = {}
-        self._last: dict[Place, int] = {}  # assignments with a number up to this are over
+        self._last: dict[Place, int] = {}  # assignments with a number up to this one are over
         self._settled = threading.Condition()
         self._careful = True
 
@@ -62,7 +62,7 @@ class OrderedPartitions(OrderedReader):
             self._assignments.clear()
             for assignment in assignments:
                 assignment.end(self._until)
-            consumer.close()  # before the scopes are free: their next owner reads the unsettled records again
+            consumer.close()  # before the scopes are freed: their next owner reads the unsettled records again
             for assignment in assignments:
                 assignment.leave()
 
@@ -83,7 +83,7 @@ class OrderedPartitions(OrderedReader):
                 source, number = delivery.message.source, consumer.assignment_of(delivery)
                 if source is not None:
                     assignment = self._assignment(consumer, (source.topic, source.partition), number)
-                    if assignment is not None:  # else its assignment is over, and it comes again in the next one
+                    if assignment is not None:  # None: it is over, and the delivery comes again in the next one
                         assignment.add(delivery)
 
     def _follow(self, consumer: PartitionedConsumer) -> None:
@@ -93,8 +93,8 @@ class OrderedPartitions(OrderedReader):
             if ours.get(place) != number:
                 self._end(place)
             elif assignment.lost.is_set():
-                # The store says that it is lost, the broker does not. Both must begin again, or records in flight would
-                # be handed out after later ones.
+                # The partition is lost in the store but not at the broker. Both must begin again. Otherwise
+                # records in flight would be handed out after later ones.
                 logger.warning("consumer.scope_lost: %s partition %d is read again", *place)
                 for lost in list(self._assignments):
                     self._end(lost)
@@ -104,7 +104,7 @@ class OrderedPartitions(OrderedReader):
             self._assignment(consumer, place, number)
 
     def _assignment(self, consumer: PartitionedConsumer, place: Place, number: int) -> PartitionAssignment | None:
-        """The assignment of a partition, which begins if its number is new; None when it is over."""
+        """The assignment of a partition. An assignment with a new number begins. None: the assignment is over."""
         known = self._assignments.get(place)
         if known is not None and known[0] == number:
             return known[1]
@@ -112,7 +112,7 @@ class OrderedPartitions(OrderedReader):
             return None
         if known is not None:
             self._end(place)
-        topic_id = self._broker.topic_id(self._context.topic)  # each time: it may have been recreated
+        topic_id = self._broker.topic_id(self._context.topic)  # each time: the topic may have been recreated
         self._last[place] = number
         self._careful = True  # its last reader may have died over a record of it
         assignment = PartitionAssignment(
@@ -129,7 +129,7 @@ class OrderedPartitions(OrderedReader):
         return assignment
 
     def _end(self, place: Place) -> None:
-        """A partition has gone. The rest happens in a thread of its own, so that the other partitions go on."""
+        """End a lost partition's assignment. Another thread finishes it, so that the other partitions continue."""
         _, assignment = self._assignments.pop(place)
         assignment.lose()
 
@@ -140,7 +140,7 @@ class OrderedPartitions(OrderedReader):
         threading.Thread(target=end, name=f"{self._context.group}-end-{place[1]}", daemon=True).start()
 
     def _room(self, limit: int, timeout_s: float) -> int:
-        """How many more deliveries may be read in all; waits up to `timeout_s` until it is at least one."""
+        """How many more deliveries may be read in all. Waits up to `timeout_s` until it is at least one."""
         in_flights = [assignment.in_flight for _, assignment in self._assignments.values()]
         until_s = time.monotonic() + timeout_s
         with self._settled:

@@ -1,10 +1,10 @@
-"""PartitionAssignment: one reader's time with one ordered partition or leased topic, until it is over or lost.
+"""PartitionAssignment: the assignment of one ordered partition or leased topic to a reader, until its end or loss.
 
-It holds the deliveries that were read and are not settled, keeps them alive at the broker, and owns the scope of the
-partition's keys under a lease in the store. The next owner of the scope has a greater epoch, and the store then refuses
-all later calls of this one. So the order does not depend on how soon a reader notices that it has lost the partition.
+It holds the deliveries that were read and are not settled, and keeps them alive at the broker. It owns the scope of the
+partition's keys under a lease in the store. The next owner of the scope gets a greater epoch. Then the store refuses
+all later calls of this owner. So the order does not depend on how soon a reader notices that it has lost the partition.
 
-Deliveries may come before the scope is owned: they wait. The closed keys are loaded when the scope is owned.
+Deliveries that come before the scope is owned wait. The closed keys are loaded when the scope is owned.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ logger = logger_of("retry_topic.consumer")
 
 @dataclass(frozen=True, slots=True)
 class ReaderContext:
-    """What all assignments of a reader share.
+    """The common part of all assignments of a reader.
 
     Args:
-        home: store and broker.
+        home: the connection (store and broker).
         topic: the topic that is read.
         group: the consumer group.
         config: see `ConsumerConfig`.
@@ -68,14 +68,15 @@ class PartitionAssignment:
     """See the module.
 
     Args:
-        context: what its reader shares with all assignments.
+        context: the common part of all assignments of its reader.
         consumer: the broker consumer that reads the records.
         scope: the scope of the partition's keys.
         holder: the name under which the scope is owned; no two assignments share one.
         lease_s: the length of the lease.
-        patience_s: it gives up when it could not renew the lease for so long. Defaults to None: only the store decides.
+        patience_s: it gives up when it could not renew the lease for this time. Defaults to None: only the store
+            decides.
         topic_id: the permanent id of the topic, for the ids of its messages. Defaults to the topic's name.
-        changed: is notified whenever deliveries are settled. Defaults to a condition of its own.
+        changed: notified whenever deliveries are settled. Defaults to a new condition.
     """
 
     def __init__(
@@ -111,7 +112,7 @@ class PartitionAssignment:
             in_order=True,
         )
         self._queues: KeyQueues | None = None
-        self._early: list[Delivery] = []  # they came before the scope was owned
+        self._early: list[Delivery] = []  # deliveries that came before the scope was owned
         self._lock = threading.Lock()
         self._over = threading.Event()
         self._settling = self._thread(self._settler.run, "settle", self._settler.finishing)
@@ -122,12 +123,12 @@ class PartitionAssignment:
         return f"<PartitionAssignment {self._context.topic} {self._scope} {state} in_flight={len(self.in_flight)}>"
 
     def begin(self, epoch: int, asked: float) -> None:
-        """Begin with a scope that is owned since `asked` (`time.monotonic`), in this epoch."""
+        """Begin with a scope that is owned in this epoch. `asked` (`time.monotonic`): when the lease was requested."""
         self._owned(epoch, asked)
         self._holding = self._thread(lambda: self._hold(epoch), "hold", self._over)
 
     def begin_when_free(self) -> None:
-        """Own the scope as soon as nobody else does. Deliveries that come earlier wait."""
+        """Own the scope as soon as it is free. Deliveries that come earlier wait."""
 
         def wait_and_hold() -> None:
             epoch = self._own()
@@ -137,7 +138,7 @@ class PartitionAssignment:
         self._holding = self._thread(wait_and_hold, "hold", self._over)
 
     def add(self, delivery: Delivery) -> None:
-        """Add a delivery that was read. A record that is in flight already is not handled twice."""
+        """Add a delivery that was read. A record that is already in flight is not handled twice."""
         if self.in_flight.add(delivery):
             with self._lock:
                 if self._queues is None:
@@ -146,14 +147,14 @@ class PartitionAssignment:
                     self._queues.arrived(delivery)
 
     def lose(self) -> None:
-        """Another reader has the partition: begin, settle and keep alive nothing any more."""
+        """Another reader has the partition: stop beginning, settling and keeping alive its deliveries."""
         self.lost.set()
         self.in_flight.drop_all()
 
     def end(self, until: float) -> bool:
-        """Wait for running handlers until `until` (`time.monotonic`), settle, end. Whether nothing is in flight."""
+        """Wait for running handlers until `until` (`time.monotonic`), settle, and end. True: nothing is in flight."""
         with self._lock:
-            if self._queues is None:  # the scope was never owned: another reader gets the deliveries that wait for it
+            if self._queues is None:  # the scope was never owned: another reader gets the waiting deliveries
                 self._over.set()
                 self.in_flight.drop_all()
         self.in_flight.wait_until_at_most(0, max(0.0, until - time.monotonic()))
@@ -170,13 +171,13 @@ class PartitionAssignment:
         return empty
 
     def leave(self) -> None:
-        """Give the scope up, so that another can own it at once. If the store does not answer, the lease runs out."""
+        """Give up the scope, so that another can own it immediately. If the store does not answer, its lease ends."""
         self._over.set()
         with contextlib.suppress(StoreError):
             self._gates.release(self._scope, self._holder)
 
     def _own(self) -> int:
-        """Wait for the scope; answers its epoch, or 0 when the assignment is over."""
+        """Wait for the scope. Answers its epoch, or 0 when the assignment is over."""
         pause_s = 0.0
         while not self._over.wait(pause_s) and not self.lost.is_set():
             asked = time.monotonic()
@@ -188,7 +189,7 @@ class PartitionAssignment:
                         self._gates.release(self._scope, self._holder)
                     return owned.epoch
                 pause_s = min(owned.for_ms / 1000 + 0.01, self._lease_s / 8, 1.0)
-            except Exception as error:  # an absent server or anything else: records wait
+            except Exception as error:  # after any error the records wait
                 logger.warning("consumer.cannot_own: %s", error)
                 pause_s = 1.0
         return 0
@@ -220,14 +221,15 @@ class PartitionAssignment:
             self._early.clear()
 
     def _hold(self, epoch: int) -> None:
-        """Renew the lease, however long all else takes. Give up when another has it or it cannot be renewed."""
+        """Renew the lease, independently of all other work. Give up when another owner has it or renewing fails too
+        long."""
         while not self._over.wait(self._lease_s / 6):
             asked = time.monotonic()
             ours = True
             try:
                 ours = self._gates.acquire(self._scope, self._holder, int(self._lease_s * 1000)).epoch == epoch
                 self.renewed = asked if ours else self.renewed
-            except Exception as error:  # an absent server or anything else: time decides
+            except Exception as error:  # after any error, only time decides
                 logger.warning("consumer.cannot_renew: %s", error)
             silent_s = time.monotonic() - self.renewed
             if not ours or (self._patience_s is not None and silent_s > self._patience_s):

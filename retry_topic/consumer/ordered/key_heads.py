@@ -1,9 +1,9 @@
 """KeyHeads: the messages of ordered keys that come back on the redelivery topic, one per key at a time.
 
-Before such a message is handled, the store says what it is. It can be the head of its key: when it succeeds, the next
-parked message follows. It can be a second copy of a message that has succeeded: it is settled and not handled. Or it is
-neither: a replayed dead letter, or a message that somebody released by hand. Such a message has lost its place and is
-handled outside the order.
+Before such a message is handled, the store says which of three kinds it is. The head of its key: after its success, the
+next parked message follows. A second copy of a message that has succeeded: it is settled and not handled. Or neither: a
+replayed dead letter, or a message that an operator released by hand. Such a message has lost its place and is handled
+outside the order.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class KeyHeads(SettlerThread):
 
     Args:
         store: the delay store, which has the key locks.
-        give: hands a delivery to the handlers; its outcome comes back to the sink that is given.
+        give: hands a delivery to the handlers, together with the sink for its outcome.
         sink: settles outcomes.
         state_of: reads the retry state of a message.
     """

@@ -1,9 +1,9 @@
-"""KeyQueues: the messages of one ordered partition in one queue per key; of each queue one is handled at a time.
+"""KeyQueues: one queue per key of an ordered partition. One message of each queue is handled at a time.
 
-When a message fails, its key is closed in the store before anything else of the key happens. The messages behind it,
-and all later ones of the key, are parked in the store until the retry has succeeded or is given up. The closed keys are
-loaded when the partition's scope is owned and kept here from then on: only the owner can close a key. So a key that is
-open costs no call at all.
+When a message fails, its key is closed in the store before any other step of the key. The messages behind it, and all
+later ones of the key, are parked in the store until the retry has succeeded or is given up. The closed keys are loaded
+when the partition's scope is owned. From then on this class knows them, because only the owner can close a key. So an
+open key costs no call.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ from wheel_sched.store.ordering.values import Owner
 logger = logger_of("retry_topic.consumer")
 
 _FULL_S = 0.5  # how soon the store is asked again for a key that has no room
-_PARKED_AT_ONCE = 100  # of one queue; this bounds the bytes as well
+_PARKED_AT_ONCE = 100  # messages of one queue; this bounds the bytes as well
 
 
 @dataclass(slots=True, eq=False)
 class KeyQueue:
-    """The messages of a key. `running` is being handled; when `head` is set, as the head of a closed key."""
+    """The messages of a key. `running` is being handled. `head`: it is the head of a closed key."""
 
     gate: str
     waiting: deque[tuple[Delivery, RetryState]] = field(default_factory=deque)
@@ -66,7 +66,7 @@ class KeyQueues(SettlerThread):
         parked_cap: how many messages may be parked behind one head.
         give: hands a delivery to the handlers.
         sink: settles outcomes.
-        lost: is set when another reader owns the partition; here, or by the thread that renews the lease.
+        lost: set when another reader owns the partition, by this class or by the thread that renews the lease.
         topic_id: the permanent id of the topic, for the ids of its messages. Defaults to the topic's name.
         topics: the group's own topics. Defaults to those named after it.
         failure_log: gets each message that cannot be parked. Defaults to one without a hook.
@@ -120,7 +120,7 @@ class KeyQueues(SettlerThread):
 
     def _ended(self, outcome: HandlerOutcome) -> None:
         if self._lost.is_set():
-            return  # it goes to the reader that owns the partition now
+            return  # the reader that owns the partition now gets it
         key = outcome.delivery.message.key
         queue = self._queues[lock_of(self._owner.scope, key or b"")]
         state = self._states.pop(outcome.delivery.message.source)
@@ -147,7 +147,7 @@ class KeyQueues(SettlerThread):
             self._lose()
             return
         self._close()
-        self._pass_on()  # before parking, or the next message would wait behind one that has succeeded
+        self._pass_on()  # before parking: else the next message would wait behind one that has succeeded
         self._start_or_park()
 
     def _left(self) -> bool:
@@ -196,7 +196,7 @@ class KeyQueues(SettlerThread):
         self._give(delivery, state, self)
 
     def _park(self, queue: KeyQueue) -> None:
-        """Park the queue of a closed key, in order. When the key turns out to be open, handle it."""
+        """Park the queue of a closed key, in order. If the key is open by now, handle its messages."""
         head, left = False, 0  # how many stay in front: the head, and messages for which there is no room
         for fate in self._fates(queue):
             if fate is Outcome.STALE:
@@ -228,9 +228,9 @@ class KeyQueues(SettlerThread):
     def _fates(self, queue: KeyQueue) -> Iterator[Outcome]:
         """The store's answers for the messages of a queue, from the first on.
 
-        When there is no room, the head may be further back in the queue: it was read again together with messages that
-        have ended, and only the head makes room. So the store is asked for all the others too, with a cap of 0, which
-        parks none of them.
+        Only the head makes room. Without room, the head may be further back in the queue, because it was read again
+        together with messages that have ended. So this asks the store about all other messages too, with a cap of 0,
+        which parks none of them.
         """
         waiting = list(queue.waiting)
         rows, problem = self._rows(queue, waiting[:_PARKED_AT_ONCE])

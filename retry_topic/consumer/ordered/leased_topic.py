@@ -1,12 +1,12 @@
 """OrderedTopic: reads one topic for a group in the order of its keys; one consumer of the group reads, the others wait.
 
-It is for brokers whose members compete for records. Competing readers could not keep an order: two messages of a key
-would be handled side by side. So one consumer owns the topic under a lease in the store. The lease is three times
-`idle_ms` and is renewed six times in that. An owner that could not renew it for 1.5 times `idle_ms` gives up. So when a
-lease runs out, all that its holder had read and not settled was silent for longer than `idle_ms`, and the broker hands
-it out before anything new. An owner that stops with nothing in flight gives the topic up at once.
+It is for brokers whose members compete for records. Competing readers cannot keep an order: they would handle two
+messages of a key at the same time. So one consumer owns the topic under a lease in the store. The lease is three times
+`idle_ms` long and is renewed six times in that time. An owner that could not renew it for 1.5 times `idle_ms` gives up.
+So when a lease expires, the unsettled records of its holder had no `beat` for longer than `idle_ms`, and the broker
+hands them out before new records. An owner that stops with nothing in flight gives up the topic immediately.
 
-All consumers of the group read the redelivery topic: of each key, one message at a time is under way (`key_heads`).
+All consumers of the group read the redelivery topic: of each key, one message at a time is in flight (`key_heads`).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from retry_topic.consumer.outcome import is_suspect
 from wheel_sched.store.ordering.face import OrderedKeys, scope_of
 
 _POLL_MS = 1_000  # how long an idle reader waits at the broker; only the reaction to `stop` depends on it
-_STAND_BY_S = 1.0  # how soon a topic that was given up is taken over; each look is one small command
+_STAND_BY_S = 1.0  # how soon a free topic is taken over; each check is one small command
 
 
 class OrderedTopic(OrderedReader):
@@ -83,7 +83,7 @@ class OrderedTopic(OrderedReader):
                 continue
             deliveries = self._polled(consumer, room, wait_ms)
             if time.monotonic() - assignment.renewed > 2 * self._idle_s:
-                assignment.lose()  # this process stood still for so long that another may own the topic
+                assignment.lose()  # this process was suspended so long that another may own the topic
                 return
             for delivery in deliveries:
                 assignment.add(delivery)

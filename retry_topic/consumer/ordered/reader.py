@@ -1,7 +1,7 @@
-"""OrderedReader: a thread that reads one topic for a consumer in the order of its keys, and goes on whatever happens.
+"""OrderedReader: a thread that reads one topic for a consumer in the order of its keys, and continues after any error.
 
-It works in turns; the two kinds of readers differ in what a turn is. `leased_topic` reads a topic that one consumer of
-the group owns, `assigned_partitions` reads the partitions that are assigned to this consumer. A turn ends when there is
+It works in turns. The two kinds of readers have different turns: `leased_topic` reads a topic that one consumer of the
+group owns, `assigned_partitions` reads the partitions that are assigned to this consumer. A turn ends when there is
 nothing to read for now, or by an error. The next turn begins after a delay that grows with each failure in a row.
 """
 
@@ -61,13 +61,13 @@ class OrderedReader:
             try:
                 self._turn()
                 self._failures = 0
-            except Exception as error:  # whatever it is, the topic must be read
+            except Exception as error:  # the topic must be read after any error
                 if not isinstance(error, StoreError | BrokerError):
                     logger.exception("consumer.reading_failed")
                 self._pause(error)
 
     def _polled(self, consumer: BrokerConsumer, limit: int, wait_ms: int) -> list[Delivery]:
-        """The next deliveries; none, after a pause, while the broker does not answer."""
+        """The next deliveries. While the broker does not answer: none, after a pause."""
         try:
             deliveries = consumer.poll(limit, wait_ms)
         except BrokerError as error:

@@ -1,4 +1,4 @@
-"""SettlerThread: decides, in one thread, what becomes of the deliveries of ordered keys.
+"""SettlerThread: one thread that decides about the deliveries of ordered keys.
 
 Readers and handlers only report to it; all state belongs to the thread, so there is no lock. It works in turns: a turn
 takes all reports, then makes the necessary calls to the store, many keys in one call. When the store does not answer,
@@ -84,7 +84,7 @@ class SettlerThread:
             if self._finishing.is_set() and self._reports.empty():
                 if not self._left() or time.monotonic() >= self._until:
                     return
-                time.sleep(0.05)  # there is no event to wait for while the store is away
+                time.sleep(0.05)  # no event signals that the store answers again
 
     def _collect(self) -> list[Delivery | HandlerOutcome]:
         now = time.monotonic()
@@ -121,7 +121,7 @@ class SettlerThread:
         self._wake_at = at if self._wake_at is None else min(self._wake_at, at)
 
     def _pass_on(self) -> None:
-        """KeyHeads that were handled let the next ones follow; only then are they settled."""
+        """Let the next messages of handled heads follow. Only then settle the heads."""
         while self._succeeded:
             succeeded = self._succeeded[:200]
             self._gates.succeeded([(gate, stem) for gate, stem, _ in succeeded])

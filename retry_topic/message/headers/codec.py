@@ -1,12 +1,12 @@
-"""Retry headers <-> `RetryState`, and what is done to the headers of a message on its way.
+"""Retry headers <-> `RetryState`, and the changes to a message's headers on its way.
 
 Invariants: `read(write(h, state)) == state` for every state within its bounds. `read` never raises, whatever the bytes.
 `write` keeps all other headers, in order, writes each of ours at most once, and keeps ours within `MAX_TOTAL_BYTES`, so
 that headers do not grow from hop to hop.
 
-No header can raise a limit. A broken value counts as absent, a count that is too large stays large, and each such
-finding is named in `RetryState.oddities`. Whoever can write to the topic can always leave headers out, and so restart a
-count. Two things answer that: the record in the delay store (the greater count holds), and `signature`.
+No header can raise a limit. A broken value counts as absent, and a count that is too large stays large;
+`RetryState.oddities` names each such finding. A client that can write to the topic can leave headers out, and so
+restart a count. Two things prevent that: the record in the delay store (the greater count holds), and `signature`.
 
 When a message has none of our headers, those of Spring, SmallRye or Pulsar are read instead (`foreign`).
 """
@@ -66,7 +66,7 @@ def read(headers: Headers) -> RetryState:
         return read_foreign(dict(headers))
     if oddities:
         if values.get("first_failed_ms", 0) is None:
-            # It is broken. The age must not begin again; the message's own time is never later than its first failure.
+            # The value is broken. The age must not restart; the message's own time is not later than its first failure.
             values["first_failed_ms"] = values.get("original_timestamp_ms")
         values = {name: value for name, value in values.items() if value is not None}
     return RetryState(**values, oddities=tuple(oddities), dialect="own")
@@ -129,13 +129,13 @@ def _pairs(fields: Sequence[Field], values: Sequence[Any]) -> list[tuple[str, by
 def published(message: Message, message_id: str, now_ms: int | None = None) -> Message:
     """`message` with its id as a header. A message for later also gets its publishing time and its topic as headers.
 
-    So the handler sees the same id however the message reaches it, and however often.
+    So the handler sees the same id at every delivery, on every way to it.
 
     Args:
         message: the message that is sent, or stored until it is due.
         message_id: the id of the message.
-        now_ms: the publishing time of a message for later, by the store's clock; it tells two messages apart that get
-            the same id one after the other. Defaults to None: the message is sent at once.
+        now_ms: the publishing time of a message for later, by the store's clock. It distinguishes two messages that get
+            the same id one after the other. Defaults to None: the message is sent immediately.
 
     Raises:
         Rejected: the id cannot be written as a header; nothing was sent.
@@ -150,7 +150,7 @@ def published(message: Message, message_id: str, now_ms: int | None = None) -> M
     if now_ms is not None:
         ours.append((FIELDS["published_ms"].header, b"%d" % now_ms))
         topic = encode(FIELDS["original_topic"], message.topic) if message.topic else None
-        if topic is not None:  # copies of these headers on a message of another topic are recognised by it
+        if topic is not None:  # identifies copies of these headers on a message of another topic
             ours.append((FIELDS["original_topic"].header, topic))
     return message.to(message.topic, (*without_ours(message.headers), *ours))
 
@@ -164,8 +164,8 @@ def of_another_group(message: Message, group: str) -> bool:
     """Whether `message` is another group's retry on a topic that `group` reads as well.
 
     `group` has already received the original there and may skip the retry. A message that only carries copied headers
-    (a handler published it to another topic, say) is not such a retry. The answer is as reliable as headers are:
-    whoever can write to the topic can write them.
+    (a handler published it to another topic, say) is not such a retry. The answer is only as reliable as headers: every
+    client that can write to the topic can write them.
 
     Args:
         message: as delivered.
@@ -181,7 +181,7 @@ def of_another_group(message: Message, group: str) -> bool:
 
 
 def return_to_origin(message: Message) -> Message:
-    """A failed message with the partition and the timestamp of its original record, as its headers say them.
+    """A failed message with the partition and the timestamp of its original record, taken from its headers.
 
     Use it for messages that leave the delay store or go to a dead topic. The headers of any other message may be copies
     that a handler made from another message. A header that is absent or not a number is left to the topic.

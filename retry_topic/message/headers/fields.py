@@ -1,10 +1,10 @@
-"""The documented set of retry headers as one table, and how each kind of value is written and read.
+"""The table of all documented retry headers, and functions that write and read each kind of value.
 
 Numbers are decimal ASCII, times are epoch milliseconds, durations are milliseconds, text is UTF-8. The parents of an
 error class are joined by commas. Bounds are bytes of the value. A *label* (an id, a topic, a group) that is too long is
 left out, because half of it would name something else. *Prose* that is too long is cut.
 
-Reading accepts any bytes and never raises: `decode` answers a value, or None, and says in words what was wrong.
+Reading accepts any bytes and never raises: `decode` answers a value or None, and a text that says what was wrong.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _INTEGER = re.compile(rb"-?[0-9]{1,19}")
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """How one field of `RetryState` travels.
+    """The header of one field of `RetryState`, and the bounds of its value.
 
     Args:
         header: the header's name.
@@ -87,7 +87,7 @@ HEADER_NAMES = frozenset(field.header for field in FIELDS.values())
 
 
 def decode(field: Field, data: bytes) -> tuple[Any, str | None]:
-    """The value, None when the bytes hold none; and what was wrong with the bytes, None when nothing was."""
+    """The value (None: the bytes hold none), and what was wrong with the bytes (None: nothing)."""
     if field.kind == "integer":
         if data.isdigit() and len(data) < 19 and field.low <= (value := int(data)) <= field.high:
             return value, None  # the usual case
@@ -116,7 +116,7 @@ def encode(field: Field, value: Any) -> bytes | None:
 
 
 def clamp_integer(field: Field, value: int) -> tuple[int | None, str | None]:
-    """The integer within its bounds or None; and what was wrong with it, None when nothing was."""
+    """The integer within its bounds or None, and what was wrong with it (None: nothing)."""
     if field.low <= value <= field.high:
         return value, None
     if value > field.high and field.clamp:
@@ -131,13 +131,13 @@ def cut(text: str, max_bytes: int) -> str:
 
 
 def cut_names(names: Any, max_bytes: int) -> tuple[str, ...]:
-    """The leading names that fit, joined by commas, into `max_bytes`: nearest parents first, no half names."""
+    """The leading names that fit into `max_bytes` when joined by commas: nearest parents first, no half names."""
     kept: list[str] = []
     used = -1
     for given in names:
-        name = cut(given, max_bytes + 1)  # one byte more than fits, so that a name that is too long stays too long
+        name = cut(given, max_bytes + 1)  # one byte more than fits: a name that is too long stays too long
         if not name or "," in name:
-            continue  # cannot be told from a separator
+            continue  # a comma in the name would look like a separator
         used += 1 + len(name.encode())
         if used > max_bytes:
             break

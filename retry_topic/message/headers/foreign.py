@@ -1,4 +1,5 @@
-"""Other people's retry headers: read, so that their topics can be adopted with the counts; and written for Spring.
+"""Retry headers of other systems. All are read, so that a group can adopt their topics with the counts. Spring's are
+also written.
 
 | from     | header of the count          | its number on a record in a retry topic                              |
 |----------|------------------------------|----------------------------------------------------------------------|
@@ -94,15 +95,15 @@ class _Reader:
                 self._set(field, header, *clamp_integer(FIELDS[field], number))
 
     def add(self, field: str, number: int) -> None:
-        """Convert a count that was read to our way of counting."""
+        """Convert a foreign count to the number of failed deliveries."""
         if field in self.values:
             self.values[field] = min(self.values[field] + number, FIELDS[field].high)
 
     def state(self, dialect: Dialect) -> RetryState:
-        # A message with anybody's retry headers has failed at least once, however broken they are.
+        # A message with retry headers of any system has failed at least once, even if the headers are broken.
         self.values["attempt"] = max(1, self.values.get("attempt", 1))
         if self.values.get("first_failed_ms") is None:
-            # It is never later than the true time, so that nobody can extend the cap by age.
+            # It is never later than the true time, so no client can extend the cap by age.
             self.values["first_failed_ms"] = self.values.get("original_timestamp_ms")
         return RetryState(**self.values, oddities=tuple(self.oddities), dialect=dialect)
 
@@ -123,7 +124,7 @@ def _spring(reader: _Reader) -> RetryState:
     timestamps = [f"{prefix}original-timestamp" for prefix in both]
     reader.binary("original_timestamp_ms", "retry_topic-original-timestamp", *timestamps)
     reader.text("consumer_group", _GROUP)
-    # The outer class is mostly Spring's own wrapper; rules of a policy are about the cause.
+    # The outer class is usually Spring's own wrapper; the rules of a policy are about the cause.
     causes = [f"{prefix}exception-cause-fqcn" for prefix in both]
     classes = [f"{prefix}exception-fqcn" for prefix in both]
     reader.text("error_class", *causes, *classes)
@@ -158,7 +159,7 @@ def with_spring(headers: Headers, state: RetryState, *, dead: bool) -> Headers:
     """`headers` with Spring's headers for `state`, each name at most once.
 
     Args:
-        headers: of a message, with ours already written.
+        headers: the headers of a message, with ours already written.
         state: the state to write.
         dead: whether the message goes to a dead-letter topic.
     """

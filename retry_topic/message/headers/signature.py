@@ -1,17 +1,18 @@
-"""Signatures: an optional HMAC-SHA256 over everything that decides about a message; only holders of the secret decide.
+"""Signatures: an optional HMAC-SHA256 over all headers that decide about a message, so that only holders of the secret
+can write them.
 
 It covers the id, the group, the topic, partition and offset of the first failure, the attempt, the time of the first
 failure, the replays, the ordering key, the publishing time, and payload and key. So a signature fits one attempt of one
 message in one group, and nothing else: not another payload, not another topic whose policy may allow more.
 
-Without a secret, whoever can write to the topic can restart a count. With a secret, a record whose signature is absent
-or wrong is `unsigned`, and nothing that it says of itself counts. Its id is made of payload and key (`content_id`), and
-the store counts its attempts, one for each record that comes, up to the least cap of all policies. Two unsigned records
-with equal payload and key cannot be told apart, so they share a count. A record without any headers is unsigned too on
-the topics that only holders of the secret write: the group's retry and redelivery topic.
+Without a secret, every client that can write to the topic can restart a count. With a secret, a record whose signature
+is absent or wrong is `unsigned`, and its headers decide nothing. Its id is made of payload and key (`content_id`). The
+store counts its attempts, one for each record, up to the least cap of all policies. Two unsigned records with equal
+payload and key look the same, so they share a count. Only holders of the secret write to the group's retry and
+redelivery topics, so there a record without any headers is unsigned too.
 
-A message that has never failed needs no signature. Whoever may write to its topic may give it an id, because an id is a
-name and not a count. The consumer signs the message at its first failure.
+A message that has never failed needs no signature. Every client that may write to its topic may give it an id, because
+an id is a name and not a count. The consumer signs the message at its first failure.
 
 Headers of Spring, SmallRye and Pulsar are never signed.
 """
@@ -28,7 +29,7 @@ from retry_topic.message.headers.fields import FIELDS, encode
 from retry_topic.message.headers.state import RetryState, content_id
 from wheel_sched.errors import Rejected
 
-_MIN_SECRET_BYTES = 16  # 128 bits; a shorter secret can be found by trying
+_MIN_SECRET_BYTES = 16  # 128 bits; an attacker can guess a shorter secret
 _SCHEME = b"wheel-sched retry v2"
 _SIGNED = tuple(
     (name, FIELDS[name])
@@ -64,12 +65,12 @@ def sign(state: RetryState, message: Message, secret: bytes) -> RetryState:
 
 
 def verify(state: RetryState, message: Message, secrets: bytes | Sequence[bytes], group: str) -> RetryState:
-    """`state` itself when its signature fits, else what `unsigned` leaves of it.
+    """`state` itself when its signature fits, else the part of it that `unsigned` keeps.
 
     Args:
         state: as read from the headers of `message`.
         message: as delivered.
-        secrets: one secret, or several while a new one is being rolled out; any of them may fit.
+        secrets: one secret, or several during the rollout of a new one; the signature may fit any of them.
         group: the consumer group, for the id that is made of the payload.
     """
     if state.signature is None:
@@ -81,7 +82,7 @@ def verify(state: RetryState, message: Message, secrets: bytes | Sequence[bytes]
 
 
 def unsigned(state: RetryState, message: Message, group: str, why: str) -> RetryState:
-    """The part of `state` that is believed without a signature: no id, no count. `why` ends the sentence for people."""
+    """The part of `state` that counts without a signature: no id, no count. `why` says what is wrong with it."""
     claims = state.dialect != "none"
     return replace(
         state,

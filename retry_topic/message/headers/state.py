@@ -1,4 +1,4 @@
-"""The retry state of a message (the typed form of its retry headers), and the ids that messages are known by.
+"""The retry state of a message (the typed form of its retry headers), and the ids of messages.
 
 The same message of the same group always gets the same id, so a second copy of a retry is recognised. An id has 95
 bits: among a thousand million messages, two share an id with a probability of about 10**-11.
@@ -14,7 +14,7 @@ from typing import Literal
 from zlib import crc32
 
 MAX_COUNT = 1_000_000
-"""The greatest count of attempts or replays. A larger count becomes this one, which is beyond every sensible cap."""
+"""The greatest count of attempts or replays, above every sensible cap. A larger count is lowered to this one."""
 
 _GATE = re.compile(r"[A-Za-z0-9_-]{12}\.[A-Za-z0-9_-]{16}")
 
@@ -47,9 +47,10 @@ def content_id(group: str, value: bytes, key: bytes | None) -> str:
 
 
 def content_print(value: bytes, key: bytes | None) -> str:
-    """A short checksum of payload and key. It tells two messages with one id apart, as a help against accidents.
+    """A short checksum of payload and key. It distinguishes two messages that got the same id by accident.
 
-    It is no protection: whoever wants can make two messages with one checksum. A signature covers the whole payload.
+    It does not protect against an attacker, who can make two messages with one checksum. A signature covers the whole
+    payload.
     """
     return f"{crc32(value, 0 if key is None else crc32(key, len(key) + 1)):x}"
 
@@ -75,8 +76,8 @@ class RetryState:
         started_ms: epoch ms at which the failed attempt was started, for reports.
         policy: `name@version` of the policy that decided.
         delay_ms: the delay before this delivery.
-        verdict: what the handler asked for by its return value.
-        retry_after_ms: the delay that the handler, or the remote side, asked for.
+        verdict: the verdict that the handler returned.
+        retry_after_ms: the delay that the handler or the remote side requested.
         original_topic: the topic on which the message first failed.
         original_partition: its partition there.
         original_offset: its offset there, as text because brokers differ.
@@ -85,16 +86,16 @@ class RetryState:
         error_class: fully qualified class of the last error.
         error_mro: its parent classes, nearest first.
         error_message: its text.
-        error_fingerprint: the group of errors that it belongs to, see `fingerprint`.
+        error_fingerprint: the fingerprint of the error, see `fingerprint`.
         error_status: its HTTP status.
         replays: how often the message was replayed from the dead letters. Defaults to 0.
         ordering: the lock of its ordering key in the delay store; None: the message is not ordered.
         published_ms: epoch ms at which it was published for later with a given id; None: the id was made of its place.
-        signature: HMAC over everything that decides and over the payload, see `signature`.
+        signature: HMAC over all fields that decide and over the payload, see `signature`.
         oddities: what was wrong with the headers; not compared and not written. Defaults to none.
         dialect: whose headers were read, "none" when there were none; not compared and not written.
-        unsigned: no secret of ours has signed the headers. Then the id is made of the payload, and the store counts the
-            attempts. Not compared and not written.
+        unsigned: none of our secrets has signed the headers. Then the id is made of payload and key, and the store
+            counts the attempts. Not compared and not written.
     """
 
     id: str | None = None
@@ -130,9 +131,9 @@ class RetryState:
     def known_as(self) -> str:
         """The name under which the store counts the message's attempts.
 
-        An id that was made of the message's place names group and message already. An id that was given by a publisher
-        does not: every group of the topic sees it, and it may be given again later. A hash of group and publishing time
-        is added to it.
+        An id that was made of the message's place already names group and message. An id from a publisher does not:
+        every group of the topic sees it, and the publisher may use it again later. So the name of such a message is its
+        id and a hash of group and publishing time.
         """
         if self.published_ms is None:
             return f"{self.id}"
@@ -140,12 +141,12 @@ class RetryState:
 
     @property
     def stem(self) -> str:
-        """The beginning of the ids of all its attempts in the delay store; a replay begins a new one."""
+        """The message id base: the ids of all its attempts in the delay store begin with it. A replay has a new one."""
         return f"{self.known_as}r{self.replays}" if self.replays else self.known_as
 
     @property
     def passed_the_store(self) -> bool:
-        """Whether a dispatcher has released it, so that a second copy may be under way."""
+        """Whether a dispatcher has released the message. Then a second copy of it may exist."""
         return self.id is not None and bool(self.attempt or self.replays or self.published_ms is not None)
 
     @property

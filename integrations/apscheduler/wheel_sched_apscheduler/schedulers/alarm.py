@@ -1,7 +1,7 @@
-"""Alarm: lets the scheduler sleep until the earliest moment that anybody has asked for.
+"""Alarm: lets the scheduler sleep until the earliest requested moment.
 
-Whoever stores a job calls `ring_by` with its next run time. A sleeper that wakes earlier anyway is not woken. A request
-that arrives while the owner is awake counts for its next sleep, so none is lost.
+Code that stores a job calls `ring_by` with the job's next run time. A sleeper that wakes earlier anyway is not woken. A
+request that arrives while the owner is awake counts for its next sleep, so no request is lost.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable
 
-_LOOK_AGAIN_S = 30.0  # after this time a wall clock that was set forward is noticed; a look costs no store call
+_LOOK_AGAIN_S = 30.0  # within this time the sleeper notices a wall clock set forward; a check costs no store call
 _AWAKE = float("-inf")
 _NEVER = float("inf")
 
@@ -33,14 +33,14 @@ class Alarm:
         self.ring_by(_AWAKE)
 
     def ring_by(self, at: float) -> None:
-        """Have the owner awake at `at` (seconds since 1970) at the latest."""
+        """Wake the owner at `at` (seconds since 1970) at the latest."""
         with self._changed:
             self._asked = min(self._asked, at)
             if at < self._until:
                 self._changed.notify()
 
     def sleep(self, until: float) -> None:
-        """Return at `until`, or earlier when somebody rang since the last sleep ended. Never before that."""
+        """Return at `until`, or earlier after a `ring` since the last sleep ended. Otherwise never before `until`."""
         with self._changed:
             while True:
                 self._until = min(until, self._asked)

@@ -1,9 +1,9 @@
 """ClaimingJobSource: due jobs from one of our jobstores, a batch at a time.
 
-One round trip settles what has ended and claims the next batch. Claiming needs no lock of the scheduler, so only the
-loop waits for the server. What is claimed is submitted at once. If the scheduler is paused or ends in between, the
-batch is put back at its old due. Claiming stops while an executor has too much in flight, so that a backlog stays in
-the store for other processes; see `in_flight_limits` for a full executor beside others.
+One round trip settles ended occurrences and claims the next batch. Claiming needs no lock of the scheduler, so only the
+loop waits for the server. Claimed jobs are submitted immediately. If the scheduler is paused or ends in between, the
+batch is put back at its old due time. Claiming stops while an executor has too much in flight, so that a backlog stays
+in the store for other processes. See `in_flight_limits` for a full executor beside others.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ class ClaimingJobSource:
     Args:
         store: a started `ClaimingStore`.
         alias: its name in the scheduler.
-        executors: the names of all executors, read anew each time.
+        executors: the names of all executors, read again each time.
         ring: wakes the loop.
-        retry_s: pause after an unexpected error. A store that is away says itself when to come again.
-        max_in_flight: an executor with so many submissions that have not ended gets no more.
-        logger: where errors are logged.
+        retry_s: pause after an unexpected error. A store that does not answer gives its own time to come again.
+        max_in_flight: an executor with this many unfinished submissions gets no more.
+        logger: logs errors.
 
-    Threads: `take` and `put_back` from the loop's thread; `ended` from any.
+    Threads: the loop's thread calls `take` and `put_back`; any thread calls `ended`.
     """
 
     locked = False
@@ -70,7 +70,7 @@ class ClaimingJobSource:
         self.limits = InFlightLimits(executors, max_in_flight)
 
     def forget(self, job_id: str | None = None) -> None:
-        """Nothing to forget: the store itself tells a changed job from the one that it gave out."""
+        """Does nothing: the store itself detects that a job was changed after it was handed out."""
 
     def take(self, now: datetime, limit: int) -> SubmissionBatch:
         """Claim at most `limit` jobs and plan their next runs."""
@@ -128,7 +128,7 @@ class ClaimingJobSource:
         return batch
 
     def put_back(self, submissions: list[Submission]) -> list[Submission]:
-        """The scheduler was paused or ends: have these handed out again. Returns what cannot be put back: nothing."""
+        """Put submissions back, because the scheduler was paused or ends. Returns no leftovers: all can be put back."""
         for submission in submissions:
             submission.end(())
         return []
@@ -160,7 +160,7 @@ class ClaimingJobSource:
         return Submission(without_grace(job), self.alias, run_times, self, occurrence, last, late)
 
     def ended(self, submission: Submission, events: Sequence[SchedulerEvent]) -> None:
-        """A submission has ended; no events: it was cut short. Any thread."""
+        """Note that a submission has ended. No events: it was cut short. Any thread."""
         occurrence = submission.occurrence
         if occurrence is None:
             return

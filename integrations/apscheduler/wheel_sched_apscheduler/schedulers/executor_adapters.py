@@ -1,12 +1,12 @@
 """Executor adapters: they submit jobs to APScheduler's executors, a batch at a time.
 
-A stock scheduler spends 60 to 80 % of its time on submitting each job by itself: a future with its condition, a queue
-entry, a callback. Here a batch goes into one deque. As many workers as are idle empty the deque, and each takes the
-next job when it has finished the last one, so a slow job holds up no other.
+A stock scheduler spends 60 to 80 % of its time on submitting each job separately: a future with its condition, a queue
+entry, a callback. Here a batch goes into one deque. All idle workers take jobs from the deque, and each takes the next
+job when it has finished the last one. So a slow job delays no other job.
 
-Each adapter keeps the executor's own count of running instances, so `max_instances` means what it means in stock. Each
+Each adapter keeps the executor's own count of running instances, so `max_instances` has the stock meaning. Each
 submission ends in an event, also when the executor is gone, a worker process dies or the arguments cannot be sent.
-Stock only logs these.
+Stock only logs these cases.
 
 Threads: only the scheduler's thread calls `submit`.
 """
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from apscheduler.executors.base import BaseExecutor
     from apscheduler.job import Job
 
-_QUICK_S = 0.0002  # a job that takes less does nothing during which another thread could work
+_QUICK_S = 0.0002  # a shorter job gives other threads no time to work
 _ROW = 32
 _FEW = 2
 
@@ -54,8 +54,8 @@ class ExecutorAdapter(ABC):
     """Submits jobs to one executor.
 
     Args:
-        executor: where jobs run; started.
-        reports: hears of submissions, refusals and failures.
+        executor: runs the jobs; it is started.
+        reports: gets submissions, refusals and failures.
     """
 
     def __init__(self, executor: BaseExecutor, reports: Reports) -> None:
@@ -64,7 +64,7 @@ class ExecutorAdapter(ABC):
         self._queue: deque[Submission] = deque()  # submitted, not started
 
     def submit(self, submissions: list[Submission]) -> None:
-        """Have these run. A job with too many running instances is refused, by event."""
+        """Run these submissions. A job with too many running instances is refused, by an event."""
         accepted, refused, passed_over = [], [], []
         instances = self.executor._instances
         with self.executor._lock:
@@ -93,17 +93,17 @@ class ExecutorAdapter(ABC):
         return bool(self.executor._instances)
 
     def tend(self) -> bool:
-        """Called by the scheduler's thread at each pass. Returns whether it wants another call in a moment."""
+        """The scheduler's thread calls this at each pass. Returns whether it needs another call in a moment."""
         return False
 
     def abandon(self) -> None:
-        """Give up what has not started. Called at the end, when nothing starts any more."""
+        """Give up submissions that have not started. Called at the end, when no job starts any more."""
         while self._queue:
             self._dropped(self._queue.popleft())
 
     @abstractmethod
     def _run(self, submissions: list[Submission]) -> None:
-        """Have these run. When it raises, none of them runs."""
+        """Run these submissions. If it raises, none of them runs."""
 
     def _report(self, accepted: list[Submission], refused: list[Submission]) -> None:
         events = [submission.submitted() for submission in accepted] if self._reports.wants(EVENT_JOB_SUBMITTED) else []
@@ -123,7 +123,7 @@ class ExecutorAdapter(ABC):
                 self._reports.last_run_ended(submission, gone=not submission.comes_again)
 
     def _passed_over(self, submission: Submission) -> None:
-        """All of its run times came too late."""
+        """Report a submission whose run times all came too late."""
         self._ended_with(submission, submission.missed())
 
     def _ended_with(self, submission: Submission, events: list[SchedulerEvent]) -> None:
@@ -214,7 +214,7 @@ class GenericExecutorAdapter(ExecutorAdapter):
         return job
 
     def _run(self, submissions: list[Submission]) -> None:
-        """Not used: `submit` does all."""
+        """Not used: `submit` does all the work."""
 
     def _take_back(self, job_id: str, submission: Submission | None = None, event: Any = None) -> Submission | None:
         """Forget and return a submission: this one, the one with the event's run time, or the oldest of the job."""
@@ -253,8 +253,8 @@ class GenericExecutorAdapter(ExecutorAdapter):
 class ThreadPoolAdapter(ExecutorAdapter):
     """For a pool of threads: one deque, emptied by as many workers as needed.
 
-    A worker that takes a job first starts another worker, if something is left in the deque. So a slow job holds up no
-    other. After `_ROW` quick jobs one after the other only `_FEW` workers stay, because more would only wait for each
+    A worker that takes a job first starts another worker, if the deque has more jobs. So a slow job delays no other
+    job. After `_ROW` quick jobs one after the other only `_FEW` workers stay, because more would only wait for each
     other and for the interpreter's lock. If all of these meet slow jobs, `tend` sees that the deque does not shrink and
     starts more.
     """
@@ -298,7 +298,7 @@ class ThreadPoolAdapter(ExecutorAdapter):
             self._starting = True
         try:
             self.executor._pool.submit(self._work)
-        except RuntimeError as error:  # somebody else has shut the pool down
+        except RuntimeError as error:  # other code has shut the pool down
             if not self._reports.closing:
                 self.executor._logger.warning("The thread pool takes no more work: %s", error)
             with self._counting:
@@ -336,7 +336,7 @@ class ThreadPoolAdapter(ExecutorAdapter):
             try:
                 submission.begin()
                 events = run(submission.job, submission.alias, submission.run_times, name, submission.fencing)
-            except BaseException as error:  # not raised by the job: that is in the events
+            except BaseException as error:  # not the job's exception, which is in the events
                 self._failed(submission, error)
             else:
                 self._succeeded(submission, events)

@@ -1,12 +1,12 @@
 """InFlightLimits: how many occurrences of one jobstore each executor holds, and how many more may be claimed.
 
-A jobstore is asked for what is due, not for what is due for some executor. So claiming waits for a full executor that
-makes room soon: most of what comes next is for it. An executor that stays full for `PATIENCE_S` is slow, and the others
-must not wait for it. Claiming then goes on, and what is for the slow executor goes back into the store, where other
-processes may claim it. That is paced: a backlog of any length costs a few percent of a core, and what was put back is
-due again faster than an executor that is slow at the default settings could take it.
+A claim takes all due jobs of a jobstore, not those of one executor. So when an executor is full, claiming waits for it
+a while: most of the next jobs are for that executor. An executor that stays full for `PATIENCE_S` is slow, and the
+others must not wait for it. Then claiming continues, and jobs for the slow executor go back into the store, where other
+processes may claim them. This is paced: a backlog of any length costs a few percent of a core, and jobs that were put
+back are due again faster than a slow executor at the default settings can take them.
 
-Threads: `leave` from any, the rest from the thread that claims.
+Threads: any thread calls `leave`; the claiming thread calls the rest.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
     from wheel_sched_apscheduler.occurrence import Occurrence
 
 PATIENCE_S = 0.25
-BACK_AFTER_S = 1.0  # what is put back is not due for at least this time
+BACK_AFTER_S = 1.0  # a job that was put back is not due for at least this time
 PACE_S = 0.001  # added for each one that was put back before; the next claim waits this long for each one put back
 _WORTHWHILE = 32  # an executor has room when at least this fraction of its limit is free
 
 
 class _ExecutorLoad:
-    """What one executor holds."""
+    """The load of one executor."""
 
     __slots__ = ("full_since_s", "occurrences", "slow")
 
@@ -40,8 +40,8 @@ class InFlightLimits:
     """See the module.
 
     Args:
-        executors: the names of all executors, read anew each time.
-        most: an executor with so many submissions that have not ended is full.
+        executors: the names of all executors, read again each time.
+        most: an executor with this many unfinished submissions is full.
         clock: seconds that never go back. Defaults to `time.monotonic`.
     """
 
@@ -103,7 +103,7 @@ class InFlightLimits:
         return True
 
     def put_back(self, count: int) -> float:
-        """So many are put back. Returns in how many seconds they are to be due again."""
+        """Note that `count` occurrences are put back. Returns the seconds until they must be due again."""
         now_s = self._clock()
         while self._away and self._away[0][0] <= now_s:
             self._away_count -= self._away.popleft()[1]
@@ -113,7 +113,7 @@ class InFlightLimits:
         return delay_s
 
     def leave(self, occurrence: Occurrence) -> bool:
-        """An occurrence has ended. Returns whether to wake the thread that waits for room."""
+        """Note that an occurrence has ended. Returns whether to wake the thread that waits for room."""
         load = self._loads.get(occurrence.job.executor)
         if load is None:
             return False

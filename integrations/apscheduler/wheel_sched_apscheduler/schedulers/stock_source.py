@@ -47,7 +47,7 @@ class StockJobSource:
     Args:
         store: started.
         alias: its name in the scheduler.
-        executors: the names of all executors, read anew each time.
+        executors: the names of all executors, read again each time.
         retry_s: pause after an error of the jobstore.
         logger: where errors are logged.
 
@@ -108,7 +108,7 @@ class StockJobSource:
         return batch
 
     def put_back(self, submissions: list[Submission]) -> list[Submission]:
-        """Returns what cannot be put back: all, because the jobstore has moved on. It is submitted all the same."""
+        """Returns all submissions: the jobstore has moved on, so none can be put back. They are still submitted."""
         return submissions
 
     def _advance(self, now: datetime, limit: int, batch: SubmissionBatch) -> int:

@@ -1,8 +1,9 @@
-"""A submission: what the scheduler gives to an executor, who hears of its end, and how it runs in a worker.
+"""A submission: the runs that the scheduler gives to an executor, the listener for their end, and their execution.
 
-`run` has the events, log lines and clearing of tracebacks of APScheduler's `run_job`. That one looks up its logger
-under a lock that all workers share, and makes two log calls for each job: a third of what a short job costs. Nobody
-looks at a grace here: it was judged when the job was claimed. Coroutines run in APScheduler's own `run_coroutine_job`.
+`run` has the events, log lines and clearing of tracebacks of APScheduler's `run_job`. `run_job` looks up its logger
+under a lock that all workers share, and makes two log calls for each job: a third of the cost of a short job. `run`
+does not check the misfire grace, because the claim has checked it. Coroutines run in APScheduler's own
+`run_coroutine_job`.
 """
 
 from __future__ import annotations
@@ -42,10 +43,10 @@ _logger = lru_cache(maxsize=64)(logging.getLogger)
 
 
 class EndListener(Protocol):
-    """The job source that gave an occurrence out, and wants to know how it ended."""
+    """The job source that handed out an occurrence. It learns here how the occurrence ended."""
 
     def ended(self, submission: Submission, events: Sequence[SchedulerEvent]) -> None:
-        """From any thread."""
+        """Report the end of a submission. Any thread."""
 
 
 class Reports(Protocol):
@@ -57,16 +58,16 @@ class Reports(Protocol):
     closing: bool
 
     def wants(self, mask: int) -> bool:
-        """Whether anybody listens to events of `mask`."""
+        """Whether there is a listener to events of `mask`."""
 
     def announce(self, events: list[SchedulerEvent]) -> None:
         """Hand events to the listeners, in order."""
 
     def last_run_ended(self, submission: Submission, gone: bool = True) -> None:
-        """The last run of a job has ended, after its events. Unless `gone`, the job comes again."""
+        """Report that a job's last run has ended, after its events. Unless `gone`, the job comes again."""
 
     def finished(self) -> None:
-        """A submission has ended, in whatever way."""
+        """Report that a submission has ended, in any way."""
 
     def wakeup(self) -> None:
         """Have the scheduler make a pass, which calls `tend`."""
@@ -77,12 +78,12 @@ class Submission:
     """Runs of one job that are due together.
 
     Args:
-        job: as it was taken from its store, without its misfire grace: that was judged already.
-        alias: of its jobstore.
-        run_times: those that are to run, earliest first; empty when all came too late.
-        source: gets the events of the end: EXECUTED, ERROR or MAX_INSTANCES; none when the job was cut short and is to
-            come again. Defaults to None: the jobstore does not want to know, and gives no job out twice.
-        occurrence: what the jobstore gave out. Defaults to None: a stock jobstore.
+        job: the job from its store, without its misfire grace, which is already checked.
+        alias: the alias of its jobstore.
+        run_times: the run times to run, earliest first; empty when all came too late.
+        source: gets the events of the end: EXECUTED, ERROR or MAX_INSTANCES; no events when the job was cut short and
+            must come again. Defaults to None: the jobstore needs no report, and hands out no job twice.
+        occurrence: the occurrence that the jobstore handed out. Defaults to None: a stock jobstore.
         last: whether the job leaves its jobstore with these runs. Defaults to False.
         late: run times that came too late and are dropped. Defaults to none.
     """
@@ -107,12 +108,12 @@ class Submission:
 
     @property
     def fencing(self) -> FencingInfo | None:
-        """What the job may know of its occurrence."""
+        """The data of the occurrence that the job can read."""
         occurrence = self.occurrence
         return None if occurrence is None else (occurrence.token, occurrence.redelivered)
 
     def begin(self) -> None:
-        """The job starts to run, in this process."""
+        """Note that the job starts to run, in this process."""
         occurrence = self.occurrence
         if occurrence is not None:
             occurrence.mark_started()
@@ -129,11 +130,11 @@ class Submission:
 
     def refused(self) -> SchedulerEvent:
         """The event of a job that has `max_instances` running."""
-        run_times = [*self.late, *self.run_times]  # those that came too late are refused as well, not missed besides
+        run_times = [*self.late, *self.run_times]  # late run times are refused as well, and not also reported as missed
         return JobSubmissionEvent(EVENT_JOB_MAX_INSTANCES, self.job.id, self.alias, run_times)
 
     def failed(self, error: BaseException) -> list[SchedulerEvent]:
-        """Events of a job that could not run: the executor is gone or broken, or the arguments cannot reach it."""
+        """Events of a job that could not run: the executor is gone or broken, or the arguments cannot be sent to it."""
         return [
             JobExecutionEvent(EVENT_JOB_ERROR, self.job.id, self.alias, run_time, exception=error, traceback="")
             for run_time in self.run_times
@@ -193,7 +194,7 @@ def run(
 async def run_coroutine(
     job: Job, alias: str, run_times: list[datetime], logger_name: str, fencing: FencingInfo | None
 ) -> list[SchedulerEvent]:
-    """The same for a coroutine function, as a task of its own."""
+    """The same for a coroutine function, in its own task."""
     events: list[Any] = []
     for run_time in run_times:
         if fencing is not None:  # a task has a context of its own: nothing to reset

@@ -1,7 +1,7 @@
-"""In-flight claims: what this process has claimed, until the store has learned how each occurrence ended.
+"""In-flight claims: the occurrences that this process has claimed, until the store knows how each one ended.
 
-A claimed job stays in the store under a lease. This module collects what becomes of it, and makes commands of that: few
-round trips, together with the next claim where there is one. It does no I/O itself.
+A claimed job stays in the store under a lease. This module collects the results and makes commands of them. The
+commands take few round trips, if possible together with the next claim. This module does no I/O itself.
 
     ended, last run           settle Done
     ended, runs again         settle Next: the job waits for its next run time
@@ -11,18 +11,18 @@ round trips, together with the next claim where there is one. It does no I/O its
     cannot be run here        settle Next after a while, or Held: see `refusals`
 
 Other processes may change a job meanwhile. If they replaced its record, the store refuses the settlement
-(OTHER_VERSION). The record is then read again, and the settlement is made anew: at the planned run time, unless the
-change was about the run time. If a new job took the id, the old run goes on as the split item `<due>\\0<job id>` under
-the same claim (STALE), and is settled there.
+(OTHER_VERSION). The record is then read again, and the settlement is made again: at the planned run time, unless the
+change was about the run time. If a new job took the id, the old run continues as the split item `<due>\\0<job id>`
+under the same claim (STALE), and is settled there.
 
 So an occurrence is in the store until it has ended: in the job itself while the run is short, as a split item when the
 run takes longer than `SPLIT_AFTER_S` or the next run is due. If the process dies the lease ends, and the job or the
 split item is due again for the next process that claims.
 
 Invariant. An occurrence is in `in_flight` from its claim until the store has answered its last settlement. A command
-whose answer was lost is repeated as it was, under its token.
+whose answer was lost is repeated unchanged, under its token.
 
-Threads: `gather` and the answers under the tracker's lock; `end`, `release` and `settle` from any.
+Threads: `gather` and the answers need the tracker's lock; any thread calls `end`, `release` and `settle`.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ ORPHANS_AT_MOST = 10_000  # ended occurrences whose settlement came too late, in
 
 
 class ClaimHandle:
-    """Where an occurrence lies in the store."""
+    """The place and state of a claimed occurrence in the store."""
 
     __slots__ = (
         "body",
@@ -136,17 +136,17 @@ class InFlightClaims:
 
     @property
     def waiting(self) -> bool:
-        """Whether there is something to send to the store at once."""
+        """Whether commands wait to be sent to the store immediately."""
         return bool(self._ended or self._released or self._unsent or self._replaced or self._decided)
 
     def next_split_s(self, now_s: float) -> float | None:
-        """In how many seconds the next running job is to be split; None = there is none."""
+        """The seconds until the next running job must be split; None = there is none."""
         return max(0.0, self._young[0].handle.since + SPLIT_AFTER_S - now_s) if self._young else None
 
-    # What happens to occurrences.
+    # Reports about occurrences.
 
     def add(self, occurrence: Occurrence) -> None:
-        """An occurrence was claimed."""
+        """Add a claimed occurrence."""
         self.in_flight[occurrence.handle.item_id] = occurrence
 
     def continue_under(self, item_id: str, due_ms: int, claim_number: int, version: int) -> bool:
@@ -189,11 +189,11 @@ class InFlightClaims:
                 self._young.append(occurrence)
 
     def end(self, occurrence: Occurrence) -> None:
-        """An occurrence has ended; any thread."""
+        """Note that an occurrence has ended. Any thread."""
         self._ended.append(occurrence)
 
     def release(self, occurrence: Occurrence, due_ms: int | None) -> None:
-        """An occurrence is not to run now but at `due_ms`; None = at its old due. Any thread."""
+        """Put an occurrence back: it runs at `due_ms` instead; None = its old due time. Any thread."""
         self._released.append((occurrence, due_ms))
 
     def settle(self, shard: int, claim_number: int, settlement: Settlement) -> None:
@@ -203,7 +203,7 @@ class InFlightClaims:
     # Commands for the store.
 
     def gather(self, server_now_ms: int, *, split_due_ms: int | None = None) -> list[PendingCommand]:
-        """The commands for all that has happened since the last call.
+        """The commands for everything reported since the last call.
 
         Args:
             server_now_ms: the store's time.
@@ -236,7 +236,7 @@ class InFlightClaims:
         settlements.setdefault((pending.shard, pending.claim_number), []).append(pending)
 
     def keep(self, commands: Iterable[PendingCommand]) -> None:
-        """The answers of these were lost: repeat them as they are."""
+        """Keep commands whose answers were lost, to repeat them unchanged."""
         self._unsent.extend(commands)
 
     def _gather_ended(
@@ -367,7 +367,7 @@ class InFlightClaims:
         return Item(item_id, due_ms, body, OCCURRENCE, (f"run:{occurrence.job_id}",), route)
 
     def heartbeats(self, server_now_ms: int, alive: Callable[[Occurrence], bool]) -> list[PendingCommand]:
-        """Commands that extend the leases of what still runs here."""
+        """Commands that extend the leases of occurrences that still run in this process."""
         held: dict[tuple[int, int], list[tuple[Occurrence, str]]] = {}
         split: dict[int, list[Alteration]] = {}
         for occurrence in list(self.in_flight.values()):

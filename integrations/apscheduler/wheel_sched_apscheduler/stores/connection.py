@@ -32,7 +32,7 @@ class StoreConnection:
 
     Args:
         target: URL or client of the server.
-        options: what `open_store` takes besides: namespace, shards, durability, replicas.
+        options: the other arguments of `open_store`: namespace, shards, durability, replicas.
         store: an open store to use instead of `target`. Its owner closes it. Defaults to None.
     """
 
@@ -81,11 +81,11 @@ class StoreConnection:
 
 
 class SelfRestoringStore(DelayStore):
-    """A delay store that survives FLUSHALL: the jobs are lost, the scheduler goes on.
+    """A delay store that survives FLUSHALL: the jobs are lost, but the scheduler continues.
 
     When the namespace has vanished, the store creates it again, empty, and repeats the calls that were refused for
-    that reason. It looks at shard 0 first. If shard 0 exists with other settings, nothing is created and the refusal
-    stands.
+    that reason. It checks shard 0 first. If shard 0 exists with other settings, the store creates nothing, and the
+    refusal is the answer.
     """
 
     def execute(self, calls: Sequence[Call[Any]]) -> list[Any]:
@@ -109,7 +109,7 @@ def _says_absent(answer: Any) -> bool:
 
 
 class PendingSettlement(NamedTuple):
-    """A settlement for the store. `split` = of the job whose run was split off; without `occurrence` = of no run."""
+    """A settlement for the store. `split`: of a job whose run was split off. Without `occurrence`: of no run."""
 
     shard: int
     claim_number: int
@@ -119,7 +119,7 @@ class PendingSettlement(NamedTuple):
 
 
 class PendingCommand:
-    """One call, the occurrences or settlements that it is about, and what to do with the answer."""
+    """One call, the occurrences or settlements that it is about, and the handler of its answer."""
 
     __slots__ = ("about", "answered", "call")
 
@@ -130,7 +130,7 @@ class PendingCommand:
 
 
 def ignore_answer(_: Any, __: Sequence[Any]) -> None:
-    """For a command whose answer changes nothing here."""
+    """The handler of a command whose answer changes nothing in this process."""
 
 
 def commands_of(
@@ -141,9 +141,9 @@ def commands_of(
     """Commands about many entries, at most `MAX_BATCH` of them in each.
 
     Args:
-        entries: by what they have in common: their shard, or their shard and claim.
+        entries: grouped by their shard, or by their shard and claim.
         call_of: makes the call for one batch.
-        answered: what to do with its answer. Defaults to nothing.
+        answered: handles the answer of a call. Defaults to nothing.
     """
     return [
         PendingCommand(call_of(key, batch), batch, answered)

@@ -1,4 +1,4 @@
-"""What jobstores say about jobs without loading them: plain values, the same from memory and from a server."""
+"""The values that describe jobs without loading them: the same from a jobstore in memory and on a server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How jobs lie in a delay store.
+"""The form of jobs in a delay store.
 
     topic job           id = job id                       body = the job (see `codec`), due = its next run time
     topic occurrence    id = <run time in ms>\\0<job id>   a *split item*: a run that lies beside its job.
@@ -35,7 +35,7 @@ QUARANTINE = "quarantine"
 
 
 def due_of(moment: datetime | None) -> int | None:
-    """The due of a job with this next run time."""
+    """The due time of a job with this next run time."""
     return None if moment is None else min(max(to_ms(moment), 0), MAX_DUE_MS)
 
 
@@ -50,7 +50,7 @@ def job_id_of(item_id: str) -> str:
 
 
 def split_item_body(run_times: Sequence[datetime], body: bytes) -> bytes:
-    """The body of a split item; `body` is of the job, or of another split item."""
+    """The body of a split item. `body` is the body of the job or of another split item."""
     return b"%s|%s" % (",".join(str(to_us(moment)) for moment in run_times).encode(), body)
 
 
@@ -58,7 +58,7 @@ def read_split_item(raw: bytes) -> tuple[list[datetime], bytes]:
     """Run times and job body of a split item.
 
     Raises:
-        Unreadable: it is no split item.
+        Unreadable: `raw` is no body of a split item.
     """
     head, bar, body = raw.partition(b"|")
     try:

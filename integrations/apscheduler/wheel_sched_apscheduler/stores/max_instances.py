@@ -1,16 +1,16 @@
 """`max_instances`, counted over all processes of a store.
 
-A run that takes longer than a moment lies beside its job as a split item with the ref `run:<job id>`, and from then on
-the job carries the ref `running`. So `apply_limits` asks the store only about claimed jobs with that ref, in one round
-trip for the whole batch. Short runs cost nothing. A job that has reached its limit is handed out all the same, with a
-`max_instances` that every count reaches. Its executor then refuses the job in its usual way, with event and log line.
+A run that is not very short gets a split item beside its job, with the ref `run:<job id>`. From then on the job has the
+ref `running`. So `apply_limits` asks the store only about claimed jobs with that ref, in one round trip for the whole
+batch. Short runs cost nothing. A job that has reached its limit is still handed out, but with a `max_instances` that
+every count reaches. Its executor then refuses the job in its usual way, with event and log line.
 
 With at-most-once delivery a run has already left the store. `RunMarks` writes a *mark* in its place: an item with the
-same ref `run:<job id>`. The mark is written in the step in which the run leaves the store, and is due when its lease
+same ref `run:<job id>`. The step in which the run leaves the store also writes the mark. The mark is due when its lease
 ends. The holder extends the lease while the run lasts, and deletes the mark at the end. A process that claims a mark
-knows that the holder was lost, and drops it.
+knows that the holder has died, and drops the mark.
 
-Threads: `RunMarks.end` from any; the rest under the tracker's lock.
+Threads: any thread calls `RunMarks.end`; the rest needs the tracker's lock.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ class LimitReached(int):
 
 
 def apply_limits(store: DelayStore, occurrences: Sequence[Occurrence]) -> None:
-    """Have executors refuse the occurrences of jobs of which `max_instances` run already.
+    """Have executors refuse the occurrences of jobs with `max_instances` runs in flight.
 
     Raises:
-        StoreError: the store does not answer; nothing was changed.
+        StoreError: the store does not answer. Nothing was changed.
     """
     asked = [each for each in occurrences if RUNNING in each.handle.item.refs and not each.handle.split_item]
     if not asked:
@@ -61,7 +61,7 @@ def apply_limits(store: DelayStore, occurrences: Sequence[Occurrence]) -> None:
         most = occurrence.job.max_instances
         if len(ids) >= most:
             route = occurrence.job_id if store.shards > 1 else None
-            # a quarantined one is run by nobody
+            # no process runs a quarantined one
             under_way = [found for found in store.get(ids, route=route) if found is not None and found.state != "held"]
             if len(under_way) >= most:
                 occurrence.job.max_instances = LimitReached(most)
@@ -92,7 +92,7 @@ class RunMarks:
 
     @property
     def waiting(self) -> bool:
-        """Whether there is something to send to the store at once."""
+        """Whether commands wait to be sent to the store immediately."""
         return bool(self._ended)
 
     def begin(self, occurrences: Sequence[Occurrence], server_now_ms: int) -> list[PendingCommand]:
@@ -107,7 +107,7 @@ class RunMarks:
         return commands_of(items, lambda shard, batch: Call(shard, Schedule(batch, new_token())))
 
     def end(self, occurrence: Occurrence) -> None:
-        """A run has ended, or did not begin. Any thread, idempotent."""
+        """Note that a run has ended or did not begin. Any thread, idempotent."""
         mark = self._running.pop(occurrence, None)
         if mark is not None:
             self._ended.append(mark)
@@ -121,7 +121,7 @@ class RunMarks:
         return commands_of(ended, lambda shard, batch: Call(shard, Change(batch, new_token())))
 
     def heartbeats(self, server_now_ms: int, alive: Callable[[Occurrence], bool]) -> list[PendingCommand]:
-        """Commands that extend the marks of what still runs here. A run that its executor has lost is forgotten."""
+        """Commands that extend the marks of runs in this process. A run that its executor has lost is forgotten."""
         beats: dict[int, list[Alteration]] = {}
         lost_s = time.monotonic() - self._lease_ms / 1000
         for occurrence, mark in list(self._running.items()):

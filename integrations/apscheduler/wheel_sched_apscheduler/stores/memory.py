@@ -4,10 +4,10 @@ It takes the place of `MemoryJobStore`: add, update and remove are O(1) at any n
 half of its entries. Only a due batch is put in order; `get_all_jobs` sorts on demand. Nothing is durable:
 `RedisWheelJobStore` is.
 
-Invariant. A job with a next run time is in exactly one place: the deadline queue, the misfire queue (it was due already
+Invariant. A job with a next run time is in exactly one place: the deadline queue, the misfire queue (it was already due
 when it was added), or an occurrence. A paused job is in none.
 
-Threads. Any; one lock is held for the length of a call.
+Threads. Any. Each call holds one lock.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from wheel_sched_apscheduler.stores.misfire_queue import MisfireQueue
 from wheel_sched_apscheduler.stores.scheduler_pass import SchedulerPassStore, claimed_copy
 
 _NEVER_US = 1 << 62
-_RETRY_UNKNOWN = timedelta(seconds=30)  # for somebody to add the executor, or to correct the trigger
+_RETRY_UNKNOWN = timedelta(seconds=30)  # time to add the executor or to correct the trigger
 
 
 class _Slot:
@@ -108,7 +108,7 @@ class WheelJobStore(MemoryJobQueries, SchedulerPassStore):
         return [slot.job for slot in slots]
 
     def get_next_run_time(self) -> datetime | None:
-        """When to come again, also for what was put back within the pass."""
+        """When to come again, also for jobs that were put back within the pass."""
         return earliest([super().get_next_run_time(), self._head()])
 
     def _ordered(self) -> list[tuple[Any, JobState]]:
@@ -141,7 +141,7 @@ class WheelJobStore(MemoryJobQueries, SchedulerPassStore):
             self._arm(slot)
 
     def remove_all_jobs(self) -> None:
-        """Forget every job. What runs goes on and does not come again."""
+        """Forget every job. A running job finishes and does not run again."""
         with self._lock:
             self._slots.clear()
             self._misfire_queue.clear()
@@ -180,10 +180,10 @@ class WheelJobStore(MemoryJobQueries, SchedulerPassStore):
             expiry_ms = self._queue.next_ms()
             return None if expiry_ms is None else from_ms(expiry_ms)
 
-    # Where a job waits.
+    # The queues of waiting jobs.
 
     def _arm(self, slot: _Slot) -> None:
-        """Put a job where it waits for its next run time."""
+        """Put a job into the queue for its next run time."""
         moment = slot.job.next_run_time
         if moment is None:
             self._disarm(slot)
@@ -215,7 +215,7 @@ class WheelJobStore(MemoryJobQueries, SchedulerPassStore):
     # The contract with a driver, see `contract`.
 
     def claim_batch(self, now: datetime, limit: int | None = None) -> OccurrenceBatch:
-        """Take what is due out of the queues; O(1) per job."""
+        """Take the due jobs out of the queues. O(1) per job."""
         limit = self._batch if limit is None else limit
         claimed_ms = time.time_ns() // 1_000_000
         with self._lock:
@@ -251,10 +251,10 @@ class WheelJobStore(MemoryJobQueries, SchedulerPassStore):
             for occurrence in occurrences:
                 slot: _Slot = occurrence.handle
                 if slot.occurrence is not occurrence:
-                    continue  # somebody has changed or removed the job
+                    continue  # the job was changed or removed meanwhile
                 slot.occurrence = None
                 if slot.job.next_run_time != occurrence.scheduled:
-                    pass  # somebody is changing the job, and will call `update_job`
+                    pass  # another thread is changing the job, and will call `update_job`
                 elif occurrence.next_run_time is None:
                     if self._slots.get(occurrence.job_id) is slot:
                         del self._slots[occurrence.job_id]

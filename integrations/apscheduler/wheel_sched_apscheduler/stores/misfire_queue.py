@@ -1,8 +1,8 @@
-"""MisfireQueue: jobs that were due already when they were added, by due, then by name.
+"""MisfireQueue: jobs that were already due when they were added, by due time, then by name.
 
-Each due has a bucket, sorted when its turn comes, so a burst of jobs with one due costs no heap operation for each job.
-Adding, discarding and taking are O(1), apart from the heap push of a new due and the sort of a bucket, which is one
-pass when names come in order. A discarded entry is gone at once; nothing marks deleted entries.
+Each due time has a bucket, which is sorted when its first entry is taken. So a burst of jobs with one due time costs no
+heap operation per job. Adding, discarding and taking are O(1), except the heap push of a new due time and the sort of a
+bucket. The sort is one pass when names come in order. A discarded entry is removed immediately, without a marker.
 
 Threads: not thread-safe; the owner holds its lock.
 """
@@ -20,7 +20,7 @@ class _Bucket(Generic[T]):
 
     def __init__(self) -> None:
         self.entries: dict[str, T] = {}
-        self.order: list[str] | None = None  # names that are left, last first; None = to be sorted
+        self.order: list[str] | None = None  # remaining names, last first; None = not sorted yet
 
 
 class MisfireQueue(Generic[T]):
@@ -44,7 +44,7 @@ class MisfireQueue(Generic[T]):
         bucket.order = None
 
     def discard(self, due: int, name: str) -> None:
-        """Remove an entry that is there."""
+        """Remove an existing entry."""
         entries = self._buckets[due].entries
         del entries[name]
         if not entries:

@@ -1,10 +1,9 @@
-"""Pending adds: jobs that a scheduler adds in its `start` while the store is away.
+"""Pending adds: jobs that a scheduler adds in its `start` while the store does not answer.
 
-A job that is given to a scheduler before its start is added by `start` itself, and an error there means that there is
-no scheduler. Such jobs are kept until the store answers, and are added then. A job that is added later gets the store's
-error.
+A scheduler's `start` adds the jobs that it got before. An error there would stop the scheduler from starting. So such
+jobs are kept, and added when the store answers. A job that is added later gets the store's error.
 
-Threads: `accepts` from the scheduler's thread, under its lock; `add_all` from the settler's.
+Threads: the scheduler's thread calls `accepts`, under its lock; the settler's thread calls `add_all`.
 """
 
 from __future__ import annotations
@@ -23,9 +22,9 @@ class PendingAdds:
     """See the module.
 
     Args:
-        repository: where the jobs go.
-        scheduler: whose start adds the jobs. Defaults to None: nothing is kept.
-        logger: where failures are logged. Defaults to None.
+        repository: stores the jobs.
+        scheduler: the scheduler whose start adds the jobs. Defaults to None: no job is kept.
+        logger: logs failures. Defaults to None.
     """
 
     def __init__(self, repository: JobRepository, scheduler: Any = None, logger: Any = None) -> None:
@@ -35,7 +34,7 @@ class PendingAdds:
         self._jobs: deque[tuple[Any, bool]] = deque()  # each with whether it replaces an existing job
 
     def accepts(self, job: Any) -> bool:
-        """Keep a job if a scheduler adds it in its start; whether it is kept.
+        """Keep a job if a scheduler adds it in its start. Answers whether the job is kept.
 
         Raises:
             NotSerializable, Forbidden: the job cannot be stored.
@@ -50,10 +49,10 @@ class PendingAdds:
         return False
 
     def add_all(self) -> None:
-        """The store answers: add the jobs, and wake the scheduler.
+        """Add the jobs, because the store answers now, and wake the scheduler.
 
         Raises:
-            StoreError: the store is away again; what was not added is kept.
+            StoreError: the store stopped answering. Jobs that were not added are kept.
         """
         while self._jobs:
             job, replaces = self._jobs[0]
@@ -73,7 +72,7 @@ class PendingAdds:
             self._scheduler.wakeup()
 
     def close(self) -> None:
-        """Drop what is kept, as a scheduler drops the jobs that it was given if it never starts."""
+        """Drop the kept jobs, as a scheduler that never starts drops its jobs."""
         if self._jobs:
             ids = ", ".join(repr(job.id) for job, _ in self._jobs)
             self._logger.warning("The store never answered; these jobs were not stored: %s", ids)

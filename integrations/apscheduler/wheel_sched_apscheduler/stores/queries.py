@@ -1,7 +1,7 @@
 """JobQueries: the calls that list and change stored jobs without loading one.
 
-Nothing here imports a job's function. So these calls work in a process that has none of the jobs' code: an
-administrator's shell, a web page, a producer. Listings are pages in order of next run time.
+This module never imports a job's function. So these calls work in a process without the jobs' code: an administrator's
+shell, a web page, a producer. Listings are pages in order of next run time.
 
 Threads: any.
 """
@@ -156,7 +156,7 @@ class JobQueries:
             if cursor is None:
                 break
 
-    # Running now, and what was.
+    # Running now, and the history.
 
     def in_flight(self) -> list[InFlightRun]:
         """Occurrences that were handed out and have not ended, with their holder and the end of their lease."""
@@ -179,7 +179,7 @@ class JobQueries:
         return runs
 
     def workers(self) -> list[dict[str, Any]]:
-        """What processes have announced of their runs that take longer than half a second."""
+        """The processes with announced runs, which take longer than half a second."""
         store = self.store
         records = []
         for found in store.get(store.find(WORKERS)):
@@ -238,7 +238,7 @@ class JobQueries:
     # Changing.
 
     def run_now(self, job_id: str) -> None:
-        """Make a job due at once.
+        """Make a job due immediately.
 
         Raises:
             JobLookupError: there is no such job.
@@ -279,20 +279,20 @@ class JobQueries:
         """Add jobs, 500 to a round trip, with one wake-up.
 
         Returns:
-            The ids that exist already. Those jobs were left alone.
+            The ids that already exist. Those jobs were not changed.
 
         Args:
             jobs: `apscheduler.job.Job` objects, see `Producer` for an easy way to make them.
-            metadata: of each job. Defaults to none.
-            tags: of each job. Defaults to none.
+            metadata: the metadata of each job. Defaults to none.
+            tags: the tags of each job. Defaults to none.
 
         Raises:
-            NotSerializable, Forbidden: one of them cannot be stored; nothing was.
+            NotSerializable, Forbidden: one of the jobs cannot be stored. No job was stored.
         """
         return self.repository.add_new(jobs, metadata, tags)
 
     def remove_jobs(self, job_ids: Sequence[str]) -> int:
-        """Remove jobs in few round trips; the number of those that existed."""
+        """Remove jobs in few round trips. Answers how many of them existed."""
         outcomes = self.store.cancel(job_ids)
         return sum(outcome is not Outcome.ABSENT for outcome in outcomes)
 
@@ -336,7 +336,7 @@ class JobQueries:
             The ids of the jobs that were changed, or with `dry_run` would be.
 
         Raises:
-            Forbidden: `new` is outside of the allow-list; nothing was changed.
+            Forbidden: `new` is outside of the allow-list. Nothing was changed.
         """
         self.codec.allowed.check(new)
         ids = [entry.id for entry in self.entries() if entry.func == old]

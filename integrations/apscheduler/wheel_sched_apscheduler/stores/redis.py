@@ -8,11 +8,11 @@ only if you ask for it. `scheduler_pass` explains how a stock scheduler drives t
     tracker.ClaimTracker       the claims of this process, from the claim to the settlement
     RedisWheelJobStore         APScheduler's calls over both, and the threads
 
-Cost. One round trip a pass: it settles what has ended and claims what is due. Nothing per job. An idle scheduler looks
-once in `max_sleep_s`, and a blocked read hears of earlier jobs from other processes.
+Cost. One round trip per pass: it settles ended occurrences and claims due ones. Nothing per job. An idle scheduler
+checks once in `max_sleep_s`, and a blocked read reports earlier jobs from other processes.
 
-Threads. Every method may be called from any thread. From `start` to `shutdown` the jobstore has two threads of its own.
-Errors of the store never reach a scheduler's loop: a pass without a store is empty and says when to come again.
+Threads. Any thread may call any method. From `start` to `shutdown` the jobstore runs two threads. Errors of the store
+never reach a scheduler's loop: a pass without a store returns no jobs and says when to come again.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from wheel_sched_apscheduler.stores.tracker import ClaimTracker
 
 NAMESPACE = "apscheduler"
 RETRY_S = (0.2, 0.5, 1.0, 2.0)  # until the next pass after a store error, by the number of errors in a row
-PASS_SOON_S = 0.2  # within this time the pass comes after one that said that more is due
+PASS_SOON_S = 0.2  # after a pass with more due jobs, the next pass comes within this time
 QUIET_S = 0.02  # for this time after another pass the settler leaves ends to the next pass
 
 
@@ -55,9 +55,9 @@ class RedisWheelJobStore(JobQueries, SchedulerPassStore):
         store: instead of both, an open `DelayStore`. Defaults to None.
         namespace: prefix of all keys. Defaults to "apscheduler".
         shards: number of shards, fixed when the namespace is created. Several spread it over a cluster. Defaults to 1.
-        durability: what a write waits for, see docs/guarantees.md. Defaults to "everysec".
+        durability: how durable an acknowledged write is, see docs/guarantees.md. Defaults to "everysec".
         replicas: how many replicas confirm under "replicated". Defaults to 1.
-        codec: how jobs are written; instead of the next five. Defaults to None.
+        codec: reads and writes jobs; replaces the next five arguments. Defaults to None.
         allow, triggers, aliases, allow_pickle: see `JobCodec`.
         secret: signs the jobs, see `JobCodec`. Defaults to None: the environment's WHEEL_SCHED_APS_SECRET; over a
             folder (`embedded:`) the secret that is kept in it; else jobs are not signed.
@@ -190,7 +190,7 @@ class RedisWheelJobStore(JobQueries, SchedulerPassStore):
         self._settler = settler
 
     def shutdown(self) -> None:
-        """Tell the store what has ended. What still runs keeps its lease until it ends or the process does."""
+        """Report ended occurrences to the store. A running one keeps its lease until it or the process ends."""
         self._closed = True
         self._plan_rest()
         settler, self._settler = self._settler, None
@@ -217,7 +217,7 @@ class RedisWheelJobStore(JobQueries, SchedulerPassStore):
     # The contract with a driver, see `contract`.
 
     def claim_batch(self, now: datetime, limit: int | None = None) -> OccurrenceBatch:
-        """One round trip: settle what has ended since the last one, and claim what is due at `now`."""
+        """One round trip: settle the newly ended occurrences, and claim those that are due at `now`."""
         limit = min(limit or self.settings.batch, 500)
         tracker = self.tracker
         with tracker.lock:
@@ -331,7 +331,7 @@ class RedisWheelJobStore(JobQueries, SchedulerPassStore):
         self._notify_settler()
 
     def _notify_settler(self) -> None:
-        """Have the settler tell the store what there is; the next pass may be far away."""
+        """Have the settler send everything pending, because the next pass may be far away."""
         if self._settler is not None:
             self._settler.notify()
 
@@ -352,7 +352,7 @@ class RedisWheelJobStore(JobQueries, SchedulerPassStore):
         return occurrence.alive
 
     def _wake_for(self, due_ms: int) -> None:
-        """Something is due at that time: wake the scheduler if it would sleep longer. Any thread."""
+        """Wake the scheduler if it would sleep beyond this due time. Any thread."""
         planned_ms = self._planned_ms
         scheduler = self._scheduler
         if planned_ms is not None and due_ms < planned_ms and scheduler is not None and scheduler.running:
@@ -396,5 +396,5 @@ class RedisWheelJobStore(JobQueries, SchedulerPassStore):
             self.repository.add([job])
 
     def remove_all_jobs(self) -> None:
-        """Remove every job. One that runs finishes and does not come again."""
+        """Remove every job. A running job finishes and does not run again."""
         self.repository.remove_all()

@@ -1,8 +1,8 @@
 """JobRepository: the stored jobs. It looks them up, adds, changes and removes them, from any process.
 
-The store decides each change in one script, so two processes never both add an id, or change a job that is gone. No
-change waits for the end of a run. A job in flight is changed where it lies, and its holder writes what follows with the
-change. A job whose last run is under way is gone for everybody but its holder: its id is free.
+The store decides each change in one script. So two processes never both add an id, and no process changes a job that is
+gone. No change waits for the end of a run. A job in flight is changed in place, and its holder plans the next run with
+the change. A job whose last run is in flight is gone for all other processes: its id is free.
 
 Threads: any.
 """
@@ -42,13 +42,13 @@ from wheel_sched_apscheduler.stores.layout import (
 )
 from wheel_sched_apscheduler.stores.refusals import without_refusal
 
-TRIES = 50  # of a change, each time after another process has changed the job
+TRIES = 50  # how often a change is tried, each time after another process has changed the job
 _STATES: tuple[State, ...] = ("due", "held", "fly")
 _PAGE = 500
 
 
 class LookedUpJob(Job):
-    """A job from a look-up. It remembers its run time of then, so that a change of something else leaves that alone."""
+    """A job from a look-up. It remembers its run time, so that other changes of the job do not change the run time."""
 
     __slots__ = ("read_run_time",)
 
@@ -86,7 +86,7 @@ class JobRepository:
         return earliest([from_ms(head) for head in heads if head is not None])
 
     def lookup(self, job_id: str) -> LookedUpJob | None:
-        """The job; None when there is none, or its last run is under way.
+        """The job; None when there is none, or its last run is in flight.
 
         Raises:
             StoreError, LookupError: the job is there and cannot be loaded.
@@ -253,7 +253,7 @@ class JobRepository:
         return False
 
     def _move_to_split_item(self, found: Found) -> Alteration:
-        """The run under way goes on as a split item. Its holder finds it there, see `claims`."""
+        """Continue the run in flight as a split item. Its holder finds it there, see `claims`."""
         due_ms = int(found.reason.lstrip("!").split(":")[1])
         run_times: list[datetime] = []
         if not _is_cancelled(found):  # a cancelled run never comes again
@@ -272,7 +272,7 @@ class JobRepository:
 
         Raises:
             JobLookupError: there is no job with this id, or its last run is under way.
-            StoreUnavailable: other processes changed the job again and again; nothing was changed.
+            StoreUnavailable: other processes changed the job again and again. Nothing was changed.
         """
         codec = self._codec
         codec.encode(job)  # before the store is asked: a job that cannot be stored changes nothing
@@ -296,12 +296,12 @@ class JobRepository:
         self.change(job.id, renewed, keep_due=same)
 
     def change(self, job_id: str, make: Callable[[Found], Item], *, keep_due: bool) -> None:
-        """Replace a job, wherever it lies, by what `make` makes of its record.
+        """Replace a job, waiting or in flight, by the item that `make` makes of its record.
 
         Args:
-            job_id: of the job.
-            make: called again when another process was faster.
-            keep_due: whether the job stays due when it was.
+            job_id: the id of the job.
+            make: makes the new item. It is called again when another process was faster.
+            keep_due: whether the job keeps its due time.
 
         Raises:
             JobLookupError: there is no job with this id, or its last run is under way.
@@ -312,7 +312,7 @@ class JobRepository:
             found = store.get([job_id])[0]
             if found is None or found.topic != JOB or self.is_gone(found):
                 raise JobLookupError(job_id)
-            # if the job is claimed only now it must be read again: it may be its last run
+            # if the job was claimed meanwhile, read it again: this may be its last run
             in_flight = found.state == "fly"
             outcome = store.replace(make(found), keep_due=keep_due, if_version=found.version, in_flight=in_flight)
             if outcome is Outcome.DONE:
@@ -322,11 +322,11 @@ class JobRepository:
     # Removing.
 
     def remove(self, job_id: str, occurrence: Occurrence | None = None) -> None:
-        """Remove a job. If it runs, it finishes and does not come again.
+        """Remove a job. If it runs, the run finishes, and the job does not run again.
 
         Args:
-            job_id: of the job.
-            occurrence: of this process that has claimed the job. Defaults to None.
+            job_id: the id of the job.
+            occurrence: this process's occurrence that has claimed the job. Defaults to None.
 
         Raises:
             JobLookupError: there is no job with this id.
@@ -334,7 +334,7 @@ class JobRepository:
         if occurrence is not None and occurrence.planned and occurrence.next_run_time is None:
             found = self._connection.store.get([job_id])[0]
             if found is None or found.version == occurrence.handle.version:
-                raise JobLookupError(job_id)  # its last run is under way: the job is gone, as with stock
+                raise JobLookupError(job_id)  # its last run is in flight: the job is gone, as in a stock jobstore
         outcome = self._connection.store.cancel([job_id])[0]
         if outcome is Outcome.ABSENT:
             raise JobLookupError(job_id)

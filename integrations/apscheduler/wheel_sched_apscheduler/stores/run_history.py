@@ -1,10 +1,10 @@
-"""Run history: how occurrences ended, and which long ones run in this process, written for other processes to read.
+"""Run history: tells other processes how occurrences ended, and which long runs are in flight in this process.
 
-One item of the store holds some fifty ends, so history costs a burst next to nothing. A record is made from the
+One item of the store holds some fifty ends, so history costs a burst almost nothing. A record is made from the
 occurrence when it has ended, so the order of a scheduler's events does not matter. A run is announced after half a
-second; shorter ones are not announced.
+second; shorter runs are not announced.
 
-Threads: `note` from any; the rest under the tracker's lock.
+Threads: any thread calls `note`; the rest needs the tracker's lock.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class InFlightRun:
     """An occurrence that was handed out and has not ended.
 
     Args:
-        job_id: of the job.
+        job_id: the id of the job.
         occurrence_id: `job:run_time_ms`; None when its holder has not announced it yet.
         lease_until_ms: end of its lease, which its holder extends; None in a memory jobstore.
         owner: `host:pid` of the holder; None when it has not announced the run yet (after half a second).
@@ -106,7 +106,7 @@ def record_of(occurrence: Occurrence, owner: str) -> RunRecord:
 
 
 def newest(records: Iterable[RunRecord], limit: int) -> list[RunRecord]:
-    """The `limit` that ended last, newest first."""
+    """The `limit` latest records, newest first."""
     return sorted(records, key=lambda record: record.finished_ms, reverse=True)[:limit]
 
 
@@ -137,7 +137,7 @@ class RunHistory:
         self._keep = keep
         self._lease_ms = lease_ms
         self._owner = owner_name()
-        self._ends: deque[RunRecord] = deque(maxlen=50_000)  # while the store is away; the oldest are dropped first
+        self._ends: deque[RunRecord] = deque(maxlen=50_000)  # bound for outages; the oldest are dropped first
         self.worker_id = f"\0{uuid4().hex}"
         self.announced = False
         self._last: list[Any] = []
@@ -147,7 +147,7 @@ class RunHistory:
         self.closing = False
 
     def next_s(self, in_flight: bool, now_s: float) -> float | None:
-        """In how many seconds there is something to write; None = nothing."""
+        """The seconds until the next write; None = nothing to write."""
         naps = []
         if self._ends:
             naps.append(0.0 if self.closing or len(self._ends) >= WRITE_AT_ENDS else self._write_at - now_s)
@@ -156,7 +156,7 @@ class RunHistory:
         return max(0.0, min(naps)) if naps else None
 
     def note(self, occurrence: Occurrence) -> None:
-        """An occurrence has ended."""
+        """Note that an occurrence has ended."""
         if self._keep:
             self._ends.append(record_of(occurrence, self._owner))
 
@@ -181,7 +181,7 @@ class RunHistory:
         return [PendingCommand(Call(shard, Sweep(dead_cap=self._keep)), [], ignore_answer) for shard in range(shards)]
 
     def announcement(self, in_flight: Iterable[Occurrence], now_ms: int) -> Item | None:
-        """The item that announces what runs here; None when nothing has changed."""
+        """The item that announces this process's runs; None when nothing has changed."""
         now_s = self.clock()
         if now_s < self._announce_at:
             return None

@@ -2,10 +2,10 @@
 
 A pass of APScheduler 3 runs under one lock: `get_due_jobs`, then for each job `update_job` or `remove_job`, then
 `get_next_run_time`. So the first call claims, the middle ones only plan, and the last one marks as submitted. The
-middle and last calls do no I/O that can fail: an exception there ends a stock scheduler's loop without a word.
+middle and last calls do no I/O that can fail: an exception there ends a stock scheduler's loop without a log line.
 
-An executor may run a job inside the pass, and the job may change itself. The scheduler plans with the very object that
-it was given, so identity tells the two apart.
+An executor may run a job inside the pass, and the job may change itself. The scheduler plans with the same object that
+it got, so the object's identity tells a plan from a change.
 
 `ClaimedJob` is the job as a stock scheduler gets it. A `Job` has slots and no room for more, but its class may differ.
 This one
@@ -47,7 +47,7 @@ RETRY_REFUSED_MS = 1_000  # until a last run is tried again that found `max_inst
 
 
 class SchedulerPassStore(ClaimingStore, BaseJobStore):
-    """What both jobstores share: the pass of a stock scheduler, and which occurrence an event is about."""
+    """The common part of both jobstores: the pass of a stock scheduler, and the occurrence of each event."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -59,7 +59,7 @@ class SchedulerPassStore(ClaimingStore, BaseJobStore):
         self._running: dict[str, list[Occurrence]] = {}  # with executors and not ended, by job id
         self._running_lock = threading.Lock()
 
-    # What each jobstore adds, besides the methods of `ClaimingStore`.
+    # The methods that each jobstore adds, besides those of `ClaimingStore`.
 
     def _update(self, job: Any) -> None:
         """`update_job`, outside of a pass."""
@@ -76,7 +76,7 @@ class SchedulerPassStore(ClaimingStore, BaseJobStore):
     # The five calls.
 
     def start(self, scheduler: Any, alias: str) -> None:
-        """Called by a scheduler. Without one (None) nobody reports how occurrences end."""
+        """A scheduler calls this. Without a scheduler (None) no events report how occurrences end."""
         super().start(scheduler, alias)
         self._logger = logger_of(f"apscheduler.jobstores.{alias}")  # its lines quote stored data
         self.driven = bool(getattr(scheduler, "drives_batches", False))
@@ -84,7 +84,7 @@ class SchedulerPassStore(ClaimingStore, BaseJobStore):
             scheduler.add_listener(self._on_event, _ENDS | EVENT_JOB_SUBMITTED)
 
     def get_due_jobs(self, now: datetime) -> list[Any]:
-        """Claim what is due, at most a batch. If more is due, the scheduler comes again at once."""
+        """Claim due jobs, at most a batch. If more jobs are due, the scheduler comes again immediately."""
         if self._pass:
             self._close_pass()
         batch = self.claim_batch(now)
@@ -108,7 +108,7 @@ class SchedulerPassStore(ClaimingStore, BaseJobStore):
         return [occurrence.job for occurrence in self._pass.values()]
 
     def update_job(self, job: Any) -> None:
-        """Plan the next run of a claimed job. A change by anybody else, also by the job's own code, goes to the store.
+        """Plan the next run of a claimed job. Any other change, also by the job's own code, goes to the store.
 
         Raises:
             JobLookupError: there is no such job; never for a claimed one.
@@ -136,7 +136,7 @@ class SchedulerPassStore(ClaimingStore, BaseJobStore):
             occurrence.plan(None)
 
     def get_next_run_time(self) -> datetime | None:
-        """Mark what was claimed as submitted, and say when to come again. Never raises when the store is away."""
+        """Mark the claimed jobs as submitted. Answers when to come again. Does not raise when the store is away."""
         if self._claimed_once and threading.get_ident() == self._pass_thread:
             self._close_pass()
             wake_at, self._wake_at, self._claimed_once = self._wake_at, None, False
@@ -158,7 +158,7 @@ class SchedulerPassStore(ClaimingStore, BaseJobStore):
             self._wake_at = earliest([self._wake_at, *(occurrence.next_run_time for occurrence in planned)])
 
     def _plan_rest(self) -> None:
-        """At a shutdown: a stock pass breaks off when its scheduler stops, with some jobs already with executors."""
+        """At a shutdown, plan the rest: a stock pass breaks off when its scheduler stops, with some jobs submitted."""
         for occurrence in self._pass.values():
             if occurrence.run_times and not occurrence.planned:
                 following = occurrence.job.trigger.get_next_fire_time(occurrence.run_times[-1], datetime.now(UTC))
@@ -177,7 +177,7 @@ class SchedulerPassStore(ClaimingStore, BaseJobStore):
                 self._running.setdefault(occurrence.job_id, []).append(occurrence)
 
     def _forget(self, occurrence: Occurrence) -> bool:
-        """Stop waiting for the end of an occurrence; whether anybody waited for it."""
+        """Stop waiting for the end of an occurrence. Answers whether this jobstore waited for it."""
         with self._running_lock:
             occurrences = self._running.get(occurrence.job_id)
             if occurrences is None or occurrence not in occurrences:
@@ -260,7 +260,7 @@ class Answered:
 
 
 class ClaimedJob(Job):
-    """A job in the hands of a stock scheduler; `occurrence` is what was claimed."""
+    """A job as a stock scheduler gets it. `occurrence` is its claimed occurrence."""
 
     __slots__ = ("fixed", "occurrence", "plain_func")
 
@@ -314,7 +314,7 @@ class ClaimedJob(Job):
 
 
 def claimed_copy(job: Any, token: int, grace_s: int | None) -> ClaimedJob:
-    """A copy of `job` to hand to a scheduler, with an occurrence of its own.
+    """A copy of `job` for a scheduler, with its own occurrence.
 
     Args:
         job: a plain job with a next run time.
@@ -342,7 +342,7 @@ def with_occurrence(
 def with_current_occurrence(
     occurrence: Occurrence, func: Callable[..., Any], grace_s: int | None
 ) -> Callable[..., Any]:
-    """`func`, run with `current_occurrence()` set to the run time whose turn it is."""
+    """`func`, run with `current_occurrence()` set to its present run time."""
     turn = 0
 
     def begin() -> Any:

@@ -1,11 +1,11 @@
-"""OccurrenceSettler: opens the store, tells it how occurrences ended, and extends leases.
+"""OccurrenceSettler: opens the store, reports to it how occurrences ended, and extends leases.
 
-A pass of the scheduler carries ends along with its claim. The settler is for the time between passes. It waits a moment
-before it sends, so that many ends make one round trip. A second thread, the listener, hears of jobs that other
+A pass of the scheduler sends ended occurrences together with its claim. Between passes the settler sends them. It waits
+a moment first, so that many ends make one round trip. A second thread, the listener, learns of jobs that other
 processes have made due earlier.
 
-The settler also opens the store. A scheduler's start may run on an event loop, so it waits for that only a moment; the
-settler goes on waiting for a store that is away or does not answer.
+The settler also opens the store. A scheduler's start may run on an event loop, so the start waits only a moment for the
+store. The settler continues to wait for a store that does not answer.
 """
 
 from __future__ import annotations

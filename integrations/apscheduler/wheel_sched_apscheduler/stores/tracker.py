@@ -1,9 +1,9 @@
-"""ClaimTracker: claims due jobs and tells the store how their occurrences ended.
+"""ClaimTracker: claims due jobs and reports to the store how their occurrences ended.
 
-Each method that talks to the store makes one round trip, which carries everything that is pending: settlements, splits,
-marks and history. What the store did not answer is kept and sent again.
+Each method that calls the store makes one round trip, which carries all pending commands: settlements, splits, marks
+and history. Commands that the store did not answer are kept and sent again.
 
-Threads: any. `lock` is held during each exchange, so claims and settlements reach the store in order.
+Threads: any. Each round trip holds `lock`, so claims and settlements reach the store in order.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class ClaimTracker:
     # Claiming.
 
     def claim_due(self, now: datetime, limit: int) -> list[Claim]:
-        """Settle what has ended, and claim up to `limit` due items of each shard. The answers, by shard.
+        """Settle ended occurrences, and claim up to `limit` due items of each shard. Returns the answers, by shard.
 
         Raises:
             StoreError: the store does not answer; the next call repeats this one.
@@ -86,7 +86,7 @@ class ClaimTracker:
         return self._send(commands, [Call(shard, claim) for shard, claim in enumerate(operations)])
 
     def load(self, claims: Sequence[Claim], now: datetime, *, plain_jobs: bool) -> list[Occurrence]:
-        """The occurrences of these claims that this process is to run. See `loading`."""
+        """The occurrences of these claims that this process must run. See `loading`."""
         occurrences = []
         for shard, claim in enumerate(claims):
             self._tokens[shard] = new_token()
@@ -94,7 +94,7 @@ class ClaimTracker:
         return occurrences
 
     def apply_limits(self, occurrences: Sequence[Occurrence]) -> None:
-        """Have executors refuse what is beyond `max_instances` over all processes.
+        """Have executors refuse occurrences beyond `max_instances` over all processes.
 
         Raises:
             StoreError: the store does not answer; nothing was changed.
@@ -105,11 +105,11 @@ class ClaimTracker:
     def settle_before_run(self, occurrences: Sequence[Occurrence]) -> tuple[list[Occurrence], StoreError | None]:
         """At-most-once delivery: settle planned occurrences now, so that a crash loses them instead of doubling them.
 
-        A mark in the store counts each one for `max_instances` while it runs. An occurrence that is released all the
-        same (a pause, a full executor) is stored again, as a split item.
+        A mark in the store counts each one for `max_instances` while it runs. An occurrence that is released later (a
+        pause, a full executor) is stored again, as a split item.
 
         Returns:
-            Those that have left the store and may run, and the error that kept the others from it.
+            The occurrences that have left the store and may run, and the error that stopped the others.
         """
         for occurrence in occurrences:
             occurrence.handle.running = occurrence.handle.running or self._counts_all
@@ -139,11 +139,11 @@ class ClaimTracker:
         return settled, failure
 
     def next_claim_ms(self, claims: Sequence[Claim], asked_ms: int) -> int:
-        """When something may be due next. This machine's clock and the store's must both have come to a due.
+        """When a job may be due next. A job is due when this machine's clock and the store's have reached its time.
 
         Args:
             claims: the last answers.
-            asked_ms: when they were asked for, by this machine's clock.
+            asked_ms: when they were requested, by this machine's clock.
         """
         next_ms = asked_ms + self._max_sleep_ms
         for claim in claims:
@@ -159,10 +159,10 @@ class ClaimTracker:
         """How much later than other processes to claim next. See `refusals`."""
         return self.refusals.deferral_ms(claim.due_head_ms for claim in claims)
 
-    # What becomes of occurrences. No I/O.
+    # Reports about occurrences. No I/O.
 
     def occurrences(self) -> list[Occurrence]:
-        """What is in flight here."""
+        """The occurrences in flight in this process."""
         with self.lock:
             return list(self._claims.in_flight.values())
 
@@ -179,12 +179,12 @@ class ClaimTracker:
         return None
 
     def mark_submitted(self, occurrences: Sequence[Occurrence]) -> None:
-        """The scheduler submits these to executors."""
+        """Note that the scheduler submits these to executors."""
         if not self._settles_first:
             self._claims.submitted(occurrences)
 
     def finish(self, occurrence: Occurrence, finish: Finish, error: str = "") -> None:
-        """An occurrence has ended. Any thread."""
+        """Note that an occurrence has ended. Any thread."""
         occurrence.mark_ended(finish, error)
         self.history.note(occurrence)
         if not self._settles_first:
@@ -192,31 +192,31 @@ class ClaimTracker:
         self._marks.end(occurrence)
 
     def release(self, occurrence: Occurrence, delay_ms: int = 0) -> None:
-        """An occurrence is not to run now. It is due again at its old due, or after `delay_ms`. Any thread."""
+        """Put an occurrence back. It is due again at its old due time, or after `delay_ms`. Any thread."""
         self._marks.end(occurrence)
         self._claims.release(occurrence, self._connection.now_ms() + delay_ms if delay_ms else None)
 
     def refuse(self, occurrence: Occurrence, reason: str, *, error: Any = None, unreadable: bool = False) -> None:
-        """An occurrence cannot run here; `unreadable` = in no process. Any thread."""
+        """Refuse an occurrence that cannot run in this process. `unreadable`: in no process. Any thread."""
         handle = occurrence.handle
         settlement = self.refusals.settlement(handle.item, reason, error=error, unreadable=unreadable)
         self._claims.settle(handle.shard, handle.claim_number, settlement)
         self._claims.in_flight.pop(handle.item_id, None)
 
-    # Telling the store.
+    # Reports to the store.
 
     @property
     def waiting(self) -> bool:
-        """Whether there is something to settle at once."""
+        """Whether there is something to settle immediately."""
         return self._claims.waiting
 
     @property
     def idle(self) -> bool:
-        """Whether nothing is in flight here."""
+        """Whether no occurrence is in flight in this process."""
         return not self._claims.in_flight and not self._marks
 
     def next_s(self) -> float | None:
-        """In how many seconds there is something to send: 0 = now, None = nothing."""
+        """The seconds until there is something to send: 0 = now, None = nothing."""
         now_s = time.monotonic()
         if self._claims.waiting or self._marks.waiting:
             return 0.0
@@ -224,10 +224,10 @@ class ClaimTracker:
         return min((nap for nap in naps if nap is not None), default=None)
 
     def flush(self) -> None:
-        """Tell the store what has ended, split long runs, write history.
+        """Settle ended occurrences in the store, split long runs, write history.
 
         Raises:
-            StoreError: the store does not answer; everything is kept for the next call.
+            StoreError: the store does not answer. Everything is kept for the next call.
         """
         with self.lock:
             now_ms = self._connection.now_ms()
@@ -239,7 +239,7 @@ class ClaimTracker:
                 self._connection.store.replace(announcement, create=True)
 
     def extend_leases(self) -> None:
-        """Extend the leases of what runs here, and keep history bounded.
+        """Extend the leases of this process's runs, and keep history bounded.
 
         Raises:
             StoreError: the store does not answer.
@@ -273,7 +273,7 @@ class ClaimTracker:
         """One round trip. Returns the answers of `calls`. Commands whose answer was lost are kept for a repeat.
 
         Raises:
-            StoreError: of one answer, after all other answers were handled.
+            StoreError: one answer was an error. All other answers were handled before.
         """
         try:
             answers = self._connection.store.execute([*(command.call for command in commands), *calls])

@@ -1,10 +1,10 @@
--- Publish and settle: for each pair either both happen or nothing does. An entry that the group has settled already is
--- not published again, so the whole script may be repeated after a lost reply.
+-- Publish and settle: for each pair both happen or neither. The script publishes nothing for an entry that the group
+-- has already settled. So the caller may repeat the whole script after a lost reply.
 -- KEYS[..] -> the streams
 -- ARGV[1] -> group
 -- ARGV[2] -> 'NOMKSTREAM', or '' when publishing may create the target
 -- ARGV[3..] -> for each pair: index of the source in KEYS, entry id, index of the target in KEYS,
---              number of fields and values, then these
+--              number of fields and values, then the fields and values
 -- Answers for each pair 'done', 'unknown' (no such target) or the error's text.
 local answers = {}
 local at = 3

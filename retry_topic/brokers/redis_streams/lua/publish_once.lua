@@ -1,11 +1,12 @@
--- Append an entry unless one was appended under the same id within the window, so that a publish may be repeated.
+-- Append an entry unless the stream got one under the same id within the window. So a publish may be repeated.
 -- KEYS[1] -> the topic's stream
--- KEYS[2] -> the id's mark, of the same slot: the id of its entry
+-- KEYS[2] -> the id's mark, on the same slot; its value is the id of the entry
 -- ARGV[1] -> 'NOMKSTREAM', or '' when publishing may create the stream
--- ARGV[2] -> how long the id is known (ms)
+-- ARGV[2] -> how long the mark is kept (ms)
 -- ARGV[3..] -> fields and values
 -- Answers 'done', 'unknown' (no such stream) or the error's text.
--- Whether the stream held the entry. One that was made anew did not: it has not come to such an id, or it has lost nothing.
+-- Whether this stream has, or had, the entry. A recreated stream never had it: its ids are still below the entry's id,
+-- or it has not lost an entry.
 local function held(id)
     if #redis.call('XRANGE', KEYS[1], id, id) > 0 then return true end
     if redis.call('EXISTS', KEYS[1]) == 0 then return false end

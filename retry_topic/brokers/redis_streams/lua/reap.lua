@@ -1,10 +1,10 @@
--- Remove members that hold nothing and have been silent for long. A member that holds entries is never removed: its
--- entries would be lost with it.
+-- Remove members that hold nothing and were silent for the given time. A member that holds entries is never removed,
+-- because its entries would be lost with it.
 -- KEYS[1] -> the topic's stream
 -- ARGV[1] -> group
 -- ARGV[2] -> silent for at least (ms)
 -- ARGV[3] -> only this member; '' for every member
--- Answers how many were removed.
+-- Answers the number of removed members.
 local removed = 0
 for _, flat in ipairs(redis.call('XINFO', 'CONSUMERS', KEYS[1], ARGV[1])) do
     local member = {}

@@ -1,12 +1,12 @@
--- Take entries that their holder has been silent about, with how often each has been handed out now. In one script,
--- because XAUTOCLAIM raises the count but does not tell it.
+-- Take over entries whose hold was not renewed for the given time, and answer the delivery count of each. One script
+-- does both, because XAUTOCLAIM raises the count but does not return it.
 -- KEYS[1] -> the topic's stream
 -- ARGV[1] -> group
--- ARGV[2] -> consumer that takes them
+-- ARGV[2] -> consumer that takes the entries over
 -- ARGV[3] -> silent for at least (ms)
--- ARGV[4] -> where to go on (an entry id; 0-0: from the start)
+-- ARGV[4] -> cursor: the entry id to continue from (0-0: from the start)
 -- ARGV[5] -> how many at most
--- Answers {where to go on, {id, fields, count}, ...}
+-- Answers {next cursor, {id, fields, count}, ...}
 local claimed = redis.call('XAUTOCLAIM', KEYS[1], ARGV[1], ARGV[2], ARGV[3], ARGV[4], 'COUNT', ARGV[5])
 local answer = {claimed[1]}
 for _, entry in ipairs(claimed[2]) do

@@ -1,14 +1,14 @@
--- Drop the oldest entries beyond a length, but only such as every group has settled: the floor is the oldest entry
--- that some group holds or has yet to read.
+-- Drop the oldest entries beyond a length, but only entries that every group has settled. The floor is the oldest entry
+-- that some group holds or has not read yet.
 -- KEYS[1] -> the topic's stream
--- ARGV[1] -> how many entries may stay; 0: exactly the unsettled ones, else whole nodes of the stream are dropped
--- ARGV[2] -> "1" = also of a stream that no group reads; else that one is left alone
--- Answers how many were dropped.
+-- ARGV[1] -> how many entries may stay; 0: only the unsettled ones. Above 0 the server drops whole stream nodes.
+-- ARGV[2] -> "1": also trim a stream that no group reads; else leave such a stream alone
+-- Answers the number of dropped entries.
 local function parts(id)
     return string.match(id, '^(%d+)-(%d+)$')
 end
 
--- Ids are pairs of 64-bit numbers, more than a Lua number holds: compare the digits.
+-- Ids are pairs of 64-bit numbers. A Lua number cannot hold them exactly, so compare the digits.
 local function less(a, b)
     if #a ~= #b then
         return #a < #b
@@ -27,7 +27,7 @@ end
 
 local function after(id)
     local ms, seq = parts(id)
-    if #seq > 15 then -- beyond what a Lua number counts exactly: keep this one entry
+    if #seq > 15 then -- a Lua number cannot count this far exactly: keep this one entry
         return id
     end
     return ms .. '-' .. string.format('%.0f', tonumber(seq) + 1)
