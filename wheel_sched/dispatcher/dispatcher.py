@@ -481,10 +481,7 @@ class Dispatcher:
 
         def wake() -> None:
             self.stats.marks += 1
-            if mark.due_ms is None:
-                self._shards.read_anew([shard])
-            else:
-                self._shards.wake(shard, mark.due_ms, self._now_ms(), keep=True)
+            self._shards.marked(shard, mark.due_ms, self._now_ms())
 
         self._post(wake)
 

@@ -112,6 +112,13 @@ class DueShards:
         at_ms = self._claim_source.next_look_ms(shard, reply.due_head_ms, reply.fly_head_ms, now_ms)
         self.wake(shard, at_ms, now_ms, keep=keep)
 
+    def marked(self, shard: int, due_ms: int | None, now_ms: int) -> None:
+        """A marker says that an item is due earlier than all others. Without its due time the shard is read again."""
+        if due_ms is None:
+            self.read_anew([shard])
+        else:
+            self.wake(shard, due_ms, now_ms, keep=True)
+
     def wake(self, shard: int, at_ms: int | None, now_ms: int, *, keep: bool = False) -> None:
         """Set the alarm of a shard to `at_ms`; None: no item waits in it. `keep`: an earlier alarm stays."""
         if not keep:
