@@ -1,0 +1,198 @@
+"""The world of retry topics: consumers, retry services and a producer over one store and one queue broker.
+
+    producer ─► orders ─► consumers ─► retry topic ─► services ─► store ─► services ─► redelivery topic ─► consumers
+
+The products' own classes run in simulated processes. The handler does what the scenario says and writes down each call.
+`checker` judges what producers were told and what handlers saw.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from retry_topic.connection import Connection
+from retry_topic.consumer.config import ConsumerConfig
+from retry_topic.consumer.consumer import Consumer
+from retry_topic.message import Message
+from retry_topic.policy import Fixed, RetryPolicy
+from retry_topic.service import RetryService, ServiceConfig
+from retry_topic.simulation.queue_broker import QueueServer, RemoteBroker
+from wheel_sched.dispatcher import DispatcherConfig
+from wheel_sched.errors import WheelSchedError
+from wheel_sched.simulation.scenario import Scenario, Send, Step, draw_faults
+from wheel_sched.simulation.store import StoreServer, remote_store
+from wheel_sched.simulation.world import MS, World
+
+GROUP = "billing"
+TOPIC = "orders"
+SPAN_MS = 8_000
+DELAY_MS = 1_000
+MAX_ATTEMPTS = 4
+IDLE_MS = 2_000
+LEASE_MS = 2_000
+END_MS = 90_000  # everything must have ended by then: see `checker`
+
+SERVER_FAULTS = {
+    "store": ("outage", "step-clock", "read-only", "full", "rewind"),
+    "broker": ("outage", "redeliver"),
+}
+
+
+@dataclass(slots=True)
+class Told:
+    """What a producer was told about a message.
+
+    `outcome`: "sent", "refused" or "in doubt". `wall_ms`: the store's clock just before the call. `at_ns`: true time.
+    """
+
+    outcome: str
+    wall_ms: int
+    at_ns: int
+
+
+@dataclass(slots=True)
+class Attempt:
+    """One call of the handler. `outcome`: "running", "ok" or "failed"; "running" for ever if the process died."""
+
+    number: int
+    attempt: int
+    process: str
+    began_ns: int
+    began_wall_ms: int
+    outcome: str = "running"
+    ended_ns: int = 0
+    ended_wall_ms: int = 0
+
+
+class Failing(Exception):
+    """The handler fails, because the scenario says so."""
+
+
+def draw(seed: int, *, messages: int = 20, faults: int = 5) -> Scenario:
+    """Draw a scenario."""
+    rng = random.Random(f"retry {seed}")
+    steps: list[Step] = []
+    for number in range(messages):
+        steps.append(
+            Send(
+                number,
+                at=rng.randrange(SPAN_MS // 2),
+                delay=rng.choice((0, 0, 0, 300, 1_500)),
+                fails=rng.choice((0, 0, 1, 1, 2, MAX_ATTEMPTS)),
+                lasts=rng.choice((0, 0, 0, 5, 50, 1_000)),
+            )
+        )
+    options = {
+        "services": rng.choice((1, 1, 2)),
+        "consumers": rng.choice((1, 2)),
+        "shards": rng.choice((1, 2)),
+        "workers": rng.choice((1, 1, 2)),
+    }
+    processes = _processes(options)
+    steps += draw_faults(
+        rng, faults, processes, SERVER_FAULTS, calls=60, span_ms=SPAN_MS, pause_ms=(100, 1_000, 3_000, 7_000)
+    )
+    return Scenario(seed, "retry", rng.getrandbits(32), tuple(steps), options)
+
+
+def _processes(options: dict[str, int]) -> list[str]:
+    services = [f"service-{number}" for number in range(options["services"])]
+    return services + [f"consumer-{number}" for number in range(options["consumers"])]
+
+
+class RetryWorld:
+    """Runs a scenario and keeps what was told and seen."""
+
+    def __init__(self, scenario: Scenario) -> None:
+        self.world = world = World(scenario)
+        options = scenario.options
+        self.store = StoreServer(world, options["shards"])
+        self.broker = QueueServer(world)
+        self.broker.broker.create_topic(TOPIC)
+        self.told: dict[int, Told] = {}
+        self.attempts: list[Attempt] = []
+        self.sends = {send.number: send for send in scenario.sends}
+        for name in _processes(options):
+            world.add_host(name, self._service if name.startswith("service") else self._consumer)
+
+    def run(self) -> None:
+        """Run the history."""
+        self.world.begin()
+        for send in self.world.scenario.sends:
+            self.world.later(send.at, lambda send=send: self._publish(send))  # type: ignore[misc]
+        # an item that waits for a clock that was set back waits longer
+        back_ms = sum(
+            -fault.amount for fault in self.world.scenario.faults if fault.kind == "step-clock" and fault.amount < 0
+        )
+        self.world.run(END_MS + back_ms)
+
+    def _connection(self) -> Connection:
+        world = self.world
+        return Connection(remote_store(world, self.store, self.store._shards), RemoteBroker(world, self.broker))
+
+    def _service(self) -> Callable[[], object]:
+        config = ServiceConfig(
+            idle_ms=IDLE_MS,
+            dispatcher=DispatcherConfig(
+                lease_ms=LEASE_MS,
+                workers=self.world.scenario.options["workers"],
+                sweep_ms=5_000,
+                publish_timeout_ms=4_000,
+            ),
+        )
+        policy = RetryPolicy(delay=Fixed(DELAY_MS), max_attempts=MAX_ATTEMPTS)
+        service = RetryService(self._connection(), GROUP, policy, config=config)
+        self._until_started(service.start)
+        return service.stop
+
+    def _consumer(self) -> Callable[[], object]:
+        config = ConsumerConfig(concurrency=3, idle_ms=IDLE_MS)
+        consumer = Consumer(self._connection(), TOPIC, self._handle, group=GROUP, config=config)
+        self._until_started(consumer.start)
+        return consumer.stop
+
+    def _until_started(self, start: Callable[[], object]) -> None:
+        while True:
+            try:
+                start()
+                return
+            except WheelSchedError:
+                self.world.scheduler.sleep_ns(300 * MS)
+
+    def _publish(self, send: Send) -> None:
+        """Publish a message as a careful producer does: in doubt, it repeats the call with the same id."""
+        world = self.world
+        connection = self._connection()
+        wall_ms, at_ns = self.store.wall_ms(), world.scheduler.now_ns
+        outcome = "in doubt"
+        for _ in range(20):
+            try:
+                delay = send.delay / 1_000 if send.delay else None
+                connection.publish(TOPIC, b"%d" % send.number, delay=delay, id=f"m{send.number}")
+                outcome = "sent"
+                break
+            except WheelSchedError as error:
+                world.note("producer", f"publish {send.number}: {error}")
+                world.scheduler.sleep_ns(400 * MS)
+        world.note("producer", f"message {send.number} is {outcome}")
+        self.told[send.number] = Told(outcome, wall_ms, at_ns)
+
+    def _handle(self, message: Message) -> None:
+        world = self.world
+        scheduler = world.scheduler
+        number = int(message.value)
+        header = message.header("retry-attempt")
+        send = self.sends[number]
+        attempt = Attempt(number, int(header or b"0"), scheduler.process.name, scheduler.now_ns, self.store.wall_ms())
+        self.attempts.append(attempt)
+        if send.lasts:
+            scheduler.sleep_ns(send.lasts * MS)
+        attempt.ended_ns, attempt.ended_wall_ms = scheduler.now_ns, self.store.wall_ms()
+        if attempt.attempt < send.fails:
+            attempt.outcome = "failed"
+            world.note(attempt.process, f"message {number}, attempt {attempt.attempt}: fails")
+            raise Failing(f"attempt {attempt.attempt}")
+        attempt.outcome = "ok"
+        world.note(attempt.process, f"message {number}, attempt {attempt.attempt}: succeeds")
