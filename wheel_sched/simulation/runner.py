@@ -22,7 +22,7 @@ from wheel_sched.simulation.scenario import Scenario
 from wheel_sched.simulation.substitution import substituted
 from wheel_sched.simulation.trace import Trace
 
-BATCH = 100  # histories a child; one keeps about a megabyte
+BATCH = 40  # histories a child; one keeps about a megabyte
 HASH_SEED = "0"
 
 

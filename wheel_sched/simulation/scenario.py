@@ -148,7 +148,7 @@ def draw_faults(
         where = rng.random()
         if where < 0.65:
             kind, target = rng.choice(list(CALL_FAULTS)), rng.choice(processes)
-            amount = rng.choice(pause_ms) if kind == "pause" else rng.choice((20, 200, 2_000)) * (kind == "late-reply")
+            amount = rng.choice(pause_ms) if kind == "pause" else rng.choice((20, 200, 2_000, 5_000)) * (kind == "late-reply")
             # the first calls are rare and delicate: starting, joining, reading the state
             at = rng.randrange(12) if rng.random() < 0.3 else rng.randrange(calls)
             found.append(Fault(kind, target, at, amount))

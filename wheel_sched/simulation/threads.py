@@ -89,7 +89,7 @@ class Scheduler:
         self.steps = 0
         self.current: Task | None = None
         self.home = Process("world", 1)  # whose clock counts while no task runs
-        self.idle_at_ns: int | None = None
+        self.over = False  # set by the world when nothing more can happen
         self.on_failure: Callable[[Task, BaseException], None] = lambda task, error: None
         self._most_steps = most_steps
         self._hub = getcurrent()
@@ -118,10 +118,10 @@ class Scheduler:
         return task
 
     def run(self, until_ns: int) -> None:
-        """Run tasks until true time has reached `until_ns`, or until no task will ever run again."""
+        """Run tasks until true time has reached `until_ns`, until `over`, or until no task will ever run again."""
         self._until_ns = until_ns
         ready, rng = self._ready, self.rng
-        while True:
+        while not self.over:
             if not ready and not self._advance():
                 return
             place = int(rng.random() * len(ready)) if len(ready) > 1 else 0

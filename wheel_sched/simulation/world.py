@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from wheel_sched.simulation.scenario import CALL_FAULTS, Fault, Scenario
 from wheel_sched.simulation.threads import Process, Scheduler, Task, running
@@ -132,10 +132,10 @@ class World:
 
     Args:
         scenario: what happens.
-        most_steps: see `TooManySteps`. Defaults to 200,000.
+        most_steps: see `TooManySteps`. Defaults to 40,000, twenty times what a history of 20 messages takes.
     """
 
-    def __init__(self, scenario: Scenario, *, most_steps: int = 200_000) -> None:
+    def __init__(self, scenario: Scenario, *, most_steps: int = 40_000) -> None:
         self.scenario = scenario
         self.rng = random.Random(scenario.order)
         self.scheduler = running.scheduler = Scheduler(self.rng, START_NS, most_steps)
@@ -146,7 +146,8 @@ class World:
         self.hosts_of: dict[Process, Host] = {}
         self.servers: dict[str, Server] = {}
         self.broken: list[str] = []  # what no part of the product may ever do, such as a thread that ends by an error
-        self.struck: list[Fault] = []  # the faults that have struck
+        self.struck: list[tuple[Fault, str]] = []  # the faults that have struck, each with the call that it hit
+        self._fates = 0  # actions of `later` that are not over
         self._faults: dict[tuple[str, int], list[Fault]] = {}
         for fault in scenario.faults:
             if fault.kind in CALL_FAULTS:
@@ -170,10 +171,12 @@ class World:
 
     def later(self, delay_ms: int, action: Callable[[], object]) -> None:
         """Do something after `delay_ms` of true time, in no process."""
+        self._fates += 1
 
         def wait() -> None:
             self.scheduler.sleep_ns(delay_ms * MS)
             action()
+            self._fates -= 1
 
         self.scheduler.spawn(self.scheduler.home, "fate", wait)
 
@@ -205,7 +208,7 @@ class World:
         who = f"{task.process.name}/{task.name}"
         scheduler.block(self._latency_ns())
         for fault in faults:
-            self.struck.append(fault)
+            self.struck.append((fault, f"{server.name} {what}"))
             self.note(who, f"{server.name} {what}: {fault.kind}")
             if fault.kind == "pause":
                 self._pause(task, fault.amount)
@@ -249,7 +252,7 @@ class World:
     # -- faults
 
     def _strike(self, fault: Fault) -> None:
-        self.struck.append(fault)
+        self.struck.append((fault, ""))
         self.note("world", str(fault))
         if fault.target in self.hosts:
             host = self.hosts[fault.target]
@@ -266,9 +269,22 @@ class World:
         where = "".join(traceback.format_exception(error))[-1_500:]
         self.broken.append(f"the thread {task.process.name}/{task.name} ended by {error!r}\n{where}")
 
-    def run(self, until_ms: int) -> None:
-        """Run until true time has reached `until_ms`."""
+    def run(self, until_ms: int, ended: Callable[[], bool], quiet_ms: int) -> None:
+        """Run until true time has reached `until_ms`, or until `ended` has been true for `quiet_ms` without a break.
+
+        In the quiet time, whatever a fault may have set free still comes, such as a lease that runs out.
+        """
+
+        def watch() -> None:
+            since_ns: int | None = None
+            while True:
+                self.scheduler.sleep_ns(500 * MS)
+                if self._fates or not ended():
+                    since_ns = None
+                    continue
+                since_ns = self.scheduler.now_ns if since_ns is None else since_ns
+                if self.scheduler.now_ns - since_ns >= quiet_ms * MS:
+                    self.scheduler.over = True
+
+        self.scheduler.spawn(self.scheduler.home, "watch", watch)
         self.scheduler.run(until_ms * MS)
-
-
-Perform = Callable[[], Any]
