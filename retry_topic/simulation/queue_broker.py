@@ -24,6 +24,14 @@ class QueueServer(Server):
         world.servers["broker"] = self
         self.broker = MemoryBroker(monotonic_ms=self.monotonic_ms, wall_ms=self.wall_ms)
 
+    def create(self, topic: str) -> None:
+        """Create a topic."""
+        self.broker.create_topic(topic)
+
+    def records(self, topic: str) -> list[Message]:
+        """All records of a topic."""
+        return self.broker.records(topic)
+
     def strike(self, fault: Fault) -> None:
         """See `Server`. "redeliver" ends all leases."""
         if fault.kind != "redeliver":

@@ -18,6 +18,7 @@ from retry_topic.consumer.consumer import Consumer
 from retry_topic.message import Message
 from retry_topic.policy import Fixed, RetryPolicy
 from retry_topic.service import RetryService, ServiceConfig
+from retry_topic.simulation.log_broker import LogServer, RemoteLogBroker
 from retry_topic.simulation.queue_broker import QueueServer, RemoteBroker
 from wheel_sched.dispatcher import DispatcherConfig
 from wheel_sched.errors import WheelSchedError
@@ -71,9 +72,17 @@ class Failing(Exception):
     """The handler fails, because the scenario says so."""
 
 
-def draw(seed: int, *, messages: int = 20, faults: int | None = None) -> Scenario:
-    """Draw a scenario. One history in four has few faults, so that each repeat must have its reason."""
-    rng = random.Random(f"retry {seed}")
+def draw(seed: int, *, log: bool = False, messages: int = 20, faults: int | None = None) -> Scenario:
+    """Draw a scenario. One history in four has few faults, so that each repeat must have its reason.
+
+    Args:
+        seed: decides everything.
+        log: whether the topics are logs with transactions, as Kafka's, instead of queues. Defaults to False.
+        messages: how many messages. Defaults to 20.
+        faults: how many faults. Defaults to 0 to 5.
+    """
+    name = "retry-log" if log else "retry"
+    rng = random.Random(f"{name} {seed}")
     faults = rng.choice((0, 1, 1, 2, *[5] * 12)) if faults is None else faults
     steps: list[Step] = []
     for number in range(messages):
@@ -84,7 +93,7 @@ def draw(seed: int, *, messages: int = 20, faults: int | None = None) -> Scenari
                 delay=rng.choice((0, 0, 0, 300, 1_500)),
                 fails=rng.choice((0, 0, 1, 1, 2, MAX_ATTEMPTS)),
                 lasts=rng.choice((0, 0, 0, 0, 5, 50, 1_000, 3_000)),
-                kind=rng.choice(("plain", "plain", "plain", "twice")),
+                kind="plain" if log else rng.choice(("plain", "plain", "plain", "twice")),
             )
         )
     options = {
@@ -97,7 +106,7 @@ def draw(seed: int, *, messages: int = 20, faults: int | None = None) -> Scenari
     steps += draw_faults(
         rng, faults, processes, SERVER_FAULTS, calls=60, span_ms=SPAN_MS, pause_ms=(100, 1_000, 3_000, 7_000)
     )
-    return Scenario(seed, "retry", rng.getrandbits(32), tuple(steps), options)
+    return Scenario(seed, name, rng.getrandbits(32), tuple(steps), options)
 
 
 def _processes(options: dict[str, int]) -> list[str]:
@@ -112,8 +121,8 @@ class RetryWorld:
         self.world = world = World(scenario)
         options = scenario.options
         self.store = StoreServer(world, options["shards"])
-        self.broker = QueueServer(world)
-        self.broker.broker.create_topic(TOPIC)
+        self.broker: QueueServer | LogServer = LogServer(world) if scenario.world == "retry-log" else QueueServer(world)
+        self.broker.create(TOPIC)
         self.told: dict[int, Told] = {}
         self.begun: dict[int, tuple[int, int]] = {}  # when a producer began to publish: store's wall ms, true ns
         self.attempts: list[Attempt] = []
@@ -141,8 +150,9 @@ class RetryWorld:
         return found
 
     def _connection(self) -> Connection:
-        world = self.world
-        return Connection(remote_store(world, self.store, self.store._shards), RemoteBroker(world, self.broker))
+        world, server = self.world, self.broker
+        broker = RemoteBroker(world, server) if isinstance(server, QueueServer) else RemoteLogBroker(world, server)
+        return Connection(remote_store(world, self.store, self.store._shards), broker)
 
     def _service(self) -> Callable[[], object]:
         config = ServiceConfig(

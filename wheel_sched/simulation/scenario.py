@@ -15,6 +15,7 @@ CALL_FAULTS = {
     "lose-reply": "a server performs a call, and its reply is lost",
     "late-reply": "the reply of a call comes late",
     "repeat-request": "a server gets a call twice",
+    "late-request": "a call reaches its server after the caller has given it up",
     "kill-before": "a process dies just before a server performs its call",
     "kill-after": "a process dies after a server performed its call, and before it reads the reply",
     "pause": "a process stands still during a call, and goes on later",
@@ -148,7 +149,7 @@ def draw_faults(
         where = rng.random()
         if where < 0.65:
             kind, target = rng.choice(list(CALL_FAULTS)), rng.choice(processes)
-            amount = rng.choice(pause_ms) if kind == "pause" else rng.choice((20, 200, 2_000, 5_000)) * (kind == "late-reply")
+            amount = rng.choice(pause_ms) if kind == "pause" else rng.choice((20, 200, 2_000, 5_000)) * kind.startswith("late-")
             # the first calls are rare and delicate: starting, joining, reading the state
             at = rng.randrange(12) if rng.random() < 0.3 else rng.randrange(calls)
             found.append(Fault(kind, target, at, amount))

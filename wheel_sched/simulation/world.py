@@ -6,6 +6,7 @@ server does is one step: it is done or not, and nothing sees the middle of it.
 
 from __future__ import annotations
 
+import contextlib
 import random
 from collections.abc import Callable
 from typing import TypeVar
@@ -220,7 +221,10 @@ class World:
             scheduler.block(self._latency_ns())
             raise Refused
         kinds = {fault.kind for fault in faults}
-        if "lose-request" in kinds:
+        if "lose-request" in kinds or "late-request" in kinds:
+            for fault in faults:
+                if fault.kind == "late-request":
+                    self.later(fault.amount, lambda: self._perform_late(who, f"{server.name} {what}", perform))
             scheduler.block(50 * MS)
             raise Lost(performed=False)
         answer = perform()
@@ -236,6 +240,11 @@ class World:
         late_ns = sum(fault.amount for fault in faults if fault.kind == "late-reply") * MS
         scheduler.block(self._latency_ns() + late_ns)
         return answer
+
+    def _perform_late(self, who: str, what: str, perform: Callable[[], object]) -> None:
+        self.note(who, f"{what}: arrives late")
+        with contextlib.suppress(Exception):  # nobody reads the answer
+            perform()
 
     def _latency_ns(self) -> int:
         return 20_000 + int(self.rng.random() * 400_000)
