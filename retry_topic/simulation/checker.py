@@ -36,6 +36,8 @@ def _allows(fault: Fault, call: str, log: bool) -> int:
     """
     long = fault.amount >= min(IDLE_MS, LEASE_MS) // 2
     match fault.kind:
+        case "stop":
+            return AT_ONCE if log else 0  # partitions move, and others may have records of them in their hands
         case "kill-before" | "kill-after" | "kill" | "rewind":
             return 0 if fault.target == "producer" and not log else AT_ONCE
         case "redeliver":

@@ -256,6 +256,18 @@ class LogServer(Server):
         return failures
 
 
+def _once(perform: Callable[[], T]) -> Callable[[], T]:
+    """A request that its server performs once, however often it arrives: batches of a producer have numbers."""
+    answers: list[T] = []
+
+    def perform_once() -> T:
+        if not answers:
+            answers.append(perform())
+        return answers[0]
+
+    return perform_once
+
+
 class _Client:
     def __init__(self, world: World, server: LogServer) -> None:
         self._world, self._server = world, server
@@ -287,7 +299,7 @@ class RemoteLogBroker(_Client):
         """See `Broker`."""
         messages = list(messages)
         try:
-            return self._call("publish", lambda: self._server.append(messages))
+            return self._call("publish", _once(lambda: self._server.append(messages)))
         except BrokerInDoubt:
             return [PublishFailure("no reply", in_doubt=True) for _ in messages]
 
@@ -368,16 +380,16 @@ class _GroupMember(_Client):
     def _beat_on(self) -> None:
         while not self._closed.wait(self._idle_ms / 4_000):
             with contextlib.suppress(BrokerUnavailable):
-                self._call("heartbeat", lambda: self._server.beat(self._group, self._member))
+                member = self._member
+                self._call("heartbeat", lambda: self._server.beat(self._group, member))
 
-    def _joined(self) -> None:
+    def _join(self) -> None:
         """Join the group, unless this member is in it."""
         if self._closed.is_set():
             raise BrokerUnavailable("this consumer was closed: nothing was read")
-        if self._member and self._server.beat(self._group, self._member):
-            return
-        self._member = self._name()
-        self._server.join(self._group, self._member, self._topics, self._idle_ms)
+        if not self._member or not self._server.beat(self._group, self._member):
+            self._member = name = self._name()
+            self._call("join", lambda: self._server.join(self._group, name, self._topics, self._idle_ms))
 
     def _wait(self, timeout_ms: int, ready: Callable[[], bool]) -> None:
         with self._server.changed:
@@ -405,16 +417,18 @@ class RemoteLogConsumer(_GroupMember):
         """See `BrokerConsumer`."""
         if limit > 0:
             self._wait(timeout_ms, self._readable)
-        return self._call("poll", lambda: self._take(limit))
+        self._join()
+        member = self._member
+        ours = self._call("poll", lambda: self._server.assignments(self._group, member))
+        return self._take(limit, ours)
 
     def _readable(self) -> bool:
         parts = self._parts.items()
         return not parts or any(len(self._server.topics[topic].logs[n]) > part.position for (topic, n), part in parts)
 
-    def _take(self, limit: int) -> list[Delivery]:
+    def _take(self, limit: int, ours: Mapping[Place, int]) -> list[Delivery]:
+        """Hand out records of these partitions, which the client has fetched."""
         server, now_ns = self._server, self._world.scheduler.now_ns
-        self._joined()
-        ours = server.assignments(self._group, self._member)
         self._parts = {place: part for place, part in self._parts.items() if ours.get(place) == part.number}
         for place, number in ours.items():
             if place not in self._parts:
@@ -453,13 +467,12 @@ class RemoteLogConsumer(_GroupMember):
             if held is not None:
                 held[2].settled = True
                 moved.add(held[0])
-        if moved:
-            self._call("commit", lambda: self._commit(moved))
-
-    def _commit(self, places: set[Place]) -> None:
-        offsets = {place: (part.to_commit(), part.number) for place in places if (part := self._parts.get(place))}
+        offsets = {place: (part.to_commit(), part.number) for place in moved if (part := self._parts.get(place))}
+        if not offsets:
+            return
+        member = self._member
         try:
-            self._server.commit(self._group, self._member, offsets)
+            self._call("commit", lambda: self._server.commit(self._group, member, offsets))
         except Expelled:
             return  # the deliveries are dead: another member gets them
         self._forget(offsets)
@@ -488,7 +501,7 @@ class RemoteLogConsumer(_GroupMember):
         member, done = self._member, False
         try:
             failures = self._call(
-                "forward", lambda: self._server.send_forwards(self._group, member, offsets, messages)
+                "forward", _once(lambda: self._server.send_forwards(self._group, member, offsets, messages))
             )
             done = not any(failures)
             for (index, _), failure in zip(chosen, failures, strict=True):
@@ -578,7 +591,9 @@ class RemoteLogReader(_GroupMember):
     def poll(self, limit: int, timeout_ms: int) -> LogBatch | None:
         """See `LogReader`."""
         self._wait(timeout_ms, self._readable)
-        ours = self._call("join", self._assigned)
+        self._join()
+        member = self._member
+        ours = self._call("assignment", lambda: self._server.assignments(self._group, member))
         self._parts = {s: part for s, part in self._parts.items() if ours.get(part.place) == part.number}
         gained = [place for place in ours if self._source(place) not in self._parts]
         if gained:
@@ -590,7 +605,8 @@ class RemoteLogReader(_GroupMember):
         part = max(self._parts.values(), key=self._behind, default=None)
         if part is None or not self._behind(part):
             return None
-        messages = self._call("fetch", lambda: self._server.read(*part.place, part.position, limit))
+        start = part.position
+        messages = self._call("fetch", lambda: self._server.read(*part.place, start, limit))
         if not messages:
             return None
         expected, part.position = part.expected, part.position + len(messages)
@@ -600,10 +616,6 @@ class RemoteLogReader(_GroupMember):
     @staticmethod
     def _deliveries(messages: Sequence[Message]) -> Iterator[Delivery]:
         return (Delivery(message, None) for message in messages)
-
-    def _assigned(self) -> dict[Place, int]:
-        self._joined()
-        return self._server.assignments(self._group, self._member)
 
     def _source(self, place: Place) -> str:
         return source_of(self._group, self._server.topics[place[0]].id, place[1])
@@ -621,11 +633,13 @@ class RemoteLogReader(_GroupMember):
             return
         offsets = {known.place: (part.next, known.number)}
         with contextlib.suppress(BrokerUnavailable, Expelled):
-            self._call("commit", lambda: self._server.commit(self._group, self._member, offsets))
+            member = self._member
+            self._call("commit", lambda: self._server.commit(self._group, member, offsets))
 
     def beat(self) -> None:
         """See `LogReader`."""
-        self._call("heartbeat", lambda: self._server.beat(self._group, self._member))
+        member = self._member
+        self._call("heartbeat", lambda: self._server.beat(self._group, member))
 
 
 class RemoteSender(_Client):
@@ -652,7 +666,7 @@ class RemoteSender(_Client):
         try:
             return self._call(
                 "send claim",
-                lambda: self._server.send_claim(name, epoch, (self._namespace, shard, number), returned),
+                _once(lambda: self._server.send_claim(name, epoch, (self._namespace, shard, number), returned)),
             )
         except (BrokerInDoubt, Fenced):
             self._epochs.pop(shard, None)

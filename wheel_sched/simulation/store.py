@@ -35,7 +35,8 @@ class StoreServer(Server):
         self._now_us: int | None = None  # while the journal is played again
         self.backend = self._new()
         self.journal: list[tuple[int, int, list[Call[Any]]]] = []  # true time, wall time, calls
-        self.generation = 0  # raised by each restart
+        self.generation = 0  # raised when the connections break
+        self.restarts = 0
         self.lost_calls: list[Call[Any]] = []  # the calls that a restart has undone
         self._refusal: tuple[int, type[Exception]] | None = None
 
@@ -82,6 +83,7 @@ class StoreServer(Server):
         self._now_us = None
         self.journal = kept
         self.generation += 1
+        self.restarts += 1
         old.close()
 
     def _drop_connections(self) -> None:
@@ -144,8 +146,12 @@ class RemoteStore:
         """See `Backend`."""
         return {}
 
-    def identity(self) -> None:
-        """See `Backend`."""
+    def identity(self) -> tuple[str, int] | None:
+        """See `Backend`: a restarted server has another run id."""
+        try:
+            return self._world.call(self._server, "identity", lambda: (f"run-{self._server.restarts}", 0))
+        except (Lost, Refused):
+            return None
 
     def waiter(self, shard: int, timeout_ms: int) -> Any:
         """See `Backend`."""
