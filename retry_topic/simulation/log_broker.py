@@ -60,6 +60,7 @@ class _Group:
     members: dict[str, _Member] = field(default_factory=dict)
     owners: dict[Place, tuple[str, int]] = field(default_factory=dict)  # member and number of the assignment
     offsets: dict[tuple[str, int], int] = field(default_factory=dict)  # by topic id and partition
+    commits: dict[tuple[str, int], tuple[int, int]] = field(default_factory=dict)  # number of the assignment, offset
     deliveries: dict[tuple[str, int, int], int] = field(default_factory=dict)
 
 
@@ -193,8 +194,13 @@ class LogServer(Server):
         for place, (_, number) in offsets.items():
             if member is not None and held.owners.get(place) != (member, number):
                 raise Expelled
-        for (topic, partition), (offset, _) in offsets.items():
-            held.offsets[self.topics[topic].id, partition] = offset
+        for (topic, partition), (offset, number) in offsets.items():
+            key = self.topics[topic].id, partition
+            before = held.commits.get(key)
+            # requests of one connection keep their order: a late commit of the same assignment is not the last word
+            if before is None or before[0] != number or before[1] <= offset:
+                held.commits[key] = number, offset
+                held.offsets[key] = offset
 
     def deliver(self, group: str, place: Place, offset: int) -> int:
         """Count that a record is handed out; answers how often it was, this time included."""
