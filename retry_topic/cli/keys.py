@@ -13,8 +13,7 @@ from wheel_sched.cli.failing import CommandFailed
 from wheel_sched.cli.options import Session, confirm, json_option, pass_session, yes_option
 from wheel_sched.cli.output import amount, emit, note, one_line, relative, say, table
 from wheel_sched.store import Outcome
-from wheel_sched.store.ordering.face import OrderedKeys, ref_of
-from wheel_sched.store.ordering.values import ClosedKey
+from wheel_sched.store.ordering import ClosedKey, OrderedKeys, ref_of
 
 _SHOWN = 100
 

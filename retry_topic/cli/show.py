@@ -18,8 +18,7 @@ from retry_topic.policy import format_duration
 from retry_topic.release.flow import flow_of
 from wheel_sched.cli.options import Session, json_option, pass_session
 from wheel_sched.cli.output import emit, instant, one_line, paint, say, when
-from wheel_sched.store.rate_limits.face import RateLimits
-from wheel_sched.store.rate_limits.values import Flow
+from wheel_sched.store.rate_limits import Flow, RateLimits
 
 _PREVIEW = 300  # characters of the payload
 

@@ -21,8 +21,8 @@ from wheel_sched.escaping import logger_of
 from wheel_sched.store import MAX_BATCH
 from wheel_sched.store.core.call import Call
 from wheel_sched.store.core.claim import Claim, ClaimDue
+from wheel_sched.store.core.counts import Look, Window
 from wheel_sched.store.core.settle import Settlement
-from wheel_sched.store.core.window import Look, Window
 
 logger = logger_of("retry_topic.release")
 

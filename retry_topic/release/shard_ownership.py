@@ -28,7 +28,7 @@ from wheel_sched.errors import BrokerError, BrokerUnavailable, StaleEpoch, Wheel
 from wheel_sched.escaping import logger_of
 from wheel_sched.store import DelayStore
 from wheel_sched.store.core.call import Call
-from wheel_sched.store.shard_ownership.operations import Own, Ownership, Resolve, Resolved
+from wheel_sched.store.shard_ownership import Own, Ownership, Resolve, Resolved
 
 logger = logger_of("retry_topic.release")
 

@@ -205,7 +205,7 @@ STEPS_DOWN = ("freeze", "copied", "lifted", "tries", "adopted", "dropped", "thaw
 KILLED_AT = """
 import os, signal, sys
 from wheel_sched.store.redis.backend import RedisBackend, client_for
-from wheel_sched.store.redis.conversation import Dialect
+from wheel_sched.store.redis.round_trips import Dialect
 from wheel_sched.store.maintenance.reshard import reshard
 url, target, step, number = sys.argv[1], int(sys.argv[2]), sys.argv[3], int(sys.argv[4])
 def progress(at, moved):

@@ -12,8 +12,8 @@ from wheel_sched.errors import ConfigError, StaleEpoch, StoreUnavailable
 from wheel_sched.store import Claim, Claimed, DelayStore, Done, Item, Settlement, Window, open_store
 from wheel_sched.store.core.call import Call
 from wheel_sched.store.core.claim import ClaimDue
-from wheel_sched.store.core.window import Look
-from wheel_sched.store.push.operations import PushDue
+from wheel_sched.store.core.counts import Look
+from wheel_sched.store.push import PushDue
 
 if TYPE_CHECKING:
     from conftest import World

@@ -12,9 +12,8 @@ from retry_topic.spark.source.columns import items
 from retry_topic.spark.source.schemas import ITEMS
 from wheel_sched.store import DelayStore
 from wheel_sched.store.core.call import Call
-from wheel_sched.store.core.items import Item, State
+from wheel_sched.store.core.items import Item, State, encode_text, make_tail
 from wheel_sched.store.core.plans import shard_of
-from wheel_sched.store.core.record import encode_text, make_tail
 from wheel_sched.store.core.scan import Bulk, BulkPage, Scan
 from wheel_sched.store.redis.library import KEY_NAMES, shard_keys
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from wheel_sched.errors import ConfigError, NamespaceMismatch, StoreError
 from wheel_sched.store import AttemptCounts, open_store
-from wheel_sched.store.attempt_counts.operations import AttemptCount, ListCounts
+from wheel_sched.store.attempt_counts import AttemptCount, ListCounts
 from wheel_sched.store.core.call import Call
 from wheel_sched.store.core.counts import Count
 from wheel_sched.store.core.delay_store import DelayStore

@@ -25,13 +25,12 @@ from hypothesis.stateful import (
 
 from wheel_sched.store.core.call import Call
 from wheel_sched.store.core.claim import Claim
+from wheel_sched.store.core.counts import Window
 from wheel_sched.store.core.delay_store import Backend
 from wheel_sched.store.core.get import Find
-from wheel_sched.store.core.items import STATES, Item, Outcome, State
-from wheel_sched.store.core.open import Open
-from wheel_sched.store.core.record import encode_text
+from wheel_sched.store.core.items import STATES, Item, Outcome, State, encode_text
+from wheel_sched.store.core.plans import Open
 from wheel_sched.store.core.settle import Dead, Done, Held, Next, Settlement
-from wheel_sched.store.core.window import Window
 from wheel_sched.store.memory import MemoryBackend
 from wheel_sched.store.redis.backend import RedisBackend
 from wheel_sched.store.redis.round_trips import Dialect

@@ -14,8 +14,7 @@ from wheel_sched.store.core.settle import Dead, Done, Next
 from wheel_sched.store.maintenance.backup import write_backup
 from wheel_sched.store.maintenance.restoring import restore_backup
 from wheel_sched.store.memory import MemoryBackend
-from wheel_sched.store.ordering.face import OrderedKeys, lock_of, ref_of, route_of, scope_of
-from wheel_sched.store.ordering.values import UNKNOWN_HEAD, Owner
+from wheel_sched.store.ordering import UNKNOWN_HEAD, OrderedKeys, Owner, lock_of, ref_of, route_of, scope_of
 from wheel_sched.store.redis.backend import RedisBackend
 
 if TYPE_CHECKING:

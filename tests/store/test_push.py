@@ -13,7 +13,7 @@ from wheel_sched.store.core.call import Call
 from wheel_sched.store.core.items import Item, Outcome
 from wheel_sched.store.core.settle import Dead
 from wheel_sched.store.memory import MemoryBackend
-from wheel_sched.store.push.operations import PushDue
+from wheel_sched.store.push import PushDue
 from wheel_sched.store.push.push_form import encode_push
 from wheel_sched.store.redis.backend import RedisBackend
 from wheel_sched.store.redis.round_trips import Dialect

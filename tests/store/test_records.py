@@ -13,8 +13,7 @@ from wheel_sched.errors import Rejected, StoreError
 from wheel_sched.store.core.call import bounded_reason, new_token
 from wheel_sched.store.core.change import Alteration, Change
 from wheel_sched.store.core.claim import ClaimDue
-from wheel_sched.store.core.items import Item, Outcome
-from wheel_sched.store.core.record import decode_text, encode_text, make_tail, read_record
+from wheel_sched.store.core.items import Item, Outcome, decode_text, encode_text, make_tail, read_record
 from wheel_sched.store.core.schedule import Schedule
 from wheel_sched.store.core.settle import Dead, Done, Held, Next, Settle
 from wheel_sched.store.push.push_form import decode_push, encode_push

@@ -19,7 +19,7 @@ from wheel_sched.store.maintenance.operations import Inspect, Mend
 from wheel_sched.store.redis.backend import RedisBackend, check_version
 from wheel_sched.store.redis.library import library, shard_keys
 from wheel_sched.store.redis.round_trips import Dialect, Send, Sleep
-from wheel_sched.store.writer_fence.operations import Fence
+from wheel_sched.store.writer_fence import Fence
 from wheel_sched.testing.store_conformance import Bench
 
 if TYPE_CHECKING:

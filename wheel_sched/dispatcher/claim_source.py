@@ -19,11 +19,11 @@ from wheel_sched.dispatcher.publisher import Batch
 from wheel_sched.escaping import logger_of
 from wheel_sched.store.core.call import Call
 from wheel_sched.store.core.claim import Claim, ClaimDue
+from wheel_sched.store.core.counts import Look, Window
 from wheel_sched.store.core.delay_store import DelayStore
 from wheel_sched.store.core.items import Outcome
 from wheel_sched.store.core.settle import Extend, Settlement
-from wheel_sched.store.core.window import Look, Window
-from wheel_sched.store.push.operations import PushDue
+from wheel_sched.store.push import PushDue
 
 logger = logger_of("wheel_sched.dispatcher")
 

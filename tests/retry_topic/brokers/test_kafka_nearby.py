@@ -24,7 +24,7 @@ from retry_topic.policy import Fixed, Rate
 from retry_topic.service import ServiceConfig
 from tests.servers.mock_cluster import MockCluster
 from wheel_sched.errors import BrokerError
-from wheel_sched.store.rate_limits.face import RateLimits
+from wheel_sched.store.rate_limits import RateLimits
 
 pytestmark = [pytest.mark.proof, pytest.mark.real, pytest.mark.timeout(120)]
 

@@ -19,10 +19,9 @@ from retry_topic.message.headers import RetryState, write
 from retry_topic.policy import Fixed, PolicySet, RetryPolicy
 from wheel_sched.store import AttemptCounts, DelayStore, Done, Item, LogIntake
 from wheel_sched.store.core.plans import shard_of
-from wheel_sched.store.log_intake.operations import LogIntakeInMemory
+from wheel_sched.store.log_intake import LogIntakeInMemory
 from wheel_sched.store.memory import MemoryBackend
-from wheel_sched.store.ordering.face import OrderedKeys, lock_of, ref_of, scope_of
-from wheel_sched.store.ordering.values import Owner
+from wheel_sched.store.ordering import OrderedKeys, Owner, lock_of, ref_of, scope_of
 
 SOURCE = "g.retry/0"
 SHARDS = 4

@@ -11,8 +11,7 @@ import pytest
 
 from wheel_sched.store import DelayStore
 from wheel_sched.store.memory import MemoryBackend
-from wheel_sched.store.rate_limits.face import RateLimits
-from wheel_sched.store.rate_limits.values import Admitted, Limits
+from wheel_sched.store.rate_limits import Admitted, Limits, RateLimits
 from wheel_sched.store.redis.backend import RedisBackend, client_for
 from wheel_sched.store.redis.round_trips import Dialect
 

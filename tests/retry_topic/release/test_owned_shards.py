@@ -25,7 +25,7 @@ from wheel_sched.store.core.call import Call
 from wheel_sched.store.core.claim import ClaimDue
 from wheel_sched.store.core.items import NO_LEASE_END_MS
 from wheel_sched.store.core.settle import Settle, Settled
-from wheel_sched.store.shard_ownership.operations import Own, Resolve
+from wheel_sched.store.shard_ownership import Own, Resolve
 
 PATIENCE_S = 30.0
 

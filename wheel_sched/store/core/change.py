@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from wheel_sched.store.core.call import Argument, Operation, bounded_reason, new_token, outcomes_of
-from wheel_sched.store.core.items import Item, Outcome, State
-from wheel_sched.store.core.record import encode_text, make_tail
+from wheel_sched.store.core.items import Item, Outcome, State, encode_text, make_tail
 from wheel_sched.store.core.shard import MemoryItem, MemoryShard, check_batch, plain
 
 

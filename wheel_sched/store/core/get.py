@@ -8,8 +8,7 @@ from typing import Any
 
 from wheel_sched.errors import StoreError
 from wheel_sched.store.core.call import Argument, Operation
-from wheel_sched.store.core.items import Found
-from wheel_sched.store.core.record import decode_text, encode_text, read_record
+from wheel_sched.store.core.items import Found, decode_text, encode_text, read_record
 from wheel_sched.store.core.shard import MemoryItem, MemoryShard
 
 

@@ -8,8 +8,7 @@ from typing import Any
 
 from wheel_sched.store.core.call import Argument, Operation, bounded_reason, head_of, new_token, outcomes_of
 from wheel_sched.store.core.claim import check_lease
-from wheel_sched.store.core.items import MAX_BATCH, Item, Outcome, check_due
-from wheel_sched.store.core.record import encode_text, make_tail
+from wheel_sched.store.core.items import MAX_BATCH, Item, Outcome, check_due, encode_text, make_tail
 from wheel_sched.store.core.shard import MemoryItem, MemoryShard, check_batch
 
 

@@ -14,8 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 from wheel_sched.errors import NamespaceMismatch, Rejected
-from wheel_sched.store.core.items import MAX_BATCH, Item, Marker, Outcome, State
-from wheel_sched.store.core.record import decode_text, encode_text
+from wheel_sched.store.core.items import MAX_BATCH, Item, Marker, Outcome, State, decode_text, encode_text
 from wheel_sched.store.core.sorted_set import SortedSet
 from wheel_sched.store.core.turns import Turns
 

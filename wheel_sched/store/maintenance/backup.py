@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from wheel_sched.store.attempt_counts.operations import AttemptCount, ListCounts
+from wheel_sched.store.attempt_counts import AttemptCount, ListCounts
 from wheel_sched.store.core.call import Call
 from wheel_sched.store.core.counts import Counts
 from wheel_sched.store.core.delay_store import DelayStore

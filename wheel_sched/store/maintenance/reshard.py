@@ -20,15 +20,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from wheel_sched.errors import NamespaceMismatch, Rejected, StoreError
-from wheel_sched.store.attempt_counts.operations import AttemptCount, ListCounts, MoveCounts
+from wheel_sched.store.attempt_counts import AttemptCount, ListCounts, MoveCounts
 from wheel_sched.store.core.call import Call, Operation
 from wheel_sched.store.core.counts import Count, Counts
 from wheel_sched.store.core.delay_store import Backend
 from wheel_sched.store.core.get import Get
 from wheel_sched.store.core.items import MAX_BATCH, MAX_DUE_MS, Found, State
 from wheel_sched.store.core.listing import IdPage, ListIds
-from wheel_sched.store.core.open import Open
-from wheel_sched.store.core.plans import shard_of
+from wheel_sched.store.core.plans import Open, shard_of
 from wheel_sched.store.core.restore import Restore
 from wheel_sched.store.core.sweep import Sweep
 from wheel_sched.store.maintenance.listeners import listeners

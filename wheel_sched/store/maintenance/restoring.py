@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from wheel_sched.errors import StoreError
-from wheel_sched.store.attempt_counts.face import AttemptCounts
+from wheel_sched.store.attempt_counts import AttemptCounts
 from wheel_sched.store.core.delay_store import DelayStore
 from wheel_sched.store.core.items import MAX_BATCH, STATES, Found
 from wheel_sched.store.maintenance.backup import FORMAT, BackupFile, Progress

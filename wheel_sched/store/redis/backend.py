@@ -16,9 +16,8 @@ from redis.sentinel import SentinelConnectionPool
 
 from wheel_sched.errors import ConfigError, StoreTooOld, StoreUnavailable
 from wheel_sched.escaping import logger_of
-from wheel_sched.store.core.call import Call
+from wheel_sched.store.core.call import Call, CompletedCalls, SentCalls
 from wheel_sched.store.core.items import Marker
-from wheel_sched.store.core.pending import CompletedCalls, SentCalls
 from wheel_sched.store.redis import faults
 from wheel_sched.store.redis.addresses import opened
 from wheel_sched.store.redis.deferred import DeferredConnection

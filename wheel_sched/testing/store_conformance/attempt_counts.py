@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from wheel_sched.store.attempt_counts.operations import ENDED
+from wheel_sched.store.attempt_counts import ENDED
 from wheel_sched.store.core.items import Item
 from wheel_sched.testing.store_conformance.bench import MINUTE_MS, Bench
 

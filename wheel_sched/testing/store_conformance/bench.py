@@ -7,18 +7,17 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol, TypeVar
 
-from wheel_sched.store.attempt_counts.face import AttemptCounts
+from wheel_sched.store.attempt_counts import AttemptCounts
 from wheel_sched.store.core.claim import Claim, Claimed
 from wheel_sched.store.core.delay_store import Backend, DelayStore
-from wheel_sched.store.core.items import STATES, Found, Item, Outcome, State
-from wheel_sched.store.core.record import encode_text
+from wheel_sched.store.core.items import STATES, Found, Item, Outcome, State, encode_text
 from wheel_sched.store.core.settle import Dead, Done
-from wheel_sched.store.history.face import History
-from wheel_sched.store.known_ids.face import KnownIds
-from wheel_sched.store.log_intake.face import LogIntake
-from wheel_sched.store.ordering.face import OrderedKeys
-from wheel_sched.store.shard_ownership.face import ShardOwnership
-from wheel_sched.store.writer_fence.face import WriterFences
+from wheel_sched.store.history import History
+from wheel_sched.store.known_ids import KnownIds
+from wheel_sched.store.log_intake import LogIntake
+from wheel_sched.store.ordering import OrderedKeys
+from wheel_sched.store.shard_ownership import ShardOwnership
+from wheel_sched.store.writer_fence import WriterFences
 
 START_MS = 1_000_000_000
 MINUTE_MS = 60_000

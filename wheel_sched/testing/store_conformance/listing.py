@@ -8,8 +8,7 @@ import pytest
 
 from wheel_sched.errors import Rejected
 from wheel_sched.store.core.call import Call
-from wheel_sched.store.core.items import MAX_DUE_MS, STATES, Item, State
-from wheel_sched.store.core.record import encode_text
+from wheel_sched.store.core.items import MAX_DUE_MS, STATES, Item, State, encode_text
 from wheel_sched.store.core.scan import Scan, Scanned
 from wheel_sched.store.core.settle import Dead, Done, Held, Next, Settlement
 from wheel_sched.testing.store_conformance.bench import Bench

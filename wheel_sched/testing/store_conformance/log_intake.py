@@ -7,10 +7,10 @@ from __future__ import annotations
 import pytest
 
 from wheel_sched.errors import Rejected, StaleCount, StalePosition, TakenId
-from wheel_sched.store.attempt_counts.operations import ENDED
+from wheel_sched.store.attempt_counts import ENDED
 from wheel_sched.store.core.items import Item, Outcome
 from wheel_sched.store.core.plans import shard_of
-from wheel_sched.store.log_intake.operations import Position
+from wheel_sched.store.log_intake import Position
 from wheel_sched.testing.store_conformance.bench import Bench
 
 

@@ -10,9 +10,8 @@ from wheel_sched.errors import StaleEpoch
 from wheel_sched.store.core.call import Call
 from wheel_sched.store.core.claim import ClaimDue
 from wheel_sched.store.core.items import NO_LEASE_END_MS, Item, Outcome
-from wheel_sched.store.ordering.face import lock_of, ref_of, scope_of
-from wheel_sched.store.ordering.values import Owner
-from wheel_sched.store.shard_ownership.operations import Resolved
+from wheel_sched.store.ordering import Owner, lock_of, ref_of, scope_of
+from wheel_sched.store.shard_ownership import Resolved
 from wheel_sched.testing.store_conformance.bench import Bench
 
 

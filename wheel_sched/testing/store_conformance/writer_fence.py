@@ -8,7 +8,7 @@ import pytest
 
 from wheel_sched.errors import Rejected
 from wheel_sched.store.core.items import Item, Outcome
-from wheel_sched.store.writer_fence.operations import Fence
+from wheel_sched.store.writer_fence import Fence
 from wheel_sched.testing.store_conformance.bench import Bench
 
 

@@ -13,10 +13,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from wheel_sched.errors import ConfigError, NamespaceMismatch, WheelSchedError
-from wheel_sched.store.core.call import Call
+from wheel_sched.store.core.call import Call, CompletedCalls
 from wheel_sched.store.core.items import Marker
-from wheel_sched.store.core.open import SCHEMA, Open
-from wheel_sched.store.core.pending import CompletedCalls
+from wheel_sched.store.core.plans import SCHEMA, Open
 from wheel_sched.store.core.shard import MemoryShard
 from wheel_sched.store.rooms import ROOMS
 
