@@ -17,7 +17,7 @@ local s = begin(KEYS, ARGV)
 if s.err then return s end
 local said = recall(s)
 if said then return {said, s.us} end
-if (#ARGV - 2) / 5 > MAX_BATCH then return {err = 'WSBATCH at most ' .. MAX_BATCH .. ' items a call'} end
+if (#ARGV - 2) / 5 > MAX_BATCH then return TOO_MANY end
 local seq
 local function record(tail)
   seq = seq or redis.call('HINCRBY', KEYS[META], 'seq', 1)

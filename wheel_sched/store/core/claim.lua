@@ -10,7 +10,7 @@ local NO_LEASE_END_MS = 253402300799999  -- the year 9999: only the owner of the
 local s = begin(KEYS, ARGV, LATER, 'claims')
 if s.err then return s end
 local n, lease = tonumber(ARGV[3]), tonumber(ARGV[4])
-if not (n >= 0 and n <= MAX_BATCH) then return {err = 'WSBATCH at most ' .. MAX_BATCH .. ' items a call'} end
+if not (n >= 0 and n <= MAX_BATCH) then return TOO_MANY end
 local said = recall(s)
 if said then
   -- a repeat after a lost reply: answers the ids of the same batch that are still under this claim

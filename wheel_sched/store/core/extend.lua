@@ -6,7 +6,7 @@
 local s = begin(KEYS, ARGV)
 if s.err then return s end
 local ids = {unpack(ARGV, 5)}
-if #ids > MAX_BATCH then return {err = 'WSBATCH at most ' .. MAX_BATCH .. ' items a call'} end
+if #ids > MAX_BATCH then return TOO_MANY end
 local codes, fly = {}, {}
 if #ids > 0 then
   local claims = redis.call('HMGET', KEYS[CLAIM], unpack(ids))

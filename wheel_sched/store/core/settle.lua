@@ -19,7 +19,7 @@ local ids = {}
 for i = 1, plain do ids[i] = ARGV[5 + i] end
 local first = 6 + plain
 for at = first, #ARGV, 4 do ids[#ids + 1] = ARGV[at] end
-if #ids > MAX_BATCH then return {err = 'WSBATCH at most ' .. MAX_BATCH .. ' items a call'} end
+if #ids > MAX_BATCH then return TOO_MANY end
 local codes = {}
 if #ids > 0 then
   local claims = redis.call('HMGET', KEYS[CLAIM], unpack(ids))

@@ -311,7 +311,7 @@ class MemoryShard:
         return item
 
     def store_new(self, items: Sequence[Item], is_known: Callable[[bytes, Item], bool] | None = None) -> list[Outcome]:
-        """Store items whose ids are absent and not known: the twin of `store_new` in `prelude.lua`."""
+        """Store items whose ids are absent and not known: the twin of `store_new` in `prelude_storing.lua`."""
         self.seq += 1
         outcomes = []
         for given in items:

@@ -12,7 +12,7 @@
 -- unknown.
 local s = begin(KEYS, ARGV)
 if s.err then return s end
-if #ARGV - 2 > MAX_BATCH then return {err = 'WSBATCH at most ' .. MAX_BATCH .. ' items a call'} end
+if #ARGV - 2 > MAX_BATCH then return TOO_MANY end
 local codes = {}
 local NAMES = {[FLY] = 'fly', [DUE] = 'due', [HELD] = 'held'}
 

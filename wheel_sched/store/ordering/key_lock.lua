@@ -31,7 +31,7 @@ local verb = ARGV[3]
 local s = begin(KEYS, ARGV, (verb == 'list' or verb == 'count') and READING or nil)
 if s.err then return s end
 local locks, owners = s.prefix .. 'gates', s.prefix .. 'owners'
-if #ARGV > 8 + 5 * MAX_BATCH then return {err = 'WSBATCH at most ' .. MAX_BATCH .. ' items a call'} end
+if #ARGV > 8 + 5 * MAX_BATCH then return TOO_MANY end
 
 local function owner_of(scope)
   local epoch, till, holder = string.match(redis.call('HGET', owners, scope) or '', '^(%d+):(%d+):(.*)$')

@@ -12,7 +12,7 @@
 local s = begin(KEYS, ARGV, LATER)
 if s.err then return s end
 local n = tonumber(ARGV[3])
-if not (n >= 0 and n <= MAX_BATCH) then return {err = 'WSBATCH at most ' .. MAX_BATCH .. ' items a call'} end
+if not (n >= 0 and n <= MAX_BATCH) then return TOO_MANY end
 local said = recall(s)
 if said then
   -- the first call has pushed its items; refused items wait again when their lease ends
