@@ -32,7 +32,7 @@ spread_option = click.option(
 )
 
 _LIVING: tuple[State, ...] = ("due", "held")
-_DELETE = {"due": "c", "held": "c", "fly": "c", "dead": "x"}  # verbs of change.lua: cancel, delete a dead letter
+_DELETE = {"due": "c", "held": "c", "leased": "c", "dead": "x"}  # verbs of change.lua: cancel, delete a dead letter
 
 
 @dataclass(frozen=True, slots=True)

@@ -73,7 +73,7 @@ def _as_dict(home: Connection, key: ClosedKey) -> dict[str, Any]:
         "key": key.label,
         "since_ms": key.since_ms,
         "head": items[0].id if items else key.head,
-        "head_state": {"due": "waiting", "fly": "in flight"}.get(items[0].state, "held") if items else "out",
+        "head_state": {"due": "waiting", "leased": "in flight"}.get(items[0].state, "held") if items else "out",
         "parked": key.parked,
     }
 

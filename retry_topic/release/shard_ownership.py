@@ -337,7 +337,7 @@ class ShardOwner:
 
     def _settle_open(self, shard: int, owned: OwnedShard, number: int | None) -> None:
         counts = self._store.counts_by_shard()[shard]
-        if number is None and counts.total("fly") == 0:
+        if number is None and counts.total("leased") == 0:
             # the very first owner, or no claim is open: from here on the broker has a number
             number = owned.claims
         owned.committed = number or 0

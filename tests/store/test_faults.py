@@ -73,7 +73,7 @@ class TestLostReplies:
         bench.put(*(f"i{n}" for n in range(10)))
         claim = self.lose(proxy, "claim", lambda: bench.claim(3))
         assert [item.id for item in claim.items] == ["i0", "i1", "i2"]
-        assert bench.store.counts().now == {("due", ""): 7, ("fly", ""): 3}
+        assert bench.store.counts().now == {("due", ""): 7, ("leased", ""): 3}
         assert bench.settle_all(claim) == [Outcome.DONE] * 3
 
     def test_settle(self, proxy: FaultyProxy, bench: Bench) -> None:
@@ -84,7 +84,7 @@ class TestLostReplies:
         settled = self.lose(proxy, "settle", lambda: bench.store.settle(claim, ends))
         assert settled.outcomes == [Outcome.DONE] * 3 + [Outcome.STALE]
         assert bench.store.counts().happened("completed") == 1
-        assert bench.states("a", "b", "c", "d") == [None, "due", "dead", "fly"]
+        assert bench.states("a", "b", "c", "d") == [None, "due", "dead", "leased"]
 
     def test_change(self, proxy: FaultyProxy, bench: Bench) -> None:
         """DONE, not ABSENT."""

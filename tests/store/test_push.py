@@ -75,7 +75,7 @@ def test_a_repeat_pushes_nothing_twice(bench: Bench, client: Any, namespace: str
     again = ServerPush(bench.store).push(prefix=f"{namespace}/", lease_ms=500, token="t")
     assert (first.dues_ms, again.dues_ms) == ([bench.now_ms], [bench.now_ms])
     assert client.lrange(f"{namespace}/q", 0, -1) == [b"a"]
-    assert bench.states("b") == ["fly"]
+    assert bench.states("b") == ["leased"]
     bench.clock.advance(500)
     assert [r.item.id for r in ServerPush(bench.store).push(prefix=f"{namespace}/").refused] == ["b"]
 
@@ -116,7 +116,7 @@ def test_what_cannot_be_pushed_is_reported_and_kept(
     assert pushed.dues_ms == [bench.now_ms]
     assert client.lrange(f"{namespace}/list", 0, -1) == [b"good", b"x"]
     assert client.get(f"{namespace}/text") == b"x"
-    assert bench.states("bad", "good") == ["fly", None]
+    assert bench.states("bad", "good") == ["leased", None]
     bench.check()
     assert bench.store.settle(pushed, [Dead("bad", pushed.refused[0].reason)]).outcomes == [Outcome.DONE]
     assert bench.one("bad").body == body
@@ -174,7 +174,7 @@ def test_a_target_the_user_may_not_touch_loses_nothing(shared_client: Any, real_
             pushed = ServerPush(bench.store).push()
             assert [refused.item.id for refused in pushed.refused] == ["a"]
             assert "secret" in pushed.refused[0].reason
-            assert bench.states("a", "b") == ["fly", None]
+            assert bench.states("a", "b") == ["leased", None]
             bench.check()
     finally:
         shared_client.execute_command("ACL", "DELUSER", namespace)

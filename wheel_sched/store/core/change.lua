@@ -35,7 +35,8 @@ local function place(id, due, topic)  -- no due = parked
     moves(s, topic, nil, 'held')
   end
 end
-local function flush_places()  -- an id may come twice in a call: the second change must find the place that the first one gave it
+-- An id may come twice in a call. Then the second change must find the place that the first one gave it.
+local function flush_places()
   if #s.due > 0 or #s.held > 0 then
     write(s)
     s.due, s.least, s.held, s.tally = {}, nil, {}, {}
@@ -49,8 +50,8 @@ local function change_claimed(id, claim, verb, other, topic, refs, tail)
     other = id
   else
     if redis.call('HEXISTS', KEYS[BODY], other) == 1 or redis.call('ZSCORE', KEYS[DEAD], other) then return 'd' end
-    redis.call('ZADD', KEYS[FLY], redis.call('ZSCORE', KEYS[FLY], id), other)
-    redis.call('ZREM', KEYS[FLY], id)
+    redis.call('ZADD', KEYS[LEASED], redis.call('ZSCORE', KEYS[LEASED], id), other)
+    redis.call('ZREM', KEYS[LEASED], id)
     redis.call('HDEL', KEYS[BODY], id)
     redis.call('HDEL', KEYS[CLAIM], id)
     local lapses = redis.call('HGET', KEYS[LAPSED], id)
@@ -60,11 +61,11 @@ local function change_claimed(id, claim, verb, other, topic, refs, tail)
     end
   end
   if refs then refs_of(s, refs, id, 'SREM') end
-  moves(s, topic, 'fly', nil)
+  moves(s, topic, 'leased', nil)
   local rec = record(tail)
   topic, refs = parse(rec)
   if refs then refs_of(s, refs, other, 'SADD') end
-  moves(s, topic, nil, 'fly')
+  moves(s, topic, nil, 'leased')
   redis.call('HSET', KEYS[BODY], other, rec)
   redis.call('HSET', KEYS[CLAIM], other, cut .. number .. (refs and 'r' or '-') .. ':' .. topic)
   return 'o'

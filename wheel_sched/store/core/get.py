@@ -60,7 +60,7 @@ def _found_in(shard: MemoryShard, item_id: str) -> Found | None:
 def reason_of(item: MemoryItem) -> str:
     if item.state == "due":
         return ""
-    if item.state == "fly":
+    if item.state == "leased":
         cut, refs = "!" if item.cancelled else "", "r" if item.refs else "-"
         return f"{cut}{item.claim}:{item.claimed_due_ms}:{refs}:{item.topic}"
     return item.reason.decode("utf-8", "replace")

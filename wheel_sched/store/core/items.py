@@ -3,10 +3,10 @@
 An item has an id, a due and a body. Its topic is the name for counting, pausing and listing. Its route chooses the
 shard. Its refs are names for finding it. An item is in exactly one state at a time:
 
-    schedule ─► due ─► fly ─► (gone)          due   waiting for its time
-                 ▲      │ └──► dead           fly   claimed, under a lease
-                 │      ▼                     held  parked: paused topic, no due, quarantine
-                held ◄──┘                     dead  given up, kept for people
+    schedule ─► due ─► leased ─► (gone)       due     waiting for its time
+                 ▲      │ └────► dead         leased  claimed, not settled
+                 │      ▼                     held    parked: paused topic, no due, quarantine
+                held ◄──┘                     dead    given up, kept for people
 
 Times are integer milliseconds since 1970 by the store's clock.
 """
@@ -27,8 +27,8 @@ _MAX_NAME = 249  # characters of a topic or ref
 MAX_DUE_MS = 253_402_300_799_999  # 9999-12-31T23:59:59.999Z; also far below 2**53, the last exact ZSET score
 NO_LEASE_END_MS = MAX_DUE_MS  # the lease end of a claim that only the owner of the shard ends
 
-State = Literal["due", "fly", "held", "dead"]
-STATES: tuple[State, ...] = ("due", "fly", "held", "dead")
+State = Literal["due", "leased", "held", "dead"]
+STATES: tuple[State, ...] = ("due", "leased", "held", "dead")
 
 
 class Outcome(StrEnum):

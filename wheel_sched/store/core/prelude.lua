@@ -5,7 +5,7 @@
 --                           paused (number of topics), turn (see overdue_of_others), p:<topic>,
 --                           n:<state>:<topic> (items of this state now), t:<event>:<topic> (events so far)
 --   KEYS[2]  due    ZSET    id -> due (ms)
---   KEYS[3]  fly    ZSET    id -> lease deadline (ms)
+--   KEYS[3]  leased ZSET    id -> lease deadline (ms)
 --   KEYS[4]  body   HASH    id -> record, of waiting, held and in-flight ids
 --   KEYS[5]  claim  HASH    id -> [!]<claim number>:<due>:<r|->:<topic>; "!" = cancelled while in flight, r = has refs
 --   KEYS[6]  held   ZSET    id -> due (ms), 0 = none
@@ -23,7 +23,7 @@
 --
 -- record = 1:<version>:<length of topic>:<of route>:<of refs>:<topic><route><refs, one per line><body>
 
-local META, DUE, FLY, BODY, CLAIM, HELD, WHY = 1, 2, 3, 4, 5, 6, 7
+local META, DUE, LEASED, BODY, CLAIM, HELD, WHY = 1, 2, 3, 4, 5, 6, 7
 local DEAD, DEADBODY, MARK, LAPSED = 8, 9, 10, 11
 
 local MAX_BATCH = 500        -- a larger batch gains little and blocks the server more than 1.3 ms
@@ -292,9 +292,10 @@ local function write(s)
   return head
 end
 
--- Calls `write`. Answers the head of `due` (the earliest due time) and the head of `fly` (the earliest lease deadline).
+-- Calls `write`. Answers the head of `due` (the earliest due time) and the head of `leased` (the earliest lease
+-- deadline).
 local function finish(s)
-  return write(s) or first_score(s.K[DUE]), first_score(s.K[FLY])
+  return write(s) or first_score(s.K[DUE]), first_score(s.K[LEASED])
 end
 
 local function recall(s) return s.token ~= '' and redis.call('GET', s.prefix .. 'op:' .. s.token) end
@@ -305,7 +306,7 @@ end
 
 -- Recovers ids whose lease ran out: an id waits again, or dies after `cap` lapses (0 = never). A cancelled id leaves.
 local function recover(s, limit, cap)
-  local ids = redis.call('ZRANGEBYSCORE', s.K[FLY], '-inf', s.now, 'LIMIT', 0, limit)
+  local ids = redis.call('ZRANGEBYSCORE', s.K[LEASED], '-inf', s.now, 'LIMIT', 0, limit)
   if #ids == 0 then return 0 end
   local claims = redis.call('HMGET', s.K[CLAIM], unpack(ids))
   for i, id in ipairs(ids) do
@@ -316,7 +317,7 @@ local function recover(s, limit, cap)
       redis.call('HDEL', s.K[BODY], id)
       redis.call('HDEL', s.K[LAPSED], id)
       call_all(on_free, s, id, topic)
-      moves(s, topic, 'fly', nil)
+      moves(s, topic, 'leased', nil)
       event(s, 'cancelled', topic)
     elseif due then
       local lapses = redis.call('HINCRBY', s.K[LAPSED], id, 1)
@@ -326,13 +327,13 @@ local function recover(s, limit, cap)
                  'poison: its lease ran out ' .. lapses .. ' times')
         redis.call('HDEL', s.K[BODY], id)
         redis.call('HDEL', s.K[LAPSED], id)
-        moves(s, topic, 'fly', 'dead')
+        moves(s, topic, 'leased', 'dead')
       else
-        moves(s, topic, 'fly', put_waiting(s, id, tonumber(due), topic))
+        moves(s, topic, 'leased', put_waiting(s, id, tonumber(due), topic))
       end
     end
   end
-  redis.call('ZREM', s.K[FLY], unpack(ids))
+  redis.call('ZREM', s.K[LEASED], unpack(ids))
   redis.call('HDEL', s.K[CLAIM], unpack(ids))
   return #ids
 end

@@ -12,8 +12,8 @@ local function begin_storing(KEYS, ARGV, tail)
   return s, waiting, accepted, topic_length, route_length, refs_length, head_at
 end
 
--- Answers the reply to a call that must not store its `n` items: the first answer of a repeated call, or a refusal; else
--- nil.
+-- Answers the reply to a call that must not store its `n` items: the first answer of a repeated call, or the refusal of
+-- a batch that is too large. Otherwise nil.
 local function answer_before(s, n)
   local said = recall(s)
   if said then

@@ -1,6 +1,6 @@
 """MemoryShard: one shard of a store in memory, and the steps of its operations: the twin of `prelude.lua`.
 
-Every item is one `MemoryItem` in `items`, and its id is in exactly one of `due`, `fly`, `held` and `dead`.
+Every item is one `MemoryItem` in `items`, and its id is in exactly one of `due`, `leased`, `held` and `dead`.
 Each call changes the items and the counters together, so counters never drift. A key is the bytes of an id, because
 Redis orders and compares bytes. A shard has no lock: `MemoryBackend` has one lock for all shards.
 """
@@ -94,10 +94,10 @@ class MemoryShard:
         self.on_sweep: list[Callable[[], None]] = []
         self._rooms: dict[type, Any] = {}
         self.items: dict[bytes, MemoryItem] = {}
-        self.due, self.fly, self.held, self.dead = SortedSet(), SortedSet(), SortedSet(), SortedSet()
+        self.due, self.leased, self.held, self.dead = SortedSet(), SortedSet(), SortedSet(), SortedSet()
         self.places: dict[State, SortedSet] = {
             "due": self.due,
-            "fly": self.fly,
+            "leased": self.leased,
             "held": self.held,
             "dead": self.dead,
         }
@@ -176,8 +176,8 @@ class MemoryShard:
         return True
 
     def heads(self) -> tuple[int | None, int | None]:
-        due, fly = self.due.first_score(), self.fly.first_score()
-        return None if due < 0 else due, None if fly < 0 else fly
+        due, leased = self.due.first_score(), self.leased.first_score()
+        return None if due < 0 else due, None if leased < 0 else leased
 
     def recall(self, token: str) -> Any:
         """The first answer under this token, None when the shard has none (any more)."""
@@ -343,12 +343,12 @@ class MemoryShard:
 
         A cancelled item leaves.
         """
-        expired = self.fly.up_to(self.now_ms, limit)
+        expired = self.leased.up_to(self.now_ms, limit)
         for _, key in expired:
             item = self.items[key]
-            self.fly.discard(key)
+            self.leased.discard(key)
             if item.cancelled:
-                self.remove(item, "fly", "cancelled")
+                self.remove(item, "leased", "cancelled")
                 continue
             item.lapses += 1
             self.event("lapsed", item.topic)
@@ -356,7 +356,7 @@ class MemoryShard:
                 state = self.put_dead(item, b"poison: its lease ran out %d times" % item.lapses)
             else:
                 state = self.put_waiting(item, item.claimed_due_ms)
-            self.moves(item.topic, "fly", state)
+            self.moves(item.topic, "leased", state)
         return len(expired)
 
     def take(self, limit: int, until_ms: int) -> list[tuple[int, MemoryItem]]:

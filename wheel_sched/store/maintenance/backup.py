@@ -213,7 +213,7 @@ def claimed_due_ms(found: Found) -> int | None:
 
 def _item_line(found: Found) -> dict[str, Any] | None:
     state, score_ms, reason = found.state, found.score_ms, found.reason
-    if state == "fly":
+    if state == "leased":
         due_ms = claimed_due_ms(found)
         if due_ms is None:
             return None

@@ -14,7 +14,7 @@ local s = begin(KEYS, ARGV)
 if s.err then return s end
 if #ARGV - 2 > MAX_BATCH then return TOO_MANY end
 local codes = {}
-local NAMES = {[FLY] = 'fly', [DUE] = 'due', [HELD] = 'held'}
+local NAMES = {[LEASED] = 'leased', [DUE] = 'due', [HELD] = 'held'}
 
 local function leave(id, place, topic)
   if place == HELD then
@@ -31,7 +31,7 @@ local function mend_living(id, rec)
   local code, first = 'w', nil
   local claim = redis.call('HGET', KEYS[CLAIM], id)
   local topic = rec and (parse(rec) or '') or (claim and string.match(claim, '^!?%d+:%d+:[r-]:(.*)$'))
-  for _, place in ipairs({FLY, DUE, HELD}) do
+  for _, place in ipairs({LEASED, DUE, HELD}) do
     if redis.call('ZSCORE', KEYS[place], id) then
       if rec and not first then
         first = place
@@ -46,7 +46,7 @@ local function mend_living(id, rec)
     moves(s, topic, nil, 'held')
     code = 'o'
   end
-  if claim and first ~= FLY then
+  if claim and first ~= LEASED then
     redis.call('HDEL', KEYS[CLAIM], id)
     code = 'o'
   end

@@ -60,7 +60,7 @@ class Pushed:
     now_us: int
     epoch: int
     due_head_ms: int | None
-    fly_head_ms: int | None
+    lease_head_ms: int | None
     dues_ms: list[int]
     refused: list[Refused]
 
@@ -88,12 +88,12 @@ class PushDue(Operation[Pushed]):
         return [self.limit, self.lease_ms, epoch, self.lapse_cap, self.prefix, int(self.create), self.maxlen]
 
     def parse(self, reply: Any, shard: int) -> Pushed:
-        number, now_us, epoch, due_head, fly_head, refusals = reply[:6]
+        number, now_us, epoch, due_head, lease_head, refusals = reply[:6]
         stop = 6 + 4 * refusals
         items = claimed_items(reply, 6, stop, 4)
         reasons = [reply[at].decode("utf-8", "replace") for at in range(9, stop, 4)]
         refused = [Refused(item, reason) for item, reason in zip(items, reasons, strict=True)]
-        heads = head_of(due_head), head_of(fly_head)
+        heads = head_of(due_head), head_of(lease_head)
         return Pushed(
             shard, number, now_us, epoch, *heads, dues_ms=[int(due) for due in reply[stop].split()], refused=refused
         )

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from wheel_sched.store.rooms import ROOMS
 
-KEY_NAMES = ("meta", "due", "fly", "body", "claim", "held", "why", "dead", "deadbody", "mark", "lapsed")
+KEY_NAMES = ("meta", "due", "leased", "body", "claim", "held", "why", "dead", "deadbody", "mark", "lapsed")
 _PRELUDE = "prelude"
 _SHEBANG = "#!lua flags="
 

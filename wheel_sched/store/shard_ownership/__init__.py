@@ -68,7 +68,7 @@ class Resolved:
     more: bool
     now_us: int
     due_head_ms: int | None
-    fly_head_ms: int | None
+    lease_head_ms: int | None
 
 
 class OwnershipInMemory:
@@ -126,24 +126,26 @@ class Resolve(Operation[Resolved]):
         return [self.epoch, committed, "" if self.spared is None else self.spared, self.lapse_cap]
 
     def parse(self, reply: Any, shard: int) -> Resolved:
-        completed, released, held, more, now_us, due_head, fly_head = reply
-        return Resolved(completed, released, held, bool(more), now_us, head_of(due_head), head_of(fly_head))
+        completed, released, held, more, now_us, due_head, lease_head = reply
+        return Resolved(completed, released, held, bool(more), now_us, head_of(due_head), head_of(lease_head))
 
     def in_memory(self, shard: MemoryShard) -> Resolved:
         if self.epoch != shard.epoch:
             raise StaleEpoch(f"the epoch is {shard.epoch}, the call came with {self.epoch}: nothing was changed")
-        open_keys = [key for _, key in shard.fly.by_rank(0, len(shard.fly)) if shard.items[key].claim != self.spared]
+        open_keys = [
+            key for _, key in shard.leased.by_rank(0, len(shard.leased)) if shard.items[key].claim != self.spared
+        ]
         completed = released = held = 0
         for key in open_keys[:MAX_BATCH]:
             item = shard.items[key]
-            shard.fly.discard(key)
+            shard.leased.discard(key)
             out = self.committed is not None and item.claim <= self.committed
             if out or item.cancelled:
-                shard.remove(item, "fly", "completed" if out else "cancelled")
+                shard.remove(item, "leased", "completed" if out else "cancelled")
                 completed += 1
             elif self.committed is None:
                 reason = b"in-doubt: nobody knows whether claim %d went out" % item.claim
-                shard.moves(item.topic, "fly", shard.put_held(item, item.claimed_due_ms, reason))
+                shard.moves(item.topic, "leased", shard.put_held(item, item.claimed_due_ms, reason))
                 held += 1
             else:
                 item.lapses += 1
@@ -152,7 +154,7 @@ class Resolve(Operation[Resolved]):
                     state = shard.put_dead(item, b"poison: its dispatcher ended %d times over it" % item.lapses)
                 else:
                     state = shard.put_waiting(item, item.claimed_due_ms)
-                shard.moves(item.topic, "fly", state)
+                shard.moves(item.topic, "leased", state)
                 released += 1
         shard.claims = max(shard.claims, self.committed or 0)
         more = len(open_keys) > MAX_BATCH

@@ -149,8 +149,8 @@ class Bench:
         counts = self.store.counts()
         sizes = counts.sizes
         assert {state: counts.total(state) for state in STATES} == {state: sizes[state] for state in STATES}
-        assert sizes["body"] == sizes["due"] + sizes["fly"] + sizes["held"]
-        assert (sizes["deadbody"], sizes["claim"], sizes["why"]) == (sizes["dead"], sizes["fly"], sizes["held"])
+        assert sizes["body"] == sizes["due"] + sizes["leased"] + sizes["held"]
+        assert (sizes["deadbody"], sizes["claim"], sizes["why"]) == (sizes["dead"], sizes["leased"], sizes["held"])
         gone = sum(counts.happened(event) for event in ("completed", "cancelled", "deleted", "trimmed"))
         assert counts.happened("accepted") == gone + sum(sizes[state] for state in STATES)
         assert all(number > 0 for number in counts.now.values())

@@ -19,35 +19,35 @@ class ChangingCases:
 
     def _one_of_each(self, bench: Bench) -> list[str]:
         bench.bury("dead")
-        bench.put("fly")
+        bench.put("leased")
         bench.claim()
         bench.put("due", in_ms=1000)
         bench.put("held", in_ms=None)
-        assert bench.states("due", "fly", "held", "dead", "none") == ["due", "fly", "held", "dead", None]
-        return ["due", "fly", "held", "dead", "none"]
+        assert bench.states("due", "leased", "held", "dead", "none") == ["due", "leased", "held", "dead", None]
+        return ["due", "leased", "held", "dead", "none"]
 
     def test_reschedule_moves_what_waits(self, bench: Bench) -> None:
         """Waiting and held items get the due; items in flight, dead and absent are reported and not changed."""
         ids = self._one_of_each(bench)
         then = bench.now_ms + 77
         assert bench.store.reschedule(ids, then) == [DONE, IN_FLIGHT, DONE, WRONG_STATE, ABSENT]
-        assert bench.states(*ids) == ["due", "fly", "due", "dead", None]
+        assert bench.states(*ids) == ["due", "leased", "due", "dead", None]
         assert [found.score_ms for found in bench.everything("due")] == [then, then]
 
     def test_cancel_removes_what_waits(self, bench: Bench) -> None:
         """A cancel of an item in flight leaves a mark; more cancels give the same answer."""
         ids = self._one_of_each(bench)
         assert bench.store.cancel(ids) == [DONE, Outcome.CANCELLED, DONE, WRONG_STATE, ABSENT]
-        assert bench.states(*ids) == [None, "fly", None, "dead", None]
-        assert bench.store.cancel(["fly"]) == [Outcome.CANCELLED]
+        assert bench.states(*ids) == [None, "leased", None, "dead", None]
+        assert bench.store.cancel(["leased"]) == [Outcome.CANCELLED]
 
     def test_hold_and_release_are_for_their_states(self, bench: Bench) -> None:
         """Only waiting items can be held, and only held items can be released."""
         ids = self._one_of_each(bench)
         assert bench.store.hold(ids, "why not") == [DONE, IN_FLIGHT, WRONG_STATE, WRONG_STATE, ABSENT]
-        assert bench.states(*ids) == ["held", "fly", "held", "dead", None]
+        assert bench.states(*ids) == ["held", "leased", "held", "dead", None]
         assert bench.store.release(ids) == [DONE, IN_FLIGHT, DONE, WRONG_STATE, ABSENT]
-        assert bench.states(*ids) == ["due", "fly", "due", "dead", None]
+        assert bench.states(*ids) == ["due", "leased", "due", "dead", None]
 
     def test_release_keeps_the_due_unless_one_is_given(self, bench: Bench) -> None:
         """Held items keep their due."""
@@ -193,7 +193,7 @@ class ChangingCases:
         claim = bench.claim()
         new = [Item(i, None, b"new", "t", ("s",)) for i in "abc"]
         assert [bench.store.replace(item, in_flight=True) for item in new] == [DONE, DONE, DONE]
-        assert bench.states("a", "b", "c") == ["fly", "fly", "held"]
+        assert bench.states("a", "b", "c") == ["leased", "leased", "held"]
         assert (sorted(bench.store.find("r")), sorted(bench.store.find("s"))) == ([], ["a", "b", "c"])
         assert bench.store.settle(claim, [Done("a")]).outcomes == [DONE]
         bench.clock.advance(MINUTE_MS)
@@ -217,7 +217,7 @@ class ChangingCases:
             OTHER_VERSION,
         ]
         assert [bench.one(i).body for i in "ab"] == [b"changed", b"changed"]
-        assert bench.states("a", "b", "c") == ["fly", "fly", "due"]
+        assert bench.states("a", "b", "c") == ["leased", "leased", "due"]
         again: list[Settlement] = [Next("a", then, b"both", version=bench.one("a").version)]
         again.append(Done("b", bench.one("b").version))
         assert bench.store.settle(claim, again).outcomes == [DONE, DONE]
@@ -235,7 +235,7 @@ class ChangingCases:
         taken = Alteration("c", "m", "a2", None, Item("a2", None, b"", "t"))
         stale = Alteration("c", "m", "c2", bench.one("c").version + 9, Item("c2", None, b"", "t"))
         assert bench.store.change([taken, stale]) == [Outcome.DUPLICATE, OTHER_VERSION]
-        assert bench.states("a", "b", "a2", "b2", "c") == [None, None, "fly", "fly", "fly"]
+        assert bench.states("a", "b", "a2", "b2", "c") == [None, None, "leased", "leased", "leased"]
         assert bench.put("a", "b") == [Outcome.STORED, Outcome.STORED]
         assert (sorted(bench.store.find("r")), sorted(bench.store.find("s"))) == (["c"], ["a2", "b2"])
         outcomes = bench.store.settle(claim, [Done("a"), Done("a2"), Next("b2", bench.now_ms)]).outcomes

@@ -32,11 +32,11 @@ class KnownIdCases:
 
     def test_what_waits_is_known_without_a_time(self, bench: Bench) -> None:
         """Under its own topic, also when parked or in flight. A dead item, or one that has left, is not known."""
-        for item_id, in_ms in (("due", 9), ("held", None), ("fly", 0)):
+        for item_id, in_ms in (("due", 9), ("held", None), ("leased", 0)):
             bench.put(item_id, in_ms=in_ms, topic="mail")
         bench.bury("dead", topic="mail")
         bench.claim()
-        ids = ("due", "held", "fly", "dead")
+        ids = ("due", "held", "leased", "dead")
         assert [bench.known_ids.known(item_id, "mail") for item_id in ids] == [True, True, True, False]
         assert not bench.known_ids.known("due", "post")
 

@@ -58,7 +58,7 @@ class ShardOwnershipCases:
         bench.clock.advance(365 * 86_400_000)
         bench.store.sweep()
         assert bench.claim().items == []
-        assert (bench.one("a").state, bench.one("a").score_ms) == ("fly", NO_LEASE_END_MS)
+        assert (bench.one("a").state, bench.one("a").score_ms) == ("leased", NO_LEASE_END_MS)
         assert self._resolve(bench, claim.number - 1).released == 2
         assert bench.states("a", "b") == ["due", "due"]
 
@@ -92,7 +92,7 @@ class ShardOwnershipCases:
         bench.put("a", "b")
         one, two = bench.claim(limit=1), bench.claim(limit=1)
         self._resolve(bench, 0, spared=two.number)
-        assert bench.states("a", "b") == ["due", "fly"]
+        assert bench.states("a", "b") == ["due", "leased"]
         assert bench.settle_all(two) == [Outcome.DONE]
         assert one.number < two.number
 
