@@ -16,6 +16,7 @@ from wheel_sched.store.history import History
 from wheel_sched.store.known_ids import KnownIds
 from wheel_sched.store.log_intake import LogIntake
 from wheel_sched.store.ordering import OrderedKeys
+from wheel_sched.store.rate_limits import RateLimits
 from wheel_sched.store.shard_ownership import ShardOwnership
 from wheel_sched.store.writer_fence import WriterFences
 
@@ -88,6 +89,10 @@ class Bench:
     @property
     def ordered_keys(self) -> OrderedKeys:
         return self.capability(OrderedKeys)
+
+    @property
+    def rate_limits(self) -> RateLimits:
+        return self.capability(RateLimits)
 
     @property
     def shard_ownership(self) -> ShardOwnership:
