@@ -37,7 +37,7 @@ def now_ms() -> int:
 
 
 def fill(store: DelayStore, count: int = 600) -> None:
-    """Waiting, held, paused, dead and done items, refs, routes and attempt records."""
+    """Waiting, held, paused, dead and done items, refs, routes and attempt counts."""
     now = now_ms()
     items = [
         Item(
@@ -184,7 +184,7 @@ def test_writers_are_fenced_out_while_it_runs(redis_url: str, backend: RedisBack
         fill(store, 100)
 
         def intrude(step: str, moved: int) -> None:
-            if step in ("open", "copied", "lifted", "tries"):
+            if step in ("open", "copied", "lifted", "attempt counts"):
                 for change in (
                     lambda: store.schedule([Item("intruder", 0, b"")]),
                     lambda: store.cancel(["i1"]),
@@ -200,8 +200,8 @@ def test_writers_are_fenced_out_while_it_runs(redis_url: str, backend: RedisBack
         assert store.get(["intruder"]) == [None]
 
 
-STEPS_UP = ("freeze", "open", "copied", "lifted", "tries", "thaw")
-STEPS_DOWN = ("freeze", "copied", "lifted", "tries", "adopted", "dropped", "thaw")
+STEPS_UP = ("freeze", "open", "copied", "lifted", "attempt counts", "thaw")
+STEPS_DOWN = ("freeze", "copied", "lifted", "attempt counts", "adopted", "dropped", "thaw")
 KILLED_AT = """
 import os, signal, sys
 from wheel_sched.store.redis.backend import RedisBackend, client_for

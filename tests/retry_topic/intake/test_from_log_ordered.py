@@ -156,7 +156,7 @@ def test_each_is_stored_beside_its_key(bench: Bench) -> None:
     assert sorted((one.id, one.duplicate) for one in taken) == [(f"{name}.1", False) for name in "abcd"]
     found = bench.home.store.get([f"{name}.1" for name in "abd"], anywhere=True)
     assert [one and (one.route, one.refs[0].split(".")[0]) for one in found] == [
-        (scope, f"gate:{scope}") for scope in (BESIDE, AWAY, OTHER)
+        (scope, f"lock:{scope}") for scope in (BESIDE, AWAY, OTHER)
     ]
     assert (bench.position(), bench.sent()) == (4, ["a.1", "b.1", "c.1", "d.1"])
 

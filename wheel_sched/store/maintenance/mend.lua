@@ -53,11 +53,11 @@ local function mend_living(id, rec)
   return code
 end
 
-local function mend_dead(id, rec, grave)
+local function mend_dead(id, rec, dead_value)
   local buried = redis.call('ZSCORE', KEYS[DEAD], id)
-  if not grave then return buried and redis.call('ZREM', KEYS[DEAD], id) == 1 and 'o' or 'w' end
-  local length, at = string.match(grave, '^(%d+):()')
-  local dead_rec = length and string.sub(grave, at + tonumber(length)) or ''
+  if not dead_value then return buried and redis.call('ZREM', KEYS[DEAD], id) == 1 and 'o' or 'w' end
+  local length, at = string.match(dead_value, '^(%d+):()')
+  local dead_rec = length and string.sub(dead_value, at + tonumber(length)) or ''
   if rec and rec ~= dead_rec then return 'v' end
   if rec then
     if buried then moves(s, parse(rec) or '', 'dead', nil) end
@@ -72,8 +72,8 @@ end
 
 for i = 3, #ARGV do
   local id = ARGV[i]
-  local rec, grave = redis.call('HGET', KEYS[BODY], id), redis.call('HGET', KEYS[DEADBODY], id)
-  local living, dead = mend_living(id, rec), mend_dead(id, rec, grave)
+  local rec, dead_value = redis.call('HGET', KEYS[BODY], id), redis.call('HGET', KEYS[DEADBODY], id)
+  local living, dead = mend_living(id, rec), mend_dead(id, rec, dead_value)
   codes[#codes + 1] = dead == 'v' and 'v' or ((living == 'o' or dead == 'o') and 'o' or 'w')
 end
 write(s)

@@ -52,7 +52,7 @@ class Resharded:
     before: int
     after: int
     moved: int
-    tries: int
+    attempt_counts: int
 
 
 def reshard(
@@ -82,7 +82,7 @@ class _Run:
         self._backend = backend
         self._progress = progress
         self._moved = 0
-        self._tries = 0
+        self._attempt_counts = 0
         self._before = self._after = 0
         self._resuming = False
 
@@ -110,7 +110,7 @@ class _Run:
             self._move_tries(shard)
         self._close([shard for shard in present if shard >= self._after])
         self._thaw()
-        return Resharded(self._before, self._after, self._moved, self._tries)
+        return Resharded(self._before, self._after, self._moved, self._attempt_counts)
 
     # -- before anything changes
 
@@ -240,8 +240,8 @@ class _Run:
             for target, records in leaving.items():
                 self._ask(target, MoveCounts("put", [part for r in records for part in (r.key, r.score)]))
                 self._ask(source, MoveCounts("remove", [record.key for record in records]))
-                self._tries += len(records)
-                self._progress("tries", self._moved)
+                self._attempt_counts += len(records)
+                self._progress("attempt counts", self._moved)
             if len(page) < MAX_BATCH:
                 return
             start += len(page) - sum(map(len, leaving.values()))

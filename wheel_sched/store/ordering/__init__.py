@@ -67,7 +67,7 @@ def lock_of(scope: str, key: bytes) -> str:
 
 def ref_of(lock: str) -> str:
     """The ref that items of an ordered message carry."""
-    return f"gate:{lock}"
+    return f"lock:{lock}"
 
 
 def route_of(lock: str) -> str:

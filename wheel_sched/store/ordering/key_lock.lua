@@ -1,7 +1,7 @@
 #!lua flags=allow-oom
 -- Ordering keys: after a failure the key is closed. Its later messages are parked until its head succeeds or is given
 -- up.
---   gates         HASH  lock -> <c|r>:<since (ms)>:<length of label>:<label><id base of the head>, only of closed keys
+--   locks         HASH  lock -> <c|r>:<since (ms)>:<length of label>:<label><id base of the head>, only of closed keys
 --                       c: closed by a failure; r: the head was parked before; id base "?" = unknown head
 --   key:<lock>    ZSET  id -> when it was parked (ms, rising by one at least): the parked messages of a key, in order
 --   done          ZSET  id base -> until (ms): heads that have succeeded; with it a late second copy is recognised
@@ -30,7 +30,7 @@
 local verb = ARGV[3]
 local s = begin(KEYS, ARGV, (verb == 'list' or verb == 'count') and READING or nil)
 if s.err then return s end
-local locks, owners = s.prefix .. 'gates', s.prefix .. 'owners'
+local locks, owners = s.prefix .. 'locks', s.prefix .. 'owners'
 if #ARGV > 8 + 5 * MAX_BATCH then return TOO_MANY end
 
 local function owner_of(scope)

@@ -102,8 +102,8 @@ class OrderingInMemory:
     def give_way(self, item: MemoryItem) -> None:
         """An item is given up: when it is the head of its ordering key, the next parked id becomes the head."""
         for ref in item.refs:
-            if ref.startswith("gate:"):
-                lock = ref.removeprefix("gate:")
+            if ref.startswith("lock:"):
+                lock = ref.removeprefix("lock:")
                 self.end(self.gave_up, item.id.rpartition(".")[0] or item.id)
                 found = self.closed.get(lock)
                 if found is not None:

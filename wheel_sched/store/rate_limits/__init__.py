@@ -250,9 +250,9 @@ class Admit(Operation[list[Admitted]]):
             numbers["tat"] = tat_us + granted * interval_us
             refused = wanted - granted
             if refused:
-                line_us = max(numbers.get("line", 0), numbers["tat"] - burst * interval_us)
-                first_us = line_us + interval_us
-                numbers["line"] = line_us + refused * interval_us
+                slot_us = max(numbers.get("slot", 0), numbers["tat"] - burst * interval_us)
+                first_us = slot_us + interval_us
+                numbers["slot"] = slot_us + refused * interval_us
                 _add(numbers, why, refused)
         _add(numbers, "granted", granted)
         return Admitted(granted, first_us, interval_us, why if refused else "-")

@@ -1,6 +1,6 @@
 #!lua flags=allow-oom
 -- Flow control of released items: a rate per topic (a cap, a budget, or both) and a circuit per destination.
---   flow:<topic>                 HASH  tat (us, of the rate), line (us, last slot given away), interval (us), first
+--   flow:<topic>                 HASH  tat (us, of the rate), slot (us, the last one given away), interval (us), first
 --   attempts
 --                                      of two windows (w, f0, f1), counters granted, rate, budget,
 --                                      spread
@@ -162,9 +162,9 @@ for at = 13, #ARGV, 2 do
       f.tat = tat + granted * interval
       refused = wanted - granted
       if refused > 0 then
-        local line = math.max(f.line or 0, f.tat - burst * interval)
-        first = line + interval
-        f.line = line + refused * interval
+        local slot = math.max(f.slot or 0, f.tat - burst * interval)
+        first = slot + interval
+        f.slot = slot + refused * interval
         local counter = why == 'r' and 'rate' or 'budget'
         f[counter] = (f[counter] or 0) + refused
       end

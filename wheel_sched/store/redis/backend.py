@@ -86,7 +86,7 @@ class RedisBackend:
         dialect.client_repeats = repeats_by_itself(client)
         dialect.level = dialect.level.within(reply_timeout_s(client))
         self._owns_client = owns_client
-        self._lines: list[DeferredConnection] = []  # free connections for `begin`
+        self._deferred: list[DeferredConnection] = []  # free connections for `begin`
 
     def execute(self, calls: Sequence[Call[Any]], now_ms: int | None = None) -> list[Any]:
         """Perform calls, one round trip per node; a value or an exception for each, in order."""
@@ -104,16 +104,16 @@ class RedisBackend:
         trips = self.dialect.round_trips(calls, now_ms)
         step: Any = next(trips)  # the first step always sends something
         try:
-            line = self._lines.pop()  # another thread may have taken the last one
+            connection = self._deferred.pop()  # another thread may have taken the last one
         except IndexError:
-            line = DeferredConnection(self.client)
-        line.send(step.commands)
-        return _Sent(self, trips, line)
+            connection = DeferredConnection(self.client)
+        connection.send(step.commands)
+        return _Sent(self, trips, connection)
 
-    def read_replies(self, trips: RoundTrips, line: DeferredConnection) -> list[Any]:
+    def read_replies(self, trips: RoundTrips, connection: DeferredConnection) -> list[Any]:
         """Read the replies to the calls that `begin` sent."""
-        replies = line.replies()
-        self._lines.append(line)
+        replies = connection.replies()
+        self._deferred.append(connection)
         return self._go_on(trips, replies)
 
     def _go_on(self, trips: RoundTrips, replies: list[Any] | None) -> list[Any]:
@@ -232,8 +232,8 @@ class RedisBackend:
                     sock.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        while self._lines:
-            self._lines.pop().close()
+        while self._deferred:
+            self._deferred.pop().close()
         if self._owns_client:
             self.client.close()
 
@@ -249,10 +249,10 @@ class _Sent(NamedTuple):
 
     backend: RedisBackend
     trips: RoundTrips
-    line: DeferredConnection
+    connection: DeferredConnection
 
     def answers(self) -> list[Any]:
-        return self.backend.read_replies(self.trips, self.line)
+        return self.backend.read_replies(self.trips, self.connection)
 
 
 def _newest(key: bytes, rows: Sequence[tuple[bytes, dict[bytes, bytes] | None]]) -> Marker:
