@@ -9,7 +9,7 @@
 local BYTES, PART = 1048576, 125
 local s = begin(KEYS, ARGV, READING)
 if s.err then return s end
-local key = ({due = KEYS[DUE], leased = KEYS[LEASED], held = KEYS[HELD], dead = KEYS[DEAD]})[ARGV[3]]
+local key = KEYS[PLACES[ARGV[3]]]
 local limit = math.min(tonumber(ARGV[8]), MAX_BATCH)
 local found = page_behind(key, ARGV[4], ARGV[5], ARGV[6], ARGV[7], limit)
 local written = {}                     -- lengths as text; most lengths of a page are equal

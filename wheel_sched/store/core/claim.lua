@@ -30,14 +30,8 @@ if said then
   end
   return reply
 end
-if ARGV[6] ~= '' and tonumber(ARGV[6]) < s.epoch then
-  return {err = 'WSEPOCH the epoch is ' .. ms(s.epoch) .. ', the call came with ' .. ARGV[6]}
-end
-recover(s, MAX_BATCH, tonumber(ARGV[7]))
-if #s.due > 0 then
-  redis.call('ZADD', KEYS[DUE], unpack(s.due))
-  s.due, s.least = {}, nil
-end
+if ARGV[6] ~= '' and tonumber(ARGV[6]) < s.epoch then return other_epoch(s, ARGV[6]) end
+recover_first(s, tonumber(ARGV[7]))
 local until_ms = ARGV[5] ~= '' and math.min(tonumber(ARGV[5]), s.now) or s.now
 local ids, dues, recs, topics, refs = take(s, n, until_ms)
 local number = 0

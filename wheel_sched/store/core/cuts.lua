@@ -5,7 +5,7 @@
 -- Answers {now (us), how many ids there are, the first score of the second part (text), of the third, ...}.
 local s = begin(KEYS, ARGV, READING)
 if s.err then return s end
-local key = ({due = KEYS[DUE], leased = KEYS[LEASED], held = KEYS[HELD], dead = KEYS[DEAD]})[ARGV[3]]
+local key = KEYS[PLACES[ARGV[3]]]
 local count = redis.call('ZCOUNT', key, ARGV[4], ARGV[5])
 local parts = math.min(math.ceil(count / tonumber(ARGV[6])), tonumber(ARGV[7]))
 local reply = {s.us, count}

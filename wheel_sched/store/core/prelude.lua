@@ -25,6 +25,7 @@
 
 local META, DUE, LEASED, BODY, CLAIM, HELD, WHY = 1, 2, 3, 4, 5, 6, 7
 local DEAD, DEADBODY, MARK, LAPSED = 8, 9, 10, 11
+local PLACES = {due = DUE, leased = LEASED, held = HELD, dead = DEAD}   -- the sorted set of each state
 
 local MAX_BATCH = 500        -- a larger batch gains little and blocks the server more than 1.3 ms
 local TOO_MANY = {err = 'WSBATCH at most ' .. MAX_BATCH .. ' items a call'}
@@ -304,7 +305,33 @@ local function record_answer(s, text)
   if s.token ~= '' then redis.call('SET', s.prefix .. 'op:' .. s.token, text, 'PX', REPLY_TTL_MS) end
 end
 
--- Recovers ids whose lease ran out: an id waits again, or dies after `cap` lapses (0 = never). A cancelled id leaves.
+-- The refusal of a call that came with the epoch `given`.
+local function other_epoch(s, given)
+  return {err = 'WSEPOCH the epoch is ' .. ms(s.epoch) .. ', the call came with ' .. given}
+end
+
+-- Removes the record of an id that leaves the store or dies.
+local function drop_record(s, id)
+  redis.call('HDEL', s.K[BODY], id)
+  redis.call('HDEL', s.K[LAPSED], id)
+end
+
+-- Ends the claim of an id that nobody has settled. The id waits again, or dies as poison after `cap` lapses (0 =
+-- never).
+local function lapse(s, id, due, topic, cap, what)
+  local lapses = redis.call('HINCRBY', s.K[LAPSED], id, 1)
+  event(s, 'lapsed', topic)
+  if cap > 0 and lapses >= cap then
+    local rec = redis.call('HGET', s.K[BODY], id) or ''
+    put_dead(s, id, rec, topic, 'poison: ' .. what .. ' ' .. lapses .. ' times')
+    drop_record(s, id)
+    moves(s, topic, 'leased', 'dead')
+  else
+    moves(s, topic, 'leased', put_waiting(s, id, tonumber(due), topic))
+  end
+end
+
+-- Recovers ids whose lease ran out (see `lapse`). A cancelled id leaves.
 local function recover(s, limit, cap)
   local ids = redis.call('ZRANGEBYSCORE', s.K[LEASED], '-inf', s.now, 'LIMIT', 0, limit)
   if #ids == 0 then return 0 end
@@ -314,23 +341,12 @@ local function recover(s, limit, cap)
     if cut == '!' then
       local rec = redis.call('HGET', s.K[BODY], id)
       if rec then cancelled(s, id, rec) end
-      redis.call('HDEL', s.K[BODY], id)
-      redis.call('HDEL', s.K[LAPSED], id)
+      drop_record(s, id)
       call_all(on_free, s, id, topic)
       moves(s, topic, 'leased', nil)
       event(s, 'cancelled', topic)
     elseif due then
-      local lapses = redis.call('HINCRBY', s.K[LAPSED], id, 1)
-      event(s, 'lapsed', topic)
-      if cap > 0 and lapses >= cap then
-        put_dead(s, id, redis.call('HGET', s.K[BODY], id) or '', topic,
-                 'poison: its lease ran out ' .. lapses .. ' times')
-        redis.call('HDEL', s.K[BODY], id)
-        redis.call('HDEL', s.K[LAPSED], id)
-        moves(s, topic, 'leased', 'dead')
-      else
-        moves(s, topic, 'leased', put_waiting(s, id, tonumber(due), topic))
-      end
+      lapse(s, id, due, topic, cap, 'its lease ran out')
     end
   end
   redis.call('ZREM', s.K[LEASED], unpack(ids))

@@ -1,5 +1,14 @@
 -- Taking due ids out of `due`, for the scripts that claim. The twin of taking turns is turns.py.
 
+-- Recovers ids whose lease ran out, so that this call can claim them.
+local function recover_first(s, cap)
+  recover(s, MAX_BATCH, cap)
+  if #s.due > 0 then
+    redis.call('ZADD', s.K[DUE], unpack(s.due))
+    s.due, s.least = {}, nil
+  end
+end
+
 -- Topics take turns while more ids are overdue than two calls can claim. Up to half of a full batch is for topics that
 -- the batch does not have yet, even when a million ids of another topic are due before them. To find these topics, each
 -- call looks at two places:

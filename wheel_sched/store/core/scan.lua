@@ -8,7 +8,7 @@
 -- `why`.
 local s = begin(KEYS, ARGV, READING)
 if s.err then return s end
-local key = ({due = KEYS[DUE], leased = KEYS[LEASED], held = KEYS[HELD], dead = KEYS[DEAD]})[ARGV[3]]
+local key = KEYS[PLACES[ARGV[3]]]
 local found = page_behind(key, ARGV[4], ARGV[5], ARGV[6], ARGV[7], tonumber(ARGV[8]))
 local ids, scores, records, reasons = {}, {}, {}, {}
 for i = 1, #found, 2 do

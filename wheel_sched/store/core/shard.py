@@ -339,10 +339,7 @@ class MemoryShard:
             self.trim_dead([key for _, key in self.dead.by_rank(0, min(over, batch))])
 
     def recover(self, limit: int, cap: int) -> int:
-        """Recover items whose lease ran out: they wait again, or die after `cap` lapses (0 = never).
-
-        A cancelled item leaves.
-        """
+        """Recover items whose lease ran out (see `lapse`). A cancelled item leaves. Returns how many there were."""
         expired = self.leased.up_to(self.now_ms, limit)
         for _, key in expired:
             item = self.items[key]
@@ -350,14 +347,18 @@ class MemoryShard:
             if item.cancelled:
                 self.remove(item, "leased", "cancelled")
                 continue
-            item.lapses += 1
-            self.event("lapsed", item.topic)
-            if 0 < cap <= item.lapses:
-                state = self.put_dead(item, b"poison: its lease ran out %d times" % item.lapses)
-            else:
-                state = self.put_waiting(item, item.claimed_due_ms)
-            self.moves(item.topic, "leased", state)
+            self.lapse(item, cap, b"its lease ran out")
         return len(expired)
+
+    def lapse(self, item: MemoryItem, cap: int, what: bytes) -> None:
+        """End the claim of an item that nobody has settled: it waits again, or dies after `cap` lapses (0 = never)."""
+        item.lapses += 1
+        self.event("lapsed", item.topic)
+        if 0 < cap <= item.lapses:
+            state = self.put_dead(item, b"poison: %s %d times" % (what, item.lapses))
+        else:
+            state = self.put_waiting(item, item.claimed_due_ms)
+        self.moves(item.topic, "leased", state)
 
     def take(self, limit: int, until_ms: int) -> list[tuple[int, MemoryItem]]:
         """Take up to `limit` items that are due at `until_ms` or before out of `due`. Hold items of paused topics."""

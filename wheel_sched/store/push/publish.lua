@@ -19,14 +19,8 @@ if said then
   local due_head, lease_head = finish(s)
   return {0, s.us, s.epoch, due_head, lease_head, 0, said}
 end
-if ARGV[5] ~= '' and tonumber(ARGV[5]) < s.epoch then
-  return {err = 'WSEPOCH the epoch is ' .. ms(s.epoch) .. ', the call came with ' .. ARGV[5]}
-end
-recover(s, MAX_BATCH, tonumber(ARGV[6]))
-if #s.due > 0 then
-  redis.call('ZADD', KEYS[DUE], unpack(s.due))
-  s.due, s.least = {}, nil
-end
+if ARGV[5] ~= '' and tonumber(ARGV[5]) < s.epoch then return other_epoch(s, ARGV[5]) end
+recover_first(s, tonumber(ARGV[6]))
 local ids, dues, recs, topics, refs, starts = take(s, n, s.now)
 local prefix, create, maxlen = ARGV[7], ARGV[8] == '1', ARGV[9]
 local types, own = {}, {}

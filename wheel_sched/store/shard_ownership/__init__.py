@@ -148,13 +148,7 @@ class Resolve(Operation[Resolved]):
                 shard.moves(item.topic, "leased", shard.put_held(item, item.claimed_due_ms, reason))
                 held += 1
             else:
-                item.lapses += 1
-                shard.event("lapsed", item.topic)
-                if 0 < self.lapse_cap <= item.lapses:
-                    state = shard.put_dead(item, b"poison: its dispatcher ended %d times over it" % item.lapses)
-                else:
-                    state = shard.put_waiting(item, item.claimed_due_ms)
-                shard.moves(item.topic, "leased", state)
+                shard.lapse(item, self.lapse_cap, b"its dispatcher died while it was claimed")
                 released += 1
         shard.claims = max(shard.claims, self.committed or 0)
         more = len(open_keys) > MAX_BATCH

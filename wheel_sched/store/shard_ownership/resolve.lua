@@ -7,9 +7,7 @@
 -- Answers {completed, released, held, 1 = there are more, now (us), head of due, head of leased}.
 local s = begin(KEYS, ARGV, LATER, 'claims')
 if s.err then return s end
-if tonumber(ARGV[3]) ~= s.epoch then
-  return {err = 'WSEPOCH the epoch is ' .. ms(s.epoch) .. ', the call came with ' .. ARGV[3]}
-end
+if tonumber(ARGV[3]) ~= s.epoch then return other_epoch(s, ARGV[3]) end
 local committed, spared, cap = tonumber(ARGV[4]), ARGV[5], tonumber(ARGV[6])
 local claims = redis.call('HGETALL', KEYS[CLAIM])
 local gone, completed, released, held, more = {}, 0, 0, 0, 0
@@ -28,8 +26,7 @@ for i = 1, #claims, 2 do
         local leave = out and unref or cancelled
         leave(s, id, redis.call('HGET', KEYS[BODY], id) or '')
       end
-      redis.call('HDEL', KEYS[BODY], id)
-      redis.call('HDEL', KEYS[LAPSED], id)
+      drop_record(s, id)
       if not out then call_all(on_free, s, id, topic) end
       moves(s, topic, 'leased', nil)
       event(s, out and 'completed' or 'cancelled', topic)
@@ -39,17 +36,7 @@ for i = 1, #claims, 2 do
       moves(s, topic, 'leased', 'held')
       held = held + 1
     else
-      local lapses = redis.call('HINCRBY', KEYS[LAPSED], id, 1)
-      event(s, 'lapsed', topic)
-      if cap > 0 and lapses >= cap then
-        put_dead(s, id, redis.call('HGET', KEYS[BODY], id) or '', topic,
-                 'poison: its dispatcher ended ' .. lapses .. ' times over it')
-        redis.call('HDEL', KEYS[BODY], id)
-        redis.call('HDEL', KEYS[LAPSED], id)
-        moves(s, topic, 'leased', 'dead')
-      else
-        moves(s, topic, 'leased', put_waiting(s, id, tonumber(due), topic))
-      end
+      lapse(s, id, due, topic, cap, 'its dispatcher died while it was claimed')
       released = released + 1
     end
   end
