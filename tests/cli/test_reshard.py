@@ -235,7 +235,7 @@ def test_a_kill_at_any_step_loses_nothing(
     killed = subprocess.run(command, capture_output=True, timeout=50)
     assert killed.returncode == -signal.SIGKILL, killed.stderr.decode()
     if not (step == "thaw" and number == after):
-        with pytest.raises(ReshardRefused, match="go on with --resume"):
+        with pytest.raises(ReshardRefused, match="continue with --resume"):
             reshard(backend, after)
         with pytest.raises(ReshardRefused, match="only be resumed to"):
             reshard(backend, after + 1, resume=True)

@@ -100,7 +100,7 @@ def test_a_repeat_pushes_nothing_twice(bench: Bench, client: Any, namespace: str
         (encode_push("S", "last", [b"k", b"v"]), "refused"),
     ],
 )
-def test_what_cannot_be_pushed_is_reported_and_kept(
+def test_an_item_that_cannot_be_pushed_is_reported_and_kept(
     bench: Bench, client: Any, namespace: str, body: bytes, why: str
 ) -> None:
     """Bad bodies, missing or wrong targets, targets without room: claimed, reported, settled by hand."""
@@ -123,7 +123,7 @@ def test_what_cannot_be_pushed_is_reported_and_kept(
 
 
 @pytest.mark.parametrize("kind", ["S", "L"])
-def test_nothing_is_pushed_to_keys_of_ours_beside_topics(bench: Bench, client: Any, namespace: str, kind: Any) -> None:
+def test_nothing_is_pushed_to_our_own_keys_beside_topics(bench: Bench, client: Any, namespace: str, kind: Any) -> None:
     """For example the mark of a published id: a push to it would make a later publish answer "was sent"."""
     mark = f"{{{namespace}-orders}}:wheel-sched:sent:2:yy:orders"
     bench.store.schedule([Item("a", bench.now_ms, encode_push(kind, mark, [b"k", b"v"][: 2 if kind == "S" else 1]))])
@@ -132,7 +132,7 @@ def test_nothing_is_pushed_to_keys_of_ours_beside_topics(bench: Bench, client: A
     assert not client.exists(mark)
 
 
-def test_streams_are_capped_when_told_to(bench: Bench, client: Any, namespace: str) -> None:
+def test_streams_can_be_capped(bench: Bench, client: Any, namespace: str) -> None:
     """MAXLEN is approximate, so the server trims only far more than one node."""
     for _ in range(4):
         bench.store.schedule([stream_item(bench, f"i{n}", "s") for n in range(200)])
@@ -149,7 +149,7 @@ def test_paused_topics_are_not_pushed(bench: Bench, namespace: str) -> None:
 
 
 def test_a_push_recovers_leases_and_obeys_the_epoch(bench: Bench, namespace: str) -> None:
-    """In the same way as a claim."""
+    """A push does both in the same way as a claim."""
     bench.store.schedule([list_item(bench, "a", "q")])
     bench.claim(lease_ms=10)
     bench.clock.advance(10)

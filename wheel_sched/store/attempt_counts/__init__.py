@@ -122,7 +122,7 @@ class AsyncAttemptCounts(AsyncCapability):
     all = awaited(all_counts)
 
 
-UNSEEN = 10_000  # below this number of counts, nobody searches for expired ones
+UNSEEN = 10_000  # with fewer counts, the store does not search for expired ones
 
 
 class AttemptCountsInMemory:

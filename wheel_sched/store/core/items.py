@@ -165,7 +165,7 @@ def quoted(value: object) -> str:
     """A value for an error text; a long value is cut."""
     try:
         return _short(repr(value))
-    except Exception:  # an integer of over 4,300 digits, or somebody's own __repr__
+    except Exception:  # an integer of over 4,300 digits, or a __repr__ that raises
         return f"a value of type {type(value).__name__} that cannot be shown"
 
 
@@ -265,4 +265,4 @@ def read_record(raw: bytes) -> Record:
         refs = tuple(decode_text(rest[route_end:refs_end]).split("\n")) if refs_end > route_end else ()
         return Record(int(version), topic, route, refs, rest[refs_end:])
     except ValueError as error:
-        raise StoreError(f"unreadable record ({len(raw)} bytes, starts {raw[:24]!r}); it was left as it is") from error
+        raise StoreError(f"unreadable record ({len(raw)} bytes, starts {raw[:24]!r}); nothing was changed") from error

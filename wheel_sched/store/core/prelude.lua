@@ -243,8 +243,8 @@ local function trim_dead_above(s, cap)
   if over > 0 then trim_dead(s, redis.call('ZRANGE', s.K[DEAD], 0, math.min(over, MAX_BATCH) - 1)) end
 end
 
--- Turns a score into whole ms from 0 up. The store writes only such scores. A score that somebody else has written must
--- not look like "none" (-1) and must not break a record.
+-- Turns a score into whole ms from 0 up. The store writes only such scores. A score that another program has written
+-- must not look like "none" (-1) and must not break a record.
 local LAST_MS = 9007199254740991
 local function ms_of(score)
   if string.find(score, '^%d+$') then return score end

@@ -47,7 +47,7 @@ class AsyncKnownIds(AsyncCapability):
     known = awaited(is_known)
 
 
-UNSEEN = 10_000  # below this number of ids, nobody searches for expired ones
+UNSEEN = 10_000  # with fewer ids, the store does not search for expired ones
 
 
 class KnownIdsInMemory:

@@ -121,7 +121,7 @@ class _Run:
         self._before, self._after = int(plan[1]), int(plan[2])
         self._resuming = True
         if not resume:
-            raise ReshardRefused(f"{frozen} was interrupted: nothing was changed now; go on with --resume")
+            raise ReshardRefused(f"{frozen} was interrupted: nothing was changed now; continue with --resume")
         if target not in (None, self._after):
             raise ReshardRefused(f"{frozen} was interrupted; it can only be resumed to {self._after} shards")
 
@@ -225,7 +225,7 @@ class _Run:
             if other is None or (mine.body, mine.topic, mine.version) != (other.body, other.topic, other.version):
                 raise ReshardRefused(
                     f"the id {mine.id!r} lies in shard {source} and, with other content, in shard {target}: both were "
-                    "left as they are and the namespace stays frozen; delete one of the two and go on with --resume"
+                    "left as they are and the namespace stays frozen; delete one of the two and continue with --resume"
                 )
 
     def _move_tries(self, source: int) -> None:

@@ -117,7 +117,7 @@ def restore_backup(
         if any(there.values()):
             text = ", ".join(f"{count} {state}" for state, count in there.items() if count)
             raise NamespaceNotEmpty(
-                f"the namespace is not empty ({text}); nothing was restored; give another namespace, or go on with an "
+                f"the namespace is not empty ({text}); nothing was restored; give another namespace, or continue an "
                 "interrupted restore (--resume)"
             )
     for topic in described.paused:

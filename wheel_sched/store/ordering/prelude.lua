@@ -16,7 +16,7 @@ local function next_of_key(s, lock, label)
     redis.call('ZREM', queue, id)
     local why = redis.call('HGET', s.K[WHY], id)
     local reason, topic = string.match(why or '', '^(.-)\n(.*)$')
-    if reason == 'ordered: key ' .. lock then   -- otherwise somebody has moved it by hand, and it is no longer parked
+    if reason == 'ordered: key ' .. lock then   -- otherwise a person has moved it
       drop_held(s, id)
       moves(s, topic, 'held', put_waiting(s, id, s.now, topic))
       local base = string.match(id, '^(.*)%.%d+$') or id

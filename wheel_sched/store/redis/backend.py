@@ -215,10 +215,10 @@ class RedisBackend:
         return {keys[key]: _newest(key, rows) for key, rows in entries if rows}
 
     def waiter(self, shard: int, timeout_ms: int) -> redis.Redis:
-        """A connection of its own for `wait_for_mark`; close it when done."""
+        """A new connection for `wait_for_mark`; close it at the end."""
         try:
             return blocking_twin(self.client, shard_keys(self.dialect.namespace, shard)[9], timeout_ms / 1000 + 5)
-        except faults.FAULTS as error:  # a slot that nobody serves now
+        except faults.FAULTS as error:  # no node serves the slot now
             raise faults.translate(error) from error
 
     def interrupt(self, waiter: redis.Redis) -> None:
@@ -289,7 +289,7 @@ def check_answers_in_bytes(client: Any) -> None:
     if client.get_encoder().decode_responses:
         raise ConfigError(
             "expected a client that answers in bytes, got one with decode_responses=True: bodies are bytes, not text; "
-            "give this store a client of its own without decode_responses, or a URL; nothing was opened"
+            "give this store another client, without decode_responses, or a URL; nothing was opened"
         )
 
 

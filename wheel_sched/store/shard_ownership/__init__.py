@@ -144,7 +144,7 @@ class Resolve(Operation[Resolved]):
                 shard.remove(item, "leased", "completed" if out else "cancelled")
                 completed += 1
             elif self.committed is None:
-                reason = b"in-doubt: nobody knows whether claim %d went out" % item.claim
+                reason = b"in-doubt: it is unknown whether claim %d was published" % item.claim
                 shard.moves(item.topic, "leased", shard.put_held(item, item.claimed_due_ms, reason))
                 held += 1
             else:

@@ -32,7 +32,7 @@ for i = 1, #claims, 2 do
       event(s, out and 'completed' or 'cancelled', topic)
       completed = completed + 1
     elseif not committed then
-      put_held(s, id, tonumber(due), topic, 'in-doubt: nobody knows whether claim ' .. number .. ' went out')
+      put_held(s, id, tonumber(due), topic, 'in-doubt: it is unknown whether claim ' .. number .. ' was published')
       moves(s, topic, 'leased', 'held')
       held = held + 1
     else

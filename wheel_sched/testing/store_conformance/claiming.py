@@ -58,7 +58,7 @@ class ClaimingCases:
         assert many == sorted(many)
         assert 0 < len(many) < 150
 
-    def test_what_a_turn_left_behind_comes_in_a_later_one(self, bench: Bench) -> None:
+    def test_a_later_turn_takes_what_an_earlier_one_left_behind(self, bench: Bench) -> None:
         """After a look reached the end, the next one starts from the front and also sees newly due messages."""
         bench.put(*(f"b{n:04d}" for n in range(3000)), topic="burst")
         bench.put(*(f"m{n:03d}" for n in range(60)), in_ms=1, topic="many")
@@ -77,7 +77,7 @@ class ClaimingCases:
         bench.put("c", topic="other")
         assert [item.id[0] for item in bench.claim(40).items] == ["b"] * 40
 
-    def test_a_claim_tells_what_comes_next(self, bench: Bench) -> None:
+    def test_every_answer_has_the_same_heads(self, bench: Bench) -> None:
         """Claim, settle, window and sweep give the same heads of due and leased."""
         bench.put("a")
         bench.put("b", in_ms=700)

@@ -30,7 +30,7 @@ class ClockCases:
         assert bench.store.counts().jumps == 0
 
     @pytest.mark.parametrize("back_ms", [5001, HOUR_MS])
-    def test_a_large_step_back_is_accepted_and_told(self, bench: Bench, back_ms: int) -> None:
+    def test_a_large_step_back_is_accepted_and_recorded(self, bench: Bench, back_ms: int) -> None:
         """The epoch rises by one, the step is recorded once, and dues are measured against the new time."""
         bench.put("a", in_ms=100)
         bench.clock.advance(-back_ms)

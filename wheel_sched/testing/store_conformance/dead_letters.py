@@ -107,7 +107,7 @@ class DeadLetterCases:
         assert bench.store.replace(Item("a", 0, b"new"), if_version=5) == DONE
         assert bench.one("a").version not in seen
 
-    def test_what_is_restored_wakes_whoever_waits(self, bench: Bench) -> None:
+    def test_a_restored_item_raises_the_marker(self, bench: Bench) -> None:
         """A restored item that is due before all others writes the marker."""
         mark = bench.store.windows(0)[0].mark
         bench.store.restore([Found("a", "due", bench.now_ms, 5, "", b"")])

@@ -39,7 +39,7 @@ class ListingCases:
             assert keys == sorted(keys)
             assert all(f.state == state and f.body == f.id.encode() for f in found)
 
-    def test_what_stays_is_listed_once_while_others_come_and_go(self, wide: Bench) -> None:
+    def test_an_item_that_stays_is_listed_once_while_others_come_and_go(self, wide: Bench) -> None:
         """Between pages the last listed item leaves, items with equal scores come and go, others change state."""
         wide.put(*(f"i{n:03d}" for n in range(60)), in_ms=10)
         wide.put(*(f"j{n:03d}" for n in range(60)), in_ms=20)
@@ -114,7 +114,7 @@ class ListingCases:
         with pytest.raises(Rejected):
             bench.store.list_items("due", cursor=cursor)
 
-    def test_get_says_where_an_item_is(self, bench: Bench) -> None:
+    def test_get_answers_the_state_of_an_item(self, bench: Bench) -> None:
         """State, score and reason, in the order of the ids, as often as an id is named."""
         bench.put("a", "b", "c", "d")
         claim = bench.claim(3, lease_ms=500)
@@ -126,7 +126,7 @@ class ListingCases:
         assert [f.reason for f in found[3:5] if f] == ["later", "because"]
         assert bench.store.get([]) == []
 
-    def test_counts_tell_topics_apart(self, wide: Bench) -> None:
+    def test_counts_are_kept_for_each_topic(self, wide: Bench) -> None:
         """Items by state and events so far, added up over the shards."""
         wide.put(*(f"a{n}" for n in range(9)), topic="t")
         wide.put("parked", in_ms=None, topic="u")
@@ -150,7 +150,7 @@ class ListingCases:
 
     @pytest.mark.parametrize("limit", [1, 7, 500])
     def test_a_scan_gives_every_item_of_a_state_with_its_record(self, bench: Bench, limit: int) -> None:
-        """Page by page, in the order of the listing, with topic and body; dead items also have their reason."""
+        """Page by page, in the order of the listing, with topic and body. Dead items also have their reason."""
         bench.bury("d", reason="broken: badly", topic="t")
         bench.put(*(f"i{n:02}" for n in range(20)), in_ms=5, topic="t", refs=("r",))
         expected: list[tuple[State, list[str]]] = [

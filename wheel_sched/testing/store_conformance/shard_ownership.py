@@ -51,7 +51,7 @@ class ShardOwnershipCases:
         bench.settle_all(first)
         bench.settle_all(second)
 
-    def test_a_claim_without_a_lease_end_is_recovered_by_nobody(self, bench: Bench) -> None:
+    def test_a_claim_without_a_lease_end_is_never_recovered(self, bench: Bench) -> None:
         """Neither time nor a sweep ends the claim; only the owner of the shard does."""
         bench.put("a", "b", topic="t")
         (claim,) = bench.store.execute([Call(0, ClaimDue(10, None))])
@@ -87,7 +87,7 @@ class ShardOwnershipCases:
         assert self._resolve(bench, 0).completed == 1
         assert bench.states("a.1", "b.0") == [None, "due"]
 
-    def test_a_claim_in_somebodys_hands_is_spared(self, bench: Bench) -> None:
+    def test_a_spared_claim_stays_open(self, bench: Bench) -> None:
         """The claim that is being published now stays open."""
         bench.put("a", "b")
         one, two = bench.claim(limit=1), bench.claim(limit=1)
@@ -96,7 +96,7 @@ class ShardOwnershipCases:
         assert bench.settle_all(two) == [Outcome.DONE]
         assert one.number < two.number
 
-    def test_what_nobody_knows_is_held(self, bench: Bench) -> None:
+    def test_without_a_recorded_number_all_items_are_held(self, bench: Bench) -> None:
         """Its items are held in doubt: not published again and not lost."""
         bench.put("a", topic="t")
         bench.claim()
