@@ -263,8 +263,7 @@ local function set(s, field, value)
 end
 
 -- Writes everything the call has gathered. Writes the marker when a new item is due before all others. Answers the head
--- of
--- `due`, or nil when nothing was added to `due`.
+-- of `due`, or nil when nothing was added to `due`.
 local function write(s)
   local head
   if #s.due > 0 then

@@ -1,9 +1,8 @@
 -- Storing new items, for the scripts of several rooms. The twin is `MemoryShard.store_new`.
 
 -- Begins a call that stores new items. `tail` is the tail of the first item, false or nil when there is none. Most
--- calls store items of one topic, so the counters of this first topic are read and written with the other fields of
--- `meta`.
--- Answers the state of the call, the names of these counters, and the lengths and the start from `head_of`.
+-- calls store items of one topic. So the script reads and writes the counters of the first topic with the other fields
+-- of `meta`. Answers the state of the call, the names of these counters, and the lengths and the start from `head_of`.
 local function begin_storing(KEYS, ARGV, tail)
   local topic, topic_length, route_length, refs_length, head_at = head_of(tail or NO_TAIL)
   local waiting, accepted = 'n:due:' .. topic, 't:accepted:' .. topic

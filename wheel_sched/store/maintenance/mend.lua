@@ -1,6 +1,6 @@
 #!lua flags=allow-oom
--- Repairs damaged ids. The script checks each id again first. It does not touch a sound id and removes no single
--- record.
+-- Repairs damaged ids. The script checks each id again first. It does not change a sound id, and it removes no record
+-- without a copy.
 -- ARGV[3..] -> ids
 -- Answers a code per id: o repaired, w sound or unknown, v its living and its dead record differ (a person must
 -- decide).

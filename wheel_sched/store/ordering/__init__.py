@@ -8,8 +8,8 @@ the key locks of a scope, their heads and the messages parked behind them. A rea
 reader that has lost the scope can neither close nor park.
 
 An *id base* names a message: the ids of its items are `<id base>.<attempt>`. Items of ordered messages carry the ref
-`ref_of(lock)`, and the scope is their route. When the head of a key dies or is cancelled, the
-script that ends it makes the next parked item the head.
+`ref_of(lock)`, and the scope is their route. When the head of a key dies or is cancelled, the script that ends it makes
+the next parked item the head.
 
 Every call may be repeated after an error.
 """

@@ -26,8 +26,8 @@ local function next_of_key(s, lock, label)
   end
 end
 
--- The parts of a lock's value: kind (c closed by a failure, r the head was parked before), since
--- (ms), label, id base of the head.
+-- The parts of a lock's value: kind (c closed by a failure, r the head was parked before), since (ms), label, id base
+-- of the head.
 local function lock_parts(value)
   local kind, since, length, at = string.match(value, '^(%a):(%d+):(%d+):()')
   length = tonumber(length)
