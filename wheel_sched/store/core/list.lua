@@ -5,6 +5,15 @@
 -- ARGV[9] -> "" = every topic, or =<topic>: then a call looks at MAX_BATCH ids at most, and at few large records
 -- Answers {now (us), "1" = there may be more, last id looked at ("" = none), its score (text), id, score (text), ...}.
 local BYTES, PART = 262144, 100        -- a call reads PART records at a time, until it has read BYTES bytes
+-- The topic of a record from the hash of `state`; nil when the record cannot be read.
+local function topic_of(state, rec)
+  if state == 'dead' then
+    local length, at = string.match(rec, '^(%d+):()')
+    rec = length and string.sub(rec, at + tonumber(length)) or ''
+  end
+  local tl, at = string.match(rec, '^1:%d+:(%d+):%d+:%d+:()')
+  return tl and string.sub(rec, at, at + tonumber(tl) - 1)
+end
 local s = begin(KEYS, ARGV, READING)
 if s.err then return s end
 local state, limit, wanted = ARGV[3], tonumber(ARGV[8]), nil

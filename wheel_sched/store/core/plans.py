@@ -235,12 +235,7 @@ class Plans:
         return self.one(shard, ClaimDue(limit, lease_ms, until_ms, epoch, lapse_cap, token or new_token()))
 
     def settle(
-        self,
-        claim: NumberedClaim,
-        settlements: Sequence[Settlement],
-        *,
-        dead_cap: int = 0,
-        token: str | None = None,
+        self, claim: NumberedClaim, settlements: Sequence[Settlement], *, dead_cap: int = 0, token: str | None = None
     ) -> Plan[Settled]:
         """End items of a claim. An item that is no longer under the claim is STALE and is not changed."""
         if len(settlements) > MAX_BATCH:
@@ -322,11 +317,7 @@ class Plans:
         return self.change([Alteration(i, "u", due) for i in ids], route=route, token=token)
 
     def requeue(
-        self,
-        dues: Sequence[tuple[str, int, Item | None]],
-        *,
-        route: str | None = None,
-        token: str | None = None,
+        self, dues: Sequence[tuple[str, int, Item | None]], *, route: str | None = None, token: str | None = None
     ) -> Plan[list[Outcome]]:
         """Let dead letters wait again: (id, due, item with a new body or None)."""
         return self.change([Alteration(i, "q", due, None, item) for i, due, item in dues], route=route, token=token)

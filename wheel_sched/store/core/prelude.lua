@@ -140,16 +140,6 @@ local function glance(s, rec)
   return topic, refs, at
 end
 
--- The topic of a record from the hash of `state`; nil when the record cannot be read.
-local function topic_of(state, rec)
-  if state == 'dead' then
-    local length, at = string.match(rec, '^(%d+):()')
-    rec = length and string.sub(rec, at + tonumber(length)) or ''
-  end
-  local tl, at = string.match(rec, '^1:%d+:(%d+):%d+:%d+:()')
-  return tl and string.sub(rec, at, at + tonumber(tl) - 1)
-end
-
 local function refs_of(s, refs, id, command)
   for ref in string.gmatch(refs, '[^\n]+') do redis.call(command, s.prefix .. 'ref:' .. ref, id) end
 end
