@@ -110,7 +110,7 @@ class MemoryBackend:
         return MemoryWaiter(self._changed)
 
     def wait_for_mark(self, waiter: MemoryWaiter, marks: dict[int, bytes], timeout_ms: int) -> dict[int, Marker]:
-        """Block until a shard's marker is newer than `marks[shard]`; the newer ones by shard, {} at the timeout.
+        """Block until a marker is newer than `marks[shard]`. Returns the newer markers by shard, {} at the timeout.
 
         A timeout of 0 waits for ever, as XREAD does; a closed waiter or backend answers {} at once.
         """

@@ -89,7 +89,7 @@ def values_of(answers: list[Any]) -> list[Any]:
 
 
 class RunsPlans(Protocol):
-    """An object whose methods `blocking` can make."""
+    """An object that runs plans and waits: `blocking` makes methods for it."""
 
     plans: Plans
 
@@ -97,7 +97,7 @@ class RunsPlans(Protocol):
 
 
 class AwaitsPlans(Protocol):
-    """An object whose methods `awaited` can make."""
+    """An object that runs plans on an event loop: `awaited` makes methods for it."""
 
     plans: Plans
 
@@ -127,7 +127,7 @@ def awaited(
 
 
 class _Facade:
-    """What both facades have."""
+    """The part that both facades share."""
 
     def __init__(self, shards: int, test_clock: Callable[[], int] | None) -> None:
         self.plans = Plans(shards)

@@ -202,7 +202,7 @@ class RedisBackend:
         return (str(run_id), db) if run_id else None
 
     def wait_for_mark(self, waiter: redis.Redis, marks: dict[int, bytes], timeout_ms: int) -> dict[int, Marker]:
-        """Block until a shard's marker is newer than `marks[shard]`; the newer ones by shard, {} at the timeout."""
+        """Block until a marker is newer than `marks[shard]`. Returns the newer markers by shard, {} at the timeout."""
         keys = {shard_keys(self.dialect.namespace, shard)[9]: shard for shard in marks}
         streams: dict[Any, Any] = {key: marks[shard] for key, shard in keys.items()}
         if _is_imitation(waiter):
@@ -245,7 +245,7 @@ def _is_imitation(client: redis.Redis) -> bool:
 
 
 class _Sent(NamedTuple):
-    """What `RedisBackend.begin` sent."""
+    """The calls that `RedisBackend.begin` has sent."""
 
     backend: RedisBackend
     trips: RoundTrips
@@ -256,7 +256,7 @@ class _Sent(NamedTuple):
 
 
 def _newest(key: bytes, rows: Sequence[tuple[bytes, dict[bytes, bytes] | None]]) -> Marker:
-    """The newest entry of a marker stream. A foreign entry has no due: the reader then looks at the whole shard."""
+    """The newest entry of a marker stream. An entry of another program has no due: then the reader looks at all items."""
     newest, fields = rows[-1]
     due = (fields or {}).get(b"d", b"")
     if due.isdigit() and len(due) <= 15:
