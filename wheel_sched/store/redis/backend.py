@@ -256,7 +256,7 @@ class _Sent(NamedTuple):
 
 
 def _newest(key: bytes, rows: Sequence[tuple[bytes, dict[bytes, bytes] | None]]) -> Marker:
-    """The newest entry of a marker stream. An entry of another program has no due: then the reader looks at all items."""
+    """The newest entry of a marker. An entry of another program has no due: the reader then looks at all items."""
     newest, fields = rows[-1]
     due = (fields or {}).get(b"d", b"")
     if due.isdigit() and len(due) <= 15:
