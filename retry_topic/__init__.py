@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from retry_topic.connection import Connection, connect
     from retry_topic.consumer import Consumer, ConsumerConfig
+    from retry_topic.consumer.outcome import Ack, DeadLetter, Retry
     from retry_topic.dead_letters import DeadLetterFilter, DeadLetterInfo, DeadLetters
     from retry_topic.message import Message, Source
     from retry_topic.message.topic_names import GroupTopics
     from retry_topic.policy import PolicySet, RetryPolicy, load_policies
     from retry_topic.service import RetryService, ServiceConfig
-    from retry_topic.verdict import Ack, DeadLetter, Retry
 
 __all__ = [
     "Ack",
@@ -48,7 +48,7 @@ _MODULES = MappingProxyType(
         "message.topic_names": ("GroupTopics",),
         "policy": ("PolicySet", "RetryPolicy", "load_policies"),
         "service": ("RetryService", "ServiceConfig"),
-        "verdict": ("Ack", "DeadLetter", "Retry"),
+        "consumer.outcome": ("Ack", "DeadLetter", "Retry"),
     }
 )
 

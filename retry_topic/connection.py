@@ -15,7 +15,7 @@ from typing import Any
 
 from retry_topic.brokers.protocol import Broker, LogBroker, NamesBroker, OnceBroker
 from retry_topic.message import Headers, Message
-from retry_topic.message.body_codec import encode_body
+from retry_topic.message.encoding import encode_body
 from retry_topic.message.headers import published, without_ours
 from wheel_sched.dispatcher import PushTarget
 from wheel_sched.errors import (

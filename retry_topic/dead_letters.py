@@ -15,7 +15,7 @@ from typing import Any
 from retry_topic.connection import Connection
 from retry_topic.loop_guard import MAX_REPLAYS, LoopGuard
 from retry_topic.message import Message
-from retry_topic.message.body_codec import decode_body, encode_body
+from retry_topic.message.encoding import decode_body, encode_body
 from retry_topic.message.headers import RetryState, read, sign, write
 from wheel_sched.errors import ConfigError, Rejected
 from wheel_sched.store import Found, Item, Outcome

@@ -24,6 +24,7 @@ from retry_topic.connection import Connection
 from retry_topic.consumer.config import secrets_problems
 from retry_topic.intake.from_log import IntakeFromLog
 from retry_topic.intake.from_queue import IntakeFromQueue
+from retry_topic.intake.origins import origins_problems
 from retry_topic.intake.records import Taken
 from retry_topic.intake.worker import IntakeWorker, Reading
 from retry_topic.message.topic_names import NAMED_AFTER_GROUP, GroupTopics, check_group
@@ -31,7 +32,6 @@ from retry_topic.policy import PolicySet, RetryPolicy
 from retry_topic.release.broker_publisher import BrokerPublisher
 from retry_topic.release.flow import FlowPublisher, is_limited
 from retry_topic.release.originals import OriginalsPublisher
-from retry_topic.release.origins import origins_problems
 from retry_topic.release.owned_shards import OwnedShards, transactional_config
 from retry_topic.release.shard_ownership import ShardOwner
 from retry_topic.release.transactional_publisher import TransactionalPublisher

@@ -19,9 +19,9 @@ from opentelemetry.context import Context, attach, detach
 from opentelemetry.trace import Link, Span, SpanKind, StatusCode, TracerProvider
 
 from retry_topic.consumer.handlers import Handler
+from retry_topic.consumer.outcome import DeadLetter, Retry
 from retry_topic.message import Headers, Message
 from retry_topic.message.headers import read
-from retry_topic.verdict import DeadLetter, Retry
 from wheel_sched.errors import ConfigError
 
 _SYSTEM = "wheel_sched"

@@ -32,14 +32,13 @@ from retry_topic.brokers.protocol import (
 )
 from retry_topic.connection import EXPIRES_HEADER, Connection
 from retry_topic.consumer.config import ConsumerConfig, ConsumerStats
-from retry_topic.consumer.failure_log import FailureLog, OnFailure
 from retry_topic.consumer.handlers import Handler, HandlerCalls, HandlerLoop, HandlerThreads, is_async
 from retry_topic.consumer.ordered.assigned_partitions import OrderedPartitions
 from retry_topic.consumer.ordered.assignment import ReaderContext
 from retry_topic.consumer.ordered.key_heads import KeyHeads
 from retry_topic.consumer.ordered.leased_topic import OrderedTopic
 from retry_topic.consumer.ordered.reader import OrderedReader
-from retry_topic.consumer.outcome import Outcomes, Sink, expired, is_suspect, outlived, too_late
+from retry_topic.consumer.outcome import FailureLog, OnFailure, Outcomes, Sink, expired, is_suspect, outlived, too_late
 from retry_topic.consumer.reporting import Reporter
 from retry_topic.consumer.retry_record import delivered_message, retry_state
 from retry_topic.consumer.settling import AWAY_S, InFlightDeliveries, Settler, Successes

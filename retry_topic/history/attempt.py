@@ -58,7 +58,7 @@ def releasing_shard(state: RetryState, number: int, shards: int | None) -> int |
     """
     if number <= 1 or shards is None:
         return None
-    return shard_of(f"{state.stem}.{number - 1}" if state.gate is None else route_of(state.gate), shards)
+    return shard_of(f"{state.id_base}.{number - 1}" if state.key_lock is None else route_of(state.key_lock), shards)
 
 
 def read_attempt(entry: bytes) -> Attempt:

@@ -242,7 +242,11 @@ class IntakeFromLog(Transport):
         away: dict[int, list[IntakeRecord | Decided]] = {}
         rest: list[IntakeRecord | Entry] = []
         for one in batch.plan.entries:
-            if not isinstance(one, Prepared) and one.gate and (shard := shard_of(route_of(one.gate), shards)) != here:
+            if (
+                not isinstance(one, Prepared)
+                and one.key_lock
+                and (shard := shard_of(route_of(one.key_lock), shards)) != here
+            ):
                 away.setdefault(shard, []).append(one)
             else:
                 rest.append(one)
@@ -264,7 +268,7 @@ class IntakeFromLog(Transport):
             left = [one for one in work if not one.duplicate]
             if not left:
                 return [one for one in work if isinstance(one, Decided)]
-            position = Position(part.source, known, part.next, route_of(left[0].gate or ""))
+            position = Position(part.source, known, part.next, route_of(left[0].key_lock or ""))
             ahead = _Batch(batch.reader, part, position, batch.now_ms, batch.plan)
             self._plan_again(ahead, work, Known(), until_available)
             stored = self._stored(ahead, until_available)
@@ -313,7 +317,7 @@ class IntakeFromLog(Transport):
 
 def _known_before(one: IntakeRecord | Decided, position: int) -> IntakeRecord | Decided:
     """The record, marked as known if it is before this position: the shard has already taken it in."""
-    decided = one if isinstance(one, Decided) else Decided(one, one.state, one.state.stem)
+    decided = one if isinstance(one, Decided) else Decided(one, one.state, one.state.id_base)
     if decided.offset >= position:
         return one
     decided.is_known()

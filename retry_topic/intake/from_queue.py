@@ -16,8 +16,7 @@ from collections.abc import Sequence
 
 from retry_topic.brokers.protocol import BrokerConsumer, Delivery, TrimBroker
 from retry_topic.intake.plan import make_way
-from retry_topic.intake.records import Decided, Known, Taken
-from retry_topic.intake.rules import dead_letter
+from retry_topic.intake.records import Decided, Known, Taken, dead_letter
 from retry_topic.intake.transport import Transport, UntilAvailable, logger, once
 from retry_topic.message import Message
 from retry_topic.message.headers import return_to_origin
@@ -63,7 +62,7 @@ class IntakeFromQueue(Transport):
         dead = [one for one in fresh if one.dead is not None]
         self._schedule([one for one in fresh if one.dead is None], until_available)
         self._bury(dead, now_ms, until_available)
-        self._open_keys([(one.gate, one.head) for one in dead], until_available)
+        self._open_keys([(one.key_lock, one.head) for one in dead], until_available)
         notes = [note for one in dead for note in one.notes()]  # the notes of the others are stored with their messages
         if notes:
             until_available(lambda: self._counts.raise_to(notes))

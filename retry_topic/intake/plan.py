@@ -27,20 +27,20 @@ from dataclasses import dataclass, field, replace
 
 from retry_topic.brokers.protocol import Delivery
 from retry_topic.intake.records import (
+    DAY_MS,
     Decided,
     IntakeRecord,
     Known,
-    attempts_key,
+    Rules,
+    dead_letter,
     is_copy,
     is_same,
     next_number,
-    replays_key,
     with_replays,
 )
-from retry_topic.intake.rules import DAY_MS, Rules, dead_letter
 from retry_topic.intake.templates import Prepared, Templates
 from retry_topic.message import Message
-from retry_topic.message.headers import MAX_COUNT
+from retry_topic.message.headers import MAX_COUNT, attempts_key, replays_key
 from retry_topic.policy import DeadDecision, decide, failure_from
 from wheel_sched.store import ENDED, BatchCount, Found, Item
 
@@ -154,7 +154,7 @@ def plan(
     dead = [one for one in fresh if one.dead is not None and isinstance(one, Decided)]
     if route is not None:
         for one in fresh:
-            if one.item is not None and one.gate is None:
+            if one.item is not None and one.key_lock is None:
                 one.item.route = route
     return Plan(
         questions,
@@ -175,7 +175,7 @@ def _count(
 ) -> Decided | None:
     """The record with the greater count of header and store, or marked as known; None: a question is open."""
     message, given = record.delivery.message, record.state
-    of_replays = replays_key(given)
+    of_replays = replays_key(given.known_as)
     replays = known.counts.get(of_replays)
     if replays is None:
         if known.ask:
@@ -184,14 +184,14 @@ def _count(
                 questions.keys.append(record.record_key)
             return None
         state = with_replays(given, given.replays)
-        return Decided(record, state, state.stem)
+        return Decided(record, state, state.id_base)
     state = with_replays(given, replays)
     key = attempts_key(state, message)
     count = known.counts.get(key)
     if count is None:
         questions.keys.append(key)
         return None
-    one = Decided(record, state, state.stem)
+    one = Decided(record, state, state.id_base)
     taken_in = not rules.from_log and known.counts[record.record_key] > 0
     if state.unsigned and not taken_in and count != ENDED:
         one.state = next_number(state, key, count, numbers)
@@ -239,7 +239,7 @@ def _decide(one: Decided, known: Known, now_ms: int, rules: Rules, questions: Qu
     # counted from when the message comes back: a long delay must not outlive the count
     one.keep_until_ms = (one.due_ms or now_ms) + (decision.why.max_age_ms or 7 * DAY_MS)
     rules.write(one)
-    of_replays = replays_key(record.state)
+    of_replays = replays_key(record.state.known_as)
     if (one.dead is not None or one.state.unsigned) and of_replays not in known.counts:
         # headers alone make no message dead, and the store numbers unsigned records
         questions.keys += (of_replays, attempts_key(record.state, record.delivery.message))
@@ -259,8 +259,8 @@ def _distinct(
     for at, one in enumerate(entries):  # of records with one id the counts decide first
         if isinstance(one, Decided) and not one.duplicate and members[one.member] > 1:
             state = one.record.state
-            if replays_key(state) not in known.counts:
-                questions.keys += (replays_key(state), attempts_key(state, one.delivery.message))
+            if replays_key(state.known_as) not in known.counts:
+                questions.keys += (replays_key(state.known_as), attempts_key(state, one.delivery.message))
                 entries[at] = one.record
     if questions:
         return [], []
@@ -270,13 +270,13 @@ def _distinct(
     for one in entries:
         if not isinstance(one, Decided) or one.duplicate:
             continue
-        message, brought = one.delivery.message, one.state.stem
+        message, brought = one.delivery.message, one.state.id_base
         if one.member in seen and is_same(seen[one.member], message):
             one.is_known()
             continue
         while one.member in seen:
             give_another_id(one, rules)
-        if one.state.stem != brought:
+        if one.state.id_base != brought:
             renamed.append((one, brought))
         seen[one.member] = message
         kept.append(one)

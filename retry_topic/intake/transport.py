@@ -9,15 +9,14 @@ from functools import partial
 from typing import Protocol, TypeVar
 
 from retry_topic.connection import Connection
-from retry_topic.consumer.failure_log import bounded
+from retry_topic.consumer.outcome import bounded
+from retry_topic.intake.origins import Origins
 from retry_topic.intake.plan import Entry, Plan, Work, plan
-from retry_topic.intake.records import Decided, IntakeRecord, Known, Taken
-from retry_topic.intake.rules import MAX_BODY_BYTES, Rules
+from retry_topic.intake.records import MAX_BODY_BYTES, Decided, IntakeRecord, Known, Rules, Taken
 from retry_topic.intake.templates import Prepared, Templates
 from retry_topic.message.topic_names import NAMED_AFTER_GROUP, GroupTopics
 from retry_topic.policy import PolicySet
 from retry_topic.release.flow import count_spread
-from retry_topic.release.origins import Origins
 from wheel_sched.duration import format_duration
 from wheel_sched.escaping import logger_of
 from wheel_sched.store.attempt_counts.face import AttemptCounts
@@ -89,7 +88,7 @@ class Transport:
         self._origins = Origins(home.broker, group, origins) if redelivery == "origin" else None
         self._seen, self._history = seen, history
         self._counts, self._log = AttemptCounts(home.store), History(home.store)
-        self._gates, self._flows = OrderedKeys(home.store), RateLimits(home.store)
+        self._locks, self._flows = OrderedKeys(home.store), RateLimits(home.store)
         self._cached = cached and not spring and not secrets  # a template has no place for these headers
         self._rules = Rules(
             group,
@@ -122,7 +121,7 @@ class Transport:
     ) -> tuple[Plan, int]:
         """The plan with all its questions answered, and the time that it used."""
         while True:
-            self._open_keys([(one.gate, one.head) for one in made.copies if one.ended], until_available)
+            self._open_keys([(one.key_lock, one.head) for one in made.copies if one.ended], until_available)
             if not made.questions:
                 break
             now_ms = self._answer(made, known, until_available)
@@ -136,7 +135,9 @@ class Transport:
         for one in made.copies:
             number = one.record.given.attempt
             known_as = "the message has ended" if one.ended else f"attempt {number} is counted"
-            logger.info("intake.second_copy: %s: %s already; nothing is stored of this copy", one.state.stem, known_as)
+            logger.info(
+                "intake.second_copy: %s: %s already; nothing is stored of this copy", one.state.id_base, known_as
+            )
         return made
 
     def _answer(self, asking: Plan, known: Known, until_available: UntilAvailable) -> int:
@@ -164,16 +165,16 @@ class Transport:
         A key whose head has failed stays closed: the retry of the first copy opens it. But if a failing copy of an
         ended message has closed the key, it would wait for ever.
         """
-        rows = [(gate, head) for gate, head in heads if gate is not None]
+        rows = [(key_lock, head) for key_lock, head in heads if key_lock is not None]
         if rows:
-            until_available(lambda: self._gates.given_up(rows))
+            until_available(lambda: self._locks.given_up(rows))
 
     def _open_renamed(self, renamed: Sequence[Decided], until_available: UntilAvailable) -> None:
         """Report records that got their own id. Their keys wait for the old id, which belongs to another message."""
         for one in renamed:
             taken = f"{one.head}.{one.state.attempt}"
             logger.warning("intake.id_is_taken: %s is another message's; stored as %s", taken, one.member)
-        self._open_keys([(one.gate, one.head) for one in renamed], until_available)
+        self._open_keys([(one.key_lock, one.head) for one in renamed], until_available)
 
     # -- reporting
 

@@ -6,7 +6,6 @@
     shard_ownership          which shards this process owns, and how it takes one over
     originals                adds payloads that stayed in the retry topic
     flow                     holds back messages that their topic's limits do not allow yet
-    origins                  which topics a due message may go back to
 
 Effectively once, into a broker that has transactions:
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from retry_topic.brokers.protocol import Broker, FieldsBroker, InstantBroker, PublishFailure
+from retry_topic.message.encoding import from_fields
 from retry_topic.message.headers import return_to_origin
-from retry_topic.message.stream_encoding import from_fields
 from wheel_sched.dispatcher import Answer, Batch, Failed, PublisherTraits
 from wheel_sched.errors import Rejected
 from wheel_sched.store import Claimed, Dead, Done, Held, decode_push

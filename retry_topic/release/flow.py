@@ -14,8 +14,8 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from retry_topic.message import Headers
-from retry_topic.message.body_codec import split_reference
-from retry_topic.message.headers.fields import FIELDS
+from retry_topic.message.encoding import split_reference
+from retry_topic.message.headers.state import FIELDS
 from retry_topic.policy import PolicySet, RetryDecision, RetryPolicy
 from wheel_sched.dispatcher import Answer, Batch, Failed, Publisher
 from wheel_sched.errors import Rejected, StoreError

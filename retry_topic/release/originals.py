@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from retry_topic.brokers.protocol import OriginalsBroker, PublishFailure
 from retry_topic.message import Reference
-from retry_topic.message.body_codec import decode_body, encode_body, split_reference
+from retry_topic.message.encoding import decode_body, encode_body, split_reference
 from wheel_sched.dispatcher import Answer, Batch, Failed, Publisher
 from wheel_sched.errors import BrokerError, Rejected
 from wheel_sched.escaping import logger_of

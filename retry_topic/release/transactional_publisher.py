@@ -11,7 +11,7 @@ import threading
 
 from retry_topic.brokers.protocol import BrokerInDoubt, ClaimSender, Fenced, PublishFailure
 from retry_topic.message import Message
-from retry_topic.message.stream_encoding import from_fields
+from retry_topic.message.encoding import from_fields
 from retry_topic.release.shard_ownership import ShardOwner
 from wheel_sched.dispatcher import Answer, Batch, Failed, PublisherTraits
 from wheel_sched.errors import BrokerError, Rejected, StoreError

@@ -20,9 +20,9 @@ from dataclasses import dataclass
 from retry_topic.brokers.protocol import BrokerConsumer, Delivery
 from retry_topic.connection import Connection
 from retry_topic.consumer.config import ConsumerConfig, ConsumerStats
-from retry_topic.consumer.failure_log import FailureLog
 from retry_topic.consumer.ordered.key_heads import Give
 from retry_topic.consumer.ordered.key_queues import KeyQueues
+from retry_topic.consumer.outcome import FailureLog
 from retry_topic.consumer.settling import InFlightDeliveries, Settler, Successes
 from retry_topic.history import HistoryWriter
 from wheel_sched.errors import StoreError
@@ -92,7 +92,7 @@ class PartitionAssignment:
         changed: threading.Condition | None = None,
     ) -> None:
         self._context = context
-        self._gates = OrderedKeys(context.home.store)
+        self._locks = OrderedKeys(context.home.store)
         self._scope = scope
         self._holder = holder
         self._lease_s = lease_s
@@ -174,7 +174,7 @@ class PartitionAssignment:
         """Give up the scope, so that another can own it immediately. If the store does not answer, its lease ends."""
         self._over.set()
         with contextlib.suppress(StoreError):
-            self._gates.release(self._scope, self._holder)
+            self._locks.release(self._scope, self._holder)
 
     def _own(self) -> int:
         """Wait for the scope. Answers its epoch, or 0 when the assignment is over."""
@@ -182,11 +182,11 @@ class PartitionAssignment:
         while not self._over.wait(pause_s) and not self.lost.is_set():
             asked = time.monotonic()
             try:
-                owned = self._gates.acquire(self._scope, self._holder, int(self._lease_s * 1000))
+                owned = self._locks.acquire(self._scope, self._holder, int(self._lease_s * 1000))
                 if owned.epoch:
                     self._owned(owned.epoch, asked)
                     if self._over.is_set():  # meanwhile; `leave` may have come before the scope was owned
-                        self._gates.release(self._scope, self._holder)
+                        self._locks.release(self._scope, self._holder)
                     return owned.epoch
                 pause_s = min(owned.for_ms / 1000 + 0.01, self._lease_s / 8, 1.0)
             except Exception as error:  # after any error the records wait
@@ -196,9 +196,9 @@ class PartitionAssignment:
 
     def _owned(self, epoch: int, asked: float) -> None:
         context, self.renewed = self._context, asked
-        closed = [key.lock for key in self._gates.closed(self._scope)]
+        closed = [key.lock for key in self._locks.closed(self._scope)]
         queues = KeyQueues(
-            self._gates,
+            self._locks,
             Owner(self._scope, self._holder, epoch),
             closed,
             group=context.group,
@@ -227,7 +227,7 @@ class PartitionAssignment:
             asked = time.monotonic()
             ours = True
             try:
-                ours = self._gates.acquire(self._scope, self._holder, int(self._lease_s * 1000)).epoch == epoch
+                ours = self._locks.acquire(self._scope, self._holder, int(self._lease_s * 1000)).epoch == epoch
                 self.renewed = asked if ours else self.renewed
             except Exception as error:  # after any error, only time decides
                 logger.warning("consumer.cannot_renew: %s", error)

@@ -32,7 +32,7 @@ class OrderedTopic(OrderedReader):
 
     def __init__(self, context: ReaderContext) -> None:
         super().__init__(context)
-        self._gates = OrderedKeys(context.home.store)
+        self._locks = OrderedKeys(context.home.store)
         self._scope = scope_of(context.group, context.topic)
         self._holder = new_holder()
         self._idle_s = context.config.idle_ms / 1000
@@ -44,7 +44,7 @@ class OrderedTopic(OrderedReader):
 
     def _turn(self) -> None:
         asked = time.monotonic()
-        owned = self._gates.acquire(self._scope, self._holder, int(self._lease_s * 1000))
+        owned = self._locks.acquire(self._scope, self._holder, int(self._lease_s * 1000))
         self._failures = 0
         if owned.epoch:
             self._read(owned.epoch, asked)

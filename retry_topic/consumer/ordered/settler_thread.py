@@ -30,12 +30,12 @@ class SettlerThread:
     """The thread and the reports that it has not read.
 
     Args:
-        gates: the key locks in the store.
+        locks: the key locks in the store.
         sink: settles outcomes once the order allows it.
     """
 
-    def __init__(self, gates: OrderedKeys, sink: Sink) -> None:
-        self._gates = gates
+    def __init__(self, locks: OrderedKeys, sink: Sink) -> None:
+        self._locks = locks
         self._sink = sink
         self._reports: queue.SimpleQueue[Delivery | HandlerOutcome | None] = queue.SimpleQueue()
         self._succeeded: list[Succeeded] = []
@@ -124,7 +124,7 @@ class SettlerThread:
         """Let the next messages of handled heads follow. Only then settle the heads."""
         while self._succeeded:
             succeeded = self._succeeded[:200]
-            self._gates.succeeded([(gate, stem) for gate, stem, _ in succeeded])
+            self._locks.succeeded([(key_lock, id_base) for key_lock, id_base, _ in succeeded])
             del self._succeeded[: len(succeeded)]
             for _, _, outcome in succeeded:
                 self._sink.put(outcome)

@@ -23,8 +23,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from retry_topic.message.headers.fields import FIELDS, clamp_integer, decode, encode
-from retry_topic.message.headers.state import Dialect, RetryState
+from retry_topic.message.headers.state import FIELDS, Dialect, RetryState, clamp_integer, decode, encode
 from retry_topic.message.message import Headers
 
 _MAX_BINARY_BYTES = 8  # a Java long

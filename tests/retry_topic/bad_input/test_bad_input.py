@@ -10,7 +10,7 @@ import pytest
 
 from retry_topic import DeadLetters, RetryPolicy
 from retry_topic.message import Message
-from retry_topic.message.body_codec import decode_body, encode_body
+from retry_topic.message.encoding import decode_body, encode_body
 from retry_topic.message.headers import RetryState, read, write
 from retry_topic.message.topic_names import dead_topic_of, redelivery_topic_of, retry_topic_of
 from wheel_sched.errors import Rejected

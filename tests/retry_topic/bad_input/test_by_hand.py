@@ -9,7 +9,7 @@ import pytest
 
 from retry_topic import RetryPolicy
 from retry_topic.message import Message
-from retry_topic.message.body_codec import encode_body
+from retry_topic.message.encoding import encode_body
 from retry_topic.message.headers import read
 from wheel_sched.store import Item
 

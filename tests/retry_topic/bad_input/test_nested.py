@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from retry_topic.history.attempt import read_attempt
-from retry_topic.message.body_codec import decode_body
+from retry_topic.message.encoding import decode_body
 from retry_topic.policy import load_policies
 from wheel_sched.config import load_settings
 from wheel_sched.errors import ConfigError, Rejected

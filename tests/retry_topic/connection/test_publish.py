@@ -12,7 +12,7 @@ import pytest
 from retry_topic import DeadLetters, RetryPolicy, connect
 from retry_topic.brokers.protocol import PublishFailure
 from retry_topic.consumer.retry_record import failed_message, retry_state
-from retry_topic.message.body_codec import decode_body
+from retry_topic.message.encoding import decode_body
 from retry_topic.message.headers import read, without_ours
 from retry_topic.policy import Failure
 from wheel_sched.errors import BrokerError, BrokerUnavailable, Rejected, UnknownTopic

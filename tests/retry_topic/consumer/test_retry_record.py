@@ -203,7 +203,7 @@ def test_of_a_message_that_nobody_has_signed_the_id_alone_is_believed() -> None:
     assert retry_state("billing", claims, (SECRET,)) == RetryState(id=place.id)
     state = read(fail(claims, secrets=(SECRET,)).headers)
     assert (state.id, state.attempt, state.original_offset) == (place.id, 1, "77")
-    assert state.stem != place.id  # the store knows it by no other message's name
+    assert state.id_base != place.id  # the store knows it by no other message's name
 
 
 def test_an_id_that_was_published_without_a_time_is_told_from_the_same_id_later() -> None:
@@ -211,7 +211,7 @@ def test_an_id_that_was_published_without_a_time_is_told_from_the_same_id_later(
     message = replace(FRESH, headers=(("retry-id", b"daily"),))
     state = read(fail(message).headers)
     assert (state.id, state.published_ms, state.original_topic) == ("daily", 1_700_000_000_000, "orders")
-    assert state.stem != read(fail(message, group="audit").headers).stem
+    assert state.id_base != read(fail(message, group="audit").headers).id_base
 
 
 def test_an_id_that_was_copied_onto_a_message_of_another_topic_is_not_its_own() -> None:

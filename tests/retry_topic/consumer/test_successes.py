@@ -11,9 +11,8 @@ import pytest
 from retry_topic import RetryPolicy
 from retry_topic.consumer.outcome import success_of
 from retry_topic.consumer.settling import KNOWN_FOR_MS, Successes
-from retry_topic.intake.records import attempts_key
 from retry_topic.message import Message, Source
-from retry_topic.message.headers import RetryState, content_id, published, read
+from retry_topic.message.headers import RetryState, attempts_key, content_id, published, read
 from wheel_sched.errors import StoreUnavailable
 from wheel_sched.store import ENDED, AttemptCounts, DelayStore
 from wheel_sched.store.memory import MemoryBackend

@@ -12,7 +12,7 @@ import pytest
 from retry_topic import DeadLetterFilter, DeadLetters, RetryPolicy, connect
 from retry_topic.dead_letters import Replayed
 from retry_topic.message import Message
-from retry_topic.message.body_codec import decode_body, encode_body
+from retry_topic.message.encoding import decode_body, encode_body
 from retry_topic.message.headers import RetryState, read, verify, write
 from retry_topic.message.topic_names import redelivery_topic_of
 from wheel_sched.errors import ConfigError, Rejected, UnknownTopic

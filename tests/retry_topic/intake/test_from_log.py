@@ -15,10 +15,10 @@ from retry_topic.connection import Connection
 from retry_topic.consumer.settling import Successes
 from retry_topic.history import read_attempt
 from retry_topic.intake.from_log import IntakeFromLog
-from retry_topic.intake.records import Taken, attempts_key
+from retry_topic.intake.records import Taken
 from retry_topic.message import Message, Source
-from retry_topic.message.body_codec import decode_body
-from retry_topic.message.headers import RetryState, content_id, read, write
+from retry_topic.message.encoding import decode_body
+from retry_topic.message.headers import RetryState, attempts_key, content_id, read, write
 from retry_topic.policy import Fixed, PolicySet, RetryPolicy
 from wheel_sched.store import AttemptCounts, Found, History, LogIntake, open_store
 

@@ -13,9 +13,9 @@ from retry_topic.brokers.memory import MemoryBroker
 from retry_topic.brokers.protocol import Delivery, LogBatch
 from retry_topic.connection import Connection
 from retry_topic.intake.from_log import IntakeFromLog
-from retry_topic.intake.records import Taken, attempts_key
+from retry_topic.intake.records import Taken
 from retry_topic.message import Message, Source
-from retry_topic.message.headers import RetryState, write
+from retry_topic.message.headers import RetryState, attempts_key, write
 from retry_topic.policy import Fixed, PolicySet, RetryPolicy
 from wheel_sched.store import AttemptCounts, DelayStore, Done, Item, LogIntake
 from wheel_sched.store.core.plans import shard_of
@@ -81,13 +81,13 @@ class Bench:
         self.now_ms = 1_000_000
         store = DelayStore(MemoryBackend(shards, clock="test"), shards=shards, test_clock=lambda: self.now_ms).open()
         self.home, self.reader = Connection(store, Logs()), Reader()
-        self.gates = OrderedKeys(store)
+        self.locks = OrderedKeys(store)
         self.records: list[Message] = []
 
     def failed(self, name: str, scope: str | None = None, attempt: int = 1) -> None:
         """One more record: a failure of a message, of a key named after it when that has an order."""
-        gate = None if scope is None else lock_of(scope, name.encode())
-        state = RetryState(id=name, attempt=attempt, original_topic="orders", error_class="E", ordering=gate)
+        key_lock = None if scope is None else lock_of(scope, name.encode())
+        state = RetryState(id=name, attempt=attempt, original_topic="orders", error_class="E", key_lock=key_lock)
         source = Source("g.retry", 0, str(len(self.records)), 1)
         self.records.append(Message("g.retry", b"v", b"k", write((), state), source))
 
@@ -211,22 +211,24 @@ def test_a_dead_head_lets_the_next_follow_in_the_step_that_buries_it(
     monkeypatch: pytest.MonkeyPatch, shards: int, before: bool
 ) -> None:
     """A death at any step leaves no key closed for ever."""
-    gate = lock_of(AWAY, b"a")
+    key_lock = lock_of(AWAY, b"a")
     for step in range(100):
         bench = Bench(shards)
-        owner = Owner(AWAY, "me", bench.gates.acquire(AWAY, "me", 60_000).epoch)
-        bench.gates.close(owner, [(gate, "a", True, "a")])
-        bench.gates.park(owner, 10, [(gate, "b", True, Item("b.0", None, b"", "orders", (ref_of(gate),), AWAY))])
+        owner = Owner(AWAY, "me", bench.locks.acquire(AWAY, "me", 60_000).epoch)
+        bench.locks.close(owner, [(key_lock, "a", True, "a")])
+        bench.locks.park(
+            owner, 10, [(key_lock, "b", True, Item("b.0", None, b"", "orders", (ref_of(key_lock),), AWAY))]
+        )
         bench.failed("a", AWAY, attempt=4)
         bench.failed("c")
         taken = None
         with monkeypatch.context() as patch, contextlib.suppress(Died):
             dying(bench, patch, step, before=before)
             taken = bench.take(bench.intake(), 1)
-        (key,) = bench.gates.closed()
+        (key,) = bench.locks.closed()
         assert (key.head == "b") == (bench.dead() == ["a.4"]), f"death at step {step}"
         bench.take(bench.intake(), 2)
-        (key,) = bench.gates.closed()
+        (key,) = bench.locks.closed()
         assert (key.head, bench.dead(), bench.sent()) == ("b", ["a.4"], ["b.0", "c.1"])
         if taken is not None:
             return  # it took no more steps
@@ -235,13 +237,13 @@ def test_a_dead_head_lets_the_next_follow_in_the_step_that_buries_it(
 
 def test_another_message_s_id_is_left_to_it(bench: Bench) -> None:
     """The record gets one of its own; its key, which waits for the other id, goes on."""
-    gate = lock_of(AWAY, b"a")
-    owner = Owner(AWAY, "me", bench.gates.acquire(AWAY, "me", 60_000).epoch)
-    bench.gates.close(owner, [(gate, "a", True, "a")])
+    key_lock = lock_of(AWAY, b"a")
+    owner = Owner(AWAY, "me", bench.locks.acquire(AWAY, "me", 60_000).epoch)
+    bench.locks.close(owner, [(key_lock, "a", True, "a")])
     bench.home.store.schedule([Item("a.1", bench.now_ms, b"another", "t", route=AWAY)])
     bench.failed("a", AWAY)
     (taken,) = bench.take(bench.intake(), 1)
-    assert (taken.duplicate, taken.id != "a.1", list(bench.gates.closed())) == (False, True, [])
+    assert (taken.duplicate, taken.id != "a.1", list(bench.locks.closed())) == (False, True, [])
     assert bench.sent() == sorted(["a.1", taken.id])
 
 

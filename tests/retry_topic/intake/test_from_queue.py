@@ -14,10 +14,10 @@ from retry_topic.consumer import failed_message, retry_state
 from retry_topic.consumer.outcome import success_of
 from retry_topic.consumer.settling import Successes
 from retry_topic.intake.from_queue import IntakeFromQueue
-from retry_topic.intake.records import Taken, attempts_key
+from retry_topic.intake.records import Taken
 from retry_topic.message import Headers, Message, Source
-from retry_topic.message.body_codec import decode_body
-from retry_topic.message.headers import MAX_COUNT, RetryState, read, sign, write
+from retry_topic.message.encoding import decode_body
+from retry_topic.message.headers import MAX_COUNT, RetryState, attempts_key, read, sign, write
 from retry_topic.message.topic_names import dead_topic_of, retry_topic_of
 from retry_topic.policy import Failure, PolicySet
 from wheel_sched.errors import StoreUnavailable
@@ -368,17 +368,17 @@ class TestCopies:
     @pytest.mark.parametrize("succeeded", [True, False])
     def test_a_key_with_an_order_waits_for_no_copy_of_what_has_succeeded(self, desk: Desk, succeeded: bool) -> None:
         """The failing copy has closed its key: it opens, unless the retry of the first copy is under way to open it."""
-        gates, scope = OrderedKeys(desk.store), scope_of("billing", "orders")
-        gate = lock_of(scope, b"k")
-        owner = Owner(scope, "me", gates.acquire(scope, "me", 60_000).epoch)
-        self.fail(desk, 2, ordering=gate)
+        locks, scope = OrderedKeys(desk.store), scope_of("billing", "orders")
+        key_lock = lock_of(scope, b"k")
+        owner = Owner(scope, "me", locks.acquire(scope, "me", 60_000).epoch)
+        self.fail(desk, 2, key_lock=key_lock)
         desk.release()
-        assert gates.close(owner, [(gate, "m", True, "k")]) == [Outcome.DUPLICATE]  # cancelled: given up
-        gates.close(owner, [(gate, "m", False, "k")])
+        assert locks.close(owner, [(key_lock, "m", True, "k")]) == [Outcome.DUPLICATE]  # cancelled: given up
+        locks.close(owner, [(key_lock, "m", False, "k")])
         if succeeded:
             Successes(desk.store).remember([attempts_of("m")])
-        assert self.fail(desk, 2, ordering=gate).duplicate
-        assert [key.lock for key in gates.closed(scope)] == ([] if succeeded else [gate])
+        assert self.fail(desk, 2, key_lock=key_lock).duplicate
+        assert [key.lock for key in locks.closed(scope)] == ([] if succeeded else [key_lock])
 
     def test_two_groups_that_read_one_published_message_count_apart(self, desk: Desk) -> None:
         """Under the id they both see; nor do two messages that were given one id, one after the other."""
@@ -388,7 +388,7 @@ class TestCopies:
         assert first.id.startswith("daily~")
         state = RetryState(id="daily", published_ms=1_000, consumer_group="billing")
         other = replace(state, consumer_group="audit")
-        assert first.id == f"{state.stem}.1" != f"{other.stem}.1"
+        assert first.id == f"{state.id_base}.1" != f"{other.id_base}.1"
         assert self.fail(desk, 1, id="daily", published_ms=1_000).duplicate
 
 

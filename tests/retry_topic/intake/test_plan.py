@@ -17,11 +17,17 @@ from retry_topic.connection import Connection
 from retry_topic.intake.from_log import IntakeFromLog
 from retry_topic.intake.from_queue import IntakeFromQueue
 from retry_topic.intake.plan import Plan, plan
-from retry_topic.intake.records import Decided, IntakeRecord, Known, Taken, attempts_key, replays_key
-from retry_topic.intake.rules import MAX_BODY_BYTES, Rules
+from retry_topic.intake.records import (
+    MAX_BODY_BYTES,
+    Decided,
+    IntakeRecord,
+    Known,
+    Rules,
+    Taken,
+)
 from retry_topic.message import Message, Source
-from retry_topic.message.body_codec import decode_body, encode_body
-from retry_topic.message.headers import MAX_COUNT, RetryState, read, write
+from retry_topic.message.encoding import decode_body, encode_body
+from retry_topic.message.headers import MAX_COUNT, RetryState, attempts_key, read, replays_key, write
 from retry_topic.policy import Fixed, PolicySet, RetryPolicy, Rule, explain
 from wheel_sched.store import ENDED, DelayStore, Found
 from wheel_sched.store.attempt_counts.face import AttemptCounts
@@ -32,7 +38,7 @@ T = TypeVar("T")
 
 NOW_MS = time.time_ns() // 1_000_000
 SECRET = b"sixteen bytes ok"
-GATE = f"{'s' * 12}.{'k' * 16}"
+LOCK = f"{'s' * 12}.{'k' * 16}"
 POLICIES = PolicySet(
     RetryPolicy(delay=Fixed(base_ms=60_000), max_attempts=4, rules=(Rule(statuses=("4xx",), dead=True),)),
     {"other": RetryPolicy(name="other", delay=Fixed(base_ms=1_000), max_attempts=None, max_age_ms=3_600_000)},
@@ -111,10 +117,10 @@ def test_a_copy_of_a_counted_attempt_stores_nothing(from_log: bool) -> None:
 def test_a_message_that_has_ended_is_neither_retried_nor_dead(from_log: bool) -> None:
     """Its ordering key is opened by whoever carries the plan out."""
     made = answered(
-        rules_of(from_log=from_log), delivery(failed(attempt=9, ordering=GATE)), counts={key_of(failed()): ENDED}
+        rules_of(from_log=from_log), delivery(failed(attempt=9, key_lock=LOCK)), counts={key_of(failed()): ENDED}
     )
     assert (made.items, made.dead) == ([], [])
-    assert [(one.gate, one.head, one.ended) for one in made.copies] == [(GATE, "m", True)]
+    assert [(one.key_lock, one.head, one.ended) for one in made.copies] == [(LOCK, "m", True)]
 
 
 @BOTH
@@ -175,7 +181,7 @@ def test_headers_alone_kill_nobody(secrets: tuple[bytes, ...]) -> None:
     asked = [one for one in made.entries if isinstance(one, IntakeRecord)]
     assert [read(one.delivery.message.headers).id for one in asked] == (["a", "b"] if secrets else ["a"])
     assert made.questions.keys == [
-        key for one in asked for key in (replays_key(one.state), attempts_key(one.state, one.delivery.message))
+        key for one in asked for key in (replays_key(one.state.known_as), attempts_key(one.state, one.delivery.message))
     ]
     assert (made.items, made.dead_letters) == ([], [])
 

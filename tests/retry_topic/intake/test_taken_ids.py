@@ -14,7 +14,7 @@ from retry_topic.brokers.protocol import Delivery, LogBatch
 from retry_topic.connection import Connection
 from retry_topic.intake.from_log import IntakeFromLog
 from retry_topic.message import Message, Source
-from retry_topic.message.body_codec import decode_body, encode_body
+from retry_topic.message.encoding import decode_body, encode_body
 from retry_topic.message.headers import RetryState, retry_id, write
 from retry_topic.message.topic_names import dead_topic_of
 from retry_topic.policy import Fixed, PolicySet, RetryPolicy

@@ -18,11 +18,10 @@ from retry_topic.connection import Connection
 from retry_topic.consumer.retry_record import failed_message
 from retry_topic.intake.from_log import IntakeFromLog
 from retry_topic.intake.plan import Plan, plan
-from retry_topic.intake.records import Decided, IntakeRecord, Known, Taken, attempts_key, replays_key
-from retry_topic.intake.rules import Rules
+from retry_topic.intake.records import Decided, IntakeRecord, Known, Rules, Taken
 from retry_topic.intake.templates import Prepared, Templates
 from retry_topic.message import Headers, Message, Source
-from retry_topic.message.headers import RetryState, read, write
+from retry_topic.message.headers import RetryState, attempts_key, read, replays_key, write
 from retry_topic.policy import Decorrelated, Failure, Fixed, PolicySet, RetryPolicy, Rule, explain
 from wheel_sched.store import AttemptCounts, DelayStore, Found, History, LogIntake, open_store
 from wheel_sched.store.memory import MemoryBackend
@@ -261,7 +260,7 @@ def test_the_store_is_asked_about_a_dead_letter_alone() -> None:
     state = replace(read(records[13].headers), verdict="dead")
     records[13] = replace(records[13], headers=write(records[13].headers, state))
     asking = planned(records, rules_of(), Templates(POLICIES, Highest()))
-    assert asking.questions.keys == [replays_key(state), attempts_key(state, records[13])]
+    assert asking.questions.keys == [replays_key(state.known_as), attempts_key(state, records[13])]
     assert [isinstance(one, IntakeRecord) for one in asking.entries] == [at == 13 for at in range(20)]
     known = Known(counts=dict.fromkeys(asking.questions.keys, 0))
     answered = plan(asking.entries, known, NOW_MS, rules_of())

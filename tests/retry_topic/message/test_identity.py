@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from retry_topic.message.headers import content_id, content_print, member_id, retry_id
+from retry_topic.brokers.protocol import Delivery
+from retry_topic.intake.records import Decided, IntakeRecord
+from retry_topic.message import Message
+from retry_topic.message.headers import RetryState, content_id, content_print, retry_id
 
 
 def test_an_id_is_sixteen_url_safe_characters() -> None:
@@ -35,9 +39,12 @@ def test_parts_do_not_run_into_each_other() -> None:
     assert retry_id("a", "b", 1, "11") != retry_id("a", "b", 11, "1")
 
 
-def test_a_member_names_message_and_attempt() -> None:
-    """Each attempt has its own place in the delay store."""
-    assert member_id("abc", 3) == "abc.3"
+def test_the_id_of_an_attempt_names_message_and_attempt() -> None:
+    """Each attempt of a message has its own id in the delay store; a replay has other ones."""
+    state = RetryState(id="abc", attempt=3)
+    record = IntakeRecord(Delivery(Message("t", b""), None), state, state, "t", "g", repeated=False)
+    assert Decided(record, state).member == "abc.3"
+    assert Decided(record, replace(state, replays=1)).member == "abcr1.3"
 
 
 def test_a_payload_has_one_id_and_one_print() -> None:

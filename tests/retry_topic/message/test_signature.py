@@ -23,7 +23,7 @@ STATE = RetryState(
     original_topic="orders",
     original_partition=2,
     original_offset="7",
-    ordering="abcdefghijkl.abcdefghijklmnop",
+    key_lock="abcdefghijkl.abcdefghijklmnop",
     published_ms=900,
 )
 MESSAGE = Message("g.retry", b"payload", b"key")
@@ -62,7 +62,7 @@ def test_a_signed_state_is_believed() -> None:
         {"original_topic": "archive"},
         {"original_partition": 3},
         {"original_offset": "8"},
-        {"ordering": None},
+        {"key_lock": None},
         {"published_ms": None},
         {"published_ms": 901},
     ],

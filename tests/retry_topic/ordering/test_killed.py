@@ -143,8 +143,8 @@ def test_order_is_kept_per_key_through_kills_and_stops_and_nothing_is_lost(
         while (done := judge(told_client.lrange("told", 0, -1))) != expected:
             assert time.monotonic() < until_s, (done, list(OrderedKeys(home.store).closed()), home.store.counts())
             time.sleep(0.1)  # other processes' doing
-        gates = OrderedKeys(home.store)
-        while gates.counts([])[0] or home.store.counts().total("held"):
-            assert time.monotonic() < until_s, list(gates.closed())
+        locks = OrderedKeys(home.store)
+        while locks.counts([])[0] or home.store.counts().total("held"):
+            assert time.monotonic() < until_s, list(locks.closed())
             time.sleep(0.05)  # other processes' doing
         assert home.store.counts().total("dead") == 0

@@ -239,12 +239,12 @@ def test_a_head_whose_consumer_died_before_telling_its_failure_is_handled_again(
     (delivery,) = dead.poll(1, 10_000)
     dead.close()
     scope = scope_of(bench.group, "orders")
-    gate = lock_of(scope, b"a")
-    stem = ordered_state(bench.group, delivery.message, RetryState(), gate).stem
-    gates = OrderedKeys(bench.home.store)
-    epoch = gates.acquire(scope, "crashed", 60_000).epoch
-    gates.close(Owner(scope, "crashed", epoch), [(gate, stem, True, "a")])
-    gates.release(scope, "crashed")
+    key_lock = lock_of(scope, b"a")
+    id_base = ordered_state(bench.group, delivery.message, RetryState(), key_lock).id_base
+    locks = OrderedKeys(bench.home.store)
+    epoch = locks.acquire(scope, "crashed", 60_000).epoch
+    locks.close(Owner(scope, "crashed", epoch), [(key_lock, id_base, True, "a")])
+    locks.release(scope, "crashed")
     journal = Journal()
     bench.serve(policy())
     bench.consume(journal, ordering="key", idle_ms=IDLE_MS)
@@ -290,7 +290,7 @@ def test_the_order_holds_on_a_namespace_of_several_shards(quick_poll: None, poli
 
 
 def test_a_broker_whose_topics_are_logs_is_refused() -> None:
-    """Slices of a log lie with their position, and not with the gates of their keys: said at once, not found out."""
+    """Slices of a log lie with their position, and not with the locks of their keys: said at once, not found out."""
 
     class Logs(MemoryBroker):
         transactions = False

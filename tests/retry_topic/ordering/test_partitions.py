@@ -94,7 +94,7 @@ class Bench:
 
     def __init__(self, home: Connection, member: Member) -> None:
         self.home, self.member = home, member
-        self.gates = OrderedKeys(home.store)
+        self.locks = OrderedKeys(home.store)
         self.seen: list[bytes] = []
         self.fails: set[bytes] = set()
         self.hold: dict[bytes, threading.Event] = {}
@@ -142,20 +142,20 @@ def test_a_failed_message_parks_what_follows(bench: Bench) -> None:
         until(lambda: sorted(bench.member.settled) == [b"0", b"2", b"3"])
         until(lambda: bench.member.forwarded == [b"1"])
         assert bench.seen == [b"0", b"1"]
-        (closed,) = bench.gates.closed()
+        (closed,) = bench.locks.closed()
         assert (closed.lock, closed.parked) == (lock_of(SCOPE, b"k"), 2)
 
 
 def test_records_wait_until_the_partition_s_scope_is_ours(bench: Bench) -> None:
     """The last reader has closed a key meanwhile: what it did is known before anything is handed out."""
-    before = bench.gates.acquire(SCOPE, "before", 60_000)
+    before = bench.locks.acquire(SCOPE, "before", 60_000)
     assert before.epoch
     bench.member.ours = {PLACE: 1}
     with bench.consumer:
         bench.member.give(1, b"0")
         until(lambda: bench.reader._assignments and len(bench.reader._assignments[PLACE][1].in_flight) == 1)
         assert bench.seen == []
-        bench.gates.release(SCOPE, "before")
+        bench.locks.release(SCOPE, "before")
         until(lambda: bench.member.settled == [b"0"])
 
 
@@ -185,62 +185,62 @@ def test_a_message_that_is_through_and_is_read_again_does_not_close_its_key(benc
     so. Were the key closed now, the third would know the head as one that has succeeded, settle it, and park all that
     follows for ever.
     """
-    gate, stem = lock_of(SCOPE, b"k"), retry_id("g", "id-of-orders", 0, "0")
-    first = Owner(SCOPE, "first", bench.gates.acquire(SCOPE, "first", 60_000).epoch)
-    bench.gates.close(first, [(gate, stem, True, "k")])
-    bench.gates.succeeded([(gate, stem)])
-    bench.gates.close(first, [(gate, stem, True, "k")])
-    bench.gates.release(SCOPE, "first")
+    key_lock, id_base = lock_of(SCOPE, b"k"), retry_id("g", "id-of-orders", 0, "0")
+    first = Owner(SCOPE, "first", bench.locks.acquire(SCOPE, "first", 60_000).epoch)
+    bench.locks.close(first, [(key_lock, id_base, True, "k")])
+    bench.locks.succeeded([(key_lock, id_base)])
+    bench.locks.close(first, [(key_lock, id_base, True, "k")])
+    bench.locks.release(SCOPE, "first")
     bench.member.ours = {PLACE: 1}
     with bench.consumer:
         bench.member.give(1, b"0", b"1", b"2")
         until(lambda: len(bench.member.settled) == 3)
     assert bench.seen == [b"0", b"1", b"2"]
-    assert list(bench.gates.closed()) == []
+    assert list(bench.locks.closed()) == []
 
 
 def test_the_failure_of_what_was_through_before_is_told_to_nobody(bench: Bench) -> None:
     """Its retry topic would have it tried once more than it was."""
-    gate, stem = lock_of(SCOPE, b"k"), retry_id("g", "id-of-orders", 0, "0")
-    first = Owner(SCOPE, "first", bench.gates.acquire(SCOPE, "first", 60_000).epoch)
-    bench.gates.close(first, [(gate, stem, True, "k")])
-    bench.gates.succeeded([(gate, stem)])
-    bench.gates.release(SCOPE, "first")
+    key_lock, id_base = lock_of(SCOPE, b"k"), retry_id("g", "id-of-orders", 0, "0")
+    first = Owner(SCOPE, "first", bench.locks.acquire(SCOPE, "first", 60_000).epoch)
+    bench.locks.close(first, [(key_lock, id_base, True, "k")])
+    bench.locks.succeeded([(key_lock, id_base)])
+    bench.locks.release(SCOPE, "first")
     bench.fails = {b"0"}
     bench.member.ours = {PLACE: 1}
     with bench.consumer:
         bench.member.give(1, b"0", b"1")
         until(lambda: bench.member.settled == [b"0", b"1"])
     assert (bench.seen, bench.member.forwarded) == ([b"0", b"1"], [])
-    assert list(bench.gates.closed()) == []
+    assert list(bench.locks.closed()) == []
 
 
 def test_a_message_that_was_given_up_and_is_read_again_is_not_retried_anew(bench: Bench) -> None:
     """It was parked, retried and dead-lettered while its offset was not committed: its attempts are used up."""
-    gate, stem = lock_of(SCOPE, b"k"), retry_id("g", "id-of-orders", 0, "0")
-    first = Owner(SCOPE, "first", bench.gates.acquire(SCOPE, "first", 60_000).epoch)
-    bench.gates.close(first, [(gate, stem, True, "k")])
-    bench.gates.given_up([(gate, stem)])
-    bench.gates.release(SCOPE, "first")
+    key_lock, id_base = lock_of(SCOPE, b"k"), retry_id("g", "id-of-orders", 0, "0")
+    first = Owner(SCOPE, "first", bench.locks.acquire(SCOPE, "first", 60_000).epoch)
+    bench.locks.close(first, [(key_lock, id_base, True, "k")])
+    bench.locks.given_up([(key_lock, id_base)])
+    bench.locks.release(SCOPE, "first")
     bench.fails = {b"0"}
     bench.member.ours = {PLACE: 1}
     with bench.consumer:
         bench.member.give(1, b"0", b"1")
         until(lambda: bench.member.settled == [b"0", b"1"])
     assert bench.member.forwarded == []
-    assert list(bench.gates.closed()) == []
+    assert list(bench.locks.closed()) == []
 
 
 def test_a_head_read_again_behind_others_is_handled_though_the_line_is_full(bench: Bench) -> None:
     """What came before it was through; there is no room for these until it has moved the line."""
     count = 2 * _PARKED_AT_ONCE
-    gate = lock_of(SCOPE, b"k")
-    stems = [retry_id("g", "id-of-orders", 0, str(offset)) for offset in range(count + 3)]
-    first = Owner(SCOPE, "first", bench.gates.acquire(SCOPE, "first", 60_000).epoch)
-    bench.gates.close(first, [(gate, stems[count], True, "k")])
-    parked = Item(f"{stems[count + 1]}.0", None, b"", "orders", (ref_of(gate),), SCOPE)
-    assert bench.gates.park(first, 1, [(gate, stems[count + 1], True, parked)]) == [Outcome.HELD]
-    bench.gates.release(SCOPE, "first")
+    key_lock = lock_of(SCOPE, b"k")
+    id_bases = [retry_id("g", "id-of-orders", 0, str(offset)) for offset in range(count + 3)]
+    first = Owner(SCOPE, "first", bench.locks.acquire(SCOPE, "first", 60_000).epoch)
+    bench.locks.close(first, [(key_lock, id_bases[count], True, "k")])
+    parked = Item(f"{id_bases[count + 1]}.0", None, b"", "orders", (ref_of(key_lock),), SCOPE)
+    assert bench.locks.park(first, 1, [(key_lock, id_bases[count + 1], True, parked)]) == [Outcome.HELD]
+    bench.locks.release(SCOPE, "first")
     values = [b"%d" % offset for offset in range(count + 3)]
     bench.member.ours = {PLACE: 1}
     bench.consumer = bench.consume(parked_cap=1, concurrency=count)
@@ -248,9 +248,9 @@ def test_a_head_read_again_behind_others_is_handled_though_the_line_is_full(benc
         bench.member.give(1, *values)
         until(lambda: values[count] in bench.seen)
         until(lambda: values[count + 1] in bench.member.settled)
-        until(lambda: [closed.head for closed in bench.gates.closed()] != [stems[count]])  # told after the handler
-        (closed,) = bench.gates.closed()
-        assert (bench.seen, closed.head) == ([values[count]], stems[count + 1])
+        until(lambda: [closed.head for closed in bench.locks.closed()] != [id_bases[count]])  # told after the handler
+        (closed,) = bench.locks.closed()
+        assert (bench.seen, closed.head) == ([values[count]], id_bases[count + 1])
         bench.member.ours = {}  # or its end would wait for room in the line
         until(lambda: not bench.reader._assignments)
 
@@ -261,13 +261,13 @@ def test_a_scope_that_is_anothers_makes_the_member_begin_anew(bench: Bench) -> N
     with bench.consumer:
         until(lambda: bench.reader._assignments and bench.reader._assignments[PLACE][1]._queues is not None)
         assignment = bench.reader._assignments[PLACE][1]
-        bench.gates.release(SCOPE, assignment._holder)
-        assert bench.gates.acquire(SCOPE, "another", 60_000).epoch
+        bench.locks.release(SCOPE, assignment._holder)
+        assert bench.locks.acquire(SCOPE, "another", 60_000).epoch
         bench.fails = {b"0"}
         bench.member.give(1, b"0", b"1")
         until(lambda: bench.member.rejoined == 1)
         assert bench.member.forwarded == []
-        bench.gates.release(SCOPE, "another")
+        bench.locks.release(SCOPE, "another")
         bench.fails = set()
         bench.member.ours = {PLACE: 2}
         bench.member.give(2, b"0", b"1")

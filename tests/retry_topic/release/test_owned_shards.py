@@ -11,8 +11,8 @@ import pytest
 
 from retry_topic.brokers.protocol import BrokerInDoubt, Fenced, PublishFailure
 from retry_topic.message import Message
-from retry_topic.message.body_codec import encode_body
-from retry_topic.message.headers.fields import FIELDS
+from retry_topic.message.encoding import encode_body
+from retry_topic.message.headers.state import FIELDS
 from retry_topic.policy import load_policies
 from retry_topic.release.flow import FlowPublisher
 from retry_topic.release.owned_shards import OwnedShards, transactional_config

@@ -15,7 +15,7 @@ from retry_topic.brokers.protocol import Delivery, PublishFailure
 from retry_topic.connection import Connection
 from retry_topic.intake.from_queue import IntakeFromQueue
 from retry_topic.message import Reference, Source, digest_of
-from retry_topic.message.body_codec import decode_body, encode_body, split_reference
+from retry_topic.message.encoding import decode_body, encode_body, split_reference
 from retry_topic.message.headers import RetryState, write
 from retry_topic.policy import Fixed, PolicySet, RetryPolicy
 from retry_topic.release.originals import MOST_BYTES, OriginalsPublisher
