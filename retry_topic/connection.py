@@ -165,7 +165,7 @@ class Connection:
             hint = f"did you mean {close[0]!r}? " if close else ""
             raise UnknownTopic(
                 f"there is no topic {topic!r}: nothing was sent; {hint}a consumer of it creates it, as "
-                f"do home.broker.create_topic({topic!r}) and, for every topic, connect(..., create_topics=True)"
+                f"do connection.broker.create_topic({topic!r}) and, for every topic, connect(..., create_topics=True)"
             )
 
     def prepare_topic(self, topic: str) -> None:

@@ -134,19 +134,19 @@ class DeadLetters:
     """The dead letters of a store. Any thread.
 
     Args:
-        home: the connection, see `connect`.
+        connection: the connection, see `connect`.
         secrets: give them if the service signs headers. The first one signs replayed messages. Defaults to none.
     """
 
-    def __init__(self, home: Connection, *, secrets: Sequence[bytes] = ()) -> None:
-        self._home = home
+    def __init__(self, connection: Connection, *, secrets: Sequence[bytes] = ()) -> None:
+        self._connection = connection
         self._secrets = secrets
 
     def select(self, selection: DeadLetterFilter | None = None) -> Iterator[DeadLetterInfo]:
         """Dead letters in order of death, page by page."""
         selection = selection or DeadLetterFilter()
         if selection.ids is not None:
-            for found in self._home.store.get(sorted(selection.ids), anywhere=True):
+            for found in self._connection.store.get(sorted(selection.ids), anywhere=True):
                 if found is not None and found.state == "dead":
                     letter = read_dead(found)
                     if selection.matches(letter):
@@ -157,7 +157,7 @@ class DeadLetters:
         if selection.until_ms is not None:
             bounds["greatest_ms"] = selection.until_ms - 1
         while True:
-            page = self._home.store.list_items("dead", cursor=cursor, limit=_PAGE, **bounds)
+            page = self._connection.store.list_items("dead", cursor=cursor, limit=_PAGE, **bounds)
             yield from filter(selection.matches, map(read_dead, page.found))
             cursor = page.cursor
             if cursor is None:
@@ -216,9 +216,9 @@ class DeadLetters:
         if problems:
             raise ConfigError(problems)
         if target is not None:
-            (self._home.check_topic if dry_run else self._home.prepare_topic)(target)
+            (self._connection.check_topic if dry_run else self._connection.prepare_topic)(target)
         result = Replayed()
-        now_ms = self._home.store.now_ms()
+        now_ms = self._connection.store.now_ms()
 
         def due_of(letter: DeadLetterInfo, place: int) -> int:
             return now_ms + (int(place * 1000 / rate) if rate else 0)
@@ -264,7 +264,7 @@ class DeadLetters:
             Rejected: a new payload cannot be sent. Its batch was not replayed.
         """
         result = Replayed()
-        now_ms = self._home.store.now_ms()
+        now_ms = self._connection.store.now_ms()
         wanted = {order.id: order for order in orders}
 
         def due_of(letter: DeadLetterInfo, place: int) -> int:
@@ -296,7 +296,7 @@ class DeadLetters:
     ) -> None:
         if not letters:
             return
-        guard = LoopGuard(self._home.store)
+        guard = LoopGuard(self._connection.store)
         known = guard.counts([_root(letter) for letter in letters])
         moves: list[tuple[str, int, Item | None]] = []
         counts: list[tuple[str, int]] = []
@@ -316,7 +316,7 @@ class DeadLetters:
             return
         if moves:
             guard.count(counts, now_ms)
-            result.replayed += self._home.store.requeue(moves).count(Outcome.DONE)
+            result.replayed += self._connection.store.requeue(moves).count(Outcome.DONE)
 
     def _replayed_item(
         self,
@@ -351,7 +351,7 @@ class DeadLetters:
         deleted = 0
         for route, ids in by_route.items():
             for at in range(0, len(ids), _PAGE):
-                deleted += self._home.store.delete_dead(ids[at : at + _PAGE], route=route).count(Outcome.DONE)
+                deleted += self._connection.store.delete_dead(ids[at : at + _PAGE], route=route).count(Outcome.DONE)
         return deleted
 
 

@@ -121,7 +121,7 @@ class IntakeFromQueue(Transport):
         refused = _refused(consumer, pairs)
         if refused:
             with contextlib.suppress(BrokerError):
-                self._home.broker.create_topic(topic)
+                self._connection.broker.create_topic(topic)
             # the unchanged record fits: our headers may have made it too large
             refused = _refused(consumer, [(delivery, delivery.message.to(topic)) for delivery, _ in refused])
         if refused:
@@ -131,7 +131,7 @@ class IntakeFromQueue(Transport):
     def _trim_dead_topic(self, sent: int) -> None:
         """Trim the dead topic here, because it may have no readers that trim it."""
         self._dead_sent += sent
-        broker = self._home.broker
+        broker = self._connection.broker
         if self._dead_kept and self._dead_sent >= TRIM_EVERY and isinstance(broker, TrimBroker):
             self._dead_sent = 0
             with contextlib.suppress(BrokerError):  # the next time

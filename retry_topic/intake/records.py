@@ -19,7 +19,6 @@ from retry_topic.message.encoding import decode_body, encode_body
 from retry_topic.message.fingerprint import fingerprint
 from retry_topic.message.headers import (
     HEADER_NAMES,
-    MAX_COUNT,
     SPRING_NAMES,
     HeaderRewriter,
     RetryState,
@@ -41,16 +40,15 @@ from wheel_sched.store.ordering.face import ref_of, route_of
 
 DAY_MS = 86_400_000
 MAX_BODY_BYTES = 8 * 1024 * 1024  # a larger body becomes a dead letter: it would block the server on every step
+TAKEN_FOR_MS = 3_600_000  # how long the store remembers a queue's record: many times `idle_ms`
 _MAX_NAME = 249  # characters of a topic or ref in the store; a header may carry one more
+_fingerprint = lru_cache(maxsize=1024)(fingerprint)  # many messages fail with one error
 
 # the fields that the intake writes, independently of the headers
 _SHARED = ("policy", "max_attempts", "error_fingerprint", "original_topic", "consumer_group")
 _OWN = ("started_ms", "due_ms", "delay_ms", "signature")
 _rewrite = HeaderRewriter(_SHARED, _OWN)
 REWRITTEN = frozenset(FIELDS[name].header for name in (*_SHARED, *_OWN))
-
-_fingerprint = lru_cache(maxsize=1024)(fingerprint)  # the same error comes many times
-TAKEN_FOR_MS = 3_600_000  # how long the store remembers a queue's record: many times `idle_ms`
 
 
 @dataclass(slots=True)
@@ -78,7 +76,7 @@ class Taken:
     @property
     def why(self) -> str:
         """The reasons in words."""
-        return "it was taken in before" if self.decision is None else explain(self.decision)
+        return "the failure was already known" if self.decision is None else explain(self.decision)
 
 
 @dataclass(slots=True)
@@ -112,11 +110,6 @@ class IntakeRecord:
         return retry_id(self.group, message.topic, *place)
 
     @property
-    def key_lock(self) -> str | None:
-        """The key_lock of its ordering key."""
-        return self.state.key_lock
-
-    @property
     def record_key(self) -> str:
         """The key under which the store remembers that this record of a queue was taken in."""
         return f"{self.own_id}#"
@@ -129,7 +122,7 @@ class Decided:
     Args:
         record: the record as it was read.
         state: the record's state, with the valid counts and id.
-        head: the name of the message as the head of its ordering key.
+        head: the id base that the record came with: its name as the head of an ordering key.
         duplicate: the failure is already known: nothing is stored.
         ended: the record is a second copy of a message that has succeeded or was given up.
         due_ms: when the message is delivered again.
@@ -143,7 +136,7 @@ class Decided:
 
     record: IntakeRecord
     state: RetryState
-    head: str = ""
+    head: str = field(init=False)
     duplicate: bool = False
     ended: bool = False
     due_ms: int | None = None
@@ -153,6 +146,9 @@ class Decided:
     keep_until_ms: int = 0
     item: Item | None = None
     message: Message | None = None
+
+    def __post_init__(self) -> None:
+        self.head = self.state.id_base
 
     @property
     def member(self) -> str:
@@ -169,7 +165,7 @@ class Decided:
 
     @property
     def key_lock(self) -> str | None:
-        """The key_lock of its ordering key."""
+        """The lock of its ordering key."""
         return self.state.key_lock
 
     @property
@@ -178,8 +174,8 @@ class Decided:
         source = self.delivery.message.source
         return -1 if source is None else int(source.offset)
 
-    def is_known(self) -> None:
-        """Mark it as known: nothing of it is stored."""
+    def mark_known(self) -> None:
+        """Mark the failure as known: nothing of it is stored."""
         self.duplicate, self.decision, self.due_ms, self.dead = True, None, None, None
 
     def is_in(self, found: Found | None) -> bool:
@@ -191,24 +187,16 @@ class Decided:
         except Rejected:
             return False
 
-    @property
-    def attempts_key(self) -> str:
-        return attempts_key(self.state, self.delivery.message)
-
     def counts(self) -> tuple[BatchCount, BatchCount]:
         """The counts to store with a log batch: the store raises the attempts, and the replays must be equal."""
-        state = self.state
-        return (self.attempts_key, state.attempt, self.keep_until_ms), (
-            replays_key(state.known_as),
-            state.replays,
-            None,
-        )
+        state, key = self.state, attempts_key(self.state, self.delivery.message)
+        return (key, state.attempt, self.keep_until_ms), (replays_key(state.known_as), state.replays, None)
 
     def notes(self) -> tuple[tuple[str, int, int], tuple[str, int, int]]:
         """The notes to store about a queue's record: its attempt count, and that the record was taken in."""
+        key = attempts_key(self.state, self.delivery.message)
         counted = min(self.state.attempt, ENDED - 1)  # a count knows no greater number
-        taken = self.record.record_key, 1, self.now_ms + TAKEN_FOR_MS
-        return (self.attempts_key, counted, self.keep_until_ms), taken
+        return (key, counted, self.keep_until_ms), (self.record.record_key, 1, self.now_ms + TAKEN_FOR_MS)
 
     def taken(self) -> Taken:
         return Taken(self.member, self.topic, self.state.attempt, self.due_ms, self.dead, self.decision, self.duplicate)
@@ -246,48 +234,14 @@ class Known:
     origins: set[str] = field(default_factory=set)
 
 
-def with_replays(state: RetryState, replays: int) -> RetryState:
-    """The state of a failed message with this replay count."""
-    attempt = max(1, state.attempt)
-    if (state.attempt, state.replays) == (attempt, replays):
-        return state
-    return replace(state, attempt=attempt, replays=replays)
-
-
-def next_number(state: RetryState, key: str, count: int, shared: dict[str, int]) -> RetryState:
-    """The state with the next attempt number of an id that several records may share. It follows the store's count and
-    the earlier records."""
-    shared[key] = max(count, shared.get(key, 0)) + 1
-    return replace(state, attempt=min(shared[key], MAX_COUNT))
-
-
-def is_copy(state: RetryState, replays: int, count: int) -> bool:
-    """Whether a failure is that of a second copy: the store has counted its attempt, or the message has ended.
-
-    Some consumers forward a failed message without raising its attempt number. So only the number of a consumer that
-    counts is used: such a consumer says when the attempt started, or that the message is dead.
-
-    Args:
-        state: the state in the headers.
-        replays: the message's replay count in the store.
-        count: the message's attempt count in the store.
-    """
-    if count == ENDED:
-        return True
-    if state.unsigned:
-        return False
-    counting = (state.started_ms is not None or state.verdict == "dead") and state.attempt > 0
-    return counting and (state.replays < replays or (state.replays == replays and count >= state.attempt))
-
-
 def is_same(one: Message, other: Message) -> bool:
     """Whether two messages are of the same failure: payload, key and all headers except ours are equal."""
+
+    def others(message: Message) -> list[tuple[str, bytes]]:
+        return [pair for pair in message.headers if pair[0] not in HEADER_NAMES | SPRING_NAMES]
+
     same = one.value == other.value if one.reference is None else one.reference.fits(other.value)
-    return same and (one.key, _others(one)) == (other.key, _others(other))
-
-
-def _others(message: Message) -> tuple[tuple[str, bytes], ...]:
-    return tuple(pair for pair in message.headers if pair[0] not in HEADER_NAMES | SPRING_NAMES)
+    return same and one.key == other.key and others(one) == others(other)
 
 
 @dataclass(slots=True)
@@ -359,9 +313,8 @@ class Rules:
         delay_ms = decision.delay_ms if isinstance(decision, RetryDecision) else state.delay_ms
         signature = None
         if secrets:
-            signature = sign(
-                replace(state, original_topic=topic, consumer_group=self.group), message, secrets[0]
-            ).signature
+            named = replace(state, original_topic=topic, consumer_group=self.group)
+            signature = sign(named, message, secrets[0]).signature
         shared = (*policy, fingerprint_of(one), topic, self.group)
         own = (None, one.due_ms, delay_ms, signature)
         if state is record.given and not self.spring:
@@ -389,8 +342,8 @@ def fingerprint_of(one: Decided) -> str:
 
 
 def _item(one: Decided, message: Message) -> tuple[Item, str | None]:
-    """The item, and the reason if the store cannot let it wait. The dead topic keeps a message that the store cannot
-    hold."""
+    """The item, and why it cannot wait in the store (None: it can). Only the dead topic keeps a message that the store
+    cannot hold."""
     topic, key_lock = one.record.topic[:_MAX_NAME], one.state.key_lock
     refs, route = ((), None) if key_lock is None else ((ref_of(key_lock),), route_of(key_lock))
     try:

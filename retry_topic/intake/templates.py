@@ -128,7 +128,7 @@ class Prepared:
     def decided(self) -> Decided:
         """The same decision in the form that the plan makes."""
         record = self.record
-        one = Decided(record, record.state, record.state.id_base)
+        one = Decided(record, record.state)
         one.due_ms, one.decision, one.item = self.item.due_ms, self.decision, self.item
         one.now_ms, one.keep_until_ms = self.decision.why.now_ms, self.keep_until_ms
         return one

@@ -44,7 +44,7 @@ class Transport:
     """An intake of one group. See `from_queue` and `from_log`.
 
     Args:
-        home: the connection (store and broker).
+        connection: the connection (store and broker).
         group: the owner of the retry topic.
         policies: the retry policies.
         redelivery: "group": due messages go to the group's own redelivery topic. "origin": they go to the topic on
@@ -67,7 +67,7 @@ class Transport:
 
     def __init__(
         self,
-        home: Connection,
+        connection: Connection,
         group: str,
         policies: PolicySet,
         *,
@@ -83,12 +83,12 @@ class Transport:
         rng: random.Random | None = None,
         cached: bool = True,
     ) -> None:
-        self._home, self._store, self._group = home, home.store, group
+        self._connection, self._store, self._group = connection, connection.store, group
         self._dead_topic, self._dead_kept = topics.dead_of(group), dead_kept
-        self._origins = Origins(home.broker, group, origins) if redelivery == "origin" else None
+        self._origins = Origins(connection.broker, group, origins) if redelivery == "origin" else None
         self._seen, self._history = seen, history
-        self._counts, self._log = AttemptCounts(home.store), History(home.store)
-        self._locks, self._flows = OrderedKeys(home.store), RateLimits(home.store)
+        self._counts, self._log = AttemptCounts(connection.store), History(connection.store)
+        self._locks, self._flows = OrderedKeys(connection.store), RateLimits(connection.store)
         self._cached = cached and not spring and not secrets  # a template has no place for these headers
         self._rules = Rules(
             group,
@@ -126,7 +126,7 @@ class Transport:
                 break
             now_ms = self._answer(made, known, until_available)
             made = self._plan(made.entries, known, now_ms, route)
-        self._open_renamed([one for one, _ in made.renamed], until_available)
+        self._open_renamed(made.renamed, until_available)
         return made, now_ms
 
     def _plan(self, work: Iterable[Work], known: Known, now_ms: int, route: str | None = None) -> Plan:
@@ -189,7 +189,7 @@ class Transport:
 
     def _rows(self, stored: Iterable[Entry], now_ms: int) -> list[tuple[str, bytes]]:
         """The history rows of stored records."""
-        shards = None if self._home.by_source else self._store.shards
+        shards = None if self._connection.by_source else self._store.shards
         full = [one.decided() if isinstance(one, Prepared) else one for one in stored]
         rows = [one.attempt(shards, now_ms) for one in full]
         return [(row.id, row.encode()) for row in rows]

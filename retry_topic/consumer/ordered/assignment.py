@@ -39,7 +39,7 @@ class ReaderContext:
     """The common part of all assignments of a reader.
 
     Args:
-        home: the connection (store and broker).
+        connection: the connection (store and broker).
         topic: the topic that is read.
         group: the consumer group.
         config: see `ConsumerConfig`.
@@ -49,7 +49,7 @@ class ReaderContext:
         failure_log: gets each message that cannot be parked. Defaults to None.
     """
 
-    home: Connection
+    connection: Connection
     topic: str
     group: str
     config: ConsumerConfig
@@ -92,7 +92,7 @@ class PartitionAssignment:
         changed: threading.Condition | None = None,
     ) -> None:
         self._context = context
-        self._locks = OrderedKeys(context.home.store)
+        self._locks = OrderedKeys(context.connection.store)
         self._scope = scope
         self._holder = holder
         self._lease_s = lease_s
@@ -102,13 +102,13 @@ class PartitionAssignment:
         self.renewed = time.monotonic()  # when the current lease was requested
         self.in_flight = InFlightDeliveries(context.config.idle_ms, changed)
         self._settler = Settler(
-            context.home.broker,
+            context.connection.broker,
             consumer,
             self.in_flight,
             context.stats,
             context.config.idle_ms,
             context.history,
-            Successes(context.home.store),
+            Successes(context.connection.store),
             in_order=True,
         )
         self._queues: KeyQueues | None = None

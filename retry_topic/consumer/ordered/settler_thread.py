@@ -73,18 +73,23 @@ class SettlerThread:
             self.thread.join(timeout_s + 1)
 
     def _run(self) -> None:
-        while True:
-            for report in self._collect():
-                if isinstance(report, HandlerOutcome):
-                    self._ended(report)
-                else:
-                    self._came(report)
-            if time.monotonic() >= self._again_at:
-                self._work()
-            if self._finishing.is_set() and self._reports.empty():
-                if not self._left() or time.monotonic() >= self._until:
-                    return
-                time.sleep(0.05)  # no event signals that the store answers again
+        while self.step():
+            pass
+
+    def step(self) -> bool:
+        """One turn: wait for reports, take them, and do the work that follows from them. False: it is time to end."""
+        for report in self._collect():
+            if isinstance(report, HandlerOutcome):
+                self._ended(report)
+            else:
+                self._came(report)
+        if time.monotonic() >= self._again_at:
+            self._work()
+        if self._finishing.is_set() and self._reports.empty():
+            if not self._left() or time.monotonic() >= self._until:
+                return False
+            time.sleep(0.05)  # no event signals that the store answers again
+        return True
 
     def _collect(self) -> list[Delivery | HandlerOutcome]:
         now = time.monotonic()

@@ -221,7 +221,7 @@ def test_an_unknown_topic_is_refused(bench: Bench, more: dict[str, Any]) -> None
         UnknownTopic, match="there is no topic 'nowhere': nothing was sent; did you mean 'now"
     ) as caught:
         bench.home.publish("nowhere", b"m", **more)
-    assert "home.broker.create_topic('nowhere')" in str(caught.value)
+    assert "connection.broker.create_topic('nowhere')" in str(caught.value)
     assert "connect(..., create_topics=True)" in str(caught.value)
     assert bench.home.store.counts().ever == {}
 

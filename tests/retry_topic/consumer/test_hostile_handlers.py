@@ -141,15 +141,15 @@ def test_a_task_that_raises_system_exit_ends_nothing(memory: Bench) -> None:
 
 
 def test_a_message_that_cannot_be_handed_over_holds_up_no_other(memory: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The reader lets go of it and goes on; it comes again."""
+    """The consumer drops that message and hands over the others. The broker delivers the message again."""
     handled: list[bytes] = []
     consumer = memory.consume(lambda message: handled.append(message.value), idle_ms=150)
-    give, failures = consumer._hand_over, [KeyError("once")]
+    hand_over, failures = consumer._hand_over, [KeyError("once")]
 
-    def failing(delivery: Any, sink: Any) -> None:
+    def failing(delivery: Any) -> None:
         if delivery.message.value == b"bad" and failures:
             raise failures.pop()
-        give(delivery, sink)
+        hand_over(delivery)
 
     monkeypatch.setattr(consumer, "_hand_over", failing)
     memory.publish(b"bad", b"good")

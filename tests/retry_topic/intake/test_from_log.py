@@ -175,7 +175,7 @@ def test_records_that_nobody_signed_are_counted_by_the_store(bench: Bench) -> No
 def test_one_failure_twice_in_a_slice_is_one(bench: Bench) -> None:
     """It was taken in before, and said to be."""
     first, second = bench.take(failed("a"), failed("a"))
-    assert (first.duplicate, second.duplicate, second.why) == (False, True, "it was taken in before")
+    assert (first.duplicate, second.duplicate, second.why) == (False, True, "the failure was already known")
 
 
 def test_a_slice_from_elsewhere_is_read_again_from_where_the_store_is(bench: Bench) -> None:

@@ -163,7 +163,7 @@ def test_equal_records_are_one_failure_and_others_get_an_id_of_their_own(from_lo
         ("m.1", True),
         (f"{own}.1", False),
     ]
-    assert [(one.member, brought) for one, brought in made.renamed] == [(f"{own}.1", "m")]
+    assert [(one.member, one.head) for one in made.renamed] == [(f"{own}.1", "m")]
 
 
 def test_a_log_asks_nothing_about_usual_records() -> None:

@@ -15,9 +15,8 @@ from retry_topic.message.encoding import encode_body
 from retry_topic.message.headers.state import FIELDS
 from retry_topic.policy import load_policies
 from retry_topic.release.flow import FlowPublisher
-from retry_topic.release.owned_shards import OwnedShards, transactional_config
 from retry_topic.release.shard_ownership import ShardOwner
-from retry_topic.release.transactional_publisher import TransactionalPublisher
+from retry_topic.release.transactions import OwnedShards, TransactionalPublisher, transactional_config
 from wheel_sched.dispatcher import Batch, Dispatcher, DispatcherConfig, Failed, Publisher
 from wheel_sched.errors import BrokerError, BrokerUnavailable
 from wheel_sched.store import Claim, Dead, DelayStore, Done, Item, Next, Settlement, Window, open_store
