@@ -1,7 +1,7 @@
 """Retry topics: failed messages wait durably, come back on time, are capped and dead-lettered.
 
-Names are imported when they are first asked for: who needs one part, as each process that Spark starts, waits for no
-other.
+A name is imported at its first use. So a process that needs one part, such as each process that Spark starts, does not
+wait for the others.
 """
 
 from importlib import import_module
@@ -52,7 +52,7 @@ _MODULES = MappingProxyType(
     }
 )
 
-if not TYPE_CHECKING:  # a checker knows the names, and is to tell of others
+if not TYPE_CHECKING:  # a type checker knows the names and reports all others
 
     def __getattr__(name: str) -> Any:
         for module, names in _MODULES.items():

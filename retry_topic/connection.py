@@ -201,7 +201,7 @@ class Connection:
         if there is not None and there.topic != message.topic:
             raise Rejected(
                 f"the id {message_id!r} is that of a message for {there.topic!r}, which is stored: nothing was sent; "
-                "give it another id, or publish it when that one has gone out"
+                "give it another id, or publish it after that one was sent"
             )
 
     def _publish_now(self, message: Message, message_id: str, known_ms: int) -> None:

@@ -153,16 +153,14 @@ class DeadLetters:
                     if selection.matches(letter):
                         yield letter
             return
-        cursor = None
+        cursor, first = None, True
         bounds: dict[str, Any] = {"least_ms": selection.since_ms, "topic": selection.topic}
         if selection.until_ms is not None:
             bounds["greatest_ms"] = selection.until_ms - 1
-        while True:
+        while first or cursor is not None:
             page = self._connection.store.list_items("dead", cursor=cursor, limit=_PAGE, **bounds)
             yield from filter(selection.matches, map(read_dead, page.found))
-            cursor = page.cursor
-            if cursor is None:
-                return
+            cursor, first = page.cursor, False
 
     def groups(self, selection: DeadLetterFilter | None = None) -> list[Group]:
         """Dead letters by topic and fingerprint, the largest group first."""

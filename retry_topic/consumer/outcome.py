@@ -327,7 +327,7 @@ class FailureLog:
             try:
                 self._hook(seen, error, attempt)
             except BaseException:  # a hook must not stop the message
-                logger.exception("consumer.on_failure_failed: the hook raised; the message goes its way")
+                logger.exception("consumer.on_failure_failed: the hook raised; the message is settled as usual")
 
 
 def bounded(text: str) -> str:

@@ -48,8 +48,8 @@ def retry_state(
     if to_group and state.dialect == "none":
         return unsigned(state, message, group, "is missing")  # our dispatcher sends only signed records
     if state.signature is None and not to_group and _claims_nothing(state):
-        # Whoever may write to the topic may give its messages ids, unsigned. An id chooses no count, and
-        # group and publishing time become a part of the message's name in the store (see `_rooted`).
+        # Every client that may write to the topic may give its messages ids, unsigned. An id chooses no count. Group
+        # and publishing time become a part of the message's name in the store (see `_rooted`).
         return state if state.published_ms is not None else RetryState(id=state.id, dialect=state.dialect)
     return verify(state, message, secrets, group)
 

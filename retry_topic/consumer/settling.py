@@ -34,7 +34,7 @@ KNOWN_FOR_MS = 3_600_000
 _STORE_AWAY_S = 5.0  # after a failure the store is not called for this time
 _LOOK_S = 60.0  # how often the store's clock is read
 _AT_ONCE = 200  # outcomes that are settled together; twice as many at most
-_LAST_TRIES = 3  # how often a draining consumer tries an absent broker; unsettled deliveries then come again
+_LAST_TRIES = 3  # how often a draining consumer calls an absent broker; unsettled deliveries then come again
 
 
 class InFlightDeliveries:

@@ -77,9 +77,8 @@ class IntakeFromLog(Transport):
     def __init__(self, connection: Connection, group: str, policies: PolicySet, **settings: Any) -> None:
         super().__init__(connection, group, policies, **settings)
         self._intake = LogIntake(connection.store)
-        self._positions: dict[
-            tuple[str, int], int | None
-        ] = {}  # by source and foreign shard: the position that was last read
+        # by source and other shard: the position that was last read there
+        self._positions: dict[tuple[str, int], int | None] = {}
 
     @property
     def busy(self) -> bool:

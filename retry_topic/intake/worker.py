@@ -87,9 +87,10 @@ class IntakeWorker:
         self._thread.join(timeout_s)
 
     def step(self) -> None:
-        """Poll the retry topic once, and take in the records that came. After an error: wait, and read anew.
+        """Poll the retry topic once, and take in the records that came.
 
-        It blocks while it polls, while it waits after an error, and while store or broker do not answer. One thread.
+        After an error it waits, and the next step opens a new reader. It blocks while it polls, while it waits, and
+        while store or broker do not answer. One thread.
         """
         try:
             next(self._turns)
@@ -107,7 +108,7 @@ class IntakeWorker:
     def _failed(self, error: Exception) -> None:
         self._turns = self._read()
         if isinstance(error, _Stopped):
-            return  # what is not stored comes again
+            return  # records that are not stored come again
         self._away = True
         if not isinstance(error, WheelSchedError):
             logger.error("service.intake_failed", exc_info=error)

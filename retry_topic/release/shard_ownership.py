@@ -67,9 +67,8 @@ class ShardOwner:
         self._lapse_cap = lapse_cap
         self._owned: dict[int, OwnedShard] = {}
         self._elsewhere_until_ms: dict[int, int] = {}
-        self._open: dict[int, dict[int, OwnedShard]] = defaultdict(
-            dict
-        )  # claims whose result the publisher does not know
+        # by shard and number: claims whose result the publisher does not know
+        self._open: dict[int, dict[int, OwnedShard]] = defaultdict(dict)
         self._sending = [threading.Lock() for _ in range(store.shards)]
         self._lock = threading.RLock()
         self._closed = threading.Event()
@@ -313,27 +312,30 @@ class ShardOwner:
     # -- taking over; in its own thread
 
     def _take_over(self, shard: int, owned: OwnedShard) -> None:
-        while not self._closed.is_set() and self._owned.get(shard) is owned:
-            try:
-                with self._sending[shard]:
-                    owned.server = self._store.backend.identity()
-                    number = self._sender.take_over(shard)
-                    self._settle_open(shard, owned, number)
-                    owned.ready, owned.refused = True, None
-                logger.info("ownership.taken_over: shard %d, epoch %d, claim %s", shard, owned.epoch, number)
-                return
-            except StaleEpoch:
-                with self._lock:
-                    self._drop(shard, owned)
-                return
-            except Exception as error:
-                self.broker_failed(shard, error)
-                if not isinstance(error, WheelSchedError):
-                    logger.exception("ownership.take_over_failed")
-                else:
-                    logger.warning("ownership.take_over_waits: shard %d: %s", shard, error)
+        while not self._closed.is_set() and self._owned.get(shard) is owned and not self.take_over_once(shard, owned):
             self._closed.wait(_AGAIN_S)
             self.renew(shard)
+
+    def take_over_once(self, shard: int, owned: OwnedShard) -> bool:
+        """Try once to take a shard over. False: store or broker did not answer; repeat the call."""
+        try:
+            with self._sending[shard]:
+                owned.server = self._store.backend.identity()
+                number = self._sender.take_over(shard)
+                self._settle_open(shard, owned, number)
+                owned.ready, owned.refused = True, None
+            logger.info("ownership.taken_over: shard %d, epoch %d, claim %s", shard, owned.epoch, number)
+        except StaleEpoch:
+            with self._lock:
+                self._drop(shard, owned)
+        except Exception as error:
+            self.broker_failed(shard, error)
+            if not isinstance(error, WheelSchedError):
+                logger.exception("ownership.take_over_failed")
+            else:
+                logger.warning("ownership.take_over_waits: shard %d: %s", shard, error)
+            return False
+        return True
 
     def _settle_open(self, shard: int, owned: OwnedShard, number: int | None) -> None:
         counts = self._store.counts_by_shard()[shard]
@@ -357,14 +359,14 @@ class ShardOwner:
             resolved: Resolved = answer
             if resolved.held:
                 logger.error(
-                    "ownership.in_doubt: shard %d: %d messages are held: the broker forgot which claims went out; "
-                    "release or delete them by hand",
+                    "ownership.in_doubt: shard %d: %d messages are held: the broker does not know which claims were "
+                    "sent; release or delete them by hand",
                     shard,
                     resolved.held,
                 )
             if resolved.completed or resolved.released:
                 logger.info(
-                    "ownership.resolved: shard %d: %d had gone out, %d had not",
+                    "ownership.resolved: shard %d: %d messages were sent before, %d were not",
                     shard,
                     resolved.completed,
                     resolved.released,

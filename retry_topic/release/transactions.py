@@ -35,7 +35,7 @@ from wheel_sched.store.core.window import Look, Window
 
 logger = logger_of("retry_topic.release")
 
-_LOOK_AGAIN_MS = 20  # while this process takes a shard over
+_LOOK_AGAIN_MS = 20  # how soon the dispatcher looks again while this process takes a shard over
 _MOST_WORKERS = 8  # shards that send at the same time: they mostly wait for the broker
 _AGAIN_S = (0.05, 0.1, 0.2, 0.5, 1.0)
 _LATER_MS = 1_000  # an undecided message is due again after this time

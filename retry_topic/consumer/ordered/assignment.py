@@ -223,18 +223,23 @@ class PartitionAssignment:
     def _hold(self, epoch: int) -> None:
         """Renew the lease, independently of all other work. Give up when another owner has it or renewing fails too
         long."""
-        while not self._over.wait(self._lease_s / 6):
-            asked = time.monotonic()
-            ours = True
-            try:
-                ours = self._locks.acquire(self._scope, self._holder, int(self._lease_s * 1000)).epoch == epoch
-                self.renewed = asked if ours else self.renewed
-            except Exception as error:  # after any error, only time decides
-                logger.warning("consumer.cannot_renew: %s", error)
-            silent_s = time.monotonic() - self.renewed
-            if not ours or (self._patience_s is not None and silent_s > self._patience_s):
-                self.lose()
-                return
+        while not self._over.wait(self._lease_s / 6) and self.renew(epoch):
+            pass
+
+    def renew(self, epoch: int) -> bool:
+        """Renew the lease once. False: the assignment is lost."""
+        asked = time.monotonic()
+        ours = True
+        try:
+            ours = self._locks.acquire(self._scope, self._holder, int(self._lease_s * 1000)).epoch == epoch
+            self.renewed = asked if ours else self.renewed
+        except Exception as error:  # after any error, only time decides
+            logger.warning("consumer.cannot_renew: %s", error)
+        silent_s = time.monotonic() - self.renewed
+        if ours and (self._patience_s is None or silent_s <= self._patience_s):
+            return True
+        self.lose()
+        return False
 
     def _thread(self, work: Callable[[], None], what: str, over: threading.Event) -> threading.Thread:
         thread = RevivedThread(work, f"{self._context.group}-{what}-{self._context.topic}", over)

@@ -2,7 +2,7 @@
 
 The thread repeats `step`, which polls once. There are two kinds of readers: `leased_topic` reads a topic that one
 consumer of the group owns, `assigned_partitions` reads the partitions that are assigned to this consumer. After an
-error, the reader begins anew, after a delay that grows with each failure in a row.
+error the reader starts again, after a delay that grows with each failure in a row.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class OrderedReader:
         self.thread.join(timeout_s)
 
     def step(self) -> None:
-        """Poll once, and hand over what came. After an error: wait, and begin anew.
+        """Poll once, and hand over what came. After an error: wait; the next step starts again.
 
         It blocks while it polls, while too many messages are in flight, and while it waits. One thread.
         """

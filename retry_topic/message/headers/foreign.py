@@ -65,7 +65,7 @@ def read_foreign(last: Mapping[str, bytes]) -> RetryState:
 
 
 class _Reader:
-    """Collects fields, and what is wrong with them, from foreign headers."""
+    """Collects fields from foreign headers, and notes the broken ones."""
 
     def __init__(self, last: Mapping[str, bytes]) -> None:
         self.last = last

@@ -81,7 +81,7 @@ def verify(state: RetryState, message: Message, secrets: bytes | Sequence[bytes]
 
 
 def unsigned(state: RetryState, message: Message, group: str, why: str) -> RetryState:
-    """The part of `state` that counts without a signature: no id, no count. `why` says what is wrong with it."""
+    """The part of `state` that counts without a signature: no id, no count. `why` is the fault of the signature."""
     claims = state.dialect != "none"
     return replace(
         state,

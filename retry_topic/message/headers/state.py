@@ -7,7 +7,7 @@ In headers, numbers are decimal ASCII, times are epoch milliseconds, durations a
 parents of an error class are joined by commas. Bounds are bytes of the value. A *label* (an id, a topic, a group) that
 is too long is left out, because half of it would name something else. *Prose* that is too long is cut.
 
-Reading accepts any bytes and never raises: `decode` answers a value or None, and a text that says what was wrong.
+Reading accepts any bytes and never raises: `decode` answers a value or None, and the fault of the bytes or None.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class RetryState:
         key_lock: the lock of its ordering key in the delay store; None: the message is not ordered.
         published_ms: epoch ms at which it was published for later with a given id; None: the id was made of its place.
         signature: HMAC over all fields that decide and over the payload, see `signature`.
-        oddities: what was wrong with the headers; not compared and not written. Defaults to none.
+        oddities: the faults of the headers, in words; not compared and not written. Defaults to none.
         dialect: whose headers were read, "none" when there were none; not compared and not written.
         unsigned: none of our secrets has signed the headers. Then the id is made of payload and key, and the store
             counts the attempts. Not compared and not written.
@@ -233,7 +233,7 @@ HEADER_NAMES = frozenset(field.header for field in FIELDS.values())
 
 
 def decode(field: Field, data: bytes) -> tuple[Any, str | None]:
-    """The value (None: the bytes hold none), and what was wrong with the bytes (None: nothing)."""
+    """The value (None: the bytes hold none), and the fault of the bytes in words (None: they have none)."""
     if field.kind == "integer":
         if data.isdigit() and len(data) < 19 and field.low <= (value := int(data)) <= field.high:
             return value, None  # the usual case
@@ -262,7 +262,7 @@ def encode(field: Field, value: Any) -> bytes | None:
 
 
 def clamp_integer(field: Field, value: int) -> tuple[int | None, str | None]:
-    """The integer within its bounds or None, and what was wrong with it (None: nothing)."""
+    """The integer within its bounds or None, and its fault in words (None: it has none)."""
     if field.low <= value <= field.high:
         return value, None
     if value > field.high and field.clamp:
