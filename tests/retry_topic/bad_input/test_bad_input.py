@@ -1,4 +1,4 @@
-"""Input nobody should have sent: each is refused with a clear error or set aside, and everything else goes on."""
+"""Input that nobody should send: each piece is refused with a clear error or set aside, and all other messages flow."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ FAILED = write((), RetryState(attempt=1, original_topic="orders"))
 
 
 def harmless(bench: Bench, handler: Handlers, policy: Policy, **service: Any) -> Callable[[], None]:
-    """A working loop; the answer checks that a message which fails once still comes through it."""
+    """Start a working loop. The returned check makes sure that a failing message still comes back through it."""
     handle = handler(lambda message: None if read(message.headers).attempt else _raise())
     bench.serve(policy(), **service)
     bench.consume(handle)
@@ -65,7 +65,7 @@ JUNK = {
 def test_undecodable_bodies_are_parked_and_the_others_flow(
     bench: Bench, handler: Handlers, policy: Policy, hand_over: str
 ) -> None:
-    """Whatever is put into the store by hand is held in quarantine, or pushed where it says if it is well-formed."""
+    """A body written by hand is held in quarantine, or pushed to its topic if it is well-formed."""
     check = harmless(bench, handler, policy, hand_over=hand_over)
     bench.home.broker.create_topic("orders")
     pushable = hand_over == "auto" and bench.home.push_target() is not None
@@ -80,7 +80,7 @@ def test_undecodable_bodies_are_parked_and_the_others_flow(
 
 
 def test_garbage_of_any_kind_stops_nothing(bench: Bench, handler: Handlers, policy: Policy) -> None:
-    """Two hundred random bodies, some of them bodies cut short or changed in a byte."""
+    """Two hundred random bodies: some are noise, some are good bodies that were cut or changed in one byte."""
     check = harmless(bench, handler, policy)
     rng = random.Random(7)
     good = encode_body(Message("orders", b"payload", b"key", FAILED))
@@ -95,7 +95,7 @@ def test_garbage_of_any_kind_stops_nothing(bench: Bench, handler: Handlers, poli
 
 @pytest.mark.parametrize("body", JUNK.values(), ids=JUNK)
 def test_a_body_that_is_no_message_is_rejected_by_name(body: bytes) -> None:
-    """One kind of error, with the size and what was done: nothing."""
+    """The error is `Rejected`; it names the size and says that nothing was changed."""
     with pytest.raises(Rejected, match=f"{len(body)} bytes.*; (nothing was changed|it was left as it is)"):
         decode_body(body)
 
@@ -107,7 +107,7 @@ def test_a_body_that_is_no_message_is_rejected_by_name(body: bytes) -> None:
 def test_a_record_of_another_version_is_set_aside(
     server: Bench, handler: Handlers, policy: Policy, redis_client: redis.Redis, record: bytes
 ) -> None:
-    """What a release does not understand it does not guess at; the item is kept for a person, the others flow."""
+    """A release does not guess at a newer form. It keeps the item for a person, and the others flow."""
     check = harmless(server, handler, policy)
     server.home.store.schedule([Item("strange", server.home.store.now_ms() + 600, b"x", "orders")])
     assert redis_client.hset("{wheel:0}:body", "strange", record) == 0
@@ -119,7 +119,7 @@ def test_a_record_of_another_version_is_set_aside(
     check()
 
 
-# -- retry records by strangers
+# -- retry records of other writers
 
 STRANGE: dict[str, tuple[tuple[str, bytes], ...]] = {
     "no headers": (),
@@ -148,7 +148,7 @@ STRANGE: dict[str, tuple[tuple[str, bytes], ...]] = {
 def test_no_strange_record_is_lost_or_stops_the_others(
     bench: Bench, policy: Policy, redelivery: str, secrets: tuple[bytes, ...]
 ) -> None:
-    """Each one waits or is dead, under an id of its own, exactly once; none blocks the retry topic."""
+    """Each record waits or is dead, exactly once, under its own id. None blocks the retry topic."""
     bench.serve(policy(base_ms=3_600_000), redelivery=redelivery, secrets=secrets)
     for name, headers in STRANGE.items():
         bench.publish(name.encode(), topic=RETRY, headers=headers)
@@ -168,7 +168,7 @@ def test_no_strange_record_is_lost_or_stops_the_others(
 def test_more_headers_than_can_wait_make_a_dead_letter(
     bench: Bench, handler: Handlers, policy: Policy, count: int
 ) -> None:
-    """Up to what fits it is retried; beyond, the whole record is in the dead topic, and the store says why."""
+    """A record that fits is retried. A larger one is whole in the dead topic, and the store names the reason."""
     headers = tuple((f"h{n}", b"%d" % n) for n in range(count))
     handle = handler(lambda message: None if message.value == b"m" and read(message.headers).attempt else _raise())
     bench.serve(policy(max_attempts=2))
@@ -193,7 +193,7 @@ def test_more_headers_than_can_wait_make_a_dead_letter(
 def test_a_payload_that_is_too_large_to_wait_is_a_dead_letter(
     bench: Bench, handler: Handlers, policy: Policy, size: int
 ) -> None:
-    """It is whole in the dead topic whatever its size; smaller ones wait and come back whole."""
+    """The dead topic has the whole payload, whatever its size. Smaller payloads wait and come back whole."""
     value = bytes([7]) * size
     handle = handler(lambda message: None if read(message.headers).attempt else _raise())
     bench.serve(policy())
@@ -217,7 +217,7 @@ def test_a_payload_that_is_too_large_to_wait_is_a_dead_letter(
 def test_empty_and_binary_payloads_and_keys_survive(
     bench: Bench, handler: Handlers, policy: Policy, value: bytes, key: bytes | None
 ) -> None:
-    """No key is not an empty key."""
+    """A message without a key differs from one with an empty key."""
     handle = handler(ValueError("x"), None)
     bench.serve(policy())
     bench.consume(handle)
@@ -233,7 +233,7 @@ def test_empty_and_binary_payloads_and_keys_survive(
 def test_an_unknown_topic_at_dispatch_is_a_dead_letter(
     bench: Bench, handler: Handlers, policy: Policy, hand_over: str
 ) -> None:
-    """It alone, with that reason; once the topic is there, a replay delivers it."""
+    """Only this message dies, with that reason. Once the topic exists, a replay delivers it."""
     check = harmless(bench, handler, policy, hand_over=hand_over)
     bench.home.store.schedule([Item("lost", 0, encode_body(Message("nowhere", b"m", b"k")), "nowhere")])
     (letter,) = bench.dead()
@@ -250,7 +250,7 @@ def test_an_unknown_topic_at_dispatch_is_a_dead_letter(
 def test_a_target_that_is_no_stream_is_a_dead_letter(
     server: Bench, handler: Handlers, policy: Policy, redis_client: redis.Redis
 ) -> None:
-    """A key of another type at the topic's place is told, and nobody else waits for it."""
+    """Its topic's key has another type. The dead letter names that, and other messages do not wait."""
     check = harmless(server, handler, policy)
     redis_client.set("taken", "by somebody")
     server.home.store.schedule([Item("lost", 0, encode_body(Message("taken", b"m")), "taken")])
@@ -264,7 +264,7 @@ def test_a_target_that_is_no_stream_is_a_dead_letter(
 def test_a_topic_of_ours_that_was_deleted_comes_back(
     server: Bench, handler: Handlers, policy: Policy, redis_client: redis.Redis, deleted: str
 ) -> None:
-    """Somebody cleaned up too much while everything runs: later messages fail, wait, return and die as ever."""
+    """Someone deletes our topics while everything runs. Later messages fail, wait, return and die as usual."""
     handle = handler(lambda message: None if message.value == b"ok" and read(message.headers).attempt else _raise())
     server.serve(policy(max_attempts=2, base_ms=100), idle_ms=300)
     consumer = server.consume(handle, idle_ms=300)
@@ -281,7 +281,7 @@ def test_a_topic_of_ours_that_was_deleted_comes_back(
 def test_stream_entries_of_other_producers_are_read(
     server: Bench, handler: Handlers, policy: Policy, redis_client: redis.Redis
 ) -> None:
-    """Fields that are not ours are headers; without a `value` the payload is empty."""
+    """Unknown fields become headers. Without a `value` the payload is empty."""
     check = harmless(server, handler, policy)
     server.home.broker.create_topic(RETRY)
     redis_client.xadd(RETRY, {b"foo": b"bar"})

@@ -1,4 +1,4 @@
-"""What somebody wrote into the server by hand, beside our scripts: it stops nothing and takes nothing else with it."""
+"""Items that were written into the server by hand, without our scripts: they stop nothing and damage no other item."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def hand_over(request: pytest.FixtureRequest) -> str:
 def test_a_due_before_1970_is_due_now(
     server: Bench, serve: Callable[[], Callable[[], None]], redis_client: redis.Redis, score: str
 ) -> None:
-    """Once, like anything overdue; and it is no head that hides those behind it."""
+    """It is sent once, like any overdue item. It does not hide the items behind it."""
     server.home.broker.create_topic("archive")
     store = server.home.store
     store.schedule([Item("old", store.now_ms() + HOUR_MS, encode_body(Message("archive", b"m")), "archive")])
@@ -77,7 +77,7 @@ def test_a_due_before_1970_is_due_now(
 def test_a_due_in_10000_years_waits_and_can_be_brought_forward(
     server: Bench, serve: Callable[[], Callable[[], None]], redis_client: redis.Redis, score: str
 ) -> None:
-    """It is found, the others flow, and somebody who means it lets it out."""
+    """It is listed, the others flow, and an operator can bring it forward."""
     server.home.broker.create_topic("archive")
     store = server.home.store
     store.schedule([Item("far", store.now_ms() + HOUR_MS, encode_body(Message("archive", b"m")), "archive")])
@@ -95,7 +95,7 @@ def test_a_due_in_10000_years_waits_and_can_be_brought_forward(
 def test_a_record_beyond_every_limit_goes_out_or_is_kept(
     server: Bench, serve: Callable[[], Callable[[], None]], redis_client: redis.Redis
 ) -> None:
-    """17 MiB under an id that waits: whole in its topic, or held with a reason; never half of it."""
+    """17 MiB under a waiting id: the whole message is in its topic, or it is held with a reason."""
     value = bytes(17 * 1024 * 1024)
     server.home.broker.create_topic("archive")
     store = server.home.store

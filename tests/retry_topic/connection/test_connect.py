@@ -1,4 +1,4 @@
-"""Opening a home: which store, which broker, and how due messages get from one to the other."""
+"""Opening a connection: which store, which broker, and how due messages get from one to the other."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from wheel_sched.store.redis.round_trips import Dialect
 
 
 def test_memory_is_the_default() -> None:
-    """Store and broker of this process."""
+    """Store and broker are in this process."""
     with connect() as home:
         assert isinstance(home.broker, MemoryBroker)
         assert repr(home).startswith("<Connection <DelayStore MemoryBackend")
@@ -38,19 +38,19 @@ def test_memory_is_the_default() -> None:
     ],
 )
 def test_a_store_in_memory_does_not_take_a_level_it_cannot_keep(durability: str, replicas: int, problem: str) -> None:
-    """Nor one that there is not: it would promise what a restart takes away."""
+    """Neither a real level nor an unknown one: it would promise durability that a restart ends."""
     with pytest.raises(ConfigError, match=problem):
         connect("memory:", durability=durability, replicas=replicas)
 
 
 def test_an_address_nobody_understands_is_told() -> None:
-    """With the ones that are understood."""
+    """The error lists the known kinds of addresses."""
     with pytest.raises(ConfigError, match="redis://"):
         connect("ftp://somewhere")
 
 
 def test_a_wrong_broker_setting_closes_the_store_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing stays open behind an error."""
+    """After the error no connection stays open."""
     closed: list[DelayStore] = []
 
     def close(store: DelayStore) -> None:
@@ -74,7 +74,7 @@ KEEPS = {  # by what a store waits for: the topics that wait for no less
 
 @pytest.mark.parametrize(("asked", "kept"), list(product(LEVELS, LEVELS)))
 def test_topics_keep_no_less_than_their_store(asked: tuple[str, int], kept: tuple[str, int]) -> None:
-    """A disk is no replica and a replica no disk: neither of the two levels includes the other."""
+    """A disk does not replace a replica, and a replica does not replace a disk."""
     client = fakeredis.FakeRedis()
     store = DelayStore(RedisBackend(client, Dialect("n", *asked)))
     broker = RedisStreamsBroker(client, durability=kept[0], replicas=kept[1])
@@ -88,7 +88,7 @@ def test_topics_keep_no_less_than_their_store(asked: tuple[str, int], kept: tupl
 
 @pytest.mark.real
 def test_one_server_holds_both(redis_url: str) -> None:
-    """Store and topics on one server share a script; closing twice is harmless."""
+    """Store and topics on one server use one script. Closing twice is harmless."""
     home = connect(redis_url)
     assert isinstance(home.broker, RedisStreamsBroker)
     assert home.hand_over == "one script"
@@ -98,7 +98,7 @@ def test_one_server_holds_both(redis_url: str) -> None:
 
 @pytest.mark.real
 def test_a_server_that_hangs_holds_a_publish_for_a_few_timeouts_of_the_address(redis_url: str) -> None:
-    """At once for two (it is repeated once), later for three: a hung server costs what `socket_timeout` says."""
+    """Two timeouts for a message sent now (one repeat), three for a later one; `socket_timeout` sets their length."""
     with (
         FaultyProxy(redis_url) as proxy,
         connect(f"{proxy.url}{'&' if '?' in proxy.url else '?'}socket_timeout=0.1", create_topics=True) as home,
@@ -125,7 +125,7 @@ def test_another_database_is_another_place(redis_url: str) -> None:
 @pytest.mark.real
 @pytest.mark.slow
 def test_showing_a_home_needs_no_server(tmp_path: Path) -> None:
-    """A `repr` in an error report must not fail, or wait, because the server is away."""
+    """A `repr` in an error report must neither fail nor wait because the server is away."""
     with temporary_server() as server, connect(server.url) as home:
         server.stop()
         assert repr(home).startswith("<Connection <DelayStore RedisBackend")
@@ -139,7 +139,7 @@ def test_showing_a_home_needs_no_server(tmp_path: Path) -> None:
 @pytest.mark.real
 @pytest.mark.slow
 def test_an_embedded_home_keeps_its_messages(tmp_path: Path) -> None:
-    """Closed and opened again over the same folder, what waited waits."""
+    """After closing and opening the same folder, the waiting messages still wait."""
     folder = f"embedded:{tmp_path / 'data'}"
     with connect(folder) as home:
         home.broker.create_topic("orders")
@@ -151,7 +151,7 @@ def test_an_embedded_home_keeps_its_messages(tmp_path: Path) -> None:
 
 @pytest.mark.real
 def test_prefixes_keep_topics_apart(redis_url: str) -> None:
-    """Two homes on one server with namespaces and prefixes of their own see nothing of each other."""
+    """Two connections to one server with different namespaces and prefixes do not see each other's data."""
     with (
         connect(redis_url, namespace="one", prefix="one:") as one,
         connect(redis_url, namespace="two", prefix="two:") as two,

@@ -42,7 +42,7 @@ def nothing_sent(bench: Bench) -> bool:
 
 
 def test_a_message_without_delay_goes_at_once(ready: Bench) -> None:
-    """Byte for byte, with its id, without a detour through the store."""
+    """It arrives byte for byte, with its id, and does not pass the store."""
     message_id = ready.home.publish(TOPIC, b"\x00m", key=b"\xff", headers=(("a", b"1"), ("a", b"2")))
     (record,) = ready.records(TOPIC)
     headers = (("a", b"1"), ("a", b"2"), ("retry-id", message_id.encode()))
@@ -51,7 +51,7 @@ def test_a_message_without_delay_goes_at_once(ready: Bench) -> None:
 
 
 def test_a_delayed_message_arrives_on_time_and_never_early(bench: Bench, handler: Handlers) -> None:
-    """Judged by the receiver: not before its delay has passed, and unchanged."""
+    """The receiver measures: the delay has passed, and the message is unchanged."""
     handle = handler()
     bench.serve()
     bench.consume(handle)
@@ -68,7 +68,7 @@ def test_a_delayed_message_arrives_on_time_and_never_early(bench: Bench, handler
 
 @pytest.mark.parametrize("delay", [0.0011, timedelta(microseconds=1_100), 0.002])
 def test_a_due_is_rounded_up(ready: Bench, delay: Any) -> None:
-    """A fraction of a millisecond is a millisecond more, of the delay as of the present."""
+    """A fraction of a millisecond counts as a whole one, in the delay and in the present time."""
     before_ms = ready.home.store.now_ms()
     ready.home.publish(TOPIC, b"m", delay=delay)
     after_ms = ready.home.store.now_ms()
@@ -77,7 +77,7 @@ def test_a_due_is_rounded_up(ready: Bench, delay: Any) -> None:
 
 
 def test_at_is_the_instant_in_any_time_zone(ready: Bench) -> None:
-    """To the millisecond, whatever the zone; the past is now."""
+    """To the millisecond, in any zone. A past time means now."""
     instant = datetime(2099, 1, 2, 3, 4, 5, 678_000, tzinfo=UTC)
     for zone in (UTC, timezone(timedelta(hours=14)), timezone(timedelta(hours=-12))):
         ready.home.publish(TOPIC, b"m", at=instant.astimezone(zone))
@@ -87,7 +87,7 @@ def test_at_is_the_instant_in_any_time_zone(ready: Bench) -> None:
 
 
 def test_the_store_judges_time_not_this_machine(ready: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A delay counts from the store's now: a producer whose clock is an hour off schedules correctly."""
+    """The store's clock starts the delay. A producer whose clock is an hour off schedules correctly."""
     store = ready.home.store
     real = store.now_ms
     monkeypatch.setattr(store, "now_ms", lambda: real() + 3_600_000)
@@ -97,7 +97,7 @@ def test_the_store_judges_time_not_this_machine(ready: Bench, monkeypatch: pytes
 
 
 def test_an_id_is_stored_once(ready: Bench) -> None:
-    """A repeated call, after a lost reply say, changes nothing and answers the same."""
+    """A repeated call (after a lost reply, say) changes nothing and answers the same."""
     assert ready.home.publish(TOPIC, b"first", delay=3_600, id="invoice-7") == "invoice-7"
     before = waiting(ready)
     assert ready.home.publish(TOPIC, b"second", delay=60, id="invoice-7") == "invoice-7"
@@ -106,7 +106,7 @@ def test_an_id_is_stored_once(ready: Bench) -> None:
 
 
 def test_a_message_that_goes_at_once_is_sent_once_under_its_id(ready: Bench) -> None:
-    """A repeated call sends nothing more and answers the same; another topic's, or another id's, is another message."""
+    """A repeated call sends nothing and answers the same. Another topic or id means another message."""
     ready.home.broker.create_topic("other")
     for topic, message_id in ((TOPIC, "7"), (TOPIC, "7"), (TOPIC, "8"), ("other", "7")):
         assert ready.home.publish(topic, b"m", id=message_id) == message_id
@@ -115,7 +115,7 @@ def test_a_message_that_goes_at_once_is_sent_once_under_its_id(ready: Bench) -> 
 
 
 def test_a_copied_id_is_replaced(ready: Bench) -> None:
-    """Headers of one message handed on to another do not make it the same message."""
+    """Retry headers that were copied from another message do not make both the same message."""
     for n in range(2):
         ready.home.publish(TOPIC, b"%d" % n, headers=(("retry-id", b"old"), ("a", b"1")))
     ids = [record.header("retry-id") for record in ready.records(TOPIC)]
@@ -124,7 +124,7 @@ def test_a_copied_id_is_replaced(ready: Bench) -> None:
 
 
 def test_two_groups_count_a_published_message_apart(ready: Bench) -> None:
-    """Its id is the publisher's; the store knows it by another name for each group, or one would hide the other's."""
+    """The id is the publisher's. Each group's store name differs, so that neither hides the other's."""
     ready.home.publish(TOPIC, b"m", id="7")
     (record,) = ready.records(TOPIC)
     failure = Failure(error_class="E")
@@ -135,7 +135,7 @@ def test_two_groups_count_a_published_message_apart(ready: Bench) -> None:
 
 
 class Plain:
-    """A broker that remembers no ids, as Kafka."""
+    """A broker that remembers no ids, like Kafka."""
 
     name = "plain"
 
@@ -147,7 +147,7 @@ class Plain:
 def test_a_broker_without_a_memory_of_ids_sends_each_call_with_the_id(
     memory: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A second record under the same id, and an error in doubt says so."""
+    """Each call sends a record with the same id, and an error in doubt says so."""
     memory.home.broker.create_topic(TOPIC)
     plain: Any = Plain(memory.home.broker)
     with monkeypatch.context() as patch:
@@ -197,7 +197,7 @@ def test_a_waiting_message_is_rescheduled_by_its_id(bench: Bench, handler: Handl
 
 
 def test_an_expired_message_is_a_dead_letter(bench: Bench, handler: Handlers, policy: Policy) -> None:
-    """Its consumer came too late; a message in time is handled."""
+    """The consumer gets it too late. A message in time is handled."""
     handle = handler()
     bench.home.broker.create_topic(TOPIC)
     bench.serve(policy())
@@ -215,7 +215,7 @@ def test_an_expired_message_is_a_dead_letter(bench: Bench, handler: Handlers, po
 
 @pytest.mark.parametrize("more", [{}, {"delay": 60}, {"at": datetime(2099, 1, 1, tzinfo=UTC)}])
 def test_an_unknown_topic_is_refused(bench: Bench, more: dict[str, Any]) -> None:
-    """Now, and not when the message is due."""
+    """At the call, not when the message is due."""
     bench.home.broker.create_topic("nowhere.else")
     with pytest.raises(
         UnknownTopic, match="there is no topic 'nowhere': nothing was sent; did you mean 'now"
@@ -228,7 +228,7 @@ def test_an_unknown_topic_is_refused(bench: Bench, more: dict[str, Any]) -> None
 
 @pytest.mark.real
 def test_a_name_that_no_topic_can_have_is_refused(server: Bench) -> None:
-    """Before it is stored, though topics are created on request: later it would write keys of ours, or be dead."""
+    """At the call, even if publishing creates topics. Otherwise it would write our keys later, or be dead."""
     names = ("{orders}:wheel-sched:sent:2:yy:orders", "{wheel:0}:mark", "{wheel:0}:due", "topics", "")
     with connect(server.url or "", create_topics=True) as home:
         for topic, more in itertools.product(names, ({}, {"delay": 60})):
@@ -244,7 +244,7 @@ def test_a_name_that_memory_cannot_have_is_refused_also_later() -> None:
 
 
 def test_a_topic_that_was_deleted_meanwhile_is_refused(server: Bench, redis_client: Any) -> None:
-    """Though it was there at the last call."""
+    """The topic existed at the last call."""
     server.home.broker.create_topic(TOPIC)
     server.home.publish(TOPIC, b"m")
     redis_client.delete(TOPIC)
@@ -254,7 +254,7 @@ def test_a_topic_that_was_deleted_meanwhile_is_refused(server: Bench, redis_clie
 
 @pytest.mark.real
 def test_topics_are_created_on_request_alone(quick_poll: None, redis_url: str) -> None:
-    """With `create_topics` publishing creates, in memory and on a server."""
+    """With `create_topics`, publishing creates topics, in memory and on a server."""
     for url in ("memory:", redis_url):
         with connect(url, create_topics=True) as home:
             home.publish("new", b"now")
@@ -303,7 +303,7 @@ def test_topics_are_created_on_request_alone(quick_poll: None, redis_url: str) -
     ],
 )
 def test_a_wrong_argument_is_refused(ready: Bench, arguments: dict[str, Any], words: str) -> None:
-    """With what was expected, and nothing is sent or stored."""
+    """The error names the expected value. Nothing is sent or stored."""
     with pytest.raises(Rejected, match=words) as raised:
         ready.home.publish(TOPIC, **{"value": b"m"} | arguments)
     assert len(str(raised.value)) < 400
@@ -311,7 +311,7 @@ def test_a_wrong_argument_is_refused(ready: Bench, arguments: dict[str, Any], wo
 
 
 def test_all_wrong_parts_of_a_message_are_told_at_once(ready: Bench) -> None:
-    """One call shows every mistake."""
+    """One error lists every mistake."""
     with pytest.raises(Rejected, match=r"value to be bytes.*key to be bytes.*headers to be pairs"):
         ready.home.publish(TOPIC, "m", key=1, headers=[1])  # type: ignore[arg-type]  # on purpose
 
@@ -327,7 +327,7 @@ def test_all_wrong_parts_of_a_message_are_told_at_once(ready: Bench) -> None:
 def test_a_refused_message_says_whether_to_try_again(
     memory: Bench, monkeypatch: pytest.MonkeyPatch, failure: PublishFailure, error: type[BrokerError]
 ) -> None:
-    """`transient` of the error tells, and the words tell whether it may be there all the same."""
+    """`transient` says whether a repeat helps. The text says whether the message may have been sent."""
     memory.home.broker.create_topic(TOPIC)
     monkeypatch.setattr(memory.home.broker, "publish_once", lambda *_: failure)
     with pytest.raises(error, match=failure.reason) as raised:
@@ -351,7 +351,7 @@ def test_names_of_headers_and_topics_may_be_in_any_script(bench: Bench, handler:
 def test_a_delayed_message_carries_its_id_however_it_is_handed_over(
     server: Bench, handler: Handlers, hand_over: str
 ) -> None:
-    """By one script as by claim, publish and settle: the id that `publish` answered, given or made."""
+    """By one script, and by claim, publish and settle: the message has the id that `publish` answered."""
     handle = handler()
     server.serve(hand_over=hand_over)
     server.consume(handle)
@@ -362,7 +362,7 @@ def test_a_delayed_message_carries_its_id_however_it_is_handed_over(
 
 
 def test_a_delayed_message_that_fails_keeps_its_id(bench: Bench, handler: Handlers, policy: Policy) -> None:
-    """For each of two groups that read it: one id on all deliveries, attempts of their own."""
+    """Two groups read it: all deliveries have one id, and each group counts its own attempts."""
     handles = {group: handler(ValueError("x"), ValueError("x"), None) for group in ("billing", "audit")}
     for group, handle in handles.items():
         bench.serve(policy(), group=group)
@@ -376,7 +376,7 @@ def test_a_delayed_message_that_fails_keeps_its_id(bench: Bench, handler: Handle
 
 
 def test_headers_copied_from_another_message_are_not_sent(ready: Bench) -> None:
-    """Its id and its count are not this one's, now and later."""
+    """The other message's id and count are left out, for messages sent now and later."""
     copied = (("retry-id", b"m"), ("retry-attempt", b"7"), ("trace", b"1"))
     ready.home.publish(TOPIC, b"now", headers=copied)
     ready.home.publish(TOPIC, b"later", headers=copied, delay=60, id="later")

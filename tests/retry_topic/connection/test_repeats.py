@@ -1,4 +1,4 @@
-"""A publish that is repeated under its id: nothing is stored or sent a second time, whatever became of the first."""
+"""A publish that is repeated under its id stores and sends nothing a second time, whatever became of the first call."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def ready(bench: Bench) -> Bench:
 
 
 def sends(bench: Bench) -> list[str]:
-    """What a dispatcher does, without one: all that waits goes out."""
+    """Does a dispatcher's work without one: sends all waiting messages."""
     store = bench.home.store
     bench.until(lambda: store.counts().total("due") == 0 or bool(store.list_items("due").found[0].score_ms))
     bench.until(lambda: store.now_ms() >= max((found.score_ms for found in store.list_items("due").found), default=0))
@@ -39,7 +39,7 @@ def raised(error: Exception) -> None:
 
 
 def stored_in_doubt(bench: Bench, patch: pytest.MonkeyPatch, error: StoreError) -> None:
-    """From now on a write that stores an item is not confirmed, with a known id or without."""
+    """From now on no write that stores an item is confirmed, with a known id or without."""
     for kind in (KnownIds, DelayStore):
         patch.setattr(kind, "schedule", unconfirmed(kind.schedule, error))
 
@@ -53,7 +53,7 @@ def unconfirmed(schedule: Callable[..., object], error: StoreError) -> Callable[
 
 
 def test_a_delayed_message_that_is_repeated_when_it_has_gone_out_goes_once(ready: Bench) -> None:
-    """Under its id; with a delay, with an instant that has passed meanwhile, and at once."""
+    """The repeat has the same id and a delay, a time that has passed meanwhile, or neither."""
     soon = datetime.now(UTC) + timedelta(milliseconds=20)
     assert ready.home.publish(TOPIC, b"m", delay=0.001, id="7") == "7"
     assert ready.home.publish(TOPIC, b"m", at=soon, id="8") == "8"
@@ -65,14 +65,14 @@ def test_a_delayed_message_that_is_repeated_when_it_has_gone_out_goes_once(ready
 
 
 def test_a_message_that_waits_is_not_sent_at_once_as_well(ready: Bench) -> None:
-    """Its id stands for one message, which is to come."""
+    """The id stands for the one message that waits."""
     ready.home.publish(TOPIC, b"m", delay=3_600, id="7")
     assert ready.home.publish(TOPIC, b"m", id="7") == "7"
     assert (ready.waiting(), ready.records(TOPIC)) == (1, [])
 
 
 def test_an_id_of_another_topic_is_another_message(ready: Bench) -> None:
-    """What is known of the one says nothing about the other."""
+    """A known id counts for its topic only."""
     ready.home.broker.create_topic("other")
     ready.home.publish(TOPIC, b"m", delay=0.001, id="7")
     sends(ready)
@@ -84,7 +84,7 @@ def test_an_id_of_another_topic_is_another_message(ready: Bench) -> None:
 
 
 def test_an_id_that_waits_for_another_topic_is_refused(ready: Bench) -> None:
-    """The store has one message of an id; the second one would be in no place, and its caller would not know."""
+    """The store holds one message per id. Otherwise the second message would be lost silently."""
     ready.home.broker.create_topic("other")
     ready.home.publish(TOPIC, b"m", delay=3_600, id="7")
     with pytest.raises(
@@ -95,7 +95,7 @@ def test_an_id_that_waits_for_another_topic_is_refused(ready: Bench) -> None:
 
 
 def test_a_cancelled_id_may_be_published_again(ready: Bench) -> None:
-    """Later and at once: what was called back was not sent."""
+    """Later or now: the cancelled message was never sent."""
     for _ in range(2):
         ready.home.publish(TOPIC, b"m", delay=3_600, id="7")
         assert ready.waiting() == 1
@@ -105,7 +105,7 @@ def test_a_cancelled_id_may_be_published_again(ready: Bench) -> None:
 
 
 def test_an_id_is_known_for_ten_minutes_after_its_due(memory: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Then it is another message's, for whoever names messages by the hour."""
+    """After that the id may name another message, for example of a job that runs each hour."""
     memory.home.broker.create_topic(TOPIC)
     memory.home.publish(TOPIC, b"m", delay=0.001, id="7")
     sends(memory)
@@ -124,7 +124,7 @@ def test_an_id_is_known_for_ten_minutes_after_its_due(memory: Bench, monkeypatch
 def test_a_delayed_message_in_doubt_tells_the_id_to_repeat_it_with(
     ready: Bench, error: StoreUnavailable, given: dict[str, str], minutes: int
 ) -> None:
-    """Given or made; so repeated it goes once, also when the first one was stored and has gone out."""
+    """The id may be given or made. The repeat sends one message, even if the first call's message was sent already."""
     with pytest.MonkeyPatch.context() as patch:
         stored_in_doubt(ready, patch, error)
         words = (
@@ -141,7 +141,7 @@ def test_a_delayed_message_in_doubt_tells_the_id_to_repeat_it_with(
 
 
 def test_a_broker_that_is_away_keeps_nothing_from_being_stored(memory: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where publishing creates topics, one that cannot be made now is made when the message goes out."""
+    """A topic that cannot be created now is created when the message is sent."""
     memory.home.broker.create_topics = True  # type: ignore[attr-defined]  # the memory broker's
     with monkeypatch.context() as patch:
         patch.setattr(memory.home.broker, "create_topic", lambda _: raised(BrokerUnavailable("away")))
@@ -152,7 +152,7 @@ def test_a_broker_that_is_away_keeps_nothing_from_being_stored(memory: Bench, mo
 
 
 def test_a_made_id_of_a_long_delay_is_known_while_it_waits(ready: Bench) -> None:
-    """The error says no more than that."""
+    """The error promises no more than that."""
     with pytest.MonkeyPatch.context() as patch:
         stored_in_doubt(ready, patch, InDoubt("only 0 of 1 confirmed"))
         with pytest.raises(InDoubt, match=r"id='(\w+)', which sends nothing twice while it waits$") as raised:
@@ -164,7 +164,7 @@ def test_a_made_id_of_a_long_delay_is_known_while_it_waits(ready: Bench) -> None
 
 
 def test_an_error_that_leaves_nothing_open_names_no_id(ready: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing was stored: the call may be made again as it was."""
+    """Nothing was stored, so the same call may be made again."""
 
     def away(*_: object, **__: object) -> None:
         raise StoreUnavailable("no connection")
@@ -176,7 +176,7 @@ def test_an_error_that_leaves_nothing_open_names_no_id(ready: Bench, monkeypatch
 
 @pytest.mark.real
 def test_a_made_id_costs_nothing_while_its_message_waits(server: Bench, redis_client: Any) -> None:
-    """Nobody knows it but the error that names it, and who repeats within a minute finds the message waiting."""
+    """Only the error names the id. A repeat within a minute finds the waiting message."""
     server.home.broker.create_topic(TOPIC)
     server.home.publish(TOPIC, b"m", delay=3_600)
     assert list(redis_client.scan_iter("*:known:*")) == []

@@ -1,4 +1,4 @@
-"""What the store is told of messages that have succeeded: only of those that have passed it, and before the broker."""
+"""Successes that the store remembers: only of messages that have passed the store, and before the broker's ack."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ MESSAGE = Message("orders", b"m", b"k", (), Source("orders", 0, "1", 1))
 
 @pytest.fixture
 def told(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Keys that stores were told of as ended."""
+    """The keys that were reported to stores as ended."""
     keys: list[str] = []
     raise_to = AttemptCounts.raise_to
 
@@ -52,12 +52,12 @@ def told(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     ],
 )
 def test_only_of_what_has_passed_the_store_something_is_told(state: RetryState, known: bool) -> None:
-    """Of all else there is one copy, or nobody knows which message it was."""
+    """Other messages have no second copy, or their id does not identify them."""
     assert (success_of("g", MESSAGE, state) is not None) is known
 
 
 def test_a_success_is_told_under_the_key_of_its_attempts() -> None:
-    """As the intake would count a failure of it: of this group, replay and payload."""
+    """The intake would count a failure under the same key: group, replay and payload are parts of it."""
     message = published(MESSAGE, "daily", 1_000)
     state = read(message.headers)
     assert success_of("g", message, state) == attempts_key(replace(state, consumer_group="g"), message)
@@ -65,7 +65,7 @@ def test_a_success_is_told_under_the_key_of_its_attempts() -> None:
 
 
 def test_a_success_is_known_for_an_hour_at_least() -> None:
-    """By the store's clock; then its record goes."""
+    """By the store's clock. Then its record ends."""
     now = [1_000_000]
     store = DelayStore(MemoryBackend(1, clock="test"), test_clock=lambda: now[0]).open()
     Successes(store).remember(["k"])
@@ -78,7 +78,7 @@ def test_a_success_is_known_for_an_hour_at_least() -> None:
 def test_a_store_that_is_away_holds_up_no_acknowledgement(
     memory: Bench, handler: Handlers, policy: Policy, monkeypatch: pytest.MonkeyPatch, caplog: Any
 ) -> None:
-    """It is asked once, and then left alone for some seconds."""
+    """After a failed call the store is not called for some seconds."""
     asked: list[Any] = []
 
     def away(self: Successes) -> int:
@@ -98,7 +98,7 @@ def test_a_store_that_is_away_holds_up_no_acknowledgement(
 def test_a_first_success_costs_the_store_nothing(
     memory: Bench, handler: Handlers, policy: Policy, told: list[str]
 ) -> None:
-    """What comes from its topic and goes well is nobody's business; what comes back is, in any order of failing."""
+    """A message that succeeds at its first delivery causes no call. A redelivered message does."""
     consumer = memory.consume(handler())
     memory.publish(*(b"%d" % n for n in range(20)))
     memory.until(lambda: consumer.stats.acknowledged == 20)
@@ -114,7 +114,7 @@ def test_a_first_success_costs_the_store_nothing(
 def test_a_success_after_failures_is_told(
     memory: Bench, handler: Handlers, policy: Policy, told: list[str], ordering: str
 ) -> None:
-    """Once, under the key by which its failures were counted."""
+    """Once, under the key that counted its failures."""
     handle = handler(ValueError("x"), ValueError("x"), None)
     consumer = memory.consume(handle, ordering=ordering)
     memory.serve(policy())

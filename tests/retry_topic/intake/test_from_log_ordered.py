@@ -1,4 +1,4 @@
-"""Failed messages of ordering keys from a log: once each, whichever shard their key lies in and whenever who dies."""
+"""Failed messages of ordering keys from a log: taken in once, in any shard of their key, whichever process dies."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ OTHER = next(scope for scope in SCOPES if shard_of(scope, SHARDS) not in (HERE, 
 
 
 class Logs(MemoryBroker):
-    """A broker whose topics are logs, as far as an intake asks."""
+    """A broker whose topics are logs, as far as an intake uses it."""
 
     transactions = False
 
@@ -46,7 +46,7 @@ class Logs(MemoryBroker):
 
 
 class Reader:
-    """Notes where it is told to go on."""
+    """Notes the positions to which it was rewound."""
 
     def __init__(self) -> None:
         self.rewound: list[int | None] = []
@@ -58,24 +58,24 @@ class Reader:
         return {}
 
     def done(self, part: LogBatch) -> None:
-        """Nobody looks."""
+        """Does nothing."""
 
     def rewind(self, source: str, position: int | None) -> None:
         self.rewound.append(position)
 
     def beat(self) -> None:
-        """Nobody counts."""
+        """Does nothing."""
 
     def close(self) -> None:
         """Nothing to let go of."""
 
 
 class Died(Exception):
-    """The process is gone."""
+    """The process is dead."""
 
 
 class Bench:
-    """A partition of failed messages, some of keys with an order, and whoever takes them in; its own clock."""
+    """A partition of failed messages, some with ordering keys, the members that take them in, and a clock."""
 
     def __init__(self, shards: int) -> None:
         self.now_ms = 1_000_000
@@ -85,7 +85,7 @@ class Bench:
         self.records: list[Message] = []
 
     def failed(self, name: str, scope: str | None = None, attempt: int = 1) -> None:
-        """One more record: a failure of a message, of a key named after it when that has an order."""
+        """One more record: a failure of a message. An ordered message has a key with its own name."""
         key_lock = None if scope is None else lock_of(scope, name.encode())
         state = RetryState(id=name, attempt=attempt, original_topic="orders", error_class="E", key_lock=key_lock)
         source = Source("g.retry", 0, str(len(self.records)), 1)
@@ -96,7 +96,7 @@ class Bench:
         return IntakeFromLog(self.home, "g", PolicySet(policy), rng=random.Random(1))
 
     def take(self, intake: IntakeFromLog, end: int) -> list[Taken]:
-        """A slice from the position on."""
+        """A batch from the position on."""
         return self.take_from(intake, self.position(), end)
 
     def take_from(self, intake: IntakeFromLog, start: int | None, end: int) -> list[Taken]:
@@ -108,7 +108,7 @@ class Bench:
         return position
 
     def sent(self) -> list[str]:
-        """All that waits, which goes out for good."""
+        """Send all waiting messages for good."""
         self.now_ms += 10_000
         store, gone = self.home.store, []
         for shard in range(store.shards):
@@ -123,12 +123,12 @@ class Bench:
 
 @pytest.fixture(params=[1, SHARDS])
 def bench(request: pytest.FixtureRequest) -> Bench:
-    """One of one shard, one of several."""
+    """With one shard, and with several."""
     return Bench(request.param)
 
 
 def dying(bench: Bench, patch: pytest.MonkeyPatch, step: int, *, before: bool) -> None:
-    """The store is spoken to so many times; with the next one the caller dies, before it or with it done."""
+    """The caller dies at this call of the store, before the call or after it."""
     left = [step]
 
     def mortal(name: str) -> None:
@@ -150,7 +150,7 @@ def dying(bench: Bench, patch: pytest.MonkeyPatch, step: int, *, before: bool) -
 
 
 def test_each_is_stored_beside_its_key(bench: Bench) -> None:
-    """With the slice where that is its shard too, before it where it is not."""
+    """With the batch if its key has the same shard, otherwise before it."""
     for name, scope in (("a", BESIDE), ("b", AWAY), ("c", None), ("d", OTHER)):
         bench.failed(name, scope)
     taken = bench.take(bench.intake(), 4)
@@ -167,7 +167,7 @@ def test_each_is_stored_beside_its_key(bench: Bench) -> None:
 def test_what_went_out_before_its_record_is_read_again_goes_out_once(
     monkeypatch: pytest.MonkeyPatch, shards: int, before: bool
 ) -> None:
-    """Whoever takes the slice in dies at any step of it; another one begins where the position stands."""
+    """A member dies at any step of the intake. Another member continues at the store's position."""
     for step in range(100):
         bench = Bench(shards)
         for name, scope in zip("abcdef", [BESIDE, AWAY, None, OTHER, AWAY, OTHER], strict=True):
@@ -192,7 +192,7 @@ def test_what_went_out_before_its_record_is_read_again_goes_out_once(
 
 
 def test_a_member_that_lost_its_partition_stores_nothing_of_it(bench: Bench) -> None:
-    """Neither with the slice nor before it; and what it knew of other shards is no more than a guess."""
+    """Neither with the batch nor before it. Positions of other shards that it remembers may be old."""
     for name, scope in zip("abcdef", [AWAY, OTHER] * 3, strict=True):
         bench.failed(name, scope)
     zombie, other = bench.intake(), bench.intake()
@@ -236,7 +236,7 @@ def test_a_dead_head_lets_the_next_follow_in_the_step_that_buries_it(
 
 
 def test_another_message_s_id_is_left_to_it(bench: Bench) -> None:
-    """The record gets one of its own; its key, which waits for the other id, goes on."""
+    """The record gets its own id. Its key, which waits for the other id, opens."""
     key_lock = lock_of(AWAY, b"a")
     owner = Owner(AWAY, "me", bench.locks.acquire(AWAY, "me", 60_000).epoch)
     bench.locks.close(owner, [(key_lock, "a", True, "a")])
@@ -248,7 +248,7 @@ def test_another_message_s_id_is_left_to_it(bench: Bench) -> None:
 
 
 def test_no_header_lowers_a_count_of_an_ordered_message(bench: Bench) -> None:
-    """What the store knows holds, there as well."""
+    """The store's count holds there as well."""
     bench.failed("a", AWAY, attempt=2)
     bench.failed("a", AWAY, attempt=1)
     intake = bench.intake()
@@ -259,7 +259,7 @@ def test_no_header_lowers_a_count_of_an_ordered_message(bench: Bench) -> None:
 
 
 def test_a_shard_that_fell_back_alone_is_told_of(caplog: pytest.LogCaptureFixture) -> None:
-    """Its positions are older than what it had answered: what came after them is not read again."""
+    """Its positions are older than those it had answered. Later records are not read again."""
     bench = Bench(SHARDS)
     for name in "abc":
         bench.failed(name, AWAY)
@@ -275,8 +275,8 @@ def test_a_shard_that_fell_back_alone_is_told_of(caplog: pytest.LogCaptureFixtur
 
 
 class History:
-    """Messages that fail up to four times, and two members that take their failures in: each dies, comes late with what
-    another has taken in, and is overtaken in the middle of a step."""
+    """Messages that fail up to four times, and two members that take their failures in. Each member dies, comes too
+    late, and is overtaken in the middle of a step."""
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
@@ -298,7 +298,7 @@ class History:
             self.attempts[name] = attempt + 1
 
     def send(self) -> None:
-        """What waits is sent, and comes to its handler."""
+        """Send a waiting message to its handler."""
         for item_id in self.bench.sent():
             self.sent[item_id] += 1
             name, _, attempt = item_id.rpartition(".")
@@ -306,7 +306,7 @@ class History:
                 self.handled.append(name)
 
     def take(self) -> None:
-        """A member takes a slice in, or is late with it, and something happens to it or not."""
+        """A member takes a batch in, or is late with it, and something happens to it or not."""
         place, bench = self.random.randrange(2), self.bench
         position = bench.position()
         start = position
@@ -328,7 +328,7 @@ class History:
                 self.members[place] = bench.intake()
 
     def meanwhile(self, patch: pytest.MonkeyPatch, step: int, other: IntakeFromLog) -> None:
-        """Another member takes in what there is between two steps of the first."""
+        """Another member takes records in between two steps of the first."""
         bench, left = self.bench, [step]
         execute = bench.home.store.backend.execute
 
@@ -343,7 +343,7 @@ class History:
         patch.setattr(bench.home.store.backend, "execute", interrupted)
 
     def end(self) -> None:
-        """All is taken in and sent."""
+        """Take in and send everything."""
         last = self.bench.intake()
         self.send()
         while self.handled or (self.bench.position() or 0) < len(self.bench.records):
@@ -354,7 +354,7 @@ class History:
 
 @pytest.mark.parametrize("seeds", [range(at, at + 10) for at in range(0, 60, 10)], ids=str)
 def test_each_failure_is_taken_in_once_whatever_happens(seeds: range) -> None:
-    """It is sent once, or dead-lettered once when it was the fourth; no attempt is lost, doubled or made up."""
+    """It is sent once, or dead after the fourth failure. No attempt is lost, doubled or invented."""
     for seed in seeds:
         history = History(seed)
         for _ in range(60):

@@ -1,4 +1,4 @@
-"""Slices with ids that are another message's: nothing of them is ever stored behind their position."""
+"""Log batches with ids that belong to other messages: nothing of a batch is stored behind its position."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Died(BaseException):
 
 
 class Logs(MemoryBroker):
-    """A broker whose topics are logs, as far as an intake asks."""
+    """A broker whose topics are logs, as far as an intake uses it."""
 
     transactions = False
 
@@ -44,7 +44,7 @@ class Logs(MemoryBroker):
 
 
 class Log:
-    """A partition of failed messages, read from where the store says."""
+    """A partition of failed messages, read from the store's position."""
 
     def __init__(self, *states: RetryState) -> None:
         self.records = [
@@ -66,20 +66,20 @@ class Log:
         return {} if self.place is None else {SOURCE: self.place}
 
     def done(self, part: LogBatch) -> None:
-        """Nobody looks."""
+        """Does nothing."""
 
     def rewind(self, source: str, position: int | None) -> None:
         self.place = position
 
     def beat(self) -> None:
-        """Nobody counts."""
+        """Does nothing."""
 
     def close(self) -> None:
-        """Nothing to let go of."""
+        """Does nothing."""
 
 
 class Dying:
-    """A backend at whose call number `last` the process ends, before the server has heard of it or after."""
+    """A backend that ends the process at call number `last`, before or after the server has executed it."""
 
     def __init__(self, backend: Any, last: int, *, heard: bool) -> None:
         self._backend, self._left, self._heard = backend, last, heard
@@ -121,7 +121,7 @@ def intake(home: Connection) -> IntakeFromLog:
 
 
 def drain(home: Connection, log: Log, limit: int = 3) -> None:
-    """As a service does it that begins here."""
+    """Take in everything, as a service does that starts here."""
     (log.place,) = LogIntake(home.store).positions([SOURCE])
     taking = intake(home)
     while (part := log.poll(limit)) is not None or taking.busy:
@@ -129,7 +129,7 @@ def drain(home: Connection, log: Log, limit: int = 3) -> None:
 
 
 def stand_in_the_way(home: Connection, *ids: str) -> None:
-    """Other messages that wait under these ids, in the shard of the log."""
+    """Other messages that wait under these ids, in the log's shard."""
     body = encode_body(Message("orders", b"another"))
     route = SOURCE if home.by_source else None
     home.store.schedule([Item(one, FAR_MS, body, "orders", route=route) for one in ids])
@@ -141,19 +141,19 @@ def values(store: DelayStore, state: Any = "due") -> list[bytes]:
 
 @pytest.fixture(params=[1, 4])
 def home(request: pytest.FixtureRequest) -> Iterator[Connection]:
-    """Over one shard, and over several."""
+    """With one shard, and with several."""
     with Connection(open_store("memory:", shards=request.param), Logs()) as home:
         home.broker.create_topic(dead_topic_of("g"))
         yield home
 
 
 def own_id(offset: int) -> str:
-    """The id that the record at an offset has when it brings none."""
+    """The id of the record at an offset, if it brings none."""
     return retry_id("g", "g.retry", 0, str(offset))
 
 
 def test_what_has_a_taken_id_gets_one_of_its_own(home: Connection) -> None:
-    """And so comes in with its slice; who was there first stays as it was."""
+    """The record is stored with its batch. The earlier message does not change."""
     stand_in_the_way(home, "b.1")
     drain(home, Log(failed("a"), failed("b"), failed("c")))
     assert values(home.store) == [b"0", b"1", b"2", b"another"]
@@ -164,7 +164,7 @@ def test_what_has_a_taken_id_gets_one_of_its_own(home: Connection) -> None:
 
 
 def test_a_dead_letter_with_a_taken_id_is_kept_as_well(home: Connection) -> None:
-    """Under an id of its own, with the rest of its slice."""
+    """Under its own id, with the rest of its batch."""
     stand_in_the_way(home, "b.1")
     drain(home, Log(failed("a"), failed("b", verdict="dead"), failed("c")))
     assert (values(home.store), values(home.store, "dead")) == ([b"0", b"2", b"another"], [b"1"])
@@ -172,7 +172,7 @@ def test_a_dead_letter_with_a_taken_id_is_kept_as_well(home: Connection) -> None
 
 
 def test_what_is_there_already_is_left_out(home: Connection) -> None:
-    """The very message waits under the id, and no count says so: it is in."""
+    """The same message waits under the id, although no count says so: the failure is known."""
     log = Log(failed("a"), failed("b"))
     drain(home, log)
     (found,) = home.store.get(["a.1"], anywhere=True)
@@ -184,7 +184,7 @@ def test_what_is_there_already_is_left_out(home: Connection) -> None:
 
 
 def test_who_knows_how_ids_are_made_displaces_nobody(home: Connection) -> None:
-    """A record that claims the id of the place of a later one: in its slice, in another, in the store."""
+    """A record claims the id of a later record's place: in its batch, in another batch, in the store."""
     stand_in_the_way(home, f"{own_id(5)}.1")
     forged = [failed(own_id(n)) for n in (2, 4)]
     drain(home, Log(forged[0], failed("a"), failed(None), forged[1], failed(None), failed(None)))
@@ -192,7 +192,7 @@ def test_who_knows_how_ids_are_made_displaces_nobody(home: Connection) -> None:
 
 
 def deaths(open_home: Callable[[], Connection], *, heard: bool) -> int:
-    """The intake dies at each of its calls in turn, and another goes on; how often it could die."""
+    """The intake dies at each of its calls in turn, and another continues; returns the number of deaths."""
     states = [failed("a"), failed("b"), failed("c", verdict="dead"), failed("d"), failed("e"), failed("b", 2)]
     for last in range(100):
         with open_home() as home:
@@ -217,14 +217,14 @@ def deaths(open_home: Callable[[], Connection], *, heard: bool) -> int:
 @pytest.mark.parametrize("heard", [False, True])
 @pytest.mark.parametrize("shards", [1, 4])
 def test_a_death_at_any_call_loses_and_doubles_nothing(shards: int, heard: bool) -> None:
-    """Also between the refusal of a slice and its second try, and with the last call's answer on its way."""
+    """Also between the refusal of a batch and its second attempt, and before the last answer arrives."""
     assert deaths(lambda: Connection(open_store("memory:", shards=shards), Logs()), heard=heard) > 8
 
 
 @pytest.mark.real
 @pytest.mark.parametrize("heard", [False, True])
 def test_a_death_at_any_call_to_a_server(real_server: TemporaryServer, heard: bool) -> None:
-    """The same over the script."""
+    """The same over the server's script."""
     assert (
         deaths(lambda: Connection(open_store(real_server.url, namespace=f"n{uuid4().hex[:8]}"), Logs()), heard=heard)
         > 8

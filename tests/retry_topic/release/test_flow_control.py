@@ -1,4 +1,4 @@
-"""Flow control in the store: rates, budgets and circuits, the same in memory and in the script, on test time."""
+"""Flow control in the store: rates, budgets and circuits, the same in memory and in the script, in test time."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ CIRCUIT = Limits(trip_ppm=500_000, of=4, within_ms=10_000, open_ms=5_000)
 
 
 class Control:
-    """Flow control over a store on test time; `now_ms` is its clock."""
+    """Flow control over a store in test time; `now_ms` is its clock."""
 
     def __init__(self, store: DelayStore) -> None:
         self.store = store
@@ -57,7 +57,7 @@ def flow_fake() -> Iterator[redis.Redis]:
 
 @pytest.fixture(params=["memory", "fake", pytest.param("real", marks=pytest.mark.real)])
 def control(request: pytest.FixtureRequest, clock: Clock) -> Iterator[Control]:
-    """A control over each store."""
+    """A control over each kind of store."""
     if request.param == "memory":
         yield Control(DelayStore(MemoryBackend(2, clock="test"), shards=2, test_clock=clock).open())
     elif request.param == "fake":
@@ -72,7 +72,7 @@ def control(request: pytest.FixtureRequest, clock: Clock) -> Iterator[Control]:
 def test_a_rate_lets_a_burst_through_and_gives_the_rest_slots_one_interval_apart(
     control: Control, clock: Clock
 ) -> None:
-    """Those that come again at their slot find it free."""
+    """A message that comes again at its slot finds the slot free."""
     limits = Limits(interval_us=100_000, burst=3)
     answer = control.admit(limits, 5)
     assert (answer.granted, answer.step_us, answer.why) == (3, 100_000, "rate")
@@ -83,7 +83,7 @@ def test_a_rate_lets_a_burst_through_and_gives_the_rest_slots_one_interval_apart
 
 
 def test_no_second_ever_sees_more_than_the_rate_and_its_burst(control: Control, clock: Clock) -> None:
-    """A herd of 200, each asking again when it was told to: never early, never above the cap, none starves."""
+    """Each of 200 messages asks again at its slot: never early, never above the cap, and none waits for ever."""
     limits = Limits(interval_us=50_000, burst=2)
     start_us = clock.now_ms * 1000
     waiting, out = [start_us] * 200, []
@@ -102,7 +102,7 @@ def test_no_second_ever_sees_more_than_the_rate_and_its_burst(control: Control, 
 
 
 def test_a_budget_allows_a_share_of_first_attempts_and_a_least(control: Control, clock: Clock) -> None:
-    """Without first attempts the least alone; with them the share on top."""
+    """Without first attempts only the least is allowed; with them the share is added."""
     limits = Limits(share_ppm=200_000, least_mhz=1_000)
     answer = control.admit(limits, 3)
     assert (answer.granted, answer.step_us, answer.why) == (1, 1_000_000, "budget")
@@ -116,7 +116,7 @@ def test_a_budget_allows_a_share_of_first_attempts_and_a_least(control: Control,
 
 
 def test_the_tighter_of_rate_and_budget_holds(control: Control) -> None:
-    """A cap stays a cap when the budget would allow more, and the other way round."""
+    """The rate holds if the budget would allow more, and the reverse."""
     assert control.admit(Limits(interval_us=2_000_000, burst=1, share_ppm=10_000, least_mhz=1_000), 2).why == "rate"
     assert control.admit(Limits(interval_us=1_000, burst=1, share_ppm=10_000, least_mhz=1_000), 2).why == "budget"
 
@@ -141,7 +141,7 @@ def test_a_circuit_opens_waits_probes_and_closes(control: Control, clock: Clock)
 
 
 def test_a_failed_probe_opens_the_circuit_again_and_a_lost_one_is_repeated(control: Control, clock: Clock) -> None:
-    """A probe that tells nothing is waited for as long as the circuit stays open."""
+    """A probe without a result is waited for as long as the circuit stays open."""
     control.admit(CIRCUIT, 1)
     control.report(succeeded=0, failed=4)
     assert control.admit(CIRCUIT, 1).why == "open"
@@ -159,7 +159,7 @@ def test_a_failed_probe_opens_the_circuit_again_and_a_lost_one_is_repeated(contr
 
 
 def test_destinations_have_circuits_of_their_own_and_one_rate(control: Control) -> None:
-    """One that is down holds back nobody else; the topic's rate is shared."""
+    """A destination that is down holds back no other. All share the topic's rate."""
     limits = Limits(interval_us=1_000_000, burst=5, trip_ppm=500_000, of=4, within_ms=10_000, open_ms=5_000)
     control.admit(limits, 0, "down")
     control.report(0, 4, destination="down")
@@ -168,7 +168,7 @@ def test_destinations_have_circuits_of_their_own_and_one_rate(control: Control) 
 
 
 def test_old_failures_fade(control: Control, clock: Clock) -> None:
-    """Failures of long ago open nothing."""
+    """Old failures open no circuit."""
     control.admit(CIRCUIT, 1)
     control.report(0, 3)
     clock.now_ms += 30_000
@@ -177,7 +177,7 @@ def test_old_failures_fade(control: Control, clock: Clock) -> None:
 
 
 def test_failures_fade_when_the_window_was_made_longer(control: Control, clock: Clock) -> None:
-    """A policy that is changed keeps what was counted, and not for ever."""
+    """A changed policy keeps the counts, but not for ever."""
     control.admit(CIRCUIT, 1)
     control.report(succeeded=0, failed=3)
     longer = replace(CIRCUIT, within_ms=60_000)
@@ -196,7 +196,7 @@ def test_failures_before_the_first_retry_count_whatever_the_window_is(control: C
 
 
 def test_spread_dues_are_counted_and_hold_nothing_back(control: Control) -> None:
-    """They are told beside what limits did."""
+    """They are reported beside the messages that limits held back."""
     assert [control.flow.spread("g/orders", count) for count in (3, 2)] == [3, 5]
     assert control.admit(Limits(), 10).granted == 10
     (topic,) = control.flow.flows()
@@ -204,7 +204,7 @@ def test_spread_dues_are_counted_and_hold_nothing_back(control: Control) -> None
 
 
 def test_flows_are_told(control: Control) -> None:
-    """Counters of what was held back, by reason, for stats and metrics."""
+    """Counters of held-back messages, by reason, for stats and metrics."""
     limits = Limits(interval_us=1_000_000, burst=1, trip_ppm=500_000, of=2, within_ms=10_000, open_ms=5_000)
     control.admit(limits, 3, "a")
     control.report(0, 2, destination="a")

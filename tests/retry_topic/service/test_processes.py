@@ -1,4 +1,4 @@
-"""Real processes that die: consumers over a message, consumers and services in the middle of their work."""
+"""Real processes that die: consumers over one message, consumers and services in the middle of their work."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ class Child(NamedTuple):
     process: subprocess.Popen[bytes]
 
     def lines(self) -> list[bytes]:
-        """All it printed, once it has ended."""
+        """All its output, once it has ended."""
         out, _ = self.process.communicate(timeout=60)
         return out.splitlines()
 
@@ -104,7 +104,7 @@ class Child(NamedTuple):
 
 @pytest.fixture
 def start() -> Iterator[Callable[..., Child]]:
-    """Start a script in a process of its own."""
+    """Start a script in another process."""
     with ExitStack() as stack:
 
         def started(script: str, *args: object) -> Child:
@@ -131,7 +131,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 def test_a_message_that_kills_its_consumers_is_poison(
     server: Bench, policy: Policy, start: Callable[..., Child]
 ) -> None:
-    """Restarted after each death, the consumers handle all other messages, and give this one up at the cap."""
+    """Consumers are restarted after each death. They handle all other messages and give this one up at the cap."""
     server.serve(policy())
     server.publish(*(b"%d" % n for n in range(10)), b"poison", *(b"%d" % n for n in range(10, 20)))
     printed: list[bytes] = []
@@ -162,7 +162,7 @@ def test_a_message_that_kills_its_consumers_is_poison(
 def test_a_killed_consumer_loses_nothing(
     server: Bench, handler: Handlers, policy: Policy, start: Callable[..., Child]
 ) -> None:
-    """What was in its hands goes to another, what it had settled does not."""
+    """Its messages in flight go to another consumer; settled ones do not."""
     server.publish(*(b"%d" % n for n in range(6)), b"hang", *(b"%d" % n for n in range(6, 9)))
     child = start(CONSUMER, server.url, 300, 5, 1)
     first = [child.line() for _ in range(7)]
@@ -190,7 +190,7 @@ def test_a_killed_consumer_loses_nothing(
 def test_a_killed_service_loses_and_doubles_nothing(
     server: Bench, policy: Policy, start: Callable[..., Child], point: str
 ) -> None:
-    """SIGKILL at every step of the intake: another service goes on, each record is waiting or dead exactly once."""
+    """SIGKILL at every step of the intake: another service continues, and each record waits or is dead exactly once."""
     server.home.broker.create_topic(dead_topic_of("billing"))
     retried = write((), RetryState(attempt=1, original_topic="orders"))
     last = write((), RetryState(attempt=2, original_topic="orders"))
@@ -216,7 +216,7 @@ def test_a_killed_service_loses_and_doubles_nothing(
 def test_a_record_is_taken_in_once_though_its_message_has_gone_out_already(
     server: Bench, handler: Handlers, policy: Policy, start: Callable[..., Child], point: str
 ) -> None:
-    """Killed between storing and settling by longer than the delay itself: each message comes back exactly once."""
+    """Killed between storing and settling for longer than the delay: each message comes back exactly once."""
     server.home.broker.create_topic(dead_topic_of("billing"))
     for n in range(30):
         server.publish(b"%d" % n, topic=RETRY, headers=write((), RetryState(attempt=1, original_topic="orders")))
@@ -237,7 +237,7 @@ def test_a_record_is_taken_in_once_though_its_message_has_gone_out_already(
 def test_a_killed_dispatcher_loses_nothing_and_the_script_doubles_nothing(
     server: Bench, handler: Handlers, policy: Policy, start: Callable[..., Child]
 ) -> None:
-    """Services are killed while they bring messages back; with one script each comes back exactly once."""
+    """Services are killed while they send messages back. With one script, each comes back exactly once."""
     server.home.broker.create_topic(dead_topic_of("billing"))
     handle = handler()
     consumer = server.consume(handle, concurrency=16)
