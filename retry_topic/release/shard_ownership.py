@@ -20,7 +20,7 @@ import threading
 import time
 import uuid
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from retry_topic.brokers.protocol import ClaimSender, Fenced
@@ -127,10 +127,7 @@ class ShardOwner:
         with self._lock:
             owned = self._owned.get(shard)
         if owned is not None and self._ends_soon(owned):
-            try:
-                self._ask(shard)
-            except WheelSchedError as error:
-                logger.info("ownership.not_extended: %s", error)
+            self._try_to_ask(shard)
 
     def extend(self, shard: int, number: int) -> bool:
         """Extend the ownership of a shard for a claim. False: the claim was made in an earlier ownership.
@@ -159,10 +156,7 @@ class ShardOwner:
         with self._lock:
             known = shard in self._owned or shard in self._elsewhere_until_ms
         if not known:
-            try:
-                self._ask(shard)
-            except WheelSchedError as error:
-                logger.info("ownership.not_prepared: %s", error)
+            self._try_to_ask(shard)
 
     @contextlib.contextmanager
     def sending(self, shard: int, number: int) -> Iterator[bool]:
@@ -218,10 +212,7 @@ class ShardOwner:
         with self._lock:
             known = [owned for owned in self._owned.values() if owned.ready]
         if known:
-            identity = self._store.backend.identity()
-            for owned in known:
-                owned.suspect = owned.suspect or owned.server != identity
-                owned.server = identity
+            self._compare_server(known)
 
     def opened(self, shard: int, number: int, owned: OwnedShard) -> None:
         """Note that a claim made in this ownership goes to the publisher."""
@@ -290,7 +281,8 @@ class ShardOwner:
             until_s = asked_s + self._lease_ms / 1000
             if owned is not None and not ownership.new:
                 owned.until_s, owned.epoch = until_s, ownership.epoch
-                self._renewed(owned)
+                if owned.ready:
+                    self._compare_server([owned])
                 return owned
             owned = self._owned[shard] = OwnedShard(ownership.epoch, until_s, claims=ownership.claims)
         threading.Thread(target=self._take_over, args=(shard, owned), name=f"take-over-{shard}", daemon=True).start()
@@ -303,9 +295,15 @@ class ShardOwner:
         ownership: Ownership = answer
         return ownership
 
-    def _renewed(self, owned: OwnedShard) -> None:
-        if owned.ready:
-            identity = self._store.backend.identity()
+    def _try_to_ask(self, shard: int) -> None:
+        try:
+            self._ask(shard)
+        except WheelSchedError as error:
+            logger.info("ownership.not_extended: %s", error)
+
+    def _compare_server(self, shards: Sequence[OwnedShard]) -> None:
+        identity = self._store.backend.identity()
+        for owned in shards:
             owned.suspect = owned.suspect or owned.server != identity
             owned.server = identity
 
