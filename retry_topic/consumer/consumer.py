@@ -158,51 +158,57 @@ class Consumer:
         with self._lock:
             if self._state != "new":
                 return
-            broker = self.connection.broker
-            own = self.config.group_topics.of(self.group)
-            create_topics(broker, {"retry": own["retry"], "redelivery": own["redelivery"]})
-            in_order = self.config.ordering == "key"
-            topics = [*(() if in_order else self.topics), own["redelivery"]]
-            self._consumer = consumer = broker.consumer(topics, self.group, idle_ms=self.config.idle_ms)
-            if isinstance(consumer, PartitionedConsumer):
-                self._outcomes.topic_id_of = consumer.topic_id_of
-            successes = Successes(self.connection.store)
-            self._settler = settler = Settler(
-                broker, consumer, self._in_flight, self.stats, self.config.idle_ms, self._history, successes
-            )
-            if self._asynchronous:
-                self._handlers = loop = HandlerLoop(self._calls.call_async, self._calls.not_called)
-                self._spawn(loop.run, "loop", loop.ending)
-            else:
-                self._handlers = HandlerThreads(self._calls, self.config.concurrency, f"{self.group}-handler")
-            if self._history is not None:
-                self._history.start()
-            self._spawn(settler.run, "settle", settler.finishing)
-            if self._reporter is not None:
-                self._reporter.start()
-            self._hand_over = lambda delivery: self._give(delivery, self._state_of(delivery.message), settler)
-            if in_order:
-                self._heads = KeyHeads(
-                    self.connection.store, self._give, settler, lambda one: self._state_of(one.message)
-                )
-                self._heads.start(f"{self.group}-heads")
-                self._hand_over = self._heads.arrived
-                self._ordered = [self._read_in_order(topic) for topic in dict.fromkeys(self.topics)]
-            self._spawn(self._poll, "poll", self._stopping)
+            self._open()
+            self._start_threads()
             self._state = "running"
 
-    def _read_in_order(self, topic: str) -> OrderedReader:
-        broker = self.connection.broker
-        broker.create_topic(topic)
-        reading = ReaderContext(
+    def _open(self) -> None:
+        """Create the topics, join the group and make the parts. No thread runs yet."""
+        config, broker, store = self.config, self.connection.broker, self.connection.store
+        own = config.group_topics.of(self.group)
+        in_order = config.ordering == "key"
+        ordered = [*dict.fromkeys(self.topics)] if in_order else []
+        create_topics(broker, {"retry": own["retry"], "redelivery": own["redelivery"]})
+        for topic in ordered:
+            broker.create_topic(topic)
+        topics = [own["redelivery"]] if in_order else [*self.topics, own["redelivery"]]
+        self._consumer = consumer = broker.consumer(topics, self.group, idle_ms=config.idle_ms)
+        if isinstance(consumer, PartitionedConsumer):
+            self._outcomes.topic_id_of = consumer.topic_id_of
+        self._settler = settler = Settler(
+            broker, consumer, self._in_flight, self.stats, config.idle_ms, self._history, Successes(store)
+        )
+        if self._asynchronous:
+            self._handlers = HandlerLoop(self._calls.call_async, self._calls.not_called)
+        else:
+            self._handlers = HandlerThreads(self._calls, config.concurrency, f"{self.group}-handler")
+        self._hand_over = lambda delivery: self._give(delivery, self._state_of(delivery.message), settler)
+        if in_order:
+            self._heads = KeyHeads(store, self._give, settler, lambda one: self._state_of(one.message))
+            self._hand_over = self._heads.arrived
+            self._ordered = [self._ordered_reader(topic) for topic in ordered]
+
+    def _ordered_reader(self, topic: str) -> OrderedReader:
+        context = ReaderContext(
             self.connection, topic, self.group, self.config, self.stats, self._give, self._history, self._failure_log
         )
-        if isinstance(broker, PartitionedBroker):
-            reader: OrderedReader = OrderedPartitions(reading, broker)
-        else:
-            reader = OrderedTopic(reading)
-        reader.start()
-        return reader
+        broker = self.connection.broker
+        return OrderedPartitions(context, broker) if isinstance(broker, PartitionedBroker) else OrderedTopic(context)
+
+    def _start_threads(self) -> None:
+        """Start one thread for each loop. Each repeats a method `step`."""
+        if isinstance(self._handlers, HandlerLoop):
+            self._spawn(self._handlers.run, "loop", self._handlers.ending)
+        if self._history is not None:
+            self._history.start()
+        self._spawn(self._settler.run, "settle", self._settler.finishing)
+        if self._reporter is not None:
+            self._reporter.start()
+        if self._heads is not None:
+            self._heads.start(f"{self.group}-heads")
+        for reader in self._ordered:
+            reader.start()
+        self._spawn(self._poll, "poll", self._stopping)
 
     def stop(self, timeout_s: float = 30.0) -> None:
         """Drain: read no more, wait up to `timeout_s` for running handlers, settle, leave the group. Idempotent.

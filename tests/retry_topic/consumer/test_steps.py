@@ -10,7 +10,7 @@ import pytest
 from retry_topic.brokers.memory import MemoryBroker
 from retry_topic.brokers.protocol import Delivery
 from retry_topic.connection import Connection
-from retry_topic.consumer import ConsumerConfig, ConsumerStats, failed_message
+from retry_topic.consumer import Consumer, ConsumerConfig, ConsumerStats, failed_message
 from retry_topic.consumer.ordered.assignment import ReaderContext
 from retry_topic.consumer.ordered.key_heads import KeyHeads
 from retry_topic.consumer.ordered.leased_topic import OrderedTopic
@@ -59,6 +59,20 @@ def test_a_step_of_the_intake_takes_in_the_records_of_one_poll(
     worker.step()
     assert connection.store.counts().total("due") == 2
     assert not worker.alive
+
+
+def test_a_step_of_the_consumer_polls_once_and_hands_over(connection: Connection) -> None:
+    """Only the handler has a thread here. The settler's step settles its outcome."""
+    handled: list[bytes] = []
+    consumer = Consumer(connection, "orders", lambda message: handled.append(message.value), group="g")
+    consumer._open()
+    connection.broker.publish([Message("orders", b"m")])
+    consumer.step()
+    while not consumer.stats.acknowledged:
+        assert consumer._settler.step()
+    assert (handled, consumer.stats.delivered, consumer.stats.in_flight) == ([b"m"], 1, 0)
+    consumer._handlers.close()
+    consumer._consumer.close()
 
 
 def test_a_step_of_the_settler_settles_what_has_ended(connection: Connection) -> None:
