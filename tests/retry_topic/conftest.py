@@ -76,8 +76,8 @@ class Bench:
     group = "billing"
     topic = "orders"
 
-    def __init__(self, home: Connection, url: str | None = None) -> None:
-        self.home = home
+    def __init__(self, connection: Connection, url: str | None = None) -> None:
+        self.connection = connection
         self.url = url
         self.taken: list[Taken] = []
         self._stack = ExitStack()
@@ -87,33 +87,33 @@ class Bench:
         self, handler: Callable[[Message], Any], topics: str | Sequence[str] = topic, group: str = group, **config: Any
     ) -> Consumer:
         """A started consumer."""
-        consumer = Consumer(self.home, topics, handler, group=group, config=ConsumerConfig(**config))
+        consumer = Consumer(self.connection, topics, handler, group=group, config=ConsumerConfig(**config))
         return self._stack.enter_context(consumer)
 
     def serve(
         self,
         policies: RetryPolicy | PolicySet | None = None,
         group: str = group,
-        home: Connection | None = None,
+        connection: Connection | None = None,
         **config: Any,
     ) -> RetryService:
         """A started service; `taken` gets the results of its intake."""
         service = RetryService(
-            home or self.home, group, policies, config=ServiceConfig(**config), seen=self.taken.append
+            connection or self.connection, group, policies, config=ServiceConfig(**config), seen=self.taken.append
         )
         return self._stack.enter_context(service)
 
     def publish(self, *values: bytes, topic: str = topic, key: bytes | None = None, headers: Headers = ()) -> None:
         """Put records into a topic. An absent topic is created."""
-        self.home.broker.create_topic(topic)
-        assert not any(self.home.broker.publish([Message(topic, value, key, headers) for value in values]))
+        self.connection.broker.create_topic(topic)
+        assert not any(self.connection.broker.publish([Message(topic, value, key, headers) for value in values]))
 
     def until(self, condition: Callable[[], bool], what: object = "") -> None:
         """Wait for the work of other threads."""
         until_s = time.monotonic() + PATIENCE_S
         while not condition():
             told = what() if callable(what) else what
-            assert time.monotonic() < until_s, f"waited in vain: {str(told or self.home.store.counts())[:2000]}"
+            assert time.monotonic() < until_s, f"waited in vain: {str(told or self.connection.store.counts())[:2000]}"
             time.sleep(0.002)  # other threads' doing; there is nothing to wait on
 
     def quiet(self, *consumers: Consumer) -> None:
@@ -121,22 +121,22 @@ class Bench:
         self.until(lambda: self.waiting() == 0 and all(consumer.stats.in_flight == 0 for consumer in consumers))
 
     def waiting(self) -> int:
-        counts = self.home.store.counts()
+        counts = self.connection.store.counts()
         return counts.total("due") + counts.total("fly")
 
     def letters(self) -> list[DeadLetterInfo]:
-        return list(DeadLetters(self.home).select())
+        return list(DeadLetters(self.connection).select())
 
     def dead(self, count: int = 1) -> list[DeadLetterInfo]:
         """Wait for exactly this number of dead letters."""
-        self.until(lambda: self.home.store.counts().total("dead") >= count)
+        self.until(lambda: self.connection.store.counts().total("dead") >= count)
         letters = self.letters()
         assert len(letters) == count, [(letter.id, letter.reason) for letter in letters]
         return letters
 
     def records(self, topic: str) -> list[Message]:
         """All records of a topic, read by a new group."""
-        consumer = self.home.broker.consumer([topic], f"looker-{next(self._lookers)}")
+        consumer = self.connection.broker.consumer([topic], f"looker-{next(self._lookers)}")
         found: list[Message] = []
         while deliveries := consumer.poll(500, 0):
             found += [delivery.message for delivery in deliveries]
@@ -147,14 +147,14 @@ class Bench:
     def unsettled(self, topic: str, group: str = group, idle_ms: int = 100) -> list[bytes]:
         """The messages that a group has received and not settled, after `idle_ms` of silence."""
         time.sleep(idle_ms / 1000 + 0.05)  # only silence makes a record free
-        consumer = self.home.broker.consumer([topic], group, idle_ms=idle_ms)
+        consumer = self.connection.broker.consumer([topic], group, idle_ms=idle_ms)
         deliveries = consumer.poll(500, 100)
         consumer.close()
         return [delivery.message.value for delivery in deliveries]
 
     def close(self) -> None:
         self._stack.close()
-        self.home.close()
+        self.connection.close()
 
 
 @pytest.fixture

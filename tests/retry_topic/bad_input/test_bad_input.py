@@ -67,13 +67,13 @@ def test_undecodable_bodies_are_parked_and_the_others_flow(
 ) -> None:
     """A body written by hand is held in quarantine, or pushed to its topic if it is well-formed."""
     check = harmless(bench, handler, policy, hand_over=hand_over)
-    bench.home.broker.create_topic("orders")
-    pushable = hand_over == "auto" and bench.home.push_target() is not None
+    bench.connection.broker.create_topic("orders")
+    pushable = hand_over == "auto" and bench.connection.push_target() is not None
     junk = {name: body for name, body in JUNK.items() if name != "a list" or not pushable}
-    bench.home.store.schedule([Item(name, 0, body, "orders") for name, body in junk.items()])
+    bench.connection.store.schedule([Item(name, 0, body, "orders") for name, body in junk.items()])
     check()
-    bench.until(lambda: bench.home.store.counts().total("held") == len(junk))
-    for found in bench.home.store.list_items("held").found:
+    bench.until(lambda: bench.connection.store.counts().total("held") == len(junk))
+    for found in bench.connection.store.list_items("held").found:
         assert found.reason.startswith("quarantine: "), found
         assert found.body == junk[found.id]
     check()
@@ -88,7 +88,7 @@ def test_garbage_of_any_kind_stops_nothing(bench: Bench, handler: Handlers, poli
     for _ in range(100):
         at = rng.randrange(len(good))
         bodies.append(good[:at] if rng.random() < 0.5 else good[:at] + rng.randbytes(1) + good[at + 1 :])
-    bench.home.store.schedule([Item(f"junk-{n}", 0, body, "orders") for n, body in enumerate(bodies)])
+    bench.connection.store.schedule([Item(f"junk-{n}", 0, body, "orders") for n, body in enumerate(bodies)])
     check()
     bench.until(lambda: bench.waiting() == 0)
 
@@ -109,11 +109,11 @@ def test_a_record_of_another_version_is_set_aside(
 ) -> None:
     """A release does not guess at a newer form. It keeps the item for a person, and the others flow."""
     check = harmless(server, handler, policy)
-    server.home.store.schedule([Item("strange", server.home.store.now_ms() + 600, b"x", "orders")])
+    server.connection.store.schedule([Item("strange", server.connection.store.now_ms() + 600, b"x", "orders")])
     assert redis_client.hset("{wheel:0}:body", "strange", record) == 0
     check()
-    server.until(lambda: [one.state for one in server.home.store.get(["strange"]) if one] in (["dead"], ["held"]))
-    (found,) = server.home.store.get(["strange"])
+    server.until(lambda: [one.state for one in server.connection.store.get(["strange"]) if one] in (["dead"], ["held"]))
+    (found,) = server.connection.store.get(["strange"])
     assert found is not None
     assert "quarantine" in found.reason
     check()
@@ -153,7 +153,7 @@ def test_no_strange_record_is_lost_or_stops_the_others(
     for name, headers in STRANGE.items():
         bench.publish(name.encode(), topic=RETRY, headers=headers)
     bench.until(lambda: len(bench.taken) >= len(STRANGE), lambda: [one.id for one in bench.taken])
-    store = bench.home.store
+    store = bench.connection.store
     kept = [*store.list_items("due").found, *store.list_items("dead").found]
     assert sorted(decode_body(found.body).value for found in kept) == sorted(name.encode() for name in STRANGE)
     assert bench.unsettled(RETRY) == []
@@ -235,14 +235,14 @@ def test_an_unknown_topic_at_dispatch_is_a_dead_letter(
 ) -> None:
     """Only this message dies, with that reason. Once the topic exists, a replay delivers it."""
     check = harmless(bench, handler, policy, hand_over=hand_over)
-    bench.home.store.schedule([Item("lost", 0, encode_body(Message("nowhere", b"m", b"k")), "nowhere")])
+    bench.connection.store.schedule([Item("lost", 0, encode_body(Message("nowhere", b"m", b"k")), "nowhere")])
     (letter,) = bench.dead()
     assert "unknown topic" in letter.reason
     assert letter.message is not None
     assert (letter.message.topic, letter.message.value) == ("nowhere", b"m")
     check()
-    bench.home.broker.create_topic("nowhere")
-    assert DeadLetters(bench.home).replay().replayed == 1
+    bench.connection.broker.create_topic("nowhere")
+    assert DeadLetters(bench.connection).replay().replayed == 1
     bench.until(lambda: [record.value for record in bench.records("nowhere")] == [b"m"])
 
 
@@ -253,7 +253,7 @@ def test_a_target_that_is_no_stream_is_a_dead_letter(
     """Its topic's key has another type. The dead letter names that, and other messages do not wait."""
     check = harmless(server, handler, policy)
     redis_client.set("taken", "by somebody")
-    server.home.store.schedule([Item("lost", 0, encode_body(Message("taken", b"m")), "taken")])
+    server.connection.store.schedule([Item("lost", 0, encode_body(Message("taken", b"m")), "taken")])
     (letter,) = server.dead()
     assert "is no stream" in letter.reason
     check()
@@ -271,7 +271,7 @@ def test_a_topic_of_ours_that_was_deleted_comes_back(
     server.publish(b"ok")
     server.until(lambda: consumer.stats.acknowledged == 1)
     redis_client.delete(deleted)
-    server.until(lambda: server.home.broker.create_topic("orders") is None)
+    server.until(lambda: server.connection.broker.create_topic("orders") is None)
     server.publish(b"ok", b"bad")
     server.until(lambda: consumer.stats.acknowledged == 2 and len(server.letters()) == 1, server.letters)
     server.until(lambda: [record.value for record in server.records(DEAD)] == [b"bad"])
@@ -283,7 +283,7 @@ def test_stream_entries_of_other_producers_are_read(
 ) -> None:
     """Unknown fields become headers. Without a `value` the payload is empty."""
     check = harmless(server, handler, policy)
-    server.home.broker.create_topic(RETRY)
+    server.connection.broker.create_topic(RETRY)
     redis_client.xadd(RETRY, {b"foo": b"bar"})
     redis_client.xadd(RETRY, {b"\xff\xfe": b"\x00", b"retry-attempt": b"1", b"retry-original-topic": b"orders"})
     server.until(lambda: len(server.taken) >= 2)

@@ -61,8 +61,8 @@ def test_a_due_before_1970_is_due_now(
     server: Bench, serve: Callable[[], Callable[[], None]], redis_client: redis.Redis, score: str
 ) -> None:
     """It is sent once, like any overdue item. It does not hide the items behind it."""
-    server.home.broker.create_topic("archive")
-    store = server.home.store
+    server.connection.broker.create_topic("archive")
+    store = server.connection.store
     store.schedule([Item("old", store.now_ms() + HOUR_MS, encode_body(Message("archive", b"m")), "archive")])
     assert redis_client.execute_command("ZADD", "{wheel:0}:due", "XX", "CH", score, "old") == 1
     assert store.counts().due_head_ms in (0, 2)
@@ -78,8 +78,8 @@ def test_a_due_in_10000_years_waits_and_can_be_brought_forward(
     server: Bench, serve: Callable[[], Callable[[], None]], redis_client: redis.Redis, score: str
 ) -> None:
     """It is listed, the others flow, and an operator can bring it forward."""
-    server.home.broker.create_topic("archive")
-    store = server.home.store
+    server.connection.broker.create_topic("archive")
+    store = server.connection.store
     store.schedule([Item("far", store.now_ms() + HOUR_MS, encode_body(Message("archive", b"m")), "archive")])
     assert redis_client.execute_command("ZADD", "{wheel:0}:due", "XX", "CH", score, "far") == 1
     check = serve()
@@ -97,8 +97,8 @@ def test_a_record_beyond_every_limit_goes_out_or_is_kept(
 ) -> None:
     """17 MiB under a waiting id: the whole message is in its topic, or it is held with a reason."""
     value = bytes(17 * 1024 * 1024)
-    server.home.broker.create_topic("archive")
-    store = server.home.store
+    server.connection.broker.create_topic("archive")
+    store = server.connection.store
     store.schedule([Item("big", store.now_ms() + HOUR_MS, b"", "archive")])
     record = redis_client.hget("{wheel:0}:body", "big")
     assert record is not None

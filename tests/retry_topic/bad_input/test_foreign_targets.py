@@ -58,7 +58,7 @@ def test_origins_that_are_configured_are_sent_to_and_no_others(
     memory.publish(b"m", topic=RETRY, headers=failed("payroll"))
     memory.publish(b"m", topic=RETRY, headers=failed("orders"))
     (letter,) = memory.dead()
-    memory.until(lambda: memory.home.broker.topics()["payroll"] == 2)
+    memory.until(lambda: memory.connection.broker.topics()["payroll"] == 2)
     assert letter.topic == "orders"
 
 
@@ -67,7 +67,7 @@ def test_a_group_that_joins_a_topic_later_is_found_reading_it(memory: Bench, han
     service = memory.serve(policy(), redelivery="origin")
     memory.consume(handler(), "invoices")
     memory.publish(b"m", topic=RETRY, headers=failed("invoices"))
-    memory.until(lambda: memory.home.broker.topics().get("invoices") == 1)
+    memory.until(lambda: memory.connection.broker.topics().get("invoices") == 1)
     assert memory.letters() == []
     assert service.ready
 
@@ -84,10 +84,10 @@ def test_a_broker_that_knows_no_readers_needs_configured_origins(memory: Bench, 
             for method in ("publish", "consumer", "create_topic", "topics", "close"):
                 setattr(self, method, getattr(broker, method))
 
-    home = Connection(memory.home.store, Bare(MemoryBroker()))  # type: ignore[arg-type]
+    connection = Connection(memory.connection.store, Bare(MemoryBroker()))  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="origins"):
-        RetryService(home, "billing", policy(), config=ServiceConfig(redelivery="origin"))
-    RetryService(home, "billing", policy(), config=ServiceConfig(redelivery="origin", origins=("orders",)))
+        RetryService(connection, "billing", policy(), config=ServiceConfig(redelivery="origin"))
+    RetryService(connection, "billing", policy(), config=ServiceConfig(redelivery="origin", origins=("orders",)))
 
 
 @pytest.mark.parametrize(
@@ -119,7 +119,7 @@ def test_a_record_that_names_the_marker_stream_stops_nobody(
     server.consume(handle)
     server.publish(b"forged", topic=RETRY, headers=failed("{wheel:0}:mark"))
     server.dead()
-    server.home.publish("orders", b"later", delay=0.05)
+    server.connection.publish("orders", b"later", delay=0.05)
     server.until(lambda: b"later" in handle.values)
     assert all(set(fields) == {b"d"} for _, fields in redis_client.xrange("{wheel:0}:mark"))
     assert service.ready
@@ -128,7 +128,7 @@ def test_a_record_that_names_the_marker_stream_stops_nobody(
 @pytest.mark.real
 def test_the_server_pushes_nothing_into_a_store(server: Bench, redis_client: redis.Redis) -> None:
     """A body with such a target is refused with the reason, however it came into the store."""
-    store, asked = server.home.store, []
+    store, asked = server.connection.store, []
 
     class Refusals:
         traits = PublisherTraits()
@@ -153,7 +153,7 @@ def test_one_topic_with_a_key_of_another_type_does_not_hide_the_others(
     server: Bench, redis_client: redis.Redis
 ) -> None:
     """Such a key is not a topic, so it is not listed."""
-    server.home.broker.create_topic("orders")
+    server.connection.broker.create_topic("orders")
     redis_client.sadd("topics", "strange")
     redis_client.set("strange", "x")
-    assert server.home.broker.topics() == {"orders": 0}
+    assert server.connection.broker.topics() == {"orders": 0}

@@ -112,18 +112,20 @@ def test_a_service_waits_a_servers_trouble_out(
     bench.serve(policy(base_ms=500), idle_ms=IDLE_MS)
     consumer = bench.consume(handle, idle_ms=IDLE_MS, concurrency=8)
     bench.publish(*(b"before %d" % n for n in range(EACH)))
-    bench.until(lambda: bench.home.store.counts().happened("accepted") > 0)
+    bench.until(lambda: bench.connection.store.counts().happened("accepted") > 0)
     trouble.begin(server)
     with pytest.raises(trouble.error, match=trouble.store_says) as told:
-        bench.home.publish("orders", b"later", delay=0.5, id="later")
+        bench.connection.publish("orders", b"later", delay=0.5, id="later")
     assert told.value.transient == (trouble.error is not StoreAuthError)
     with pytest.raises(BrokerError, match=trouble.broker_says):
-        bench.home.publish("orders", b"now")
+        bench.connection.publish("orders", b"now")
     trouble.end(server)
-    bench.home.publish("orders", b"later", delay=0.5, id="later")
+    bench.connection.publish("orders", b"later", delay=0.5, id="later")
     bench.publish(*(b"after %d" % n for n in range(EACH)))
     sent = {b"later", *(b"%s %d" % (when, n) for when in (b"before", b"after") for n in range(EACH))}
-    bench.until(lambda: consumer.stats.acknowledged >= len(sent), lambda: (consumer.stats, bench.home.store.counts()))
+    bench.until(
+        lambda: consumer.stats.acknowledged >= len(sent), lambda: (consumer.stats, bench.connection.store.counts())
+    )
     bench.quiet(consumer)
     assert Counter(handle.values) == dict.fromkeys(sent, 2)
     assert bench.letters() == []

@@ -23,9 +23,9 @@ from wheel_sched.store.redis.round_trips import Dialect
 
 def test_memory_is_the_default() -> None:
     """Store and broker are in this process."""
-    with connect() as home:
-        assert isinstance(home.broker, MemoryBroker)
-        assert repr(home).startswith("<Connection <DelayStore MemoryBackend")
+    with connect() as connection:
+        assert isinstance(connection.broker, MemoryBroker)
+        assert repr(connection).startswith("<Connection <DelayStore MemoryBackend")
 
 
 @pytest.mark.parametrize(
@@ -89,11 +89,11 @@ def test_topics_keep_no_less_than_their_store(asked: tuple[str, int], kept: tupl
 @pytest.mark.real
 def test_one_server_holds_both(redis_url: str) -> None:
     """Store and topics on one server use one script. Closing twice is harmless."""
-    home = connect(redis_url)
-    assert isinstance(home.broker, RedisStreamsBroker)
-    assert home.hand_over == "one script"
-    home.close()
-    home.close()
+    connection = connect(redis_url)
+    assert isinstance(connection.broker, RedisStreamsBroker)
+    assert connection.hand_over == "one script"
+    connection.close()
+    connection.close()
 
 
 @pytest.mark.real
@@ -101,14 +101,14 @@ def test_a_server_that_hangs_holds_a_publish_for_a_few_timeouts_of_the_address(r
     """Two timeouts for a message sent now (one repeat), three for a later one; `socket_timeout` sets their length."""
     with (
         FaultyProxy(redis_url) as proxy,
-        connect(f"{proxy.url}{'&' if '?' in proxy.url else '?'}socket_timeout=0.1", create_topics=True) as home,
+        connect(f"{proxy.url}{'&' if '?' in proxy.url else '?'}socket_timeout=0.1", create_topics=True) as connection,
     ):
-        home.publish("orders", b"1")
+        connection.publish("orders", b"1")
         proxy.blackhole()
         for delay, least_s in ((None, 0.2), (60, 0.3)):
             began_s = time.monotonic()
             with pytest.raises((BrokerUnavailable, StoreUnavailable), match="no answer from the server"):
-                home.publish("orders", b"2", delay=delay)
+                connection.publish("orders", b"2", delay=delay)
             assert least_s <= time.monotonic() - began_s < least_s + 1.5
         proxy.heal()
 
@@ -118,35 +118,35 @@ def test_another_database_is_another_place(redis_url: str) -> None:
     """A script reaches one database only."""
     other = redis_url.replace("db=0", "db=1")
     assert other != redis_url
-    with connect(redis_url, broker=RedisStreamsBroker(other)) as home:
-        assert home.hand_over == "claim, publish, settle"
+    with connect(redis_url, broker=RedisStreamsBroker(other)) as connection:
+        assert connection.hand_over == "claim, publish, settle"
 
 
 @pytest.mark.real
 @pytest.mark.slow
-def test_showing_a_home_needs_no_server(tmp_path: Path) -> None:
+def test_showing_a_connection_needs_no_server(tmp_path: Path) -> None:
     """A `repr` in an error report must neither fail nor wait because the server is away."""
-    with temporary_server() as server, connect(server.url) as home:
+    with temporary_server() as server, connect(server.url) as connection:
         server.stop()
-        assert repr(home).startswith("<Connection <DelayStore RedisBackend")
+        assert repr(connection).startswith("<Connection <DelayStore RedisBackend")
         with pytest.raises(StoreUnavailable):
-            home.publish("orders", b"m", delay=1)
+            connection.publish("orders", b"m", delay=1)
         server.restart()
-        home.broker.create_topic("orders")
-        home.publish("orders", b"m", delay=1)
+        connection.broker.create_topic("orders")
+        connection.publish("orders", b"m", delay=1)
 
 
 @pytest.mark.real
 @pytest.mark.slow
-def test_an_embedded_home_keeps_its_messages(tmp_path: Path) -> None:
+def test_an_embedded_connection_keeps_its_messages(tmp_path: Path) -> None:
     """After closing and opening the same folder, the waiting messages still wait."""
     folder = f"embedded:{tmp_path / 'data'}"
-    with connect(folder) as home:
-        home.broker.create_topic("orders")
-        message_id = home.publish("orders", b"m", delay=3_600)
-    with connect(folder) as home:
-        assert [found.id for found in home.store.list_items("due").found] == [message_id]
-        assert "orders" in home.broker.topics()
+    with connect(folder) as connection:
+        connection.broker.create_topic("orders")
+        message_id = connection.publish("orders", b"m", delay=3_600)
+    with connect(folder) as connection:
+        assert [found.id for found in connection.store.list_items("due").found] == [message_id]
+        assert "orders" in connection.broker.topics()
 
 
 @pytest.mark.real

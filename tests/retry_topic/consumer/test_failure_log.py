@@ -63,7 +63,7 @@ def test_both_lines_name_the_id_that_was_published(
     caplog.set_level(logging.INFO, SERVICE)
     memory.serve(RetryPolicy(delay=Fixed(20), max_attempts=2))
     memory.consume(handler(ValueError("x")))
-    memory.home.publish("orders", b"1", id="invoice-9")
+    memory.connection.publish("orders", b"1", id="invoice-9")
     (died,) = memory.dead()
     memory.until(lambda: bool(lines(caplog, "intake.dead")))
     (retried,), (dead,) = lines(caplog, "intake.retry"), lines(caplog, "intake.dead")
@@ -131,7 +131,7 @@ def test_the_hook_gets_message_error_and_attempt(memory: Bench, handler: Handler
 
     memory.serve(RetryPolicy(delay=Fixed(20), max_attempts=2))
     memory.publish(b"1")
-    with Consumer(memory.home, "orders", handler(error, Retry()), group="billing", on_failure=hook):
+    with Consumer(memory.connection, "orders", handler(error, Retry()), group="billing", on_failure=hook):
         memory.until(lambda: len(told) == 2)
     assert told == [(b"1", "orders", error, 1), (b"1", "orders", None, 2)]
 
@@ -146,7 +146,7 @@ def test_a_hook_that_raises_is_logged_and_ignored(
 
     memory.serve(RetryPolicy(delay=Fixed(20)))
     memory.publish(b"1")
-    consumer = Consumer(memory.home, "orders", handler(ValueError("x"), None), group="billing", on_failure=hook)
+    consumer = Consumer(memory.connection, "orders", handler(ValueError("x"), None), group="billing", on_failure=hook)
     with consumer:
         memory.until(lambda: consumer.stats.acknowledged == 1)
     assert len(lines(caplog, "consumer.on_failure_failed")) == 1
@@ -158,7 +158,7 @@ def test_an_async_hook_is_refused(memory: Bench, handler: Handlers) -> None:
     async def hook(*_: object) -> None: ...
 
     with pytest.raises(ConfigError, match="on_failure to be a plain function"):
-        Consumer(memory.home, "orders", handler(), group="billing", on_failure=hook)
+        Consumer(memory.connection, "orders", handler(), group="billing", on_failure=hook)
 
 
 def test_an_error_that_cannot_be_told_fails_its_message_only(

@@ -122,7 +122,7 @@ def test_a_message_that_outlives_its_consumers_is_poison(bench: Bench, handler: 
     """It was handed out more often than the cap, so it becomes a dead letter without a call. Others are handled."""
     bench.publish(b"poison", b"harmless")
     for _ in range(3):
-        member = bench.home.broker.consumer(["orders"], "billing", idle_ms=100)
+        member = bench.connection.broker.consumer(["orders"], "billing", idle_ms=100)
         (taken, *_) = member.poll(1, 1_000)
         assert taken.message.value == b"poison"
         time.sleep(0.11)  # it dies: silent for longer than `idle_ms`
@@ -141,7 +141,7 @@ def test_suspects_are_handled_alone(bench: Bench) -> None:
     """A message over which two consumers died is handled alone, so that no other message shares the blame."""
     bench.publish(*(b"%d" % n for n in range(5)))
     for _ in range(2):
-        assert len(bench.home.broker.consumer(["orders"], "billing", idle_ms=100).poll(5, 1_000)) == 5
+        assert len(bench.connection.broker.consumer(["orders"], "billing", idle_ms=100).poll(5, 1_000)) == 5
         time.sleep(0.11)  # it dies: silent for longer than `idle_ms`
     bench.publish(*(b"%d" % n for n in range(5, 15)))
     time.sleep(3.1)  # longer than the next one's `idle_ms`, for which it waits beside a suspect
@@ -160,7 +160,7 @@ def test_a_suspect_that_hangs_does_not_stop_the_others(bench: Bench) -> None:
     gate = Gate()
     bench.publish(b"suspect")
     for _ in range(2):
-        bench.home.broker.consumer(["orders"], "billing", idle_ms=100).poll(1, 1_000)
+        bench.connection.broker.consumer(["orders"], "billing", idle_ms=100).poll(1, 1_000)
         time.sleep(0.11)  # it dies: silent for longer than `idle_ms`
     bench.publish(b"other")
     time.sleep(0.2)  # longer than the next one's `idle_ms`
@@ -174,7 +174,7 @@ def test_a_crash_is_no_attempt(bench: Bench, handler: Handlers) -> None:
     """Two consumers die over it and the third one's handler fails: that is the first failed attempt."""
     bench.publish(b"m")
     for _ in range(2):
-        bench.home.broker.consumer(["orders"], "billing", idle_ms=100).poll(1, 1_000)
+        bench.connection.broker.consumer(["orders"], "billing", idle_ms=100).poll(1, 1_000)
         time.sleep(0.11)  # it dies: silent for longer than `idle_ms`
     handle = handler(ValueError("x"))
     bench.consume(handle, idle_ms=400)
@@ -241,7 +241,7 @@ def test_stop_cuts_async_handlers_off(bench: Bench, handler: Handlers) -> None:
 def test_run_blocks_until_stop_is_through(bench: Bench) -> None:
     """A program that ends after `run` does not cut the drain short."""
     gate = Gate()
-    consumer = Consumer(bench.home, "orders", gate, group="billing")
+    consumer = Consumer(bench.connection, "orders", gate, group="billing")
     running = threading.Thread(target=consumer.run)
     running.start()
     bench.publish(b"m")
@@ -259,11 +259,11 @@ def test_run_blocks_until_stop_is_through(bench: Bench) -> None:
 
 def test_starting_and_stopping_in_any_order_is_harmless(bench: Bench, handler: Handlers) -> None:
     """Stop before start, start twice, stop twice."""
-    never = Consumer(bench.home, "orders", handler(), group="billing")
+    never = Consumer(bench.connection, "orders", handler(), group="billing")
     never.stop()
     never.start()
     assert "stopped" in repr(never)
-    consumer = Consumer(bench.home, "orders", handler(), group="billing")
+    consumer = Consumer(bench.connection, "orders", handler(), group="billing")
     consumer.start()
     consumer.start()
     assert repr(consumer) == "<Consumer billing ['orders'] running in_flight=0>"
@@ -276,7 +276,7 @@ def test_ten_threads_may_start_and_stop_at_once(memory: Bench, handler: Handlers
     """Fifty consumers, each started and stopped by ten threads: none hangs, and no thread is left."""
     before = threading.active_count()
     for number in range(50):
-        consumer = Consumer(memory.home, "orders", handler(), group=f"g{number}")
+        consumer = Consumer(memory.connection, "orders", handler(), group=f"g{number}")
         calls = [consumer.start, consumer.stop] * 5
         threads = [threading.Thread(target=call) for call in calls]
         for thread in threads:
@@ -291,7 +291,7 @@ def test_ten_threads_may_start_and_stop_at_once(memory: Bench, handler: Handlers
 def test_consumers_that_come_and_go_lose_and_double_nothing(bench: Bench) -> None:
     """Messages are published while consumers start and drain in turn. Each message is handled exactly once."""
     seen: list[bytes] = []
-    bench.home.broker.create_topic("orders")
+    bench.connection.broker.create_topic("orders")
 
     def publish() -> None:
         for n in range(150):
@@ -301,7 +301,7 @@ def test_consumers_that_come_and_go_lose_and_double_nothing(bench: Bench) -> Non
     publisher = threading.Thread(target=publish)
     publisher.start()
     while publisher.is_alive():
-        consumer = Consumer(bench.home, "orders", lambda message: seen.append(message.value), group="billing")
+        consumer = Consumer(bench.connection, "orders", lambda message: seen.append(message.value), group="billing")
         consumer.start()
         time.sleep(0.03)  # a short life
         consumer.stop()
@@ -339,14 +339,14 @@ def test_all_wrong_settings_are_told_at_once() -> None:
 def test_a_group_that_cannot_name_topics_is_refused(memory: Bench, handler: Handlers, group: str) -> None:
     """Before anything is started."""
     with pytest.raises(ConfigError, match="expected group"):
-        Consumer(memory.home, "orders", handler(), group=group)
+        Consumer(memory.connection, "orders", handler(), group=group)
 
 
 @pytest.mark.real
 def test_a_start_that_failed_may_be_repeated(quick_poll: None, handler: Handlers) -> None:
     """While the broker is away nothing starts. When it is back, the same consumer starts."""
-    with temporary_server() as server, connect("memory:", broker=RedisStreamsBroker(server.url)) as home:
-        consumer = Consumer(home, "orders", handler(), group="billing")
+    with temporary_server() as server, connect("memory:", broker=RedisStreamsBroker(server.url)) as connection:
+        consumer = Consumer(connection, "orders", handler(), group="billing")
         server.stop()
         with pytest.raises(BrokerError):
             consumer.start()
@@ -361,10 +361,10 @@ def test_an_outage_of_the_broker_is_waited_out(redis_url: str, quick_poll: None,
     """Connections break during poll, ack and forward. That costs only time: each message ends exactly once."""
     with FaultyProxy(redis_url) as proxy:
         direct = connect(redis_url)
-        home = Connection(open_store("memory:"), RedisStreamsBroker(proxy.url))
+        connection = Connection(open_store("memory:"), RedisStreamsBroker(proxy.url))
         direct.broker.create_topic("orders")
         config = ConsumerConfig(idle_ms=500)  # records whose reading was cut off come again after this
-        consumer = Consumer(home, "orders", handler(fail_odd), group="billing", config=config)
+        consumer = Consumer(connection, "orders", handler(fail_odd), group="billing", config=config)
         consumer.start()
         for n in range(60):
             assert direct.broker.publish([Message("orders", b"%d" % n)]) == [None]
@@ -380,7 +380,7 @@ def test_an_outage_of_the_broker_is_waited_out(redis_url: str, quick_poll: None,
         values = [int(delivery.message.value) for delivery in looker.poll(100, 100)]
         assert sorted(values) == list(range(1, 60, 2))
         assert proxy.counts.dropped_replies >= 2
-        home.close()
+        connection.close()
         direct.close()
 
 

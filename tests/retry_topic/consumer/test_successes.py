@@ -89,7 +89,7 @@ def test_a_store_that_is_away_holds_up_no_acknowledgement(
     consumer = memory.consume(handler())
     memory.serve()
     for _ in range(3):
-        memory.home.publish("orders", b"m", delay=0.001)
+        memory.connection.publish("orders", b"m", delay=0.001)
     memory.until(lambda: consumer.stats.acknowledged == 3)
     assert asked == [1]
     assert "consumer.cannot_remember_success" in caplog.text
@@ -104,10 +104,10 @@ def test_a_first_success_costs_the_store_nothing(
     memory.until(lambda: consumer.stats.acknowledged == 20)
     assert told == []
     memory.serve()
-    memory.home.publish("orders", b"m", delay=0.001)
+    memory.connection.publish("orders", b"m", delay=0.001)
     memory.until(lambda: consumer.stats.acknowledged == 21)
     assert len(told) == 1
-    assert AttemptCounts(memory.home.store).raise_to([(told[0], 0, 0)]) == [ENDED]
+    assert AttemptCounts(memory.connection.store).raise_to([(told[0], 0, 0)]) == [ENDED]
 
 
 @pytest.mark.parametrize("ordering", ["none", "key"])

@@ -169,7 +169,7 @@ def test_a_message_that_comes_too_late_is_not_handled(
     bench: Bench, handler: Handlers, expires_in_ms: int, dead: int
 ) -> None:
     """After its `expires-at` it becomes a dead letter. Before, it is handled."""
-    expires_ms = bench.home.store.now_ms() + expires_in_ms
+    expires_ms = bench.connection.store.now_ms() + expires_in_ms
     handle = handler()
     consumer = bench.consume(handle)
     bench.publish(b"m", headers=(("expires-at", b"%d" % expires_ms),))

@@ -32,9 +32,9 @@ class LetterStore:
 
     def __init__(self, bench: Bench) -> None:
         self.bench = bench
-        self.store = bench.home.store
-        self.letters = DeadLetters(bench.home)
-        bench.home.broker.create_topic(BACK)
+        self.store = bench.connection.store
+        self.letters = DeadLetters(bench.connection)
+        bench.connection.broker.create_topic(BACK)
 
     def bury(
         self,
@@ -228,7 +228,7 @@ def test_an_edit_that_makes_nothing_sendable_is_refused(letter_store: LetterStor
 def test_a_target_is_another_topic(letter_store: LetterStore) -> None:
     """It becomes the message's original topic, so that the new consumer accepts the headers."""
     letter_store.bury("m")
-    letter_store.bench.home.broker.create_topic("repair")
+    letter_store.bench.connection.broker.create_topic("repair")
     letter_store.letters.replay(target="repair")
     (found,) = letter_store.waiting()
     message = _sent(found)
@@ -246,7 +246,7 @@ def test_an_unknown_target_is_refused(letter_store: LetterStore) -> None:
 def test_a_replay_is_signed_where_headers_are(letter_store: LetterStore) -> None:
     """Otherwise consumers that verify signatures would not believe it."""
     letter_store.bury("m")
-    DeadLetters(letter_store.bench.home, secrets=(SECRET,)).replay()
+    DeadLetters(letter_store.bench.connection, secrets=(SECRET,)).replay()
     (found,) = letter_store.waiting()
     message = _sent(found)
     state = read(message.headers)
@@ -256,7 +256,7 @@ def test_a_replay_is_signed_where_headers_are(letter_store: LetterStore) -> None
 def test_an_edited_replay_is_signed_with_its_new_payload(letter_store: LetterStore) -> None:
     """The signature covers the payload that is sent, not the one that died."""
     letter_store.bury("m")
-    letters = DeadLetters(letter_store.bench.home, secrets=(SECRET,))
+    letters = DeadLetters(letter_store.bench.connection, secrets=(SECRET,))
     letters.replay(edit=lambda message: replace(message, value=b"mended"))
     message = _sent(letter_store.waiting()[0])
     state = read(message.headers)
@@ -321,13 +321,13 @@ def test_a_replayed_message_gets_all_its_attempts_again(bench: Bench, handler: H
     (letter,) = bench.dead()
     for replays in (1, 2):
         handle.calls.clear()
-        assert DeadLetters(bench.home).replay().replayed == 1
+        assert DeadLetters(bench.connection).replay().replayed == 1
         bench.until(lambda: bench.waiting() == 0 and len(bench.letters()) == 1)
         (again,) = bench.letters()
         assert again.id == f"{letter.state.id}r{replays}.3"
         assert (handle.attempts, again.state.replays) == ([1, 2, 3], replays)
     handle.answers = (None,)
-    assert DeadLetters(bench.home).replay().replayed == 1
+    assert DeadLetters(bench.connection).replay().replayed == 1
     bench.until(lambda: consumer.stats.acknowledged == 1)
     assert bench.letters() == []
 
@@ -340,21 +340,21 @@ def test_a_replay_to_another_topic_keeps_its_loop_guard(bench: Bench, handler: H
     bench.publish(b"m")
     bench.dead()
     for replays in (1, 2, 3):
-        assert DeadLetters(bench.home).replay(target="repair").replayed == 1
+        assert DeadLetters(bench.connection).replay(target="repair").replayed == 1
         bench.until(lambda n=replays: [one.state.replays for one in bench.letters()] == [n])  # type: ignore[misc]  # the loop's
-    assert DeadLetters(bench.home).replay(target="repair").guarded == 1
+    assert DeadLetters(bench.connection).replay(target="repair").guarded == 1
     assert [call.message.topic for call in handle.calls] == ["orders", "repair", "repair", "repair"]
 
 
 def test_many_letters_of_many_shards_are_all_replayed() -> None:
     """Pages over several shards skip nothing and repeat nothing, while replayed letters leave them."""
-    with connect("memory:", shards=7) as home:
+    with connect("memory:", shards=7) as connection:
         ids = [f"m{n}" for n in range(1_300)]
         random.Random(1).shuffle(ids)
         body = encode_body(Message(BACK, b"m"))
-        home.store.bury([(Item(name, 1_000 + n // 10, body, "orders"), "why") for n, name in enumerate(ids)])
-        assert DeadLetters(home).replay().replayed == 1_300
-        counts = home.store.counts()
+        connection.store.bury([(Item(name, 1_000 + n // 10, body, "orders"), "why") for n, name in enumerate(ids)])
+        assert DeadLetters(connection).replay().replayed == 1_300
+        counts = connection.store.counts()
         assert (counts.total("dead"), counts.total("due")) == (0, 1_300)
 
 

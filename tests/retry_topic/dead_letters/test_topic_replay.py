@@ -25,12 +25,12 @@ class DeadTopic:
 
     def __init__(self, bench: Any, idle_ms: int = 30_000) -> None:
         self.bench = bench
-        self.consumer = bench.home.broker.consumer([OWN["dead"]], "billing.replay", idle_ms=idle_ms)
+        self.consumer = bench.connection.broker.consumer([OWN["dead"]], "billing.replay", idle_ms=idle_ms)
         self.convert = LetterToMessage("billing", OWN, OWN["redelivery"], "topic-id")
 
     def replay(self, letters: int = 1, **settings: Any) -> TopicReplay:
         """Replay this number of letters, which must exist."""
-        done = TopicReplay(self.convert, self.bench.home.store, **settings)
+        done = TopicReplay(self.convert, self.bench.connection.store, **settings)
         found: list[Any] = []
         while len(found) < letters:  # what the test waits for is there, or a poll's own time brings it
             found += self.consumer.poll(500, 10)
@@ -69,7 +69,7 @@ def test_both_ways_to_replay_count_for_one_another(bench: Bench, poisoned: Any) 
     assert topic.replay(max_replays=2).replayed == 1
     bench.dead(2)
     (mine,) = [one for one in bench.letters() if one.state.replays]
-    letters = DeadLetters(bench.home)
+    letters = DeadLetters(bench.connection)
     assert letters.replay(DeadLetterFilter(ids=frozenset({mine.id})), max_replays=1).guarded == 1
     assert letters.replay(DeadLetterFilter(ids=frozenset({mine.id})), max_replays=2).replayed == 1
     bench.until(lambda: len(poisoned.calls) == 3 and len(bench.letters()) == 2)
@@ -79,7 +79,7 @@ def test_both_ways_to_replay_count_for_one_another(bench: Bench, poisoned: Any) 
 
 def test_headers_decide_nothing(bench: Bench) -> None:
     """A letter without headers has not been replayed."""
-    bench.home.broker.create_topic(OWN["redelivery"])
+    bench.connection.broker.create_topic(OWN["redelivery"])
     bench.publish(b"claims many", topic=OWN["dead"], headers=(("retry-id", b"a"), ("retry-replays", b"99")))
     bench.publish(b"claims nothing", topic=OWN["dead"])
     assert DeadTopic(bench).replay(letters=2).replayed == 2
@@ -88,7 +88,7 @@ def test_headers_decide_nothing(bench: Bench) -> None:
 
 def test_without_the_counts_nothing_is_sent(memory: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """The letters stay unsettled."""
-    memory.home.broker.create_topic(OWN["redelivery"])
+    memory.connection.broker.create_topic(OWN["redelivery"])
     memory.publish(b"letter", topic=OWN["dead"])
     topic = DeadTopic(memory)
 

@@ -106,18 +106,18 @@ def machine(library: Path, notes: Path, fsync: Fsync) -> Iterator[Machine]:
 def lost(machine: Machine, durability: str) -> list[str]:
     """The acknowledged writes that are gone after the power loss, by kind and number."""
     acknowledged: list[str] = []
-    with connect(machine.server.url, durability=durability, create_topics=True) as home:
-        consumer = home.broker.consumer([TOPIC], "group")
-        home.publish(TOPIC, b"first")
+    with connect(machine.server.url, durability=durability, create_topics=True) as connection:
+        consumer = connection.broker.consumer([TOPIC], "group")
+        connection.publish(TOPIC, b"first")
         (first,) = consumer.poll(1, 1_000)
         began_s = time.monotonic()
         power = threading.Timer(0.4, machine.lose_power)
         power.start()
         with contextlib.suppress(WheelSchedError):
             for n in range(1_000_000):
-                home.publish("later", b"", delay=3_600, id=f"delayed-{n}")
+                connection.publish("later", b"", delay=3_600, id=f"delayed-{n}")
                 acknowledged.append(f"delayed-{n}")
-                home.publish("now", b"published-%d" % n)
+                connection.publish("now", b"published-%d" % n)
                 acknowledged.append(f"published-{n}")
                 if n == 3:
                     consumer.ack([first])
@@ -125,15 +125,15 @@ def lost(machine: Machine, durability: str) -> list[str]:
         power.join()
         assert time.monotonic() - began_s < 30
     machine.server.restart()
-    with connect(machine.server.url) as home:
+    with connect(machine.server.url) as connection:
         delayed = [one for one in acknowledged if one.startswith("delayed")]
-        gone = [i for i, found in zip(delayed, home.store.get(delayed), strict=True) if found is None]
-        reader = home.broker.consumer(["now", TOPIC], "reader")
+        gone = [i for i, found in zip(delayed, connection.store.get(delayed), strict=True) if found is None]
+        reader = connection.broker.consumer(["now", TOPIC], "reader")
         there: set[str] = set()
         while batch := reader.poll(500, 50):
             there |= {delivery.message.value.decode() for delivery in batch}
         gone += [one for one in acknowledged if one.startswith("published") and one not in there]
-        again = home.broker.consumer([TOPIC], "group", idle_ms=1)
+        again = connection.broker.consumer([TOPIC], "group", idle_ms=1)
         if "settled" in acknowledged and again.poll(1, 50):
             gone.append("settled")
     assert {one.partition("-")[0] for one in acknowledged} == {"delayed", "published", "settled"}

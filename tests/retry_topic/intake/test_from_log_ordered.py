@@ -80,7 +80,7 @@ class Bench:
     def __init__(self, shards: int) -> None:
         self.now_ms = 1_000_000
         store = DelayStore(MemoryBackend(shards, clock="test"), shards=shards, test_clock=lambda: self.now_ms).open()
-        self.home, self.reader = Connection(store, Logs()), Reader()
+        self.connection, self.reader = Connection(store, Logs()), Reader()
         self.locks = OrderedKeys(store)
         self.records: list[Message] = []
 
@@ -93,7 +93,7 @@ class Bench:
 
     def intake(self) -> IntakeFromLog:
         policy = RetryPolicy(delay=Fixed(base_ms=1_000), max_attempts=4)
-        return IntakeFromLog(self.home, "g", PolicySet(policy), rng=random.Random(1))
+        return IntakeFromLog(self.connection, "g", PolicySet(policy), rng=random.Random(1))
 
     def take(self, intake: IntakeFromLog, end: int) -> list[Taken]:
         """A batch from the position on."""
@@ -104,13 +104,13 @@ class Bench:
         return intake.take(self.reader, part, lambda call: call())
 
     def position(self) -> int | None:
-        (position,) = LogIntake(self.home.store).positions([SOURCE])
+        (position,) = LogIntake(self.connection.store).positions([SOURCE])
         return position
 
     def sent(self) -> list[str]:
         """Send all waiting messages for good."""
         self.now_ms += 10_000
-        store, gone = self.home.store, []
+        store, gone = self.connection.store, []
         for shard in range(store.shards):
             claim = store.claim(100, shard=shard)
             store.settle(claim, [Done(one.id) for one in claim.items])
@@ -118,7 +118,7 @@ class Bench:
         return sorted(gone)
 
     def dead(self) -> list[str]:
-        return sorted(found.id for found in self.home.store.list_items("dead").found)
+        return sorted(found.id for found in self.connection.store.list_items("dead").found)
 
 
 @pytest.fixture(params=[1, SHARDS])
@@ -132,7 +132,7 @@ def dying(bench: Bench, patch: pytest.MonkeyPatch, step: int, *, before: bool) -
     left = [step]
 
     def mortal(name: str) -> None:
-        call = getattr(bench.home.store.backend, name)
+        call = getattr(bench.connection.store.backend, name)
 
         def until_death(*args: Any, **more: Any) -> Any:
             left[0] -= 1
@@ -143,7 +143,7 @@ def dying(bench: Bench, patch: pytest.MonkeyPatch, step: int, *, before: bool) -
                 raise Died
             return answer
 
-        patch.setattr(bench.home.store.backend, name, until_death)
+        patch.setattr(bench.connection.store.backend, name, until_death)
 
     for name in ("execute", "begin"):
         mortal(name)
@@ -155,7 +155,7 @@ def test_each_is_stored_beside_its_key(bench: Bench) -> None:
         bench.failed(name, scope)
     taken = bench.take(bench.intake(), 4)
     assert sorted((one.id, one.duplicate) for one in taken) == [(f"{name}.1", False) for name in "abcd"]
-    found = bench.home.store.get([f"{name}.1" for name in "abd"], anywhere=True)
+    found = bench.connection.store.get([f"{name}.1" for name in "abd"], anywhere=True)
     assert [one and (one.route, one.refs[0].split(".")[0]) for one in found] == [
         (scope, f"gate:{scope}") for scope in (BESIDE, AWAY, OTHER)
     ]
@@ -183,7 +183,7 @@ def test_what_went_out_before_its_record_is_read_again_goes_out_once(
         assert sorted(gone + bench.sent()) == [f"{name}.1" for name in "abcdef"], f"death at step {step}"
         assert bench.position() == 6
         keys = [attempts_key(RetryState(id=name), Message("g.retry", b"v", b"k")) for name in "abcdef"]
-        counts = AttemptCounts(bench.home.store).raise_to([(key, 0, 0) for key in keys])
+        counts = AttemptCounts(bench.connection.store).raise_to([(key, 0, 0) for key in keys])
         assert max(counts) == 1
         assert min(counts) == 1 or shards > 1  # there they are raised one step later; headers count as well
         if taken is not None:
@@ -240,7 +240,7 @@ def test_another_message_s_id_is_left_to_it(bench: Bench) -> None:
     key_lock = lock_of(AWAY, b"a")
     owner = Owner(AWAY, "me", bench.locks.acquire(AWAY, "me", 60_000).epoch)
     bench.locks.close(owner, [(key_lock, "a", True, "a")])
-    bench.home.store.schedule([Item("a.1", bench.now_ms, b"another", "t", route=AWAY)])
+    bench.connection.store.schedule([Item("a.1", bench.now_ms, b"another", "t", route=AWAY)])
     bench.failed("a", AWAY)
     (taken,) = bench.take(bench.intake(), 1)
     assert (taken.duplicate, taken.id != "a.1", list(bench.locks.closed())) == (False, True, [])
@@ -266,7 +266,7 @@ def test_a_shard_that_fell_back_alone_is_told_of(caplog: pytest.LogCaptureFixtur
     intake = bench.intake()
     bench.take(intake, 1)
     bench.take(intake, 2)
-    backend = bench.home.store.backend
+    backend = bench.connection.store.backend
     assert isinstance(backend, MemoryBackend)
     backend.shards[shard_of(AWAY, SHARDS)].room(LogIntakeInMemory).positions[SOURCE] = 1
     bench.take(intake, 3)
@@ -330,7 +330,7 @@ class History:
     def meanwhile(self, patch: pytest.MonkeyPatch, step: int, other: IntakeFromLog) -> None:
         """Another member takes records in between two steps of the first."""
         bench, left = self.bench, [step]
-        execute = bench.home.store.backend.execute
+        execute = bench.connection.store.backend.execute
 
         def interrupted(*args: Any, **more: Any) -> Any:
             left[0] -= 1
@@ -340,7 +340,7 @@ class History:
                     self.send()
             return execute(*args, **more)
 
-        patch.setattr(bench.home.store.backend, "execute", interrupted)
+        patch.setattr(bench.connection.store.backend, "execute", interrupted)
 
     def end(self) -> None:
         """Take in and send everything."""

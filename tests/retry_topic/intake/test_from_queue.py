@@ -39,10 +39,10 @@ class Desk:
 
     def __init__(self, bench: Bench, policy: RetryPolicy, **settings: Any) -> None:
         self.bench = bench
-        self.store = bench.home.store
-        self.intake = IntakeFromQueue(bench.home, "billing", PolicySet(policy), **settings)
-        bench.home.broker.create_topic(dead_topic_of("billing"))
-        self.consumer: BrokerConsumer = bench.home.broker.consumer([RETRY], "billing", idle_ms=60_000)
+        self.store = bench.connection.store
+        self.intake = IntakeFromQueue(bench.connection, "billing", PolicySet(policy), **settings)
+        bench.connection.broker.create_topic(dead_topic_of("billing"))
+        self.consumer: BrokerConsumer = bench.connection.broker.consumer([RETRY], "billing", idle_ms=60_000)
 
     def put(self, value: bytes = b"m", state: RetryState | None = None, headers: Headers = (), **more: Any) -> None:
         """A record in the retry topic, as a consumer would write it."""
@@ -119,7 +119,7 @@ def test_the_dead_topic_keeps_as_many_letters_as_the_service_says(bench: Bench, 
         for n in range(first, first + 200):
             desk.put(b"%d" % n)
         desk.take(200)
-    assert 100 <= bench.home.broker.topics()[dead_topic_of("billing")] <= 300  # a server drops whole nodes
+    assert 100 <= bench.connection.broker.topics()[dead_topic_of("billing")] <= 300  # a server drops whole nodes
     assert len(desk.letters()) == 600
     desk.consumer.close()
 
@@ -349,7 +349,7 @@ class TestCopies:
     def test_a_copy_from_before_a_replay_does_not_count_against_it(self, desk: Desk) -> None:
         """The replay tries the message again. A failure of an earlier delivery has no effect."""
         self.fail(desk, 4)
-        DeadLetters(desk.bench.home).replay()
+        DeadLetters(desk.bench.connection).replay()
         desk.release()
         assert self.fail(desk, 3).duplicate
         assert self.fail(desk, 1, replays=1).id == "mr1.1"

@@ -100,8 +100,8 @@ def once(call: Callable[[], T]) -> T:
     return call()
 
 
-def intake(home: Connection, **policy: Any) -> IntakeFromLog:
-    return IntakeFromLog(home, "g", PolicySet(RetryPolicy(max_attempts=None, **policy)), rng=random.Random(1))
+def intake(connection: Connection, **policy: Any) -> IntakeFromLog:
+    return IntakeFromLog(connection, "g", PolicySet(RetryPolicy(max_attempts=None, **policy)), rng=random.Random(1))
 
 
 def drain(taking: IntakeFromLog, log: Log, limit: int = 2, insist: Any = once) -> list[Taken]:
@@ -117,48 +117,48 @@ def waiting(store: DelayStore) -> list[str]:
 
 
 @pytest.fixture(params=[1, 4])
-def home(request: pytest.FixtureRequest) -> Iterator[Connection]:
+def connection(request: pytest.FixtureRequest) -> Iterator[Connection]:
     """With one shard, and with several."""
-    with Connection(open_store("memory:", shards=request.param), Logs()) as home:
-        yield home
+    with Connection(open_store("memory:", shards=request.param), Logs()) as connection:
+        yield connection
 
 
-def test_a_batch_is_told_when_the_next_is_offered(home: Connection) -> None:
+def test_a_batch_is_told_when_the_next_is_offered(connection: Connection) -> None:
     """At most one batch is in flight. It is reported after the store has answered."""
-    taking, log = intake(home), Log(failed("a"), failed("b"), failed("c"))
+    taking, log = intake(connection), Log(failed("a"), failed("b"), failed("c"))
     assert (taking.busy, taking.finish(once)) == (False, [])
     assert (taking.offer(log, log.next(2), once), log.told, taking.busy) == ([], [], True)
     assert [one.id for one in taking.offer(log, log.next(2), once)] == ["a.1", "b.1"]
     assert (log.told, taking.busy) == ([2], True)
     assert [one.id for one in taking.finish(once)] == ["c.1"]
-    assert (log.told, taking.busy, waiting(home.store)) == ([2, 3], False, ["a.1", "b.1", "c.1"])
+    assert (log.told, taking.busy, waiting(connection.store)) == ([2, 3], False, ["a.1", "b.1", "c.1"])
 
 
-def test_a_stale_position_takes_the_next_batch_with_it(home: Connection) -> None:
+def test_a_stale_position_takes_the_next_batch_with_it(connection: Connection) -> None:
     """Another member had the first batch. The second is dropped too, and the reader goes to the store's position."""
     states = [failed(name) for name in "abcdef"]
     zombie, log = Log(*states), Log(*states)
-    drain(intake(home), log, limit=3)
-    taking = intake(home)
+    drain(intake(connection), log, limit=3)
+    taking = intake(connection)
     taking.offer(zombie, zombie.next(2), once)
     assert taking.offer(zombie, zombie.next(2), once) == []
     assert (zombie.rewound, taking.busy, zombie.told) == ([6], False, [])
-    assert (drain(taking, zombie), waiting(home.store)) == ([], [f"{name}.1" for name in "abcdef"])
+    assert (drain(taking, zombie), waiting(connection.store)) == ([], [f"{name}.1" for name in "abcdef"])
 
 
-def test_a_stale_position_leaves_other_sources_alone(home: Connection) -> None:
+def test_a_stale_position_leaves_other_sources_alone(connection: Connection) -> None:
     """A batch of another partition behind it is stored."""
-    taking, log, other = intake(home), Log(failed("a")), Log(failed("b"), source="g.retry/1")
+    taking, log, other = intake(connection), Log(failed("a")), Log(failed("b"), source="g.retry/1")
     log.place = 0  # the store knows of nothing
     taking.offer(log, log.next(1), once)
     taking.offer(other, other.next(1), once)
     taking.finish(once)
-    assert (log.rewound, other.told, waiting(home.store)) == ([None], [1], ["b.1"])
+    assert (log.rewound, other.told, waiting(connection.store)) == ([None], [1], ["b.1"])
 
 
-def test_a_store_that_fell_back_gets_both_batches_again(home: Connection) -> None:
+def test_a_store_that_fell_back_gets_both_batches_again(connection: Connection) -> None:
     """The store has lost writes. The reader goes back to the store's position."""
-    taking, log = intake(home), Log(*(failed(name) for name in "abcd"))
+    taking, log = intake(connection), Log(*(failed(name) for name in "abcd"))
     log.place = 2  # taken in, as the store answered before it lost writes
     assert taking.offer(log, log.next(1), once) == []
     assert taking.offer(log, log.next(1), once) == []
@@ -166,66 +166,66 @@ def test_a_store_that_fell_back_gets_both_batches_again(home: Connection) -> Non
     assert [one.id for one in drain(taking, log)] == ["a.1", "b.1", "c.1", "d.1"]
 
 
-def test_a_partition_lost_between_the_two_is_taken_on_by_another_member(home: Connection) -> None:
+def test_a_partition_lost_between_the_two_is_taken_on_by_another_member(connection: Connection) -> None:
     """The batch in flight is stored. The other member stores the next one, once."""
     states = [failed(name) for name in "abcdef"]
     mine, theirs = Log(*states), Log(*states)
-    taking = intake(home)
+    taking = intake(connection)
     taking.offer(mine, mine.next(2), once)
     read = mine.next(2)
     mine.mine = False
-    (theirs.place,) = LogIntake(home.store).positions([theirs.source])
-    taken = [*drain(intake(home), theirs), *taking.offer(mine, read, once), *taking.finish(once)]
+    (theirs.place,) = LogIntake(connection.store).positions([theirs.source])
+    taken = [*drain(intake(connection), theirs), *taking.offer(mine, read, once), *taking.finish(once)]
     assert sorted(one.id for one in taken) == [f"{name}.1" for name in "abcdef"]
     assert (mine.rewound, mine.told) == ([6], [])
-    assert waiting(home.store) == [f"{name}.1" for name in "abcdef"]
+    assert waiting(connection.store) == [f"{name}.1" for name in "abcdef"]
 
 
-def test_a_process_that_dies_with_one_in_flight_leaves_it_taken_in_once(home: Connection) -> None:
+def test_a_process_that_dies_with_one_in_flight_leaves_it_taken_in_once(connection: Connection) -> None:
     """Its successor continues at the store's position, whether the batch was stored or not."""
     states = [failed(name) for name in "abcdef"]
     dying, log = Log(*states), Log(*states)
-    taking = intake(home)
+    taking = intake(connection)
     taking.offer(dying, dying.next(2), once)
     taking.offer(dying, dying.next(2), once)  # and is never heard of again
     del taking
-    (log.place,) = LogIntake(home.store).positions([log.source])
-    again = [one.id for one in drain(intake(home), log)]
+    (log.place,) = LogIntake(connection.store).positions([log.source])
+    again = [one.id for one in drain(intake(connection), log)]
     assert len(again) == len(set(again))
-    assert waiting(home.store) == [f"{name}.1" for name in "abcdef"]
+    assert waiting(connection.store) == [f"{name}.1" for name in "abcdef"]
 
 
-def test_no_header_lowers_a_count_that_came_with_the_batch_before(home: Connection) -> None:
+def test_no_header_lowers_a_count_that_came_with_the_batch_before(connection: Connection) -> None:
     """The second batch is planned while the first is in flight, and again after the first has raised its count."""
     states = [failed("a", 5), failed("b", 2), failed("a", 1), failed("c")]
-    taking, log = intake(home), Log(*states, traced=True)
+    taking, log = intake(connection), Log(*states, traced=True)
     taken = drain(taking, log)
     assert [one.id for one in taken] == ["a.5", "b.2", "a.6", "c.1"]
     assert "attempt 6 of unlimited" in taken[2].why
     keys = [attempts_key(RetryState(id=name), Message("g.retry", b"v", b"k")) for name in "ab"]
-    assert AttemptCounts(home.store).raise_to([(key, 0, 0) for key in keys]) == [6, 2]
+    assert AttemptCounts(connection.store).raise_to([(key, 0, 0) for key in keys]) == [6, 2]
 
 
-def test_a_failure_told_again_in_the_batch_behind_is_no_second_one(home: Connection) -> None:
+def test_a_failure_told_again_in_the_batch_behind_is_no_second_one(connection: Connection) -> None:
     """A consumer that died in between wrote the record twice."""
-    taken = drain(intake(home), Log(failed("a"), failed("b"), failed("b"), failed("c")))
+    taken = drain(intake(connection), Log(failed("a"), failed("b"), failed("b"), failed("c")))
     assert [(one.id, one.duplicate) for one in taken] == [("a.1", False), ("b.1", False), ("b.1", True), ("c.1", False)]
-    assert waiting(home.store) == ["a.1", "b.1", "c.1"]
+    assert waiting(connection.store) == ["a.1", "b.1", "c.1"]
 
 
-def test_the_dead_of_a_batch_told_again_are_told_once(home: Connection) -> None:
+def test_the_dead_of_a_batch_told_again_are_told_once(connection: Connection) -> None:
     """A death that only headers claim is not reported."""
-    home.broker.create_topic(dead_topic_of("g"))
+    connection.broker.create_topic(dead_topic_of("g"))
     fatal = failed("a", verdict="dead")
-    taken = drain(intake(home), Log(fatal, failed("b"), fatal, failed("c")))
+    taken = drain(intake(connection), Log(fatal, failed("b"), fatal, failed("c")))
     assert [one.dead for one in taken] == ["verdict", None, None, None]
-    assert home.broker.topics()[dead_topic_of("g")] == 1
-    assert [found.id for found in home.store.list_items("dead").found] == ["a.1"]
+    assert connection.broker.topics()[dead_topic_of("g")] == 1
+    assert [found.id for found in connection.store.list_items("dead").found] == ["a.1"]
 
 
-def test_looking_back_waits_for_the_batch_in_flight(home: Connection) -> None:
+def test_looking_back_waits_for_the_batch_in_flight(connection: Connection) -> None:
     """The server knows the expected position, so it is the same server and nothing is read again."""
-    taking, log = intake(home), Log(failed("a"), failed("b"))
+    taking, log = intake(connection), Log(failed("a"), failed("b"))
     taking.offer(log, log.next(1), once)
     taking.look_back(log, once)
     assert (log.rewound, log.told, taking.busy) == ([], [1], False)
@@ -234,20 +234,20 @@ def test_looking_back_waits_for_the_batch_in_flight(home: Connection) -> None:
     assert log.rewound == [1]
 
 
-def test_whoever_gives_up_waiting_is_no_longer_busy(home: Connection) -> None:
+def test_whoever_gives_up_waiting_is_no_longer_busy(connection: Connection) -> None:
     """The service stops while the store is away. The store's position decides about the batch in flight."""
 
     def gives_up(call: Callable[[], T]) -> T:
         raise StoreUnavailable("away")
 
-    taking, log = intake(home), Log(failed("a"), failed("b"))
+    taking, log = intake(connection), Log(failed("a"), failed("b"))
     taking.offer(log, log.next(1), once)
     with pytest.raises(StoreUnavailable):
         taking.finish(gives_up)
     assert (taking.busy, log.told) == (False, [])
     log.place = 0  # a new reader begins with a wrong position
     drain(taking, log)
-    assert (len(log.rewound), waiting(home.store)) == (1, ["a.1", "b.1"])
+    assert (len(log.rewound), waiting(connection.store)) == (1, ["a.1", "b.1"])
 
 
 @pytest.mark.real
@@ -265,9 +265,9 @@ def test_a_lost_reply_doubles_nothing(real_server: TemporaryServer, lost: int) -
                 failures.append(error)
 
     with FaultyProxy(real_server.url) as proxy:
-        home = Connection(open_store(proxy.url, namespace=f"n{uuid4().hex[:8]}"), Logs())
-        with home:
-            taking, log = intake(home), Log(*states)
+        connection = Connection(open_store(proxy.url, namespace=f"n{uuid4().hex[:8]}"), Logs())
+        with connection:
+            taking, log = intake(connection), Log(*states)
             taken = []
             for number in range(4):
                 if number == lost:
@@ -277,5 +277,5 @@ def test_a_lost_reply_doubles_nothing(real_server: TemporaryServer, lost: int) -
             assert proxy.counts.dropped_replies == 1
             assert [one.id for one in taken] == [f"{n}.1" for n in range(12)]
             assert (log.rewound, log.told) == ([], [3, 6, 9, 12])
-            assert home.store.counts().happened("accepted") == 12
-            assert waiting(home.store) == sorted(f"{n}.1" for n in range(12))
+            assert connection.store.counts().happened("accepted") == 12
+            assert waiting(connection.store) == sorted(f"{n}.1" for n in range(12))

@@ -281,14 +281,14 @@ def carried_out(
 ) -> Any:
     """Everything that is stored and reported of batches."""
     store = DelayStore(MemoryBackend(1, clock="test"), test_clock=lambda: NOW_MS).open()
-    with Connection(store, Logs()) as home:
-        home.broker.create_topic("g.dead")
+    with Connection(store, Logs()) as connection:
+        connection.broker.create_topic("g.dead")
         told: list[Taken] = []
         place = 0
         for batch in batches:
             deliveries = [delivery(state, value, place + n) for n, (state, value) in enumerate(batch)]
             place += len(batch)
-            told += take(home, deliveries, place)
+            told += take(connection, deliveries, place)
         items = [*store.list_items("due", limit=1_000).found, *store.list_items("dead", limit=1_000).found]
         keys = {key_of(state, value) for batch in batches for state, value in batch}
         counts = AttemptCounts(store).raise_to([(key, 0, 0) for key in sorted(keys)])
@@ -306,13 +306,13 @@ def carried_out(
 def test_a_queue_and_a_log_carry_out_the_same_decisions(batches: list[list[tuple[RetryState, bytes]]]) -> None:
     """Equal items, dead letters, counts and reports for the same failures, over several batches."""
 
-    def from_queue(home: Connection, deliveries: list[Delivery], _: int) -> list[Taken]:
-        intake = IntakeFromQueue(home, "g", POLICIES, rng=random.Random(1))
+    def from_queue(connection: Connection, deliveries: list[Delivery], _: int) -> list[Taken]:
+        intake = IntakeFromQueue(connection, "g", POLICIES, rng=random.Random(1))
         return intake.take(Ignoring(), deliveries)  # type: ignore[arg-type]
 
-    def from_log(home: Connection, deliveries: list[Delivery], place: int) -> list[Taken]:
+    def from_log(connection: Connection, deliveries: list[Delivery], place: int) -> list[Taken]:
         part = LogBatch("g.retry/0", place - len(deliveries) or None, place, deliveries)
-        intake = IntakeFromLog(home, "g", POLICIES, rng=random.Random(1))
+        intake = IntakeFromLog(connection, "g", POLICIES, rng=random.Random(1))
         return intake.take(Ignoring(), part, lambda call: call())  # type: ignore[arg-type]
 
     assert carried_out(batches, from_queue) == carried_out(batches, from_log)

@@ -98,9 +98,9 @@ def record(offset: int, headers: Headers, key: bytes | None = b"k", value: bytes
 def outcome(records: Sequence[Message], *, cached: bool, at_once: int = 4, **more: Any) -> tuple[Any, ...]:
     """Everything that an intake makes of records: the store's contents and the reports."""
     store = DelayStore(MemoryBackend(1, clock="test"), test_clock=lambda: NOW_MS).open()
-    with Connection(store, Logs()) as home:
-        home.broker.create_topic("g.dead")
-        taking = IntakeFromLog(home, "g", POLICIES, rng=Highest(), history=100, cached=cached, **more)
+    with Connection(store, Logs()) as connection:
+        connection.broker.create_topic("g.dead")
+        taking = IntakeFromLog(connection, "g", POLICIES, rng=Highest(), history=100, cached=cached, **more)
         reader = Reader()
         told: list[Taken] = []
         for start in range(0, len(records), at_once):
@@ -109,19 +109,19 @@ def outcome(records: Sequence[Message], *, cached: bool, at_once: int = 4, **mor
             told += taking.take(reader, LogBatch(SOURCE, reader.position, start + len(part), deliveries), once)
         found: list[Found] = []
         for state in ("due", "dead"):
-            found += home.store.list_items(state, limit=1_000).found  # type: ignore[arg-type]
+            found += connection.store.list_items(state, limit=1_000).found  # type: ignore[arg-type]
         keys = [attempts_key(RetryState(id=read(one.headers).id), one) for one in records]
-        attempts = AttemptCounts(home.store).raise_to([(key, 0, 0) for key in keys])
+        attempts = AttemptCounts(connection.store).raise_to([(key, 0, 0) for key in keys])
         assert any(attempts) or more
         whys = [None if one.decision is None else explain(one.decision) for one in told]
-        rows = History(home.store).read(0).entries
+        rows = History(connection.store).read(0).entries
         return (
             [replace(one, version=0) for one in found],
             attempts,
             [replace(one, decision=None) for one in told],
             whys,
             rows,
-            LogIntake(home.store).positions([SOURCE]),
+            LogIntake(connection.store).positions([SOURCE]),
         )
 
 
@@ -278,8 +278,8 @@ def test_the_plan_itself_decides_what_the_cache_does_not_know(more: dict[str, An
 
 def test_other_policies_make_other_templates() -> None:
     """Templates of the old policies are forgotten."""
-    with Connection(open_store("memory:"), Logs()) as home:
-        taking, reader = IntakeFromLog(home, "g", POLICIES, rng=random.Random(1)), Reader()
+    with Connection(open_store("memory:"), Logs()) as connection:
+        taking, reader = IntakeFromLog(connection, "g", POLICIES, rng=random.Random(1)), Reader()
         records = usual(9)
         for start in range(0, 9, 3):
             deliveries = [Delivery(one, None) for one in records[start : start + 3]]

@@ -42,7 +42,7 @@ def handle(message):
     seen.rpush("seen", b"%s done" % message.value)
 
 config = ConsumerConfig(ordering="key", idle_ms=1_000, concurrency=4, crash_cap=1_000)
-with connect(sys.argv[1]) as home, Consumer(home, "orders", handle, group="billing", config=config):
+with connect(sys.argv[1]) as connection, Consumer(connection, "orders", handle, group="billing", config=config):
     print("ready", flush=True)
     sys.stdin.read()
 """
@@ -55,7 +55,7 @@ from wheel_sched.dispatcher import DispatcherConfig
 
 policy = RetryPolicy(delay=Fixed(base_ms=30), max_attempts=None)
 config = ServiceConfig(batch=20, idle_ms=1_000, dispatcher=DispatcherConfig(lease_ms=1_000))
-with connect(sys.argv[1]) as home, RetryService(home, "billing", policy, config=config):
+with connect(sys.argv[1]) as connection, RetryService(connection, "billing", policy, config=config):
     print("ready", flush=True)
     sys.stdin.read()
 """
@@ -101,8 +101,8 @@ def _end(child: subprocess.Popen[bytes]) -> None:
 
 @pytest.fixture
 def fleet(redis_url: str) -> Iterator[Fleet]:
-    with connect(redis_url) as home:
-        home.broker.create_topic("orders")
+    with connect(redis_url) as connection:
+        connection.broker.create_topic("orders")
     found = Fleet(redis_url)
     yield found
     found.stack.close()
@@ -129,22 +129,26 @@ def test_order_is_kept_per_key_through_kills_and_stops_and_nothing_is_lost(
     rng = random.Random()
     broker = connect(fleet.url)
     seen_client = redis_py.Redis.from_url(fleet.url)
-    with broker as home, seen_client:
+    with broker as connection, seen_client:
         for number in range(EACH):
             if number % (EACH // BLOWS + 1) == 2:
                 if rng.random() < 0.25:
                     fleet.suspend(rng.choice((0, 1)), 4.5)
                 else:
                     fleet.kill(rng.choice((0, 1, 2)))
-            home.broker.publish([Message("orders", b"%d:%d" % (key, number), b"%d" % key) for key in range(KEYS)])
+            connection.broker.publish([Message("orders", b"%d:%d" % (key, number), b"%d" % key) for key in range(KEYS)])
             time.sleep(0.05)  # so that the blows fall while messages are handled
         expected = {b"%d" % key: list(range(EACH)) for key in range(KEYS)}
         until_s = time.monotonic() + PATIENCE_S
         while (done := judge(seen_client.lrange("seen", 0, -1))) != expected:
-            assert time.monotonic() < until_s, (done, list(OrderedKeys(home.store).closed()), home.store.counts())
+            assert time.monotonic() < until_s, (
+                done,
+                list(OrderedKeys(connection.store).closed()),
+                connection.store.counts(),
+            )
             time.sleep(0.1)  # other processes' doing
-        locks = OrderedKeys(home.store)
-        while locks.counts([])[0] or home.store.counts().total("held"):
+        locks = OrderedKeys(connection.store)
+        while locks.counts([])[0] or connection.store.counts().total("held"):
             assert time.monotonic() < until_s, list(locks.closed())
             time.sleep(0.05)  # other processes' doing
-        assert home.store.counts().total("dead") == 0
+        assert connection.store.counts().total("dead") == 0

@@ -58,7 +58,7 @@ class Journal:
 
 
 def closed(bench: Bench) -> int:
-    return OrderedKeys(bench.home.store).counts([])[0]
+    return OrderedKeys(bench.connection.store).counts([])[0]
 
 
 def test_a_failed_message_keeps_back_its_key_and_no_other(bench: Bench, policy: Callable[..., RetryPolicy]) -> None:
@@ -73,7 +73,7 @@ def test_a_failed_message_keeps_back_its_key_and_no_other(bench: Bench, policy: 
     assert journal.seen[b"a"] == [b"a1", b"a1", b"a1", b"a2", b"a3"]
     assert journal.seen[b"b"] == [b"b1", b"b2"]
     bench.until(lambda: closed(bench) == 0)
-    assert bench.home.store.counts().total("held") == 0
+    assert bench.connection.store.counts().total("held") == 0
 
 
 @pytest.mark.parametrize("topics", [GroupTopics(), GroupTopics("in", "out", "given-up")], ids=("default", "named"))
@@ -99,7 +99,7 @@ def test_what_comes_while_a_key_is_closed_is_parked_and_comes_out_in_order(
     bench.until(lambda: journal.seen[b"a"][-1] == b"a5")
     assert [value for value in journal.seen[b"a"] if value != b"a1"] == [b"a2", b"a3", b"a3", b"a4", b"a5"]
     bench.until(lambda: closed(bench) == 0)
-    assert {*topics.of(bench.group).values()} <= {*bench.home.broker.topics()}
+    assert {*topics.of(bench.group).values()} <= {*bench.connection.broker.topics()}
 
 
 @pytest.mark.parametrize("end", ["verdict", "attempts"])
@@ -139,10 +139,10 @@ def test_a_replayed_letter_comes_outside_the_order(bench: Bench, policy: Callabl
     bench.dead(1)
     bench.until(lambda: consumer.stats.parked >= 1 and len(journal.seen[b"a"]) > 2)
     release.set()
-    DeadLetters(bench.home).replay()
+    DeadLetters(bench.connection).replay()
     bench.until(lambda: journal.seen[b"a"].count(b"a1") == 2 and b"a3" in journal.seen[b"a"])
     bench.until(lambda: closed(bench) == 0)
-    assert bench.home.store.counts().total("dead") == 0
+    assert bench.connection.store.counts().total("dead") == 0
 
 
 def test_a_second_copy_of_a_head_that_has_succeeded_is_not_handled(
@@ -155,7 +155,7 @@ def test_a_second_copy_of_a_head_that_has_succeeded_is_not_handled(
     consumer = bench.consume(journal, ordering="key", idle_ms=IDLE_MS)
     bench.until(lambda: consumer.stats.acknowledged == 1 and closed(bench) == 0)
     (copy,) = bench.records(redelivery_topic_of(bench.group))
-    bench.home.broker.publish([copy.to(copy.topic)])
+    bench.connection.broker.publish([copy.to(copy.topic)])
     bench.until(lambda: consumer.stats.acknowledged == 2)
     assert journal.count() == 2
 
@@ -194,7 +194,7 @@ def test_one_consumer_of_a_group_reads_and_another_takes_over(bench: Bench, poli
     """The second one begins when the owner has stopped with nothing in flight."""
     first, second = Journal(), Journal()
     bench.serve(policy())
-    bench.home.broker.create_topic("orders")
+    bench.connection.broker.create_topic("orders")
     one = bench.consume(first, ordering="key", idle_ms=IDLE_MS)
     bench.publish(*(b"%d" % number for number in range(20)), key=b"a")
     bench.until(lambda: first.count() == 20)
@@ -235,13 +235,13 @@ def test_a_head_whose_consumer_died_before_telling_its_failure_is_handled_again(
 ) -> None:
     """Its key is closed, but its record is unsettled. The next reader recognises the head and parks the others."""
     bench.publish(b"a1", b"a2", b"a3", key=b"a")
-    dead = bench.home.broker.consumer(["orders"], "crashed")
+    dead = bench.connection.broker.consumer(["orders"], "crashed")
     (delivery,) = dead.poll(1, 10_000)
     dead.close()
     scope = scope_of(bench.group, "orders")
     key_lock = lock_of(scope, b"a")
     id_base = ordered_state(bench.group, delivery.message, RetryState(), key_lock).id_base
-    locks = OrderedKeys(bench.home.store)
+    locks = OrderedKeys(bench.connection.store)
     epoch = locks.acquire(scope, "crashed", 60_000).epoch
     locks.close(Owner(scope, "crashed", epoch), [(key_lock, id_base, True, "a")])
     locks.release(scope, "crashed")
@@ -270,10 +270,10 @@ def test_a_parked_message_that_has_expired_is_given_up_when_its_turn_comes(
 def test_the_order_holds_on_a_namespace_of_several_shards(quick_poll: None, policy: Callable[..., RetryPolicy]) -> None:
     """Locks, heads and parked messages of a topic are in one shard, whatever the ids are."""
     journal = Journal(a1=2, b2=1)
-    with connect("memory:", shards=4) as home:
-        home.broker.create_topic("orders")
-        home.broker.publish([Message("orders", b"a%d" % n, b"a") for n in range(1, 6)])
-        home.broker.publish([Message("orders", b"b%d" % n, b"b") for n in range(1, 6)])
+    with connect("memory:", shards=4) as connection:
+        connection.broker.create_topic("orders")
+        connection.broker.publish([Message("orders", b"a%d" % n, b"a") for n in range(1, 6)])
+        connection.broker.publish([Message("orders", b"b%d" % n, b"b") for n in range(1, 6)])
         done = threading.Event()
 
         def handle(message: Message) -> Any:
@@ -283,7 +283,7 @@ def test_the_order_holds_on_a_namespace_of_several_shards(quick_poll: None, poli
             return answer
 
         config = ConsumerConfig(ordering="key", idle_ms=IDLE_MS)
-        with RetryService(home, "g", policy()), Consumer(home, "orders", handle, group="g", config=config):
+        with RetryService(connection, "g", policy()), Consumer(connection, "orders", handle, group="g", config=config):
             assert done.wait(30)
     assert journal.seen[b"a"] == [b"a1", b"a1", b"a1", b"a2", b"a3", b"a4", b"a5"]
     assert journal.seen[b"b"] == [b"b1", b"b2", b"b2", b"b3", b"b4", b"b5"]
@@ -301,7 +301,7 @@ def test_a_broker_whose_topics_are_logs_is_refused() -> None:
         def sender(self, *_: Any) -> None:
             return None
 
-    with connect("memory:", broker=Logs()) as home:
+    with connect("memory:", broker=Logs()) as connection:
         with pytest.raises(ConfigError, match="expected ordering to be 'none' with Logs"):
-            Consumer(home, "orders", Journal(), group="g", config=ConsumerConfig(ordering="key"))
-        Consumer(home, "orders", Journal(), group="g", config=ConsumerConfig())
+            Consumer(connection, "orders", Journal(), group="g", config=ConsumerConfig(ordering="key"))
+        Consumer(connection, "orders", Journal(), group="g", config=ConsumerConfig())

@@ -92,9 +92,9 @@ class Partitions(MemoryBroker):
 class Bench:
     """A consumer whose handler notes its messages, and fails or blocks for chosen ones."""
 
-    def __init__(self, home: Connection, member: Member) -> None:
-        self.home, self.member = home, member
-        self.locks = OrderedKeys(home.store)
+    def __init__(self, connection: Connection, member: Member) -> None:
+        self.connection, self.member = connection, member
+        self.locks = OrderedKeys(connection.store)
         self.seen: list[bytes] = []
         self.fails: set[bytes] = set()
         self.hold: dict[bytes, threading.Event] = {}
@@ -102,7 +102,7 @@ class Bench:
 
     def consume(self, **config: int) -> Consumer:
         settings = {"idle_ms": 60_000, "concurrency": 4, **config}
-        return Consumer(self.home, "orders", self, group="g", config=ConsumerConfig(ordering="key", **settings))
+        return Consumer(self.connection, "orders", self, group="g", config=ConsumerConfig(ordering="key", **settings))
 
     def __call__(self, message: Message) -> None:
         self.seen.append(message.value)
@@ -129,8 +129,8 @@ def until(condition: Callable[[], object]) -> None:
 @pytest.fixture
 def bench(quick_poll: None) -> Iterator[Bench]:
     member = Member()
-    with Connection(open_store("memory:", shards=2), Partitions(member)) as home:
-        yield Bench(home, member)
+    with Connection(open_store("memory:", shards=2), Partitions(member)) as connection:
+        yield Bench(connection, member)
 
 
 def test_a_failed_message_parks_what_follows(bench: Bench) -> None:

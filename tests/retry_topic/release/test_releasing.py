@@ -51,16 +51,16 @@ def test_a_rate_holds_releases_back_and_loses_none(bench: Bench, policy: Policy)
         with lock:
             again.append(message.value)
 
-    start_ms = bench.home.store.now_ms()
+    start_ms = bench.connection.store.now_ms()
     bench.publish(*(b"%d" % number for number in range(30)))
     bench.consume(handle, concurrency=1, idle_ms=IDLE_MS)
     bench.until(lambda: len(again) == 30)
     # two at once, then one each 10 ms: sooner would be above the rate, whatever the machine
-    assert bench.home.store.now_ms() - start_ms >= 28 * 10
+    assert bench.connection.store.now_ms() - start_ms >= 28 * 10
     assert len(set(again)) == 30
-    topic = next(flow for flow in RateLimits(bench.home.store).flows() if flow.destination is None)
+    topic = next(flow for flow in RateLimits(bench.connection.store).flows() if flow.destination is None)
     assert topic.numbers["granted"] == 30
-    assert bench.home.store.counts().total("dead") == 0
+    assert bench.connection.store.counts().total("dead") == 0
 
 
 def test_an_open_circuit_keeps_retries_in_the_store_until_a_probe_succeeds(bench: Bench, policy: Policy) -> None:
@@ -68,7 +68,7 @@ def test_an_open_circuit_keeps_retries_in_the_store_until_a_probe_succeeds(bench
     remote = Remote()
     breaker = Breaker(percent=50, of=5, within_ms=60_000, open_ms=100, by="x-host")
     bench.serve(policy(base_ms=60, max_attempts=None, breaker=breaker))
-    control = RateLimits(bench.home.store)
+    control = RateLimits(bench.connection.store)
 
     def circuit() -> Any:
         return next((flow for flow in control.flows() if flow.destination == "ill"), None)
@@ -82,7 +82,7 @@ def test_an_open_circuit_keeps_retries_in_the_store_until_a_probe_succeeds(bench
     bench.until(lambda: consumer.stats.acknowledged == 20)
     bench.until(lambda: circuit().state == "c" or circuit().numbers.get("pok", 0) > 0)
     assert circuit().numbers["refused"] >= 1
-    assert bench.home.store.counts().total("dead") == 0
+    assert bench.connection.store.counts().total("dead") == 0
 
 
 def test_one_destination_that_is_down_holds_back_no_other(bench: Bench, policy: Policy) -> None:
@@ -90,7 +90,7 @@ def test_one_destination_that_is_down_holds_back_no_other(bench: Bench, policy: 
     remote = Remote()
     breaker = Breaker(percent=50, of=2, within_ms=60_000, open_ms=600_000, by="x-host")
     bench.serve(policy(base_ms=10, max_attempts=None, breaker=breaker))
-    control = RateLimits(bench.home.store)
+    control = RateLimits(bench.connection.store)
     control.report("billing/orders", [("ill", 0, 0, 50)])
     bench.publish(b"ill", headers=(("x-host", b"ill"),))
     once: list[Message] = []
@@ -110,13 +110,13 @@ def test_one_destination_that_is_down_holds_back_no_other(bench: Bench, policy: 
 
 def test_a_budget_goes_by_the_first_attempts_that_consumers_report(bench: Bench) -> None:
     """The reporter counts first attempts, successes and failures by destination."""
-    reporter = Reporter(bench.home.store, "billing", "x-host")
+    reporter = Reporter(bench.connection.store, "billing", "x-host")
     for number in range(10):
         message = Message("orders", b"", headers=(("x-host", b"a"),))
         reporter.note(message, first=number < 6, succeeded=number % 2 == 0)
     reporter.report()
     reporter.report()
-    topic, circuit = sorted(RateLimits(bench.home.store).flows(), key=lambda flow: flow.destination or "")
+    topic, circuit = sorted(RateLimits(bench.connection.store).flows(), key=lambda flow: flow.destination or "")
     assert (topic.topic, topic.numbers["f0"] + topic.numbers.get("f1", 0)) == ("billing/orders", 6)
     assert (circuit.numbers["ok0"], circuit.numbers["bad0"]) == (5, 5)
 
@@ -150,7 +150,7 @@ def test_spread_dues_are_told_by_topic(bench: Bench, policy: Policy) -> None:
 
     consumer = bench.consume(handle, topics=["orders", "invoices"], idle_ms=IDLE_MS)
     bench.until(lambda: consumer.stats.acknowledged == 11)
-    control = RateLimits(bench.home.store)
+    control = RateLimits(bench.connection.store)
     bench.until(lambda: [one.numbers["spread"] for one in control.flows()] == [20])
     (flow,) = control.flows()
     assert (flow.topic, "granted" in flow.numbers) == ("billing/orders", False)
@@ -159,9 +159,9 @@ def test_spread_dues_are_told_by_topic(bench: Bench, policy: Policy) -> None:
 def test_messages_published_for_later_are_not_held_back(bench: Bench, policy: Policy) -> None:
     """They are not retries: they pass even with a budget of nothing."""
     bench.serve(policy(rate=Rate(1, "h"), burst=1))
-    bench.home.broker.create_topic("orders")
+    bench.connection.broker.create_topic("orders")
     seen: list[bytes] = []
     for number in range(5):
-        bench.home.publish("orders", b"%d" % number, delay=0.01)
+        bench.connection.publish("orders", b"%d" % number, delay=0.01)
     bench.consume(lambda message: seen.append(message.value), idle_ms=IDLE_MS)
     bench.until(lambda: len(seen) == 5)

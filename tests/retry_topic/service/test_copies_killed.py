@@ -61,7 +61,7 @@ def test_a_copy_of_what_has_succeeded_is_not_buried_when_it_fails(
     """The first copy succeeds, the second one fails at the cap. Both have one id, and the message stays done."""
     handle = handler(None, ValueError("the second time"))
     consumer = server.consume(handle)
-    server.home.publish("orders", b"m", delay=0.01, id="daily")
+    server.connection.publish("orders", b"m", delay=0.01, id="daily")
     kill_over_a_copy(server)
     server.until(lambda: consumer.stats.acknowledged == 1)
     serve(server, policy(max_attempts=1))
@@ -79,7 +79,7 @@ def test_two_copies_that_fail_are_one_attempt(server: Bench, handler: Handlers, 
 
     handle = handler(first_fails)
     server.consume(handle)
-    server.home.publish("orders", b"m", delay=0.01)
+    server.connection.publish("orders", b"m", delay=0.01)
     kill_over_a_copy(server)
     server.until(lambda: len(handle.calls) == 1)
     serve(server, policy(max_attempts=2, base_ms=1))

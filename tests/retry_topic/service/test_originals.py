@@ -143,9 +143,9 @@ def test_a_claim_fetches_so_many_bytes_at_most() -> None:
 def test_the_intake_leaves_large_payloads_where_they_are() -> None:
     """Only above the limit. A record that is taken in again is recognised."""
     with open_store("memory:") as store:
-        home = Connection(store, MemoryBroker(create_topics=True))
+        connection = Connection(store, MemoryBroker(create_topics=True))
         policies = PolicySet(RetryPolicy(delay=Fixed(base_ms=60_000)))
-        intake = IntakeFromQueue(home, "g", policies, reference_above=999, rng=random.Random(1))
+        intake = IntakeFromQueue(connection, "g", policies, reference_above=999, rng=random.Random(1))
         values = {"a": LARGE, "b": LARGE[:999]}
         deliveries = [
             Delivery(
@@ -173,7 +173,7 @@ def test_the_intake_leaves_large_payloads_where_they_are() -> None:
 
 def test_a_broker_that_cannot_read_records_again_is_refused() -> None:
     """When the service is made."""
-    with connect("memory:") as home, pytest.raises(ConfigError, match="cannot read single records again"):
-        RetryService(home, "g", config=ServiceConfig(reference_above=1))
+    with connect("memory:") as connection, pytest.raises(ConfigError, match="cannot read single records again"):
+        RetryService(connection, "g", config=ServiceConfig(reference_above=1))
     with pytest.raises(ConfigError, match="reference_above"):
         ServiceConfig(reference_above=-1)

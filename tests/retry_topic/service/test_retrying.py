@@ -236,7 +236,7 @@ def test_two_groups_that_fail_on_a_redelivered_message_each_get_their_attempts(
     bench.consume(other, group="audit")
     bench.publish(b"m")
     # each record of the topic fails twice in each group: the first, and the one redelivery that each group caused
-    bench.until(lambda: bench.waiting() == 0 and bench.home.store.counts().total("dead") == 4, bench.letters)
+    bench.until(lambda: bench.waiting() == 0 and bench.connection.store.counts().total("dead") == 4, bench.letters)
     groups = sorted((letter.state.consumer_group, letter.state.attempt) for letter in bench.letters())
     assert groups == [("audit", 2)] * 2 + [("billing", 2)] * 2
 
@@ -297,13 +297,13 @@ def test_a_paused_topic_waits_and_the_others_go_on(
     handle = handler(lambda message: Retry(after=0.02) if read(message.headers).attempt == 0 else None)
     bench.serve(policy())
     bench.consume(handle, ["orders", "payments"])
-    bench.home.store.pause(paused)
+    bench.connection.store.pause(paused)
     bench.publish(b"o")
     bench.publish(b"p", topic="payments")
     bench.until(lambda: handle.values.count(b"p") == 2)
-    bench.until(lambda: bench.home.store.counts().total("held") == 1)
+    bench.until(lambda: bench.connection.store.counts().total("held") == 1)
     assert handle.values.count(b"o") == 1
-    assert bench.home.store.resume(paused) == 1
+    assert bench.connection.store.resume(paused) == 1
     bench.until(lambda: handle.values.count(b"o") == 2)
 
 
@@ -318,4 +318,4 @@ def test_topics_that_are_named_are_used_in_place(bench: Bench, handler: Handlers
     assert handle.attempts == [1, 2]
     assert [call.message.topic for call in handle.calls] == ["orders", "orders"]
     bench.until(lambda: len(bench.records("orders-dlt")) == 1)
-    assert not {"billing.retry", "billing.redelivery", "billing.dead"} & {*bench.home.broker.topics()}
+    assert not {"billing.retry", "billing.redelivery", "billing.dead"} & {*bench.connection.broker.topics()}

@@ -38,11 +38,11 @@ def fail_first(message: Message) -> None:
 
 def test_starting_and_stopping_in_any_order_is_harmless(bench: Bench) -> None:
     """Stop before start, start twice, stop twice."""
-    never = RetryService(bench.home, "billing")
+    never = RetryService(bench.connection, "billing")
     never.stop()
     never.start()
     assert "stopped" in repr(never)
-    service = RetryService(bench.home, "billing")
+    service = RetryService(bench.connection, "billing")
     service.start()
     service.start()
     assert "<RetryService billing running" in repr(service)
@@ -55,7 +55,7 @@ def test_ten_threads_may_start_and_stop_at_once(memory: Bench) -> None:
     """Fifty services, each started and stopped by ten threads: none hangs, and no thread is left."""
     before = threading.active_count()
     for number in range(50):
-        service = RetryService(memory.home, f"g{number}")
+        service = RetryService(memory.connection, f"g{number}")
         threads = [threading.Thread(target=call) for call in [service.start, service.stop] * 5]
         for thread in threads:
             thread.start()
@@ -69,7 +69,7 @@ def test_ten_threads_may_start_and_stop_at_once(memory: Bench) -> None:
 def test_a_service_creates_its_topics(bench: Bench) -> None:
     """So that they can be listed, and dead letters have a topic."""
     bench.serve()
-    topics = bench.home.broker.topics()
+    topics = bench.connection.broker.topics()
     assert {RETRY, redelivery_topic_of("billing"), dead_topic_of("billing")} <= set(topics)
 
 
@@ -79,7 +79,7 @@ def test_services_that_come_and_go_lose_and_double_nothing(bench: Bench, handler
     consumer = bench.consume(handle)
     bench.publish(*(b"%d" % n for n in range(100)))
     while consumer.stats.acknowledged < 100:
-        with RetryService(bench.home, "billing", policy(), config=ServiceConfig(idle_ms=500)):
+        with RetryService(bench.connection, "billing", policy(), config=ServiceConfig(idle_ms=500)):
             time.sleep(0.06)  # a short life
     bench.quiet(consumer)
     assert sorted(handle.values, key=int) == sorted([b"%d" % n for n in range(100)] * 2, key=int)
@@ -124,7 +124,11 @@ def test_a_record_that_no_batch_survives_stands_alone(
 ) -> None:
     """A bug of ours with one record leaves only that record unsettled. The rest of its batch is taken in."""
     service = RetryService(
-        bench.home, "billing", policy(base_ms=3_600_000), config=ServiceConfig(idle_ms=100), seen=bench.taken.append
+        bench.connection,
+        "billing",
+        policy(base_ms=3_600_000),
+        config=ServiceConfig(idle_ms=100),
+        seen=bench.taken.append,
     )
     assert isinstance(service.intake, IntakeFromQueue)
     store = service.intake.store
@@ -174,7 +178,7 @@ def test_each_message_comes_back_exactly_once(server: Bench, handler: Handlers, 
 
 def test_in_memory_the_hand_over_is_claim_publish_settle(memory: Bench) -> None:
     """No server runs a script."""
-    assert memory.home.hand_over == "claim, publish, settle"
+    assert memory.connection.hand_over == "claim, publish, settle"
     assert memory.serve().dispatcher.push is None
 
 
@@ -185,18 +189,21 @@ def test_store_and_topics_on_two_servers(quick_poll: None, handler: Handlers, po
     with (
         temporary_server() as stores,
         temporary_server() as topics,
-        connect(stores.url, broker=RedisStreamsBroker(topics.url)) as home,
+        connect(stores.url, broker=RedisStreamsBroker(topics.url)) as connection,
     ):
-        assert home.hand_over == "claim, publish, settle"
+        assert connection.hand_over == "claim, publish, settle"
         handle = handler(fail_first)
-        service = RetryService(home, "billing", policy(base_ms=1_000), config=ServiceConfig(idle_ms=500))
-        home.broker.create_topic("orders")
-        with service, Consumer(home, "orders", handle, group="billing", config=ConsumerConfig(idle_ms=500)) as consumer:
+        service = RetryService(connection, "billing", policy(base_ms=1_000), config=ServiceConfig(idle_ms=500))
+        connection.broker.create_topic("orders")
+        with (
+            service,
+            Consumer(connection, "orders", handle, group="billing", config=ConsumerConfig(idle_ms=500)) as consumer,
+        ):
             assert service.dispatcher.push is None
-            home.broker.publish([Message("orders", b"%d" % n) for n in range(50)])
-            _until(lambda: home.store.counts().happened("accepted") == 50)
+            connection.broker.publish([Message("orders", b"%d" % n) for n in range(50)])
+            _until(lambda: connection.store.counts().happened("accepted") == 50)
             topics.restart()
-            _until(lambda: consumer.stats.acknowledged >= 50 and home.store.counts().total("due") == 0)
+            _until(lambda: consumer.stats.acknowledged >= 50 and connection.store.counts().total("due") == 0)
         assert {int(value) for value in handle.values} == set(range(50))
         retried = {call.message.value for call in handle.calls if call.attempt == 2}
         assert len(retried) == 50
@@ -208,10 +215,10 @@ def test_lost_replies_of_the_store_double_nothing(
 ) -> None:
     """The service's connections to the store break again and again. Each message still comes back exactly once."""
     with FaultyProxy(redis_url) as proxy:
-        home = Connection(open_store(proxy.url), server.home.broker)
+        connection = Connection(open_store(proxy.url), server.connection.broker)
         handle = handler(fail_first)
         consumer = server.consume(handle, concurrency=4)
-        service = server.serve(policy(base_ms=30), home=home, idle_ms=500)
+        service = server.serve(policy(base_ms=30), connection=connection, idle_ms=500)
         for n in range(40):
             server.publish(b"%d" % n)
             if n % 5 == 2:
@@ -223,7 +230,7 @@ def test_lost_replies_of_the_store_double_nothing(
         service.stop()
         assert len(handle.calls) == 80
         assert proxy.counts.dropped_replies >= 3
-        home.store.close()
+        connection.store.close()
 
 
 @pytest.mark.parametrize(

@@ -151,12 +151,12 @@ def test_a_retry_links_to_the_producer_through_the_store(
 
     policy = RetryPolicy(delay=Fixed(10))
     with (
-        connect("memory:", create_topics=True) as home,
-        RetryService(home, "billing", policy),
-        Consumer(home, "orders", traced(handle, tracer_provider=provider), group="billing"),
+        connect("memory:", create_topics=True) as connection,
+        RetryService(connection, "billing", policy),
+        Consumer(connection, "orders", traced(handle, tracer_provider=provider), group="billing"),
     ):
         with provider.get_tracer("producer").start_as_current_span("create orders") as created:
-            home.publish("orders", b"1", headers=trace_headers())
+            connection.publish("orders", b"1", headers=trace_headers())
         until_s = time.monotonic() + 30
         while len(exporter.get_finished_spans()) < 3:
             assert time.monotonic() < until_s, attempts
