@@ -25,7 +25,7 @@ import redis
 
 from retry_topic import Connection, Message, connect
 from retry_topic.brokers.kafka import KafkaBroker
-from retry_topic.message.body_codec import decode_body
+from retry_topic.message.encoding import decode_body
 from retry_topic.message.topic_names import (
     dead_topic_of,
     intake_group_of,

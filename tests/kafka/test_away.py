@@ -15,7 +15,7 @@ from retry_topic import Connection, RetryPolicy, RetryService, ServiceConfig, co
 from retry_topic.brokers.kafka import KafkaBroker
 from retry_topic.intake.records import Taken
 from retry_topic.message import Message
-from retry_topic.message.body_codec import decode_body, encode_body
+from retry_topic.message.encoding import decode_body, encode_body
 from retry_topic.message.topic_names import redelivery_topic_of, retry_topic_of
 from retry_topic.policy import Fixed
 from tests.servers.valkey import temporary_server

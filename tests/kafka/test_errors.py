@@ -13,7 +13,7 @@ from confluent_kafka import admin as _typed_admin
 from retry_topic import Consumer, DeadLetters, Message, RetryPolicy, RetryService, connect
 from retry_topic.brokers.conformance import receive, values
 from retry_topic.brokers.kafka import KafkaBroker
-from retry_topic.message.body_codec import encode_body
+from retry_topic.message.encoding import encode_body
 from retry_topic.policy import Fixed
 from wheel_sched.errors import BrokerError
 from wheel_sched.store import Item

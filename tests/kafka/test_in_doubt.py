@@ -12,7 +12,7 @@ from confluent_kafka import TopicPartition
 
 from retry_topic import Message, RetryService
 from retry_topic.brokers.kafka.sender import claims_topic
-from retry_topic.message.body_codec import encode_body
+from retry_topic.message.encoding import encode_body
 from retry_topic.message.topic_names import redelivery_topic_of, retry_topic_of
 from wheel_sched.store import Item
 from wheel_sched.store.core.plans import shard_of

@@ -2,7 +2,7 @@
 
     SharedLeases   any dispatcher claims from any shard, and owns a claim until the lease ends
     OwnedShards    a dispatcher claims only from shards that this process owns, without a lease end: only the broker
-                   knows which claims it has published (`retry_topic.release.owned_shards`)
+                   knows which claims it has published (`retry_topic.release.transactions`)
 
 The dispatcher asks its claim source before it calls the store, and reports the store's answers to it. The dispatcher's
 owner thread makes all calls, one at a time.
