@@ -58,6 +58,19 @@ def test_the_page_has_the_jvms_figures_and_the_plots_it_shows() -> None:
     assert all((PAGE.parent / image).exists() for image in shown)
 
 
+def test_every_value_of_the_summary_is_a_measured_one() -> None:
+    """The two tables at the top repeat the figures below; a new run cannot leave them behind unnoticed."""
+    summary, _, measured = PAGE.read_text("utf-8").partition("## Ours beside theirs")[2].partition("## The store")
+    values = [
+        value
+        for line in summary.splitlines()
+        if line.startswith("| ") and not line.startswith("| part")
+        for value in re.findall(r"\d[\d,.]*", "|".join(line.split("|")[3:]))
+    ]
+    assert len(values) > 40
+    assert [value for value in values if not re.search(rf"(?<![\d.,]){re.escape(value)}(?![\d.,])", measured)] == []
+
+
 def test_a_page_without_the_section_is_left_alone(tmp_path: Path) -> None:
     """The error names the lines that are expected."""
     page = tmp_path / "page.md"
