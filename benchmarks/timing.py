@@ -68,9 +68,8 @@ def idle_commands(seconds: float) -> dict[str, int]:
         servers = {name: stack.enter_context(bench_server()) for name in waiting_for}
         for name, count in waiting_for.items():
             store = servers[name].empty_store()
-            if count:
-                store.schedule(plain_items(ids(count)[:500], time.time_ns() // 1_000_000 + _HOUR_MS))
-                store.schedule(plain_items(ids(count)[500:], time.time_ns() // 1_000_000 + _HOUR_MS))
+            for batch in in_batches(plain_items(ids(count), time.time_ns() // 1_000_000 + _HOUR_MS)):
+                store.schedule(batch)
             stack.enter_context(Dispatcher(store, NullPublisher()))
         time.sleep(_SETTLE_S)
         before = {name: server.commands() for name, server in servers.items()}

@@ -10,13 +10,12 @@ from __future__ import annotations
 import json
 import os
 import platform
-import subprocess
-import sys
-from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import product
 from statistics import median
 from typing import Any
 
+from benchmarks.child import run_module
 from benchmarks.figures import Figure
 from benchmarks.narration import Narration
 from benchmarks.purgatory.demand import CASES
@@ -107,7 +106,7 @@ def run(sizes: Sizes) -> dict[str, Any]:
     costs = bench.costs()
     ratios = [round(median(new) / median(bare), 2) for new, bare in costs.values()]
     narration.step(f"{sizes.members:,} members, {sizes.beats:,} beats")
-    beats = _child("benchmarks.purgatory.heartbeats", str(sizes.members), str(sizes.beats))
+    beats = run_module("benchmarks.purgatory.heartbeats", str(sizes.members), str(sizes.beats))
     narration.close()
     lowest = sizes.rates[0]
     return {
@@ -157,7 +156,7 @@ class _Bench:
             "wheel_size": wheel_size,
             "seed": seed,
         }
-        point = _child("benchmarks.purgatory.load", json.dumps(load), core=core)
+        point = run_module("benchmarks.purgatory.load", json.dumps(load), pure=core == "pure")
         point |= {"core": core, "wheel_size": wheel_size, "requests": requests}
         self.points.append(point)
         return point
@@ -165,24 +164,7 @@ class _Bench:
     def costs(self) -> dict[str, tuple[list[float], list[float]]]:
         """Processor time per request of new and bare by case, by turns."""
         costs: dict[str, tuple[list[float], list[float]]] = {case: ([], []) for case in CASES}
-        for turn, case in self._turns():
-            designs = ("new", "bare") if turn % 2 else ("bare", "new")
-            for design in designs:
+        for turn, case in product(range(self._sizes.rounds), CASES):
+            for design in ("new", "bare") if turn % 2 else ("bare", "new"):
                 costs[case][design == "bare"].append(self.point(design, case, self._sizes.bare_rate)["cpu_us"])
         return costs
-
-    def _turns(self) -> Iterator[tuple[int, str]]:
-        for turn in range(self._sizes.rounds):
-            for case in CASES:
-                yield turn, case
-
-
-def _child(module: str, *arguments: str, core: str = CORE) -> dict[str, Any]:
-    environment = os.environ | ({"WHEEL_SCHED_PURE": "1"} if core == "pure" else {})
-    done = subprocess.run(
-        [sys.executable, "-m", module, *arguments], env=environment, capture_output=True, text=True, check=False
-    )
-    if done.returncode:
-        raise RuntimeError(f"{module} ended with {done.returncode}: {done.stderr[-2000:]}")
-    found: dict[str, Any] = json.loads(done.stdout)
-    return found

@@ -11,7 +11,7 @@ import random
 import sys
 import time
 
-from benchmarks.purgatory.memory import resident_bytes
+from benchmarks.resident import resident_bytes
 from wheel_sched.purgatory import HeartbeatMonitor
 
 SESSION_MS = 45_000  # Kafka's `session.timeout.ms`

@@ -22,7 +22,7 @@ from typing import Any
 
 from benchmarks.purgatory.demand import CASES, KEYS, TIMEOUT_MS, intervals_ms
 from benchmarks.purgatory.designs import DESIGNS, Request
-from benchmarks.purgatory.memory import peak_bytes, resident_bytes
+from benchmarks.resident import peak_bytes, resident_bytes
 from wheel_sched.purgatory.statistics import Tally
 
 DRAIN_S = 1.5  # after the last request; what waits then has all expired, were it only for the time

@@ -15,11 +15,12 @@ from functools import partial
 from statistics import median
 from typing import Any
 
+from benchmarks.child import run_module
 from benchmarks.figures import Figure
 from benchmarks.narration import Narration
 from benchmarks.rounds import interleaved, median_spread
 from benchmarks.wheel import jvm as on_the_jvm
-from benchmarks.wheel import lateness, memory
+from benchmarks.wheel import lateness
 from benchmarks.wheel.mixes import (
     Mix,
     deadlines_ms,
@@ -98,13 +99,23 @@ class Sizes:
     timers: int = 2_000
     over_s: float = 2.0
 
-    def counts_of(self, mix: Mix) -> tuple[int, ...]:
-        """The counts of a mix."""
-        return self.counts if mix == "uniform" else tuple(n for n in self.counts if n <= self.constant_most)
+    def plain(self) -> list[tuple[Mix, int, int]]:
+        """Mix, pending timers and rounds of each measurement of schedule and expire."""
+        return [
+            (mix, count, self.large_rounds if count >= self.large else self.rounds)
+            for mix in self.mixes
+            for count in self.counts
+            if mix == "uniform" or count <= self.constant_most
+        ]
 
-    def live_of(self, mix: Mix) -> tuple[int, ...]:
-        """The live timers of a mix."""
-        return self.live if mix == "uniform" else tuple(n for n in self.live if n <= self.constant_most)
+    def mixed(self) -> list[tuple[Mix, int, int]]:
+        """Mix, live timers and rounds of each program with 90 % cancelled."""
+        return [
+            (mix, live, self.large_rounds if live >= min(self.large, 100_000) else _MORE * self.rounds)
+            for mix in self.mixes
+            for live in self.live
+            if mix == "uniform" or live <= self.constant_most
+        ]
 
 
 FULL = Sizes()
@@ -132,18 +143,15 @@ def run(sizes: Sizes, *, jvm: bool = False) -> dict[str, Any]:
     table: dict[str, dict[str, dict[str, dict[str, float]]]] = {"schedule": {}, "expire": {}, "cancelled90": {}}
     plain: dict[tuple[Mix, int], tuple[Rounds, Rounds]] = {}
     mixed: dict[tuple[Mix, int], Rounds] = {}
-    for mix in sizes.mixes:
-        for count in sizes.counts_of(mix):
-            rounds = sizes.large_rounds if count >= sizes.large else sizes.rounds
-            plain[mix, count] = _plain(mix, count, rounds, narration)
-            for name, values in zip(("schedule", "expire"), plain[mix, count], strict=True):
-                _enter(table[name], mix, count, values)
-        for live in sizes.live_of(mix):
-            rounds = sizes.large_rounds if live >= min(sizes.large, 100_000) else _MORE * sizes.rounds
-            mixed[mix, live] = _mixed(sizes, mix, live, rounds, narration)
-            _enter(table["cancelled90"], mix, live, mixed[mix, live])
+    for mix, count, rounds in sizes.plain():
+        plain[mix, count] = _plain(mix, count, rounds, narration)
+        for name, values in zip(("schedule", "expire"), plain[mix, count], strict=True):
+            _enter(table[name], mix, count, values)
+    for mix, live, rounds in sizes.mixed():
+        mixed[mix, live] = _mixed(sizes, mix, live, rounds, narration)
+        _enter(table["cancelled90"], mix, live, mixed[mix, live])
     narration.step("memory")
-    cores = {core: memory.measure(core, sizes.memory) for core in sorted(wheel.CORES)}
+    cores = {core: run_module("benchmarks.wheel.memory", core, str(sizes.memory)) for core in sorted(wheel.CORES)}
     late = _late(sizes, narration)
     result = {
         "core": wheel.CORE,
@@ -169,15 +177,9 @@ def sections(result: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _steps(sizes: Sizes) -> int:
-    steps = 1 + 2 * sizes.lateness_rounds
-    for mix in sizes.mixes:
-        for count in sizes.counts_of(mix):
-            rounds = sizes.large_rounds if count >= sizes.large else sizes.rounds
-            steps += rounds * (1 + len(_subjects(count)))
-        for live in sizes.live_of(mix):
-            rounds = sizes.large_rounds if live >= min(sizes.large, 100_000) else _MORE * sizes.rounds
-            steps += rounds * (1 + len(_mixed_subjects(sizes, live)))
-    return steps
+    plain = sum(rounds * (1 + len(_subjects(count))) for _, count, rounds in sizes.plain())
+    mixed = sum(rounds * (1 + len(_mixed_subjects(sizes, live))) for _, live, rounds in sizes.mixed())
+    return 1 + 2 * sizes.lateness_rounds + plain + mixed
 
 
 def _mixed_subjects(sizes: Sizes, live: int) -> list[str]:
@@ -205,7 +207,7 @@ def _plain(mix: Mix, count: int, rounds: int, narration: Narration) -> tuple[Rou
     both = dict(zip(runs, found.values(), strict=True))
     schedule = {name: [pair[0] for pair in pairs if pair] for name, pairs in both.items()}
     expire = {name: [pair[1] for pair in pairs if pair and pair[1] is not None] for name, pairs in both.items()}
-    return {n: v for n, v in schedule.items() if v}, {n: v for n, v in expire.items() if v and n != "handle only"}
+    return {n: v for n, v in schedule.items() if v}, {n: v for n, v in expire.items() if v}
 
 
 def _fresh(name: str, due_ms: list[int], steps_ms: list[int]) -> tuple[float, float | None] | None:
@@ -213,14 +215,7 @@ def _fresh(name: str, due_ms: list[int], steps_ms: list[int]) -> tuple[float, fl
         subject = SUBJECTS[name]()
     except ModuleNotFoundError:  # a peer that is not installed: what it is measured against misses its gate
         return None
-    if name == "handle only":
-        return fill_and_drain(_WithoutDrain(subject), due_ms, steps_ms)
     return fill_and_drain(subject, due_ms, steps_ms)
-
-
-class _WithoutDrain:
-    def __init__(self, subject: Any) -> None:
-        self.fill, self.close = subject.fill, subject.close
 
 
 def _mixed(sizes: Sizes, mix: Mix, live: int, rounds: int, narration: Narration) -> Rounds:

@@ -10,7 +10,7 @@ import asyncio
 import sched
 from collections.abc import Callable, Sequence
 from heapq import heapify, heappop, heappush
-from typing import Any, Protocol
+from typing import Any
 
 from benchmarks.kafka_structure import SystemTimer as KafkaStructure
 from wheel_sched.wheel import CORES
@@ -26,46 +26,28 @@ class Task:
 TASK = Task()
 
 
-class Subject(Protocol):
-    """A timer under measurement."""
-
-    def fill(self, deadlines_ms: Sequence[int]) -> list[Any]:
-        """Schedule all of them and keep the handles."""
-        ...
-
-    def cancel(self, handles: Sequence[Any]) -> None:
-        """Cancel all of them."""
-        ...
-
-    def drain(self, moments_ms: Sequence[int]) -> int:
-        """Let time stand at each moment in turn; how many expired."""
-        ...
-
-    def close(self) -> None:
-        """Let go of what outlives it."""
-        ...
-
-
-class Handed:
-    """A subject with `schedule(task, deadline_ms)`, handles with `cancel()` and `advance(now_ms)`."""
+class Filled:
+    """A timer with `schedule(task, deadline_ms)`, which can be filled and never expires."""
 
     def __init__(self, timer: Any) -> None:
         self.timer = timer
 
     def fill(self, deadlines_ms: Sequence[int]) -> list[Any]:
+        """Schedule all of them and keep the handles."""
         schedule = self.timer.schedule
         return [schedule(TASK, deadline_ms) for deadline_ms in deadlines_ms]
 
-    def cancel(self, handles: Sequence[Any]) -> None:
-        for handle in handles:
-            handle.cancel()
-
-    def drain(self, moments_ms: Sequence[int]) -> int:
-        advance = self.timer.advance
-        return sum([len(advance(now_ms)) for now_ms in moments_ms])
-
     def close(self) -> None:
         """Nothing outlives it."""
+
+
+class Handed(Filled):
+    """The same for a timer that also has `advance(now_ms)`."""
+
+    def drain(self, moments_ms: Sequence[int]) -> int:
+        """Advance to each moment; how many expired."""
+        advance = self.timer.advance
+        return sum([len(advance(now_ms)) for now_ms in moments_ms])
 
 
 class LazyEntry:
@@ -167,10 +149,6 @@ class AsyncioLoop:
         call_at, fire = self.loop.call_at, self._fire
         return [call_at(deadline_ms / 1000, fire) for deadline_ms in deadlines_ms]
 
-    def cancel(self, handles: Sequence[Any]) -> None:
-        for handle in handles:
-            handle.cancel()
-
     def drain(self, moments_ms: Sequence[int]) -> int:
         for now_ms in moments_ms:
             self.loop.now_s = now_ms / 1000
@@ -194,10 +172,6 @@ class Uvloop:
         call_at, start_s = self.loop.call_at, self.loop.time() + 3600
         return [call_at(start_s + deadline_ms / 1000, TASK) for deadline_ms in deadlines_ms]
 
-    def cancel(self, handles: Sequence[Any]) -> None:
-        for handle in handles:
-            handle.cancel()
-
     def close(self) -> None:
         self.loop.close()
 
@@ -218,10 +192,6 @@ class Kombu:
     def fill(self, deadlines_ms: Sequence[int]) -> list[Any]:
         call_at = self.timer.call_at
         return [call_at(deadline_ms / 1000, TASK) for deadline_ms in deadlines_ms]
-
-    def cancel(self, handles: Sequence[Any]) -> None:
-        for handle in handles:
-            handle.cancel()
 
     def drain(self, moments_ms: Sequence[int]) -> int:
         fired = 0
@@ -271,7 +241,7 @@ SUBJECTS: dict[str, Callable[[], Any]] = {
     "uvloop": Uvloop,
     "sched": Sched,
     "Kafka's structure": lambda: Handed(KafkaStructure()),
-    "handle only": lambda: Handed(HandleOnly()),
+    "handle only": lambda: Filled(HandleOnly()),
 }
 # Those that take a program of schedules, cancels and moments with the same three calls.
 MIXED = (*(f"wheel, {core}" for core in sorted(CORES)), "heapq", "Kafka's structure", "handle only")
