@@ -40,7 +40,7 @@ __all__ = ["FIGURES", "FULL", "JVM_FIGURES", "QUICK", "Sizes", "run", "sections"
 FIGURES = (
     Figure("compiled_schedule_vs_floor", "x", "schedule at 10 k over a C call and a slotted object", at_most=1.5),
     Figure("pure_schedule_vs_handle", "x", "schedule at 10 k over making and keeping a handle", at_most=2.5),
-    Figure("compiled_expire_ns_100k", "ns", "to expire one of 100 k timers spread over an hour; the goal is 150"),
+    Figure("compiled_expire_ns_100k", "ns", "expire one of 100 k timers spread over an hour; our goal: 150"),
     Figure("compiled_vs_kombu_100k.expire", "x", "expire against kombu's timer at 100 k", at_least=10),
     Figure("compiled_vs_heapq_90cancelled.10k", "x", "90 % cancelled, 10 k live, against heapq", at_least=5),
     Figure("compiled_vs_heapq_90cancelled.100k", "x", "90 % cancelled, 100 k live, against heapq", at_least=5),
@@ -51,18 +51,18 @@ FIGURES = (
     Figure("bytes_per_timer.compiled", "bytes", "memory of a pending timer", at_most=100),
     Figure("kept_after_cancel.pure", "bytes", "memory kept per timer after all were cancelled", at_most=10),
     Figure("kept_after_cancel.compiled", "bytes", "memory kept per timer after all were cancelled", at_most=10),
-    Figure("wakeups_after_cancel", "wake-ups", "asked for after all were cancelled", at_most=0),
+    Figure("wakeups_after_cancel", "wake-ups", "wake-ups after all timers were cancelled", at_most=0),
     Figure("lateness_ms.threads.p50", "ms", "2,000 timers over 2 s, half of them", at_most=1),
     Figure("lateness_ms.threads.p99", "ms", "99 of 100", at_most=5),
     Figure("lateness_ms.asyncio.p50", "ms", "2,000 timers over 2 s, half of them", at_most=1),
     Figure("lateness_ms.asyncio.p99", "ms", "99 of 100", at_most=5),
-    Figure("early", "timers", "fired before their deadline, of all of these", at_most=0),
+    Figure("early", "timers", "timers that fired before their deadline", at_most=0),
 )
 JVM_FIGURES = (
     Figure("vs_kafka.add", "x", "compiled core against Kafka's SystemTimer, schedule at 100 k", at_least=1),
-    Figure("vs_kafka.add_clock_apart", "x", "the same, without what reading the clock costs Kafka's"),
-    Figure("vs_kafka.expire", "x", "from waiting to run: advance, hand-over and the thread that runs", at_least=3),
-    Figure("vs_kafka.expire_caller", "x", "Kafka's advance with its hand-over alone, ours with its hand-out alone"),
+    Figure("vs_kafka.add_clock_apart", "x", "the same, without the time in which Kafka's reads the clock"),
+    Figure("vs_kafka.expire", "x", "from waiting timers to tasks that have run", at_least=3),
+    Figure("vs_kafka.expire_caller", "x", "the same, without running the tasks"),
     Figure("vs_netty.add", "x", "compiled core against Netty's HashedWheelTimer, schedule at 100 k"),
 )
 
