@@ -1,7 +1,7 @@
 """`python -m benchmarks apscheduler`: our job stores and schedulers beside APScheduler's own, in one run.
 
-Stock and ours take turns and every figure is a median over rounds. Ratios of bursts are "stock took so many times as
-long"; in the others both values are given, and the gate is on ours.
+Stock and ours take turns, and every figure is a median over rounds. A ratio of a burst is stock's time divided by ours.
+The other figures have both values, and the gate is on ours.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ FIGURES = (
     Figure("p99_lateness_ms_10k.ours", "ms", "ours", at_most=50),
     Figure("p50_lateness_ms_10k.stock", "ms", "stock: half of them"),
     Figure("p50_lateness_ms_10k.ours", "ms", "ours"),
-    Figure("add_job_ms_50k_due.stock", "ms", "stock: longest `add_job` while 50,000 due jobs are worked off"),
+    Figure("add_job_ms_50k_due.stock", "ms", "stock: longest `add_job` while 50,000 due jobs run"),
     Figure("add_job_ms_50k_due.ours", "ms", "ours", at_most=50),
     Figure("loop_stall_ms_3k.stock", "ms", "stock: longest stall of the event loop, 3,000 due coroutines on Redis"),
     Figure("loop_stall_ms_3k.ours", "ms", "ours", at_most=20),
     Figure("update_us_1m.stock", "µs", "stock: one update among a million jobs in memory"),
     Figure("update_us_1m.ours", "µs", "ours", at_most=10),
-    Figure("bytes_per_job.stock", "bytes", "stock: what the store holds beside the job itself"),
+    Figure("bytes_per_job.stock", "bytes", "stock: memory of the store beside the job itself"),
     Figure("bytes_per_job.ours", "bytes", "ours"),
 )
 

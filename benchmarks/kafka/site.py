@@ -1,4 +1,4 @@
-"""A broker, a server, and the service between them; each run has topics and a namespace of its own."""
+"""A broker, a server, and the retry service between them. Each run has its own topics and its own namespace."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _BODY = b"x" * 200
 
 @dataclass(slots=True)
 class Site:
-    """Where it is measured."""
+    """The broker and the server of a benchmark."""
 
     servers: str
     server: BenchServer
@@ -51,7 +51,7 @@ class Site:
 
 @contextlib.contextmanager
 def site() -> Iterator[Site]:
-    """A broker and a server that are gone at the end."""
+    """A broker and a server that end with the block."""
     with bench_server() as server, temporary_kafka() as kafka:
         yield Site(kafka.bootstrap, server)
 
@@ -82,7 +82,7 @@ def failed(connection: Connection, group: str, count: int) -> None:
             )
             messages.append(Message(topic, _BODY, b"%d" % (number % 100), write((), state)))
         if any(connection.broker.publish(messages)):
-            raise RuntimeError("the broker refused what was to be measured")
+            raise RuntimeError("the broker refused the messages of the benchmark")
 
 
 def intake(where: Site, count: int) -> float:
@@ -150,8 +150,7 @@ def plain_loop(where: Site, count: int) -> float:
 
 
 def redeliver(where: Site, count: int, early: Callable[[int], object]) -> float:
-    """Messages a second from their common due to the reader of committed records; `early` is told how many came before
-    it."""
+    """Messages a second from their common due time to the reader; `early` gets the number of early messages."""
     group = f"g{uuid4().hex[:8]}"
     with where.connection() as connection:
         service = RetryService(connection, group)
@@ -165,7 +164,7 @@ def redeliver(where: Site, count: int, early: Callable[[int], object]) -> float:
 
 
 def lateness(where: Site, delays_ms: Sequence[int]) -> Timed:
-    """How late messages of these delays are at the reader."""
+    """How late messages with these delays reach the reader."""
     group = f"g{uuid4().hex[:8]}"
     with where.connection() as connection:
         service = RetryService(connection, group)
@@ -181,20 +180,20 @@ def lateness(where: Site, delays_ms: Sequence[int]) -> Timed:
 
 
 def timed(reader: Reader) -> Timed:
-    """How late what came was, by its values, which are its dues in ms; those of 0 warmed things up and do not count."""
+    """Lateness of the records. Their values are their due times in ms; a value of 0 is a warm-up and does not count."""
     late_ms = [at_ms - int(value) for value, at_ms in reader.came if value != b"0"]
     return Timed(spread(late_ms), sum(late < 0 for late in late_ms))
 
 
 def _warm(connection: Connection, reader: Reader, group: str) -> None:
-    """The first message of a namespace pays for taking its shard over."""
+    """Send one message first: with it the service acquires the shard."""
     topic = redelivery_topic_of(group)
     connection.store.schedule([Item("warm", 0, encode_body(Message(topic, b"0")), topic)])
     reader.wait(1)
 
 
 def _schedule(connection: Connection, group: str, delays_ms: Sequence[int]) -> int:
-    """Store messages whose value is their due; the due of the first."""
+    """Store messages whose value is their due time; the due time of the first."""
     topic = redelivery_topic_of(group)
     now_ms = connection.store.now_ms()
     for start in range(0, len(delays_ms), _BATCH):

@@ -1,8 +1,8 @@
-"""`python -m benchmarks purgatory`: the benchmark that Kafka's purgatory redesign is known for, old design against new.
+"""`python -m benchmarks purgatory`: the benchmark of Kafka's purgatory redesign, old design against new.
 
-Rates are raised until a design no longer sustains them: at least 98 % of the requests made in time, and the backlog
-gone within a moment of the last. A rate that was missed is tried once more, for the machine is shared. Every point is a
-process of its own, the designs by turns.
+The rate rises until a design no longer sustains it: at least 98 % of the requests are made in time, and the backlog is
+gone shortly after the last. A rate that was missed is tried once more, because the machine is shared. Every point is a
+separate process, and the designs take turns.
 """
 
 from __future__ import annotations
@@ -46,14 +46,14 @@ class Sizes:
 
     Args:
         rates: targets, rising.
-        new_from: the first of them that the new design is given.
-        seconds: length of a point; 0: as long as `requests` take.
+        new_from: the first rate of the new design.
+        seconds: length of a point; 0: until `requests` are made.
         requests: of a point.
         rounds: of new against bare.
         bare_rate: the target at which these are compared.
-        tries: of a rate that is missed.
+        tries: how often a rate is tried.
         members, beats: of the heartbeats.
-        sizes: of wheels, besides the default.
+        sizes: wheel sizes besides the default.
     """
 
     rates: tuple[int, ...] = (10_000, 20_000, 40_000, 60_000, 80_000, 105_000, 120_000, 150_000, 200_000)
@@ -91,7 +91,7 @@ def run(sizes: Sizes) -> dict[str, Any]:
                 running[design, case] = bench.sustains(design, case, rate)
                 if running[design, case]:
                     best[design, case] = rate
-    for rate in [rate for rate in reversed(sizes.rates) if rate < sizes.new_from]:  # a machine that is very busy
+    for rate in [rate for rate in reversed(sizes.rates) if rate < sizes.new_from]:  # for a very busy machine
         for case in CASES:
             if not best["new", case] and bench.sustains("new", case, rate):
                 best["new", case] = rate
@@ -112,7 +112,7 @@ def run(sizes: Sizes) -> dict[str, Any]:
     return {
         "core": CORE,
         **{f"{design}_{case}_rate": rate for (design, case), rate in best.items()},
-        # a design that did not sustain the lowest target is taken at that: the ratio is then a lower bound
+        # a design that misses the lowest rate counts as if it held it, so the ratio is a lower bound
         **{f"new_vs_old_{case}": round(best["new", case] / max(best["old", case], lowest), 2) for case in CASES},
         "pure_high_rate": pure_best,
         "cpu_vs_bare": max(ratios),
@@ -135,7 +135,7 @@ class _Bench:
         self.points: list[dict[str, Any]] = []
 
     def sustains(self, design: str, case: str, rate: int, core: str = CORE) -> bool:
-        """Whether one of the tries does."""
+        """Whether the design sustains the rate in one of the tries."""
         return any(
             self.point(design, case, rate, core=core, seed=1 + attempt)["sustained"]
             for attempt in range(self._sizes.tries)
@@ -144,7 +144,7 @@ class _Bench:
     def point(
         self, design: str, case: str, rate: int, *, core: str = CORE, wheel_size: int = 4096, seed: int = 1
     ) -> dict[str, Any]:
-        """Measure one."""
+        """Measure one point."""
         self._narration.step(f"{design}, {case} time-outs, {rate:,} a second, {core} core")
         seconds = self._sizes.seconds
         requests = int(rate * seconds) if seconds else self._sizes.requests
@@ -162,7 +162,7 @@ class _Bench:
         return point
 
     def costs(self) -> dict[str, tuple[list[float], list[float]]]:
-        """Processor time per request of new and bare by case, by turns."""
+        """Processor time per request of new and bare, by case."""
         costs: dict[str, tuple[list[float], list[float]]] = {case: ([], []) for case in CASES}
         for turn, case in product(range(self._sizes.rounds), CASES):
             for design in ("new", "bare") if turn % 2 else ("bare", "new"):

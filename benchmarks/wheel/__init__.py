@@ -1,8 +1,8 @@
 """`python -m benchmarks wheel`: what a timer costs, ours and others', in one run.
 
-A ratio "a vs b" is b's time over a's: above 1, a is faster; `_vs_floor` and `_vs_handle` are ours over the least there
-can be. Times are CPU time of the thread, in nanoseconds, medians over interleaved rounds; ratios are taken within a
-round, then their median. The mixes are explained in `mixes`, the peers in `subjects`.
+A ratio "a vs b" is b's time divided by a's: above 1, a is faster. `_vs_floor` and `_vs_handle` are our time divided by
+the least possible. Times are CPU time of the thread, in nanoseconds. Ratios are taken within a round; figures are
+medians over rounds. `mixes` explains the mixes, `subjects` the peers.
 """
 
 from __future__ import annotations
@@ -127,12 +127,12 @@ QUICK = Sizes(
     live=(10_000, 100_000),
     constant_most=10_000,
     all=False,
-    memory=500_000,  # so that what an arena more or less makes is small beside the gate
+    memory=500_000,  # so many that one arena of memory more or less does not matter
     lateness_rounds=1,
 )
 _LABELS = {1_000: "1k", 10_000: "10k", 100_000: "100k", 1_000_000: "1m"}
-_MORE = 2  # times the rounds where a busy machine blurs most
-_SLOW_TO_DRAIN = 100_000  # sched and asyncio take minutes for more, and nobody gains from it
+_MORE = 2  # times the usual rounds, where a busy machine disturbs most
+_SLOW_TO_DRAIN = 100_000  # sched and asyncio take minutes for more
 
 Rounds = dict[str, list[float]]
 
@@ -172,7 +172,7 @@ def run(sizes: Sizes, *, jvm: bool = False) -> dict[str, Any]:
 
 
 def sections(result: Mapping[str, Any]) -> dict[str, str]:
-    """More tables for the page: everything that was measured."""
+    """More tables for the page: all measurements."""
     return {"wheel, all": full_table(result)}
 
 
@@ -183,12 +183,12 @@ def _steps(sizes: Sizes) -> int:
 
 
 def _mixed_subjects(sizes: Sizes, live: int) -> list[str]:
-    """Those with a gate, and in a full run the others."""
+    """Subjects with a gate; in a full run also the others."""
     return [name for name in MIXED if name.startswith(("wheel", "heapq")) or (sizes.all and live < _SLOW_TO_DRAIN)]
 
 
 def _subjects(count: int) -> list[str]:
-    """Those that finish with that many."""
+    """Subjects that can handle this many timers."""
     if count < _SLOW_TO_DRAIN:
         return list(SUBJECTS)
     kept = [name for name in SUBJECTS if name not in ("sched", "asyncio", "uvloop")]
@@ -196,7 +196,7 @@ def _subjects(count: int) -> list[str]:
 
 
 def _plain(mix: Mix, count: int, rounds: int, narration: Narration) -> tuple[Rounds, Rounds]:
-    """Nanoseconds to schedule and to expire, by subject and round; the floor is among those to schedule."""
+    """Nanoseconds to schedule and to expire, by subject and round. The first also has the floor."""
     due_ms = deadlines_ms(mix, count, seed=count)
     steps_ms = moments_ms(due_ms)
     runs: dict[str, Any] = {"floor": lambda: (floor_ns(due_ms), None)}
@@ -213,13 +213,13 @@ def _plain(mix: Mix, count: int, rounds: int, narration: Narration) -> tuple[Rou
 def _fresh(name: str, due_ms: list[int], steps_ms: list[int]) -> tuple[float, float | None] | None:
     try:
         subject = SUBJECTS[name]()
-    except ModuleNotFoundError:  # a peer that is not installed: what it is measured against misses its gate
+    except ModuleNotFoundError:  # the peer is not installed, so its figures miss their gates
         return None
     return fill_and_drain(subject, due_ms, steps_ms)
 
 
 def _mixed(sizes: Sizes, mix: Mix, live: int, rounds: int, narration: Narration) -> Rounds:
-    """Nanoseconds a request costs, by subject and round, net of the loop."""
+    """Nanoseconds a request costs, by subject and round, without the loop."""
     plan = program(mix, live, seed=live)
     label = f"{mix}, 90 % cancelled, {_LABELS.get(live, live)}"
     runs = {f"loop ({label})": lambda: run_program(None, plan)}
@@ -236,7 +236,7 @@ def _enter(table: dict[str, dict[str, dict[str, float]]], mix: Mix, count: int, 
 
 
 def _ratio(values: Rounds, over: str, under: str) -> float | None:
-    """The median over rounds of one subject's time over another's."""
+    """The median over rounds of `over`'s time divided by `under`'s."""
     if over not in values or under not in values:
         return None
     return round(median([a / b for a, b in zip(values[over], values[under], strict=True)]), 2)

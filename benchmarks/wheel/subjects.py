@@ -1,7 +1,7 @@
-"""Who is measured: our cores and the timers Python programs use, all on virtual time where they let us.
+"""The timers that are measured: our cores and the timers that Python programs use, on virtual time where possible.
 
-Each is given deadlines in whole milliseconds and keeps its own units inside its own loop, so that no adapter stands
-between the measurement and the timer. None runs callbacks it need not: the cost of a callback is the same everywhere.
+Each gets deadlines in whole milliseconds and converts them inside its own loop, so no adapter adds to its time. No
+callback is called where the timer allows that, because its cost is the same everywhere.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from wheel_sched.wheel import CORES
 
 
 class Task:
-    """What every timer is to run; not None, which some of them would take for a cancelled one."""
+    """The callback of every timer. It is not None, because some timers use None for a cancelled entry."""
 
     def __call__(self) -> None:
         """Nothing."""
@@ -60,7 +60,7 @@ class LazyEntry:
     task: Any
 
     def cancel(self) -> None:
-        """Mark, and rebuild the heap when most of it is marked."""
+        """Mark the entry; rebuild the heap if most of its entries are marked."""
         if self.cancelled:
             return
         self.cancelled = True
@@ -74,14 +74,14 @@ class LazyEntry:
 
 
 class LazyHeap:
-    """The best of the usual: `heapq` over tuples, cancel by mark, compaction."""
+    """The usual timer over `heapq`, at its best: tuples, cancel by mark, compaction."""
 
     def __init__(self) -> None:
         self.queue: list[tuple[int, int, LazyEntry]] = []
         self.dead = self.number = 0
 
     def schedule(self, task: Any, deadline_ms: int) -> LazyEntry:
-        """Ties by order of scheduling."""
+        """Entries with the same deadline keep their order."""
         entry = LazyEntry()
         entry.task = task
         entry.cancelled = False
@@ -91,7 +91,7 @@ class LazyHeap:
         return entry
 
     def advance(self, now_ms: int) -> list[LazyEntry]:
-        """What is due."""
+        """The due entries."""
         due = []
         queue = self.queue
         while queue and queue[0][0] <= now_ms:
@@ -105,18 +105,18 @@ class LazyHeap:
 
 
 class HandleOnly:
-    """Creates a handle and gives it to the caller, nothing else: what no timer in pure Python can go below."""
+    """Creates a handle and returns it. No timer in Python can cost less."""
 
     class Handle:
-        """As many fields as ours."""
+        """It has as many fields as our handle."""
 
         __slots__ = ("deadline_ms", "slot", "state", "task", "wheel")
 
         def cancel(self) -> None:
-            """Nothing to take it out of."""
+            """Does nothing."""
 
     def schedule(self, task: Any, deadline_ms: int) -> HandleOnly.Handle:
-        """A handle with what a timer must remember."""
+        """A handle with the fields that a timer needs."""
         handle = HandleOnly.Handle()
         handle.task = task
         handle.deadline_ms = deadline_ms
@@ -136,7 +136,7 @@ class _VirtualLoop(asyncio.SelectorEventLoop):
 
 
 class AsyncioLoop:
-    """`loop.call_at`, its loop run at each moment."""
+    """`loop.call_at`; the loop runs once at each moment."""
 
     def __init__(self) -> None:
         self.loop = _VirtualLoop()
@@ -161,7 +161,7 @@ class AsyncioLoop:
 
 
 class Uvloop:
-    """`loop.call_at` of uvloop, whose clock is libuv's own: it cannot be drained on virtual time."""
+    """`loop.call_at` of uvloop, whose clock is that of libuv, so it cannot run on virtual time."""
 
     def __init__(self) -> None:
         import uvloop
@@ -177,7 +177,7 @@ class Uvloop:
 
 
 class Kombu:
-    """`kombu.asynchronous.timer.Timer`, Celery's ETA heap; cancelled entries stay until their time."""
+    """`kombu.asynchronous.timer.Timer`, Celery's ETA heap; cancelled entries stay until their deadline."""
 
     def __init__(self) -> None:
         from kombu.asynchronous.timer import Timer
@@ -232,7 +232,7 @@ class Sched:
         """Nothing outlives it."""
 
 
-# By the name it has in tables and plots. A core that is not there is not measured, and its gates are missed.
+# By the name in tables and plots. A core that is absent is not measured, and misses its gates.
 SUBJECTS: dict[str, Callable[[], Any]] = {
     **{f"wheel, {core}": lambda core=core: Handed(CORES[core]()) for core in sorted(CORES)},
     "heapq": lambda: Handed(LazyHeap()),
@@ -243,5 +243,5 @@ SUBJECTS: dict[str, Callable[[], Any]] = {
     "Kafka's structure": lambda: Handed(KafkaStructure()),
     "handle only": lambda: Filled(HandleOnly()),
 }
-# Those that take a program of schedules, cancels and moments with the same three calls.
+# Subjects with `schedule`, `cancel` and `advance`, which run the programs with 90 % cancelled.
 MIXED = (*(f"wheel, {core}" for core in sorted(CORES)), "heapq", "Kafka's structure", "handle only")
