@@ -39,17 +39,17 @@ FIGURES = (
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """How much is measured.
+    """The sizes of a run.
 
     Args:
-        rounds: of the bursts and their baseline. Defaults to 7.
-        burst_messages: due at the same millisecond. Defaults to 10,000.
-        lateness_rounds: Defaults to 5.
-        lateness_messages: of a round. Defaults to 2,000.
-        lateness_s: over how many seconds they are due. Defaults to 5.
-        wakeups: samples. Defaults to 100.
+        rounds: rounds of the bursts and their baseline. Defaults to 7.
+        burst_messages: messages due at the same millisecond. Defaults to 10,000.
+        lateness_rounds: rounds that measure lateness. Defaults to 5.
+        lateness_messages: messages in each of them. Defaults to 2,000.
+        lateness_s: the messages are due over so many seconds. Defaults to 5.
+        wakeups: samples of the wake-up. Defaults to 100.
         sleeps: samples of the sleeping thread in each round of lateness. Defaults to 200.
-        idle_s: how long nothing may be sent. Defaults to 10.
+        idle_s: seconds in which no command may be sent. Defaults to 10.
     """
 
     rounds: int = 7

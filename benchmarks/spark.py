@@ -47,13 +47,13 @@ _PAYLOAD = "x" * 150
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """How much is measured.
+    """The sizes of a run.
 
     Args:
-        rounds: of the rates. Defaults to 5.
-        rows: written in a round. Defaults to 200,000.
-        stored: read in a round. Defaults to 1 M.
-        attempts: in the history, about, and dead letters. Defaults to 1 M.
+        rounds: rounds that measure rates. Defaults to 5.
+        rows: rows written in a round. Defaults to 200,000.
+        stored: rows read in a round. Defaults to 1 M.
+        attempts: number of dead letters, and about the number of attempts in the history. Defaults to 1 M.
     """
 
     rounds: int = 5

@@ -47,14 +47,14 @@ FIGURES = (
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """How much is measured.
+    """The sizes of a run.
 
     Args:
-        rounds: of the rates. Defaults to 7.
-        messages_per_round: of the rates. Defaults to 50,000.
-        messages: waiting while memory is measured. Defaults to 1 M.
-        stall_rounds: of the stalls, for each of the two ways. Defaults to 5.
-        stall_messages: due at the same millisecond. Defaults to 100,000.
+        rounds: rounds that measure rates. Defaults to 7.
+        messages_per_round: messages in each of them. Defaults to 50,000.
+        messages: messages that wait while memory is measured. Defaults to 1 M.
+        stall_rounds: rounds that measure stalls, for each of the two ways. Defaults to 5.
+        stall_messages: messages due at the same millisecond. Defaults to 100,000.
     """
 
     rounds: int = 7

@@ -51,14 +51,14 @@ FIGURES = (
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """How much is measured.
+    """The sizes of a run.
 
     Args:
-        rounds: of each comparison. Defaults to 5.
+        rounds: rounds of each comparison. Defaults to 5.
         drain: jobs of a burst in memory. Defaults to 20,000.
         redis: jobs of a burst on Redis. Defaults to 5,000.
-        waiting_rounds: of lateness and `add_job`. Defaults to 3.
-        stall_rounds: of stalls of the event loop; each is the longest of thousands of turns. Defaults to 5.
+        waiting_rounds: rounds that measure lateness and `add_job`. Defaults to 3.
+        stall_rounds: rounds that measure stalls of the event loop; a figure is the longest of thousands of turns. Defaults to 5.
         lateness_s: how long the steady rate lasts. Defaults to 5.
         million: jobs in memory for one update. Defaults to 1,000,000.
     """

@@ -57,14 +57,14 @@ FIGURES = (
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """How much is measured.
+    """The sizes of a run.
 
     Args:
-        rounds: of intake, its baseline and redelivery. Defaults to 5.
-        messages: of each of these. Defaults to 20,000.
-        lateness_rounds: Defaults to 5.
-        lateness_s: how long 2,000 messages a second are due. Defaults to 5.
-        mixed: messages with mixed delays. Defaults to 2,000.
+        rounds: rounds of intake, redelivery and their baselines. Defaults to 5.
+        messages: messages in each of them. Defaults to 20,000.
+        lateness_rounds: rounds that measure lateness. Defaults to 5.
+        lateness_s: seconds in which 2,000 messages a second are due. Defaults to 5.
+        mixed: number of messages with mixed delays. Defaults to 2,000.
         longest_s: the longest of the mixed delays. Defaults to 60.
     """
 

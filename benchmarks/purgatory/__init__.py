@@ -42,17 +42,17 @@ FIGURES = (
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """How much is measured.
+    """The sizes of a run.
 
     Args:
-        rates: targets, rising.
+        rates: target rates, rising.
         new_from: the first rate of the new design.
         seconds: length of a point; 0: until `requests` are made.
-        requests: of a point.
-        rounds: of new against bare.
-        bare_rate: the target at which these are compared.
+        requests: requests of a point.
+        rounds: rounds that compare new and bare.
+        bare_rate: the target rate of these rounds.
         tries: how often a rate is tried.
-        members, beats: of the heartbeats.
+        members, beats: members and beats of the heartbeats.
         sizes: wheel sizes besides the default.
     """
 

@@ -69,20 +69,20 @@ JVM_FIGURES = (
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """How much is measured.
+    """The sizes of a run.
 
     Args:
-        rounds: of everything but the largest counts. Defaults to 7.
-        counts: pending timers. Defaults to 1 k, 10 k, 100 k and 1 M.
+        rounds: rounds of all but the largest counts. Defaults to 7.
+        counts: numbers of pending timers. Defaults to 1 k, 10 k, 100 k and 1 M.
         large: counts from here on get `large_rounds` rounds. Defaults to 1 M.
-        large_rounds: Defaults to 3.
-        mixes: Defaults to both.
-        live: live timers of the programs with 90 % cancelled. Defaults to 1 k, 10 k and 100 k.
+        large_rounds: rounds of these. Defaults to 3.
+        mixes: the mixes to measure. Defaults to both.
+        live: numbers of live timers in the programs with 90 % cancelled. Defaults to 1 k, 10 k and 100 k.
         constant_most: counts above it are measured with uniform deadlines only. Defaults to 1 M.
         all: whether subjects without a gate run the programs too. Defaults to True.
         memory: timers in the measurement of memory. Defaults to 1 M.
-        lateness_rounds: Defaults to 3.
-        timers: of a round of lateness. Defaults to 2,000.
+        lateness_rounds: rounds that measure lateness. Defaults to 3.
+        timers: timers in each of them. Defaults to 2,000.
         over_s: seconds over which they are due. Defaults to 2.
     """
 
