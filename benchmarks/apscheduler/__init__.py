@@ -58,7 +58,7 @@ class Sizes:
         drain: jobs of a burst in memory. Defaults to 20,000.
         redis: jobs of a burst on Redis. Defaults to 5,000.
         waiting_rounds: rounds that measure lateness and `add_job`. Defaults to 3.
-        stall_rounds: rounds that measure stalls of the event loop, each the longest of thousands of turns. Defaults to 5.
+        stall_rounds: rounds of event-loop stalls, each the longest of thousands of turns. Defaults to 5.
         lateness_s: how long the steady rate lasts. Defaults to 5.
         million: jobs in memory for one update. Defaults to 1,000,000.
     """
