@@ -18,7 +18,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
-from wheel_sched_apscheduler.instants import to_ms
+from wheel_sched_apscheduler.run_times import to_ms
 
 UNSEEN_AT_MOST = 3  # heartbeats
 

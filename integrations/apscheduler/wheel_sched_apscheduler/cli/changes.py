@@ -13,7 +13,7 @@ from wheel_sched.cli.options import Session, confirm, dry_run_option, json_optio
 from wheel_sched.cli.output import amount, emit, instant, note
 from wheel_sched_apscheduler.cli.opening import opened_jobs
 from wheel_sched_apscheduler.codec import NotHere, Unreadable
-from wheel_sched_apscheduler.instants import to_ms
+from wheel_sched_apscheduler.run_times import to_ms
 from wheel_sched_apscheduler.stores.redis import RedisWheelJobStore
 
 ids_argument = click.argument("job_ids", metavar="JOB...", nargs=-1, required=True)

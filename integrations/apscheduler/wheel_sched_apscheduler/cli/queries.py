@@ -11,8 +11,8 @@ from wheel_sched.cli.failing import CommandFailed
 from wheel_sched.cli.options import Session, json_option, pass_session
 from wheel_sched.cli.output import amount, emit, instant, note, one_line, relative, say, span, table
 from wheel_sched_apscheduler.cli.opening import opened_jobs
-from wheel_sched_apscheduler.instants import to_ms
-from wheel_sched_apscheduler.stores.entries import JOB_STATES, JobEntry
+from wheel_sched_apscheduler.entries import JOB_STATES, JobEntry
+from wheel_sched_apscheduler.run_times import to_ms
 
 _SHOWN = 50  # lines of a listing unless --limit says otherwise
 

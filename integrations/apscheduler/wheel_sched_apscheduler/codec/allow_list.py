@@ -25,7 +25,7 @@ from typing import Any
 from apscheduler.util import obj_to_ref
 
 from wheel_sched.errors import ConfigError, StoreError
-from wheel_sched_apscheduler.codec.zones import NotHere
+from wheel_sched_apscheduler.codec.values import NotHere
 
 _PROJECT = {"wheel_sched", "wheel_sched_apscheduler", "wheel_sched_celery", "retry_topic"}
 _OURS = frozenset({"apscheduler", "redis", "pip", "setuptools", "pytest", *_PROJECT})

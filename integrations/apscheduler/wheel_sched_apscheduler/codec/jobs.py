@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -20,9 +20,9 @@ from apscheduler.job import Job
 from wheel_sched_apscheduler.codec.allow_list import Allowed, Forbidden
 from wheel_sched_apscheduler.codec.signing import ENVIRONMENT, MARK, Secret, Signer
 from wheel_sched_apscheduler.codec.triggers import Triggers
-from wheel_sched_apscheduler.codec.values import Values
-from wheel_sched_apscheduler.codec.zones import NotHere, NotSerializable, Unreadable, moment_of, zone_name
-from wheel_sched_apscheduler.instants import from_us, to_us
+from wheel_sched_apscheduler.codec.values import NotHere, NotSerializable, Unreadable, Values, moment_of, zone_name
+from wheel_sched_apscheduler.entries import JobEntry, JobState
+from wheel_sched_apscheduler.run_times import from_us, to_us
 
 _VERSION = b"1"
 _NEVER = b"-"
@@ -30,33 +30,6 @@ _HASHES = 33  # bytes of mark and signature
 _FORGING = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")  # see _flaw_of_names
 _dumps = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False, check_circular=False, allow_nan=False).encode
 _loads = json.JSONDecoder().decode
-
-
-@dataclass(frozen=True, slots=True)
-class JobHead:
-    """What a stored job says of itself, read without importing anything.
-
-    Args:
-        id: of the job.
-        func: reference of its function, as stored.
-        name: for people.
-        trigger: as text.
-        next_run_time: None = paused.
-        executor: alias of its executor.
-        metadata: as given.
-        args: as stored, in JSON.
-        kwargs: as stored, in JSON.
-    """
-
-    id: str
-    func: str
-    name: str
-    trigger: str
-    next_run_time: datetime | None
-    executor: str
-    metadata: Mapping[str, Any]
-    args: Sequence[Any]
-    kwargs: Mapping[str, Any]
 
 
 @dataclass(slots=True)
@@ -216,11 +189,11 @@ class JobCodec:
         when, _, _, _ = _parts(unsigned(raw), whole=False)
         return None if when is None else from_us(when)
 
-    def head(self, job_id: str, raw: bytes) -> JobHead:
-        """What a job says of itself. Nothing is imported, so this works for a job that may not run here.
+    def head(self, job_id: str, raw: bytes, state: JobState = "scheduled") -> JobEntry:
+        """The job as an entry in this state. Nothing is imported, so this works for a job that may not run here.
 
         Raises:
-            Unreadable: it is no job.
+            Unreadable: the bytes are no job.
         """
         when, zone, _, doc = _parts(unsigned(raw))
         try:
@@ -228,8 +201,18 @@ class JobCodec:
         except (Unreadable, Forbidden):
             trigger = str(doc.get("t"))[:200]
         moment = None if when is None else moment_of(when, zone.decode())
-        text = {key: str(doc.get(key)) for key in "fne"}
-        return JobHead(job_id, text["f"], text["n"], trigger, moment, text["e"], doc.get("x") or {}, doc["a"], doc["k"])
+        return JobEntry(
+            job_id,
+            state,
+            func=str(doc["f"]),
+            name=str(doc["n"]),
+            trigger=trigger,
+            next_run_time=moment,
+            executor=str(doc["e"]),
+            metadata=doc.get("x") or {},
+            args=doc["a"],
+            kwargs=doc["k"],
+        )
 
     def rewritten(
         self, job_id: str, raw: bytes, *, func: str | None = None, metadata: Mapping[str, Any] | None = None

@@ -25,9 +25,16 @@ from apscheduler.util import ref_to_obj
 
 from wheel_sched.errors import ConfigError
 from wheel_sched_apscheduler.codec.allow_list import Forbidden
-from wheel_sched_apscheduler.codec.values import MAX_DEPTH, Values
-from wheel_sched_apscheduler.codec.zones import NotSerializable, Unreadable, moment_of, zone_name, zone_of
-from wheel_sched_apscheduler.instants import to_us
+from wheel_sched_apscheduler.codec.values import (
+    MAX_DEPTH,
+    NotSerializable,
+    Unreadable,
+    Values,
+    moment_of,
+    zone_name,
+    zone_of,
+)
+from wheel_sched_apscheduler.run_times import to_us
 
 # CalendarIntervalTrigger keeps its time of day in a private slot; its own state names the parts.
 _BUILT_IN = {

@@ -19,9 +19,8 @@ from apscheduler.events import (
     EVENT_JOB_MAX_INSTANCES,
 )
 
-from wheel_sched_apscheduler.instants import to_us
 from wheel_sched_apscheduler.occurrence import Finish, Occurrence
-from wheel_sched_apscheduler.run_times import Misfire, grace_after_claim, missed_runs
+from wheel_sched_apscheduler.run_times import Misfire, grace_after_claim, missed_runs, to_us
 from wheel_sched_apscheduler.schedulers.in_flight_limits import PACE_S, InFlightLimits
 from wheel_sched_apscheduler.schedulers.stock_source import SubmissionBatch
 from wheel_sched_apscheduler.schedulers.submission import Submission, in_grace, without_grace

@@ -27,7 +27,7 @@ from apscheduler.events import EVENT_JOB_SUBMITTED
 from apscheduler.executors.base import MaxInstancesReachedError
 from apscheduler.executors.pool import BasePoolExecutor, ProcessPoolExecutor, ThreadPoolExecutor
 
-from wheel_sched_apscheduler.instants import to_us
+from wheel_sched_apscheduler.run_times import to_us
 from wheel_sched_apscheduler.schedulers.submission import Reports, Submission, run
 from wheel_sched_apscheduler.stores.scheduler_pass import claimed_copy
 

@@ -29,8 +29,8 @@ from apscheduler.events import (
 )
 from apscheduler.executors.base import run_coroutine_job
 
-from wheel_sched_apscheduler.instants import to_us
 from wheel_sched_apscheduler.occurrence import Occurrence, reset_current, set_current
+from wheel_sched_apscheduler.run_times import to_us
 
 if TYPE_CHECKING:
     from apscheduler.events import SchedulerEvent

@@ -41,8 +41,8 @@ from wheel_sched.store.core.get import Get
 from wheel_sched.store.core.schedule import Schedule
 from wheel_sched.store.core.settle import Extend, Settle
 from wheel_sched_apscheduler.codec import JobCodec, StoredJob
-from wheel_sched_apscheduler.instants import to_ms, to_us
 from wheel_sched_apscheduler.occurrence import Occurrence
+from wheel_sched_apscheduler.run_times import to_ms, to_us
 from wheel_sched_apscheduler.stores.connection import PendingCommand, PendingSettlement, commands_of
 from wheel_sched_apscheduler.stores.layout import JOB, OCCURRENCE, RUNNING, due_of, split_item_body, split_item_id
 

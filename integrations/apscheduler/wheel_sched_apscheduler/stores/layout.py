@@ -21,7 +21,7 @@ from datetime import datetime
 
 from wheel_sched.store.core.items import MAX_DUE_MS
 from wheel_sched_apscheduler.codec import Unreadable
-from wheel_sched_apscheduler.instants import from_us, to_ms, to_us
+from wheel_sched_apscheduler.run_times import from_us, to_ms, to_us
 
 JOB = "job"
 OCCURRENCE = "occurrence"

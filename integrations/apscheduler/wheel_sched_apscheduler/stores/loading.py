@@ -17,9 +17,8 @@ from apscheduler.triggers.date import DateTrigger
 from wheel_sched.errors import StoreError
 from wheel_sched.store import Claim, Claimed, Done, Next
 from wheel_sched_apscheduler.codec import JobCodec, NotHere, Unreadable
-from wheel_sched_apscheduler.instants import from_ms, to_us
 from wheel_sched_apscheduler.occurrence import Occurrence, plain_occurrence
-from wheel_sched_apscheduler.run_times import Misfire, grace_after_claim
+from wheel_sched_apscheduler.run_times import Misfire, from_ms, grace_after_claim, to_us
 from wheel_sched_apscheduler.stores.claims import ClaimHandle, InFlightClaims
 from wheel_sched_apscheduler.stores.connection import StoreConnection
 from wheel_sched_apscheduler.stores.layout import OCCURRENCE, RUN, RUNNING, due_of, job_id_of, read_split_item

@@ -26,12 +26,20 @@ from wheel_sched.clock import SystemClock
 from wheel_sched.errors import ConfigError
 from wheel_sched.timers import DeadlineQueue
 from wheel_sched.wheel import TimerTaskEntry
-from wheel_sched_apscheduler.instants import earliest, floor_ms, from_ms, from_us, to_us
+from wheel_sched_apscheduler.entries import JobState
 from wheel_sched_apscheduler.occurrence import Finish, Occurrence, plain_occurrence
-from wheel_sched_apscheduler.run_times import MISFIRES, Misfire, grace_after_claim
+from wheel_sched_apscheduler.run_times import (
+    MISFIRES,
+    Misfire,
+    earliest,
+    floor_ms,
+    from_ms,
+    from_us,
+    grace_after_claim,
+    to_us,
+)
 from wheel_sched_apscheduler.settings import one_of, whole
 from wheel_sched_apscheduler.stores.contract import OccurrenceBatch
-from wheel_sched_apscheduler.stores.entries import JobState
 from wheel_sched_apscheduler.stores.memory_queries import MemoryJobQueries
 from wheel_sched_apscheduler.stores.misfire_queue import MisfireQueue
 from wheel_sched_apscheduler.stores.scheduler_pass import SchedulerPassStore, claimed_copy

@@ -13,10 +13,19 @@ from typing import Any
 from apscheduler.jobstores.base import ConflictingIdError, JobLookupError
 
 from wheel_sched.errors import Rejected
-from wheel_sched_apscheduler.instants import to_us
+from wheel_sched_apscheduler.entries import (
+    InFlightRun,
+    JobEntry,
+    JobPage,
+    JobState,
+    RunRecord,
+    check_state,
+    newest,
+    owner_name,
+    record_of,
+)
 from wheel_sched_apscheduler.occurrence import Occurrence
-from wheel_sched_apscheduler.stores.entries import JobEntry, JobPage, JobState, check_state
-from wheel_sched_apscheduler.stores.run_history import InFlightRun, RunRecord, newest, owner_name, record_of
+from wheel_sched_apscheduler.run_times import to_us
 
 
 class MemoryJobQueries:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
@@ -18,8 +19,17 @@ from apscheduler.jobstores.base import JobLookupError
 from wheel_sched.store import DelayStore, Found, Item, Outcome, State
 from wheel_sched.store.core.items import MAX_DUE_MS
 from wheel_sched_apscheduler.codec import JobCodec, Unreadable, unsigned
-from wheel_sched_apscheduler.instants import floor_ms, from_ms, to_ms
-from wheel_sched_apscheduler.stores.entries import JOB_STATES, JobEntry, JobPage, JobState, check_state
+from wheel_sched_apscheduler.entries import (
+    JOB_STATES,
+    InFlightRun,
+    JobEntry,
+    JobPage,
+    JobState,
+    RunRecord,
+    check_state,
+    newest,
+)
+from wheel_sched_apscheduler.run_times import floor_ms, from_ms, to_ms
 from wheel_sched_apscheduler.stores.layout import (
     HISTORY,
     JOB,
@@ -33,7 +43,7 @@ from wheel_sched_apscheduler.stores.layout import (
 )
 from wheel_sched_apscheduler.stores.refusals import refusal_of
 from wheel_sched_apscheduler.stores.repository import JobRepository
-from wheel_sched_apscheduler.stores.run_history import InFlightRun, RunRecord, load_records, newest
+from wheel_sched_apscheduler.stores.run_history import load_records
 
 _PLACES: dict[JobState, State] = {"scheduled": "due", "paused": "held", "in_flight": "fly", "quarantined": "held"}
 _PAGE = 500
@@ -129,23 +139,10 @@ class JobQueries:
             reason = f"given back {times} since {from_ms(refusal.since_ms)}, last by {refusal.last}"
         tags = tuple(ref.removeprefix(TAG) for ref in found.refs if ref.startswith(TAG))
         try:
-            head = self.codec.head(found.id, found.body)
+            entry = self.codec.head(found.id, found.body, state)
         except Unreadable as error:
             return JobEntry(found.id, state, "?", "?", "?", None, reason=reason or str(error), tags=tags)
-        return JobEntry(
-            found.id,
-            state,
-            head.func,
-            head.name,
-            head.trigger,
-            head.next_run_time,
-            head.executor,
-            reason,
-            tags,
-            head.metadata,
-            head.args,
-            head.kwargs,
-        )
+        return replace(entry, reason=reason, tags=tags)
 
     def _found(self, place: State, topic: str | None = JOB) -> Iterator[Found]:
         cursor = None

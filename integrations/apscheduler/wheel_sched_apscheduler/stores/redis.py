@@ -27,9 +27,8 @@ from wheel_sched.errors import ConfigError, StoreError, StoreUnavailable
 from wheel_sched.store import DelayStore
 from wheel_sched_apscheduler.codec import JobCodec
 from wheel_sched_apscheduler.codec.signing import Secret, secret_for, warn_once
-from wheel_sched_apscheduler.instants import earliest, from_ms, in_utc, to_ms, to_us
 from wheel_sched_apscheduler.occurrence import Finish, Occurrence
-from wheel_sched_apscheduler.run_times import Misfire, missed_runs
+from wheel_sched_apscheduler.run_times import Misfire, earliest, from_ms, in_utc, missed_runs, to_ms, to_us
 from wheel_sched_apscheduler.settings import Delivery, InstancesScope, SharedStoreSettings, flag, whole
 from wheel_sched_apscheduler.stores.connection import StoreConnection
 from wheel_sched_apscheduler.stores.contract import OccurrenceBatch

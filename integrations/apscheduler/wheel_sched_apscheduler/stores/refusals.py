@@ -27,9 +27,9 @@ from uuid import uuid4
 
 from wheel_sched.escaping import escaped
 from wheel_sched.store import Claimed, Held, Next, Settlement
+from wheel_sched_apscheduler.entries import owner_name
 from wheel_sched_apscheduler.stores.connection import StoreConnection
 from wheel_sched_apscheduler.stores.layout import QUARANTINE, job_id_of
-from wheel_sched_apscheduler.stores.run_history import owner_name
 
 REFUSED = "refused"
 BACK_AFTER_MS = 100  # until a process that has not refused the job may claim it; doubled after each round

@@ -26,9 +26,8 @@ from wheel_sched.store.core.get import Find
 from wheel_sched.store.core.plans import shard_of
 from wheel_sched.store.core.schedule import Schedule
 from wheel_sched_apscheduler.codec import JobCodec, Unreadable
-from wheel_sched_apscheduler.instants import earliest, from_ms, to_us
 from wheel_sched_apscheduler.occurrence import Occurrence
-from wheel_sched_apscheduler.run_times import missed_runs
+from wheel_sched_apscheduler.run_times import earliest, from_ms, missed_runs, to_us
 from wheel_sched_apscheduler.stores.connection import StoreConnection
 from wheel_sched_apscheduler.stores.layout import (
     JOB,

@@ -10,12 +10,10 @@ Threads: any thread calls `note`; the rest needs the tracker's lock.
 from __future__ import annotations
 
 import json
-import os
-import socket
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from operator import attrgetter
 from typing import Any
 from uuid import uuid4
@@ -24,7 +22,7 @@ from wheel_sched.store import MAX_BATCH, Found, Item
 from wheel_sched.store.core.call import Call
 from wheel_sched.store.core.restore import Restore
 from wheel_sched.store.core.sweep import Sweep
-from wheel_sched_apscheduler.instants import to_ms
+from wheel_sched_apscheduler.entries import RunRecord, owner_name, record_of
 from wheel_sched_apscheduler.occurrence import Occurrence
 from wheel_sched_apscheduler.stores.connection import PendingCommand, ignore_answer
 from wheel_sched_apscheduler.stores.layout import HISTORY, WORKER, WORKERS
@@ -38,76 +36,7 @@ ANNOUNCE_EVERY_S = 1.0
 ANNOUNCED_AT_MOST = 500
 
 
-@dataclass(frozen=True, slots=True)
-class InFlightRun:
-    """An occurrence that was handed out and has not ended.
-
-    Args:
-        job_id: the id of the job.
-        occurrence_id: `job:run_time_ms`; None when its holder has not announced it yet.
-        lease_until_ms: end of its lease, which its holder extends; None in a memory jobstore.
-        owner: `host:pid` of the holder; None when it has not announced the run yet (after half a second).
-        since_ms: when it was claimed.
-        token: fencing token; 0 = unknown.
-    """
-
-    job_id: str
-    occurrence_id: str | None
-    lease_until_ms: int | None
-    owner: str | None
-    since_ms: int | None
-    token: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class RunRecord:
-    """How one occurrence ended. Times in ms since 1970; `started_ms` is 0 when it did not run."""
-
-    job_id: str
-    occurrence_id: str
-    run_time_ms: int
-    claimed_ms: int
-    started_ms: int
-    finished_ms: int
-    outcome: str
-    error: str
-    token: int
-    owner: str
-
-    @property
-    def lateness_ms(self) -> int:
-        """From the run time to the start."""
-        return self.started_ms - self.run_time_ms if self.started_ms else self.claimed_ms - self.run_time_ms
-
-
 _row_of = attrgetter(*(each.name for each in fields(RunRecord)))
-
-
-def owner_name() -> str:
-    """This process as `host:pid`, for people."""
-    return f"{socket.gethostname()}:{os.getpid()}"
-
-
-def record_of(occurrence: Occurrence, owner: str) -> RunRecord:
-    """The record of an occurrence that has ended."""
-    run_time = (occurrence.run_times or [occurrence.scheduled])[0]
-    return RunRecord(
-        occurrence.job_id,
-        occurrence.id,
-        to_ms(run_time),
-        occurrence.claimed_ms,
-        occurrence.started_ms,
-        occurrence.finished_ms,
-        str(occurrence.finish),
-        occurrence.error[:200],
-        occurrence.token,
-        owner,
-    )
-
-
-def newest(records: Iterable[RunRecord], limit: int) -> list[RunRecord]:
-    """The `limit` latest records, newest first."""
-    return sorted(records, key=lambda record: record.finished_ms, reverse=True)[:limit]
 
 
 def dump_records(records: Sequence[RunRecord]) -> bytes:

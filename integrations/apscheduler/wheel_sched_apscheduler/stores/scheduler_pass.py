@@ -36,9 +36,8 @@ from apscheduler.job import Job
 from apscheduler.jobstores.base import BaseJobStore
 
 from wheel_sched.escaping import logger_of
-from wheel_sched_apscheduler.instants import earliest, to_us
 from wheel_sched_apscheduler.occurrence import Finish, Occurrence, reset_current, set_current
-from wheel_sched_apscheduler.run_times import missed_runs
+from wheel_sched_apscheduler.run_times import earliest, missed_runs, to_us
 from wheel_sched_apscheduler.stores.contract import ClaimingStore
 
 _ENDS = EVENT_JOB_EXECUTED | EVENT_JOB_ERROR | EVENT_JOB_MISSED | EVENT_JOB_MAX_INSTANCES

@@ -19,8 +19,8 @@ from wheel_sched.store import Claim
 from wheel_sched.store.core.call import Call, new_token
 from wheel_sched.store.core.claim import ClaimDue
 from wheel_sched_apscheduler.codec import JobCodec
-from wheel_sched_apscheduler.instants import floor_ms
 from wheel_sched_apscheduler.occurrence import Finish, Occurrence
+from wheel_sched_apscheduler.run_times import floor_ms
 from wheel_sched_apscheduler.settings import SharedStoreSettings
 from wheel_sched_apscheduler.stores.claims import InFlightClaims
 from wheel_sched_apscheduler.stores.connection import PendingCommand, StoreConnection

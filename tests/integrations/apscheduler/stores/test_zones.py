@@ -15,9 +15,9 @@ import pytest
 import pytz
 from apscheduler.triggers.cron import CronTrigger
 from apscheduler.triggers.date import DateTrigger
-from wheel_sched_apscheduler.codec import JobCodec, NotSerializable, Unreadable, zones
-from wheel_sched_apscheduler.codec.zones import zone_name, zone_of
-from wheel_sched_apscheduler.instants import from_ms
+from wheel_sched_apscheduler.codec import JobCodec, NotSerializable, Unreadable, values
+from wheel_sched_apscheduler.codec.values import zone_name, zone_of
+from wheel_sched_apscheduler.run_times import from_ms
 
 WINTER, SUMMER = datetime(2026, 1, 5, tzinfo=UTC), datetime(2026, 7, 5, tzinfo=UTC)
 
@@ -73,7 +73,7 @@ def test_a_local_zone_without_a_name_is_found_by_its_file(
     monkeypatch.delenv("TZ", raising=False)
     copied = tmp_path / "localtime"
     shutil.copy(database_file("Asia/Kathmandu"), copied)
-    monkeypatch.setattr(zones, "LOCAL_FILES", (copied,))
+    monkeypatch.setattr(values, "LOCAL_FILES", (copied,))
     local = made_from(copied)
     codec = JobCodec()
     job = make_job(WINTER.astimezone(local), trigger=CronTrigger(hour=3, timezone=local))
@@ -85,7 +85,7 @@ def test_a_local_zone_without_a_name_is_found_by_its_file(
 
 def test_a_local_zone_is_found_by_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """TZ names it, or its file."""
-    monkeypatch.setattr(zones, "LOCAL_FILES", (tmp_path / "nothing",))
+    monkeypatch.setattr(values, "LOCAL_FILES", (tmp_path / "nothing",))
     local = made_from(database_file("Europe/Berlin"))
     for value in (":Europe/Berlin", str(database_file("Europe/Berlin"))):
         monkeypatch.setenv("TZ", value)
@@ -98,7 +98,7 @@ def test_a_zone_that_nobody_could_read_is_refused_when_the_job_is_added(
 ) -> None:
     """It was accepted, and the job was quarantined when it was due."""
     monkeypatch.setenv("TZ", "America/New_York")  # of other offsets than what is asked for
-    monkeypatch.setattr(zones, "LOCAL_FILES", (tmp_path / "nothing",))
+    monkeypatch.setattr(values, "LOCAL_FILES", (tmp_path / "nothing",))
     with database_file("Europe/Berlin").open("rb") as data:
         named = ZoneInfo.from_file(data, key="Asia/Tokyo")
     zone = {"another file": made_from(database_file("Europe/Berlin")), "changes": Odd(), "another key": named}[which]
