@@ -15,9 +15,9 @@ if TYPE_CHECKING:
         WheelBackgroundScheduler,
         WheelBlockingScheduler,
     )
-    from wheel_sched_apscheduler.stores.contract import ClaimingStore, OccurrenceBatch
     from wheel_sched_apscheduler.stores.memory import WheelJobStore
     from wheel_sched_apscheduler.stores.redis import RedisWheelJobStore
+    from wheel_sched_apscheduler.stores.scheduler_pass import ClaimingStore, OccurrenceBatch
 
 __all__ = [
     "ClaimingStore",
@@ -35,11 +35,11 @@ __all__ = [
 ]
 
 _MODULES: Final = {
-    "ClaimingStore": "stores.contract",
+    "ClaimingStore": "stores.scheduler_pass",
     "CurrentOccurrence": "occurrence",
     "Finish": "occurrence",
     "Occurrence": "occurrence",
-    "OccurrenceBatch": "stores.contract",
+    "OccurrenceBatch": "stores.scheduler_pass",
     "Producer": "producer",
     "RedisWheelJobStore": "stores.redis",
     "WheelAsyncIOScheduler": "schedulers",

@@ -27,9 +27,9 @@ from apscheduler.events import EVENT_JOB_SUBMITTED
 from apscheduler.executors.base import MaxInstancesReachedError
 from apscheduler.executors.pool import BasePoolExecutor, ProcessPoolExecutor, ThreadPoolExecutor
 
+from wheel_sched_apscheduler.occurrence import claimed_copy
 from wheel_sched_apscheduler.run_times import to_us
 from wheel_sched_apscheduler.schedulers.submission import Reports, Submission, run
-from wheel_sched_apscheduler.stores.scheduler_pass import claimed_copy
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -208,8 +208,8 @@ class GenericExecutorAdapter(ExecutorAdapter):
         """The job; if it has an occurrence, a copy that sets the current occurrence itself."""
         if submission.occurrence is None:
             return submission.job
-        job = claimed_copy(submission.job, submission.occurrence.token, None)
-        job.occurrence.redelivered = submission.occurrence.redelivered
+        occurrence = submission.occurrence
+        job = claimed_copy(submission.job, occurrence.token, None, redelivered=occurrence.redelivered)
         job.occurrence.run_at(submission.run_times)
         return job
 

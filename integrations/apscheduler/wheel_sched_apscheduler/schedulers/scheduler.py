@@ -26,7 +26,7 @@ from wheel_sched_apscheduler.schedulers.claiming_source import ClaimingJobSource
 from wheel_sched_apscheduler.schedulers.executor_adapters import ExecutorAdapter, adapter_for, inside_a_job
 from wheel_sched_apscheduler.schedulers.stock_source import StockJobSource, utc_now
 from wheel_sched_apscheduler.settings import whole
-from wheel_sched_apscheduler.stores.contract import ClaimingStore
+from wheel_sched_apscheduler.stores.scheduler_pass import ClaimingStore
 
 if TYPE_CHECKING:
     from apscheduler.executors.base import BaseExecutor

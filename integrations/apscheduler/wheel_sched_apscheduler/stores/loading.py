@@ -17,13 +17,12 @@ from apscheduler.triggers.date import DateTrigger
 from wheel_sched.errors import StoreError
 from wheel_sched.store import Claim, Claimed, Done, Next
 from wheel_sched_apscheduler.codec import JobCodec, NotHere, Unreadable
-from wheel_sched_apscheduler.occurrence import Occurrence, plain_occurrence
+from wheel_sched_apscheduler.occurrence import ClaimedJob, Occurrence
 from wheel_sched_apscheduler.run_times import Misfire, from_ms, grace_after_claim, to_us
 from wheel_sched_apscheduler.stores.claims import ClaimHandle, InFlightClaims
 from wheel_sched_apscheduler.stores.connection import StoreConnection
 from wheel_sched_apscheduler.stores.layout import OCCURRENCE, RUN, RUNNING, due_of, job_id_of, read_split_item
 from wheel_sched_apscheduler.stores.refusals import RefusalPolicy, refusal_of, without_refusal
-from wheel_sched_apscheduler.stores.scheduler_pass import ClaimedJob, with_occurrence
 
 
 class ClaimLoader:
@@ -120,9 +119,10 @@ class ClaimLoader:
         redelivered = split_item or item.lapses > 0
         occurrence: Occurrence
         if plain_jobs:
-            occurrence = plain_occurrence(job, claim_number, redelivered=redelivered, fixed=run_times)
+            occurrence = Occurrence(job, job_id, job.next_run_time, claim_number, redelivered)
+            occurrence.run_at(run_times or [])
         else:
-            occurrence = with_occurrence(job, claim_number, redelivered=redelivered, fixed=run_times).occurrence
+            occurrence = job.hand_out(claim_number, redelivered=redelivered, fixed=run_times)
         refs = tuple(ref for ref in without_refusal(item.refs) if ref != RUNNING)
         occurrence.handle = ClaimHandle(shard, claim_number, item, body=body, refs=refs, stored=stored)
         return occurrence

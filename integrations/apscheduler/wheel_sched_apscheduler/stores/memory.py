@@ -27,7 +27,7 @@ from wheel_sched.errors import ConfigError
 from wheel_sched.timers import DeadlineQueue
 from wheel_sched.wheel import TimerTaskEntry
 from wheel_sched_apscheduler.entries import JobState
-from wheel_sched_apscheduler.occurrence import Finish, Occurrence, plain_occurrence
+from wheel_sched_apscheduler.occurrence import Finish, Occurrence, claimed_copy
 from wheel_sched_apscheduler.run_times import (
     MISFIRES,
     Misfire,
@@ -39,10 +39,9 @@ from wheel_sched_apscheduler.run_times import (
     to_us,
 )
 from wheel_sched_apscheduler.settings import one_of, whole
-from wheel_sched_apscheduler.stores.contract import OccurrenceBatch
 from wheel_sched_apscheduler.stores.memory_queries import MemoryJobQueries
 from wheel_sched_apscheduler.stores.misfire_queue import MisfireQueue
-from wheel_sched_apscheduler.stores.scheduler_pass import SchedulerPassStore, claimed_copy
+from wheel_sched_apscheduler.stores.scheduler_pass import OccurrenceBatch, SchedulerPassStore
 
 _NEVER_US = 1 << 62
 _RETRY_UNKNOWN = timedelta(seconds=30)  # time to add the executor or to correct the trigger
@@ -240,11 +239,11 @@ class WheelJobStore(MemoryJobQueries, SchedulerPassStore):
             for slot in due:
                 token += 1
                 if self.driven:
-                    occurrence = plain_occurrence(slot.job, token, claimed_ms=claimed_ms)
+                    job = slot.job
+                    occurrence = Occurrence(job, job.id, job.next_run_time, token, claimed_ms=claimed_ms)
                 else:
-                    occurrence = claimed_copy(
-                        slot.job, token, grace_after_claim(slot.job, now, self.misfire)
-                    ).occurrence
+                    grace_s = grace_after_claim(slot.job, now, self.misfire)
+                    occurrence = claimed_copy(slot.job, token, grace_s).occurrence
                 slot.occurrence = occurrence
                 occurrence.handle = slot
                 self._in_flight[token] = occurrence

@@ -31,11 +31,10 @@ from wheel_sched_apscheduler.occurrence import Finish, Occurrence
 from wheel_sched_apscheduler.run_times import Misfire, earliest, from_ms, in_utc, missed_runs, to_ms, to_us
 from wheel_sched_apscheduler.settings import Delivery, InstancesScope, SharedStoreSettings, flag, whole
 from wheel_sched_apscheduler.stores.connection import StoreConnection
-from wheel_sched_apscheduler.stores.contract import OccurrenceBatch
 from wheel_sched_apscheduler.stores.pending_adds import PendingAdds
 from wheel_sched_apscheduler.stores.queries import JobQueries
 from wheel_sched_apscheduler.stores.repository import JobRepository
-from wheel_sched_apscheduler.stores.scheduler_pass import SchedulerPassStore
+from wheel_sched_apscheduler.stores.scheduler_pass import OccurrenceBatch, SchedulerPassStore
 from wheel_sched_apscheduler.stores.settler import OccurrenceSettler
 from wheel_sched_apscheduler.stores.tracker import ClaimTracker
 
