@@ -86,14 +86,13 @@ class WheelJobStore(MemoryJobQueries, SchedulerPassStore):
         problems: list[str] = []
         batch = whole("batch", batch, 1, None, problems)
         history = whole("history", history, 0, None, problems)
-        one_of("misfire", misfire, MISFIRES, problems)
+        self.misfire: Misfire = one_of("misfire", misfire, MISFIRES, problems)
         if problems:
             raise ConfigError(problems)
         self._in_flight = {}
         self._past = deque(maxlen=history)
         self._tags = {}
         self._metadata = {}
-        self.misfire: Misfire = misfire
         self._batch = batch
         self._lock = threading.RLock()
         self._slots: dict[str, _Slot] = {}

@@ -41,9 +41,9 @@ from wheel_sched_apscheduler.stores.layout import (
     job_id_of,
     read_split_item,
 )
-from wheel_sched_apscheduler.stores.refusals import refusal_of
+from wheel_sched_apscheduler.stores.loading import refusal_of
 from wheel_sched_apscheduler.stores.repository import JobRepository
-from wheel_sched_apscheduler.stores.run_history import load_records
+from wheel_sched_apscheduler.stores.run_records import load_records
 
 _PLACES: dict[JobState, State] = {"scheduled": "due", "paused": "held", "in_flight": "fly", "quarantined": "held"}
 _PAGE = 500

@@ -28,14 +28,23 @@ from wheel_sched.store import DelayStore
 from wheel_sched_apscheduler.codec import JobCodec
 from wheel_sched_apscheduler.codec.signing import Secret, secret_for, warn_once
 from wheel_sched_apscheduler.occurrence import Finish, Occurrence
-from wheel_sched_apscheduler.run_times import Misfire, earliest, from_ms, in_utc, missed_runs, to_ms, to_us
-from wheel_sched_apscheduler.settings import Delivery, InstancesScope, SharedStoreSettings, flag, whole
-from wheel_sched_apscheduler.stores.connection import StoreConnection
+from wheel_sched_apscheduler.run_times import MISFIRES, Misfire, earliest, from_ms, in_utc, missed_runs, to_ms, to_us
+from wheel_sched_apscheduler.settings import (
+    DELIVERIES,
+    SCOPES,
+    Delivery,
+    InstancesScope,
+    SharedStoreSettings,
+    flag,
+    one_of,
+    seconds,
+    whole,
+)
+from wheel_sched_apscheduler.stores.connection import OccurrenceSettler, StoreConnection
 from wheel_sched_apscheduler.stores.pending_adds import PendingAdds
 from wheel_sched_apscheduler.stores.queries import JobQueries
 from wheel_sched_apscheduler.stores.repository import JobRepository
 from wheel_sched_apscheduler.stores.scheduler_pass import OccurrenceBatch, SchedulerPassStore
-from wheel_sched_apscheduler.stores.settler import OccurrenceSettler
 from wheel_sched_apscheduler.stores.tracker import ClaimTracker
 
 NAMESPACE = "apscheduler"
@@ -110,17 +119,17 @@ class RedisWheelJobStore(JobQueries, SchedulerPassStore):
             "durability": durability,
             "replicas": whole("replicas", replicas, 1, None, problems),
         }
-        self.settings = SharedStoreSettings.checked(
-            problems,
-            delivery=delivery,
-            misfire=misfire,
-            max_instances_scope=max_instances_scope,
-            lease_s=lease_s,
-            batch=batch,
-            max_sleep_s=max_sleep_s,
-            history=history,
-            quarantine_refusals=quarantine_refusals,
-            quarantine_after_s=quarantine_after_s,
+        year_s = 86_400 * 365
+        self.settings = SharedStoreSettings(
+            lease_ms=int(seconds("lease_s", lease_s, 0.1, 86_400, problems) * 1000),
+            delivery=one_of("delivery", delivery, DELIVERIES, problems),
+            misfire=one_of("misfire", misfire, MISFIRES, problems),
+            max_instances_scope=one_of("max_instances_scope", max_instances_scope, SCOPES, problems),
+            batch=whole("batch", batch, 1, 500, problems),
+            max_sleep_s=seconds("max_sleep_s", max_sleep_s, 0.01, 3600, problems),
+            history=whole("history", history, 0, None, problems),
+            quarantine_refusals=whole("quarantine_refusals", quarantine_refusals, 1, None, problems),
+            quarantine_after_ms=int(seconds("quarantine_after_s", quarantine_after_s, 0, year_s, problems) * 1000),
         )
         allow_pickle = flag("allow_pickle", allow_pickle, problems)
         if sum(target is not None for target in (url, client, store)) > 1:
@@ -168,21 +177,18 @@ class RedisWheelJobStore(JobQueries, SchedulerPassStore):
         super().start(scheduler, alias)
         self._closed = False
         self.connection.logger = self._logger
-        target = self.connection.target
-        if not self.codec.signed and target != "memory:":
+        if not self.codec.signed and self.connection.target != "memory:":
             warn_once(self._logger, self.codec.allowed)
-        self.tracker.open_history()
+        self.tracker.history.closing = False
         self._pending_adds = PendingAdds(self.repository, scheduler, self._logger)
         settler = OccurrenceSettler(
-            lambda: self.store,
-            self._flush_when_quiet,
-            self.tracker.extend_leases,
-            self.tracker.next_s,
-            self._wake_for,
-            self._pending_adds.add_all,
-            self.settings.lease_ms / 3000,
-            # an embedded server takes as long as it takes to start, and has no network that hangs
-            waits_for_store=isinstance(target, str) and target.startswith("embedded:"),
+            self.connection,
+            flush=self._flush_when_quiet,
+            extend_leases=self.tracker.extend_leases,
+            next_s=self.tracker.next_s,
+            earlier_due=self._wake_for,
+            opened=self._pending_adds.add_all,
+            extend_every_s=self.settings.lease_ms / 3000,
         )
         settler.start()
         self._settler = settler
@@ -192,7 +198,7 @@ class RedisWheelJobStore(JobQueries, SchedulerPassStore):
         self._closed = True
         self._plan_rest()
         settler, self._settler = self._settler, None
-        self.tracker.close_history()
+        self.tracker.history.closing = True  # the next flush writes all of it
         self._pending_adds.close()
         if settler is not None:
             try:

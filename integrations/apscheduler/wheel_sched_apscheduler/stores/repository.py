@@ -35,11 +35,11 @@ from wheel_sched_apscheduler.stores.layout import (
     RUN,
     RUNNING,
     TAG,
+    RunWriter,
     due_of,
-    split_item_body,
-    split_item_id,
+    run_ref,
 )
-from wheel_sched_apscheduler.stores.refusals import without_refusal
+from wheel_sched_apscheduler.stores.loading import without_refusal
 
 TRIES = 50  # how often a change is tried, each time after another process has changed the job
 _STATES: tuple[State, ...] = ("due", "held", "fly")
@@ -74,6 +74,7 @@ class JobRepository:
     ) -> None:
         self._connection = connection
         self._codec = codec
+        self._writer = RunWriter(codec, connection.shards)
         self._planner_of = planner_of
         self._counts_runs = counts_runs
 
@@ -205,7 +206,7 @@ class JobRepository:
         store = self._connection.store
         item.check()
         shard = shard_of(item.id, store.shards)
-        calls: list[Call[Any]] = [Call(shard, Schedule([item])), Call(shard, Find(f"run:{item.id}", 1))]
+        calls: list[Call[Any]] = [Call(shard, Schedule([item])), Call(shard, Find(run_ref(item.id), 1))]
         stored, runs = values_of(store.execute(calls))
         outcome: Outcome = stored.outcomes[0]
         if runs and outcome is not Outcome.DUPLICATE:
@@ -228,7 +229,7 @@ class JobRepository:
             for item in part:
                 item.check()
             runs = values_of(
-                store.execute([Call(shard_of(item.id, store.shards), Find(f"run:{item.id}", 1)) for item in part])
+                store.execute([Call(shard_of(item.id, store.shards), Find(run_ref(item.id), 1)) for item in part])
             )
             marked += [
                 replace(item, refs=(*item.refs, RUNNING)) if found else item
@@ -258,11 +259,8 @@ class JobRepository:
         if not _is_cancelled(found):  # a cancelled run never comes again
             job = self._codec.decode(found.id, found.body, resolve=False).job
             run_times = self._runs(job)[0] or [job.next_run_time]
-        item_id = split_item_id(found.id, due_ms)
-        body = self._codec.seal(item_id, split_item_body(run_times, found.body))
-        route = found.id if self._connection.store.shards > 1 else None
-        split_item = Item(item_id, None, body, OCCURRENCE, (f"run:{found.id}",), route)
-        return Alteration(found.id, "m", item_id, found.version, split_item)
+        split_item = self._writer.split_item(found.id, due_ms, run_times, found.body, due_ms=None)
+        return Alteration(found.id, "m", split_item.id, found.version, split_item)
 
     # Changing.
 

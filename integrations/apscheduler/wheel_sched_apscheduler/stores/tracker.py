@@ -23,11 +23,10 @@ from wheel_sched_apscheduler.occurrence import Finish, Occurrence
 from wheel_sched_apscheduler.run_times import floor_ms
 from wheel_sched_apscheduler.settings import SharedStoreSettings
 from wheel_sched_apscheduler.stores.claims import InFlightClaims
-from wheel_sched_apscheduler.stores.connection import PendingCommand, StoreConnection
-from wheel_sched_apscheduler.stores.loading import ClaimLoader
-from wheel_sched_apscheduler.stores.max_instances import LimitReached, RunMarks, apply_limits
-from wheel_sched_apscheduler.stores.refusals import RefusalPolicy
-from wheel_sched_apscheduler.stores.run_history import RunHistory
+from wheel_sched_apscheduler.stores.connection import StoreConnection
+from wheel_sched_apscheduler.stores.layout import PendingCommand, RunWriter
+from wheel_sched_apscheduler.stores.loading import ClaimLoader, RefusalPolicy
+from wheel_sched_apscheduler.stores.run_records import LimitReached, RunHistory, RunMarks, apply_limits
 
 ROUNDS = 4  # one is enough, unless jobs are changed between their claim and their settlement
 
@@ -62,7 +61,7 @@ class ClaimTracker:
         self._max_sleep_ms = int(settings.max_sleep_s * 1000)
         self._settles_first = settings.delivery == "at_most_once"
         self._counts_all = settings.max_instances_scope == "store"
-        self._claims = InFlightClaims(codec, connection.shards, settings.lease_ms, lost)
+        self._claims = InFlightClaims(RunWriter(codec, connection.shards), settings.lease_ms, lost)
         self._marks = RunMarks(connection.shards, settings.lease_ms)
         self.history = RunHistory(settings.history, settings.lease_ms)
         self.refusals = RefusalPolicy(connection, settings.quarantine_refusals, settings.quarantine_after_ms)
@@ -82,11 +81,14 @@ class ClaimTracker:
         """
         now_ms = floor_ms(now)
         commands = self._claims.gather(self._connection.now_ms(), split_due_ms=now_ms) + self._marks.gather()
-        operations = [ClaimDue(limit, self._lease_ms, max(now_ms, 0), token=token) for token in self._tokens]
-        return self._send(commands, [Call(shard, claim) for shard, claim in enumerate(operations)])
+        calls: list[Call[Any]] = [
+            Call(shard, ClaimDue(limit, self._lease_ms, max(now_ms, 0), token=token))
+            for shard, token in enumerate(self._tokens)
+        ]
+        return self._send(commands, calls)
 
     def load(self, claims: Sequence[Claim], now: datetime, *, plain_jobs: bool) -> list[Occurrence]:
-        """The occurrences of these claims that this process must run. See `loading`."""
+        """The occurrences of these claims that this process must run, see `loading`."""
         occurrences = []
         for shard, claim in enumerate(claims):
             self._tokens[shard] = new_token()
@@ -156,7 +158,7 @@ class ClaimTracker:
         return next_ms
 
     def deferral_ms(self, claims: Iterable[Claim]) -> int:
-        """How much later than other processes to claim next. See `refusals`."""
+        """How much later than other processes to claim next. See `loading`."""
         return self.refusals.deferral_ms(claim.due_head_ms for claim in claims)
 
     # Reports about occurrences. No I/O.
@@ -252,14 +254,6 @@ class ClaimTracker:
             if commands:
                 self._send(commands, [], keep=False)
 
-    def open_history(self) -> None:
-        """The jobstore starts: history is written once a second."""
-        self.history.closing = False
-
-    def close_history(self) -> None:
-        """The jobstore ends: the next `flush` writes all of the history."""
-        self.history.closing = True
-
     def withdraw(self) -> None:
         """Delete the announcement of this process.
 
@@ -289,7 +283,8 @@ class ClaimTracker:
                 if keep:
                     self._claims.keep([command])
                 continue
-            command.answered(answer, command.about)
+            if command.answered is not None:
+                command.answered(answer, command.about)
             head_ms = getattr(answer, "due_head_ms", None)
             if head_ms is not None:
                 earliest_ms = head_ms if earliest_ms is None else min(earliest_ms, head_ms)

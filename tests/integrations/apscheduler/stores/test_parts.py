@@ -11,8 +11,9 @@ from apscheduler.jobstores.base import ConflictingIdError, JobLookupError
 from wheel_sched_apscheduler.codec import JobCodec
 from wheel_sched_apscheduler.occurrence import Finish
 from wheel_sched_apscheduler.settings import SharedStoreSettings
-from wheel_sched_apscheduler.stores.connection import StoreConnection, commands_of
-from wheel_sched_apscheduler.stores.refusals import DEFER_MS, RefusalPolicy, refusal_of, without_refusal
+from wheel_sched_apscheduler.stores.connection import StoreConnection
+from wheel_sched_apscheduler.stores.layout import commands_of
+from wheel_sched_apscheduler.stores.loading import DEFER_MS, RefusalPolicy, refusal_of, without_refusal
 from wheel_sched_apscheduler.stores.repository import JobRepository
 from wheel_sched_apscheduler.stores.tracker import ClaimTracker
 
@@ -21,17 +22,17 @@ from wheel_sched.store.core.call import Call
 from wheel_sched.store.core.get import Find
 
 OLD = datetime(2020, 1, 1, tzinfo=UTC)
-SETTINGS: dict[str, Any] = {
-    "delivery": "at_least_once",
-    "misfire": "lenient",
-    "max_instances_scope": "store",
-    "lease_s": 30,
-    "batch": 200,
-    "max_sleep_s": 10,
-    "history": 1000,
-    "quarantine_refusals": 2,
-    "quarantine_after_s": 0,
-}
+SETTINGS = SharedStoreSettings(
+    lease_ms=30_000,
+    delivery="at_least_once",
+    misfire="lenient",
+    max_instances_scope="store",
+    batch=200,
+    max_sleep_s=10,
+    history=1000,
+    quarantine_refusals=2,
+    quarantine_after_ms=0,
+)
 
 
 @pytest.fixture
@@ -60,7 +61,7 @@ def tracker(connection: StoreConnection, codec: JobCodec) -> ClaimTracker:
     return ClaimTracker(
         connection,
         codec,
-        SharedStoreSettings.checked([], **SETTINGS),
+        SETTINGS,
         is_running=lambda _: True,
         lost=lambda _: None,
         earlier_due=lambda _: None,

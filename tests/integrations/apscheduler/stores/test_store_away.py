@@ -91,7 +91,7 @@ def test_a_start_does_not_wait_for_a_server_that_hangs(
     start: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It takes connections and says nothing: a scheduler on an event loop would hold that up for ten seconds."""
-    monkeypatch.setattr("wheel_sched_apscheduler.stores.settler.OPEN_AT_ONCE_S", 0.05)
+    monkeypatch.setattr("wheel_sched_apscheduler.stores.connection.OPEN_AT_ONCE_S", 0.05)
     with socket.create_server(("127.0.0.1", 0)) as mute, caplog.at_level(logging.WARNING):
         before_s = time.monotonic()
         scheduler = start(RedisWheelJobStore(f"redis://127.0.0.1:{mute.getsockname()[1]}"))
@@ -118,7 +118,7 @@ def test_a_store_that_answers_late_is_opened_late(
     start: Callable[..., Any], real_server: TemporaryServer, namespace: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What was added before the start runs then; nothing is lost between the start and the settler."""
-    monkeypatch.setattr("wheel_sched_apscheduler.stores.settler.OPEN_AT_ONCE_S", 0.01)
+    monkeypatch.setattr("wheel_sched_apscheduler.stores.connection.OPEN_AT_ONCE_S", 0.01)
     answered = threading.Event()
 
     def late(*args: Any, **settings: Any) -> Any:
