@@ -68,9 +68,6 @@ class MigrationReport:
     existing: list[str] = field(default_factory=list)
     failed: dict[str, str] = field(default_factory=dict)
 
-    def as_dict(self) -> dict[str, Any]:
-        return {"found": self.found, "copied": self.copied, "existing": self.existing, "failed": self.failed}
-
 
 class Stock(Protocol):
     """A stock store's table: ids, next run times and pickles."""
@@ -303,7 +300,7 @@ def export(store: RedisWheelJobStore, stock: Stock, *, dry_run: bool = False) ->
         StoreError: a store does not answer.
     """
     report = MigrationReport()
-    for found in store.repository.pages(("due", "held", "fly")):
+    for found in store.repository.records("due", "held", "fly"):
         report.found += 1
         try:
             job = store.codec.decode(found.id, found.body, resolve=False).job

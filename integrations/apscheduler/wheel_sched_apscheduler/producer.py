@@ -10,7 +10,6 @@ from datetime import datetime
 from typing import Any
 
 from apscheduler.job import Job
-from apscheduler.jobstores.base import ConflictingIdError
 from apscheduler.schedulers.background import BackgroundScheduler
 from apscheduler.util import undefined
 
@@ -102,12 +101,7 @@ class Producer:
             StoreError: the store does not answer.
         """
         job = self.make(func, trigger, **options)
-        try:
-            self.jobstore.repository.add([job], metadata, tags)
-        except ConflictingIdError:
-            if not replace_existing:
-                raise
-            self.jobstore.update_job(job)
+        self.jobstore.repository.add(job, metadata, tags, replace_existing=replace_existing)
         job_id: str = job.id
         return job_id
 

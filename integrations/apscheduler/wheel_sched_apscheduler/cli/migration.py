@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
 import click
@@ -78,7 +79,7 @@ def migrate(
     else:
         with opened_jobs(session, create=True, codec=codec) as store:
             report = migrate_jobs(stock, store, classes=classes)
-    return _tell(report, "copied", as_json, dry_run)
+    return _report(report, as_json, dry_run)
 
 
 @click.command()
@@ -103,17 +104,17 @@ def export(
     stock = open_stock(target, jobs_key=jobs_key, run_times_key=run_times_key, table=table)
     with opened_jobs(session) as store:
         report = export_jobs(store, stock, dry_run=dry_run)
-    return _tell(report, "copied", as_json, dry_run)
+    return _report(report, as_json, dry_run)
 
 
-def _tell(report: MigrationReport, done: str, as_json: bool, dry_run: bool) -> int:
+def _report(report: MigrationReport, as_json: bool, dry_run: bool) -> int:
     if as_json:
-        emit({"dry_run": dry_run, **report.as_dict()})
+        emit({"dry_run": dry_run, **asdict(report)})
     else:
         for job_id, reason in report.failed.items():
             note(f"{job_id}: {reason}")
         if report.existing:
             note(f"{amount(len(report.existing), 'job')} left alone: the id exists there")
-        verb = f"would be {done}" if dry_run else f"{done} and verified"
+        verb = "would be copied" if dry_run else "copied and verified"
         note(f"{amount(report.copied, 'job')} of {report.found:,} {verb}")
     return FAILED if report.failed else OK

@@ -19,7 +19,7 @@ from apscheduler.job import Job
 
 from wheel_sched_apscheduler.codec.allow_list import Allowed, Forbidden
 from wheel_sched_apscheduler.codec.signing import ENVIRONMENT, MARK, Secret, Signer
-from wheel_sched_apscheduler.codec.triggers import Triggers
+from wheel_sched_apscheduler.codec.triggers import Triggers, is_built_in
 from wheel_sched_apscheduler.codec.values import NotHere, NotSerializable, Unreadable, Values, moment_of, zone_name
 from wheel_sched_apscheduler.entries import JobEntry, JobState
 from wheel_sched_apscheduler.run_times import from_us, to_us
@@ -118,7 +118,7 @@ class JobCodec:
 
     def advanced(self, stored: StoredJob, next_run_time: datetime | None) -> bytes:
         """The bytes of the same job with another next run time."""
-        if not self._triggers.stateless(stored.trigger):
+        if not is_built_in(stored.trigger):
             doc = _loads(stored.rest.decode())
             doc["t"] = self._triggers.dump(stored.trigger)
             stored.rest = _dumps(doc).encode("utf-8", "surrogatepass")
@@ -244,10 +244,6 @@ class JobCodec:
     def _home_zone(self, doc: Mapping[str, Any]) -> bytes:
         """The time zone of a paused job: that of its trigger."""
         return zone_name(getattr(self._triggers.load(doc["t"]), "timezone", None) or UTC).encode()
-
-    def is_built_in(self, trigger: Any) -> bool:
-        """Whether the trigger is one of APScheduler's. Such a trigger answers the same in every process."""
-        return self._triggers.stateless(trigger)
 
     def trigger(self, job_id: str, raw: bytes) -> Any:
         """The trigger alone.

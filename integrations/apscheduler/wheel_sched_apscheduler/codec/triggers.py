@@ -50,6 +50,11 @@ JITTER_AT_MOST_S = 366 * 86_400
 MONTHS_AT_MOST = 12 * 1000  # beyond the end of the calendar CalendarIntervalTrigger looks for a date for ever
 
 
+def is_built_in(trigger: Any) -> bool:
+    """Whether the trigger is one of APScheduler's. It holds no state, and answers the same in every process."""
+    return type(trigger) in _BUILT_IN
+
+
 class Triggers:
     """Triggers to JSON-able data and back.
 
@@ -77,10 +82,6 @@ class Triggers:
             "and": lambda state, depth: self._combined(AndTrigger, state, depth),
             "or": lambda state, depth: self._combined(OrTrigger, state, depth),
         }
-
-    def stateless(self, trigger: Any) -> bool:
-        """Whether the trigger stays as it is when it is asked for the next time."""
-        return type(trigger) in _BUILT_IN
 
     def dump(self, trigger: Any) -> list[Any]:
         """[name, state].

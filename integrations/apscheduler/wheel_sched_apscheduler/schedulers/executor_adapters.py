@@ -87,11 +87,6 @@ class ExecutorAdapter(ABC):
         if accepted:
             self._run(accepted)
 
-    @property
-    def busy(self) -> bool:
-        """Whether a submission has not ended."""
-        return bool(self.executor._instances)
-
     def tend(self) -> bool:
         """The scheduler's thread calls this at each pass. Returns whether it needs another call in a moment."""
         return False

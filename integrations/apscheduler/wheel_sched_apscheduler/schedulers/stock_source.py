@@ -133,9 +133,7 @@ class StockJobSource:
             except JobLookupError:
                 self._logger.info('Job "%s" was removed before it could run', job.id)
                 continue
-            run_times, late = in_grace(job, run_times, now)
-            if late:
-                self._logger.warning('%d run times of job "%s" came too late and are dropped', len(late), job)
+            run_times, late = in_grace(job, run_times, now, self._logger)
             last = following is None
             batch.submissions.append(Submission(without_grace(job), self.alias, run_times, last=last, late=late))
         return taken

@@ -141,12 +141,16 @@ class Submission:
         ]
 
 
-def in_grace(job: Job, run_times: list[datetime], now: datetime) -> tuple[list[datetime], list[datetime]]:
-    """The run times that may still run at `now`, and those that came too late."""
+def in_grace(
+    job: Job, run_times: list[datetime], now: datetime, logger: logging.Logger
+) -> tuple[list[datetime], list[datetime]]:
+    """The run times that may still run at `now`, and those that came too late, which are logged."""
     if job.misfire_grace_time is None:
         return run_times, []
     oldest_us = to_us(now) - job.misfire_grace_time * 1_000_000
     late = [run_time for run_time in run_times if to_us(run_time) < oldest_us]
+    if late:
+        logger.warning('%d run times of job "%s" came too late and are dropped', len(late), job)
     return [run_time for run_time in run_times if to_us(run_time) >= oldest_us], late
 
 

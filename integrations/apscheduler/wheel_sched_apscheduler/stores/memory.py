@@ -12,21 +12,17 @@ Threads. Any. Each call holds one lock.
 
 from __future__ import annotations
 
-import threading
 import time
-from collections import deque
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
-from operator import attrgetter
-from typing import Any
+from heapq import heapify, heappop, heappush
+from typing import Any, Generic, TypeVar
 
 from apscheduler.jobstores.base import ConflictingIdError, JobLookupError
 
 from wheel_sched.clock import SystemClock
 from wheel_sched.errors import ConfigError
 from wheel_sched.timers import DeadlineQueue
-from wheel_sched.wheel import TimerTaskEntry
-from wheel_sched_apscheduler.entries import JobState
 from wheel_sched_apscheduler.occurrence import Finish, Occurrence, claimed_copy
 from wheel_sched_apscheduler.run_times import (
     MISFIRES,
@@ -39,34 +35,87 @@ from wheel_sched_apscheduler.run_times import (
     to_us,
 )
 from wheel_sched_apscheduler.settings import one_of, whole
-from wheel_sched_apscheduler.stores.memory_queries import MemoryJobQueries
-from wheel_sched_apscheduler.stores.misfire_queue import MisfireQueue
+from wheel_sched_apscheduler.stores.memory_queries import NEVER_US, MemoryJobQueries, Slot, slot_order
 from wheel_sched_apscheduler.stores.scheduler_pass import OccurrenceBatch, SchedulerPassStore
 
-_NEVER_US = 1 << 62
+T = TypeVar("T")
 _RETRY_UNKNOWN = timedelta(seconds=30)  # time to add the executor or to correct the trigger
 
 
-class _Slot:
-    """One job and where it waits."""
+class _Bucket(Generic[T]):
+    """The entries of one due time."""
 
-    __slots__ = ("due_us", "job", "late", "occurrence", "timer")
+    __slots__ = ("entries", "order")
 
-    def __init__(self, job: Any) -> None:
-        self.job = job
-        self.due_us = _NEVER_US
-        self.timer: TimerTaskEntry[_Slot] | None = None
-        self.late = False  # in the misfire queue
-        self.occurrence: Occurrence | None = None
+    def __init__(self) -> None:
+        self.entries: dict[str, T] = {}
+        self.order: list[str] | None = None  # remaining names, last first; None = not sorted yet
 
 
-_order = attrgetter("due_us", "job.id")
+class MisfireQueue(Generic[T]):
+    """Jobs that were already due when they were added, by due time, then by name.
 
+    Each due time has a bucket, which is sorted when its first entry is taken. So a burst of jobs with one due time
+    costs no heap operation per job. Adding, discarding and taking are O(1), except the heap push of a new due time and
+    the sort of a bucket, which is one pass when names come in order. A discarded entry leaves no marker behind.
 
-def _state_of(slot: _Slot) -> JobState:
-    if slot.occurrence is not None:
-        return "in_flight"
-    return "paused" if slot.job.next_run_time is None else "scheduled"
+    Threads: not thread-safe; the owner holds its lock.
+    """
+
+    def __init__(self) -> None:
+        self._buckets: dict[int, _Bucket[T]] = {}
+        self._heap: list[int] = []  # dues of the buckets, and of some removed buckets
+
+    def add(self, due: int, name: str, entry: T) -> None:
+        """Add an entry. Its name is unique within its due."""
+        bucket = self._buckets.get(due)
+        if bucket is None:
+            bucket = self._buckets[due] = _Bucket()
+            if len(self._heap) > 2 * len(self._buckets) + 64:
+                self._heap = list(self._buckets)
+                heapify(self._heap)
+            else:
+                heappush(self._heap, due)
+        bucket.entries[name] = entry
+        bucket.order = None
+
+    def discard(self, due: int, name: str) -> None:
+        """Remove an existing entry."""
+        entries = self._buckets[due].entries
+        del entries[name]
+        if not entries:
+            del self._buckets[due]
+
+    def take(self, until: int, limit: int) -> list[T]:
+        """Remove and return at most `limit` entries that are due at `until`, in order."""
+        taken: list[T] = []
+        while len(taken) < limit:
+            due = self.head()
+            if due is None or due > until:
+                break
+            bucket = self._buckets[due]
+            entries, order = bucket.entries, bucket.order
+            if order is None:
+                order = bucket.order = sorted(entries, reverse=True)
+            while entries and len(taken) < limit:
+                entry = entries.pop(order.pop(), None)
+                if entry is not None:  # None: discarded after the sort
+                    taken.append(entry)
+            if not entries:
+                del self._buckets[due]
+        return taken
+
+    def head(self) -> int | None:
+        """The earliest due."""
+        heap = self._heap
+        while heap and heap[0] not in self._buckets:
+            heappop(heap)
+        return heap[0] if heap else None
+
+    def clear(self) -> None:
+        """Remove everything."""
+        self._buckets.clear()
+        self._heap.clear()
 
 
 class WheelJobStore(MemoryJobQueries, SchedulerPassStore):
@@ -82,22 +131,15 @@ class WheelJobStore(MemoryJobQueries, SchedulerPassStore):
     """
 
     def __init__(self, *, batch: int = 500, misfire: Misfire = "lenient", history: int = 1000) -> None:
-        super().__init__()
         problems: list[str] = []
-        batch = whole("batch", batch, 1, None, problems)
+        self._batch = whole("batch", batch, 1, None, problems)
         history = whole("history", history, 0, None, problems)
         self.misfire: Misfire = one_of("misfire", misfire, MISFIRES, problems)
         if problems:
             raise ConfigError(problems)
-        self._in_flight = {}
-        self._past = deque(maxlen=history)
-        self._tags = {}
-        self._metadata = {}
-        self._batch = batch
-        self._lock = threading.RLock()
-        self._slots: dict[str, _Slot] = {}
-        self._queue: DeadlineQueue[_Slot] = DeadlineQueue(SystemClock().wall_ms())
-        self._misfire_queue: MisfireQueue[_Slot] = MisfireQueue()
+        super().__init__(history)
+        self._queue: DeadlineQueue[Slot] = DeadlineQueue(SystemClock().wall_ms())
+        self._misfire_queue: MisfireQueue[Slot] = MisfireQueue()
         self._tokens = 0
 
     # APScheduler's calls outside of a pass.
@@ -109,26 +151,11 @@ class WheelJobStore(MemoryJobQueries, SchedulerPassStore):
 
     def get_all_jobs(self) -> list[Any]:
         """All jobs by next run time, then id; paused ones last."""
-        with self._lock:
-            slots = sorted(self._slots.values(), key=_order)
-        return [slot.job for slot in slots]
+        return [slot.job for slot in self._ordered()]
 
     def get_next_run_time(self) -> datetime | None:
         """When to come again, also for jobs that were put back within the pass."""
         return earliest([super().get_next_run_time(), self._head()])
-
-    def _ordered(self) -> list[tuple[Any, JobState]]:
-        with self._lock:
-            slots = sorted(self._slots.values(), key=_order)
-            return [(slot.job, _state_of(slot)) for slot in slots]
-
-    def _one(self, job_id: str) -> tuple[Any, JobState] | None:
-        slot = self._slots.get(job_id)
-        return None if slot is None else (slot.job, _state_of(slot))
-
-    def _states(self) -> list[JobState]:
-        with self._lock:
-            return [_state_of(slot) for slot in self._slots.values()]
 
     def _drop_notes(self, job_id: str) -> None:
         self._tags.pop(job_id, None)
@@ -143,7 +170,7 @@ class WheelJobStore(MemoryJobQueries, SchedulerPassStore):
         with self._lock:
             if job.id in self._slots:
                 raise ConflictingIdError(job.id)
-            slot = self._slots[job.id] = _Slot(job)
+            slot = self._slots[job.id] = Slot(job)
             self._arm(slot)
 
     def remove_all_jobs(self) -> None:
@@ -188,12 +215,12 @@ class WheelJobStore(MemoryJobQueries, SchedulerPassStore):
 
     # The queues of waiting jobs.
 
-    def _arm(self, slot: _Slot) -> None:
+    def _arm(self, slot: Slot) -> None:
         """Put a job into the queue for its next run time."""
         moment = slot.job.next_run_time
         if moment is None:
             self._disarm(slot)
-            slot.due_us = _NEVER_US
+            slot.due_us = NEVER_US
             return
         due_us = to_us(moment)
         due_ms = -(-due_us // 1000)
@@ -210,7 +237,7 @@ class WheelJobStore(MemoryJobQueries, SchedulerPassStore):
         slot.late = True
         self._misfire_queue.add(due_us, slot.job.id, slot)
 
-    def _disarm(self, slot: _Slot) -> None:
+    def _disarm(self, slot: Slot) -> None:
         if slot.timer is not None:
             slot.timer.cancel()
             slot.timer = None
@@ -232,7 +259,7 @@ class WheelJobStore(MemoryJobQueries, SchedulerPassStore):
                 for slot in self._queue.take(floor_ms(now), limit - len(due)):
                     slot.timer = None
                     due.append(slot)
-                due.sort(key=_order)
+                due.sort(key=slot_order)
             occurrences = []
             token = self._tokens
             for slot in due:
@@ -255,7 +282,7 @@ class WheelJobStore(MemoryJobQueries, SchedulerPassStore):
         """Let the jobs wait for their next run time, or remove them."""
         with self._lock:
             for occurrence in occurrences:
-                slot: _Slot = occurrence.handle
+                slot: Slot = occurrence.handle
                 if slot.occurrence is not occurrence:
                     continue  # the job was changed or removed meanwhile
                 slot.occurrence = None
@@ -282,7 +309,7 @@ class WheelJobStore(MemoryJobQueries, SchedulerPassStore):
         """See `contract`. An occurrence whose job already waits for its next run is not put back."""
         with self._lock:
             for occurrence in occurrences:
-                slot: _Slot = occurrence.handle
+                slot: Slot = occurrence.handle
                 self._in_flight.pop(occurrence.token, None)
                 known = self._slots.get(occurrence.job_id)
                 if known is None and occurrence.planned and occurrence.next_run_time is None:
@@ -298,7 +325,7 @@ class WheelJobStore(MemoryJobQueries, SchedulerPassStore):
         if scheduler is not None and scheduler.running and not self._pass:
             scheduler.wakeup()
 
-    def _postpone(self, slot: _Slot, delay_ms: int) -> None:
+    def _postpone(self, slot: Slot, delay_ms: int) -> None:
         """Have the job handed out later than its next run time."""
         self._disarm(slot)
         slot.timer = self._queue.schedule(slot, SystemClock().wall_ms() + delay_ms)

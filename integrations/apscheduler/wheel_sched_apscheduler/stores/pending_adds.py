@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections import deque
 from typing import Any
 
-from apscheduler.jobstores.base import ConflictingIdError
 from apscheduler.schedulers.base import STATE_STOPPED
 
 from wheel_sched.errors import WheelSchedError
@@ -57,12 +56,7 @@ class PendingAdds:
         while self._jobs:
             job, replaces = self._jobs[0]
             try:
-                try:
-                    self._repository.add([job])
-                except ConflictingIdError:
-                    if not replaces:
-                        raise
-                    self._repository.update(job)
+                self._repository.add(job, replace_existing=replaces)
             except Exception as error:
                 if isinstance(error, WheelSchedError) and error.transient:
                     raise

@@ -30,6 +30,7 @@ from wheel_sched_apscheduler.entries import (
     newest,
 )
 from wheel_sched_apscheduler.run_times import floor_ms, from_ms, to_ms
+from wheel_sched_apscheduler.stores.connection import StoreConnection
 from wheel_sched_apscheduler.stores.layout import (
     HISTORY,
     JOB,
@@ -42,23 +43,27 @@ from wheel_sched_apscheduler.stores.layout import (
     read_split_item,
 )
 from wheel_sched_apscheduler.stores.loading import refusal_of
-from wheel_sched_apscheduler.stores.repository import JobRepository
+from wheel_sched_apscheduler.stores.repository import PAGE, JobRepository
 from wheel_sched_apscheduler.stores.run_records import load_records
 
 _PLACES: dict[JobState, State] = {"scheduled": "due", "paused": "held", "in_flight": "fly", "quarantined": "held"}
-_PAGE = 500
 
 
 class JobQueries:
     """The part of a shared jobstore that needs no scheduler."""
 
     codec: JobCodec
+    connection: StoreConnection
     repository: JobRepository
 
     @property
     def store(self) -> DelayStore:
-        """The delay store."""
-        raise NotImplementedError
+        """The delay store, opened on first use.
+
+        Raises:
+            StoreError: the server is away, too old, or holds the namespace with other settings.
+        """
+        return self.connection.store
 
     # Counting and listing.
 
@@ -69,7 +74,7 @@ class JobQueries:
             return sum(number for (_, topic), number in sizes.items() if topic == JOB)
         check_state(state)
         if state in ("paused", "quarantined"):
-            return sum(_is_quarantined(found) == (state == "quarantined") for found in self._found("held"))
+            return sum(_is_quarantined(found) == (state == "quarantined") for found in self.repository.records("held"))
         return sizes.get((_PLACES[state], JOB), 0)
 
     def iter_jobs(
@@ -102,19 +107,18 @@ class JobQueries:
     def entries(self, state: JobState | None = None) -> Iterator[JobEntry]:
         """Every job in a state, or in all states."""
         for chosen in JOB_STATES if state is None else (state,):
-            cursor = None
-            while True:
-                page = self.iter_jobs(cursor, state=chosen, limit=_PAGE)
-                yield from page.jobs
-                cursor = page.cursor
-                if cursor is None:
-                    break
+            yield from self._entries(chosen)
 
     def due_between(self, since: datetime, until: datetime) -> Iterator[JobEntry]:
         """Jobs whose next run time lies between two moments, both included."""
+        return self._entries("scheduled", since, until)
+
+    def _entries(
+        self, state: JobState, since: datetime | None = None, until: datetime | None = None
+    ) -> Iterator[JobEntry]:
         cursor = None
         while True:
-            page = self.iter_jobs(cursor, since=since, until=until, limit=_PAGE)
+            page = self.iter_jobs(cursor, state=state, since=since, until=until, limit=PAGE)
             yield from page.jobs
             cursor = page.cursor
             if cursor is None:
@@ -144,15 +148,6 @@ class JobQueries:
             return JobEntry(found.id, state, "?", "?", "?", None, reason=reason or str(error), tags=tags)
         return replace(entry, reason=reason, tags=tags)
 
-    def _found(self, place: State, topic: str | None = JOB) -> Iterator[Found]:
-        cursor = None
-        while True:
-            page = self.store.list_items(place, topic=topic, cursor=cursor, limit=_PAGE)
-            yield from page.found
-            cursor = page.cursor
-            if cursor is None:
-                break
-
     # Running now, and the history.
 
     def in_flight(self) -> list[InFlightRun]:
@@ -162,7 +157,8 @@ class JobQueries:
             for row in worker["occurrences"]:
                 announced[row[1], row[0]] = announced[row[1], None] = (worker["owner"], row)
         runs = []
-        for found in [*self._found("fly", None), *self._found("due", OCCURRENCE)]:
+        records = self.repository.records
+        for found in [*records("fly", topic=None), *records("due", topic=OCCURRENCE)]:
             if found.topic not in (JOB, OCCURRENCE):
                 continue
             job_id, occurrence_id = job_id_of(found.id), None
@@ -195,7 +191,8 @@ class JobQueries:
 
     def history(self, *, job_id: str | None = None, limit: int = 100) -> list[RunRecord]:
         """How the last occurrences ended, newest first."""
-        records = (record for found in self._found("dead", HISTORY) for record in load_records(found.body))
+        items = self.repository.records("dead", topic=HISTORY)
+        records = (record for found in items for record in load_records(found.body))
         return newest((record for record in records if job_id in (None, record.job_id)), limit)
 
     # Tags and metadata.

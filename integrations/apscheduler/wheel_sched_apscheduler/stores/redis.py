@@ -27,6 +27,7 @@ from wheel_sched.errors import ConfigError, StoreError, StoreUnavailable
 from wheel_sched.store import DelayStore
 from wheel_sched_apscheduler.codec import JobCodec
 from wheel_sched_apscheduler.codec.signing import Secret, secret_for, warn_once
+from wheel_sched_apscheduler.codec.triggers import is_built_in
 from wheel_sched_apscheduler.occurrence import Finish, Occurrence
 from wheel_sched_apscheduler.run_times import MISFIRES, Misfire, earliest, from_ms, in_utc, missed_runs, to_ms, to_us
 from wheel_sched_apscheduler.settings import (
@@ -158,15 +159,6 @@ class RedisWheelJobStore(JobQueries, SchedulerPassStore):
         self._closed = False
 
     # Start and end.
-
-    @property
-    def store(self) -> DelayStore:
-        """The delay store, opened on first use.
-
-        Raises:
-            StoreError: the server is away, too old, or holds the namespace with other settings.
-        """
-        return self.connection.store
 
     def start(self, scheduler: Any, alias: str) -> None:
         """Open the store and start the two threads. If the store is away or still loads, a thread waits for it.
@@ -330,7 +322,7 @@ class RedisWheelJobStore(JobQueries, SchedulerPassStore):
 
     def report_trigger_failure(self, occurrence: Occurrence, error: Exception) -> None:
         """See `contract`: a built-in trigger fails everywhere, another release may have one of your own mended."""
-        unreadable = self.codec.is_built_in(occurrence.handle.stored.trigger)
+        unreadable = is_built_in(occurrence.handle.stored.trigger)
         self.tracker.refuse(occurrence, f"its trigger failed: {error!r}", error=error, unreadable=unreadable)
         self._notify_settler()
 
@@ -397,7 +389,7 @@ class RedisWheelJobStore(JobQueries, SchedulerPassStore):
                 its start are kept by `start`, until the store answers.
         """
         if self.connection.is_open or not self._pending_adds.accepts(job):
-            self.repository.add([job])
+            self.repository.add(job)
 
     def remove_all_jobs(self) -> None:
         """Remove every job. A running job finishes and does not run again."""

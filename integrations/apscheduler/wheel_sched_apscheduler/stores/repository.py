@@ -43,7 +43,7 @@ from wheel_sched_apscheduler.stores.loading import without_refusal
 
 TRIES = 50  # how often a change is tried, each time after another process has changed the job
 _STATES: tuple[State, ...] = ("due", "held", "fly")
-_PAGE = 500
+PAGE = 500  # records to a round trip
 
 
 class LookedUpJob(Job):
@@ -99,7 +99,7 @@ class JobRepository:
     def all_jobs(self) -> list[LookedUpJob]:
         """All jobs that can be loaded, by next run time, then id; paused ones last."""
         jobs = []
-        for found in self.pages(_STATES):
+        for found in self.records(*_STATES):
             try:
                 job = self._loaded(found)
             except Exception as error:  # one that cannot be loaded must not hide the others
@@ -112,13 +112,18 @@ class JobRepository:
         jobs.sort(key=_order)
         return jobs
 
-    def pages(self, states: Sequence[State]) -> Iterator[Found]:
-        """Every record of a job in these states. A job that changes its state meanwhile may be left out."""
+    def records(self, *states: State, topic: str | None = JOB) -> Iterator[Found]:
+        """Every record in these states. A record that changes its state meanwhile may be left out.
+
+        Args:
+            states: in this order.
+            topic: see `layout`; None = all. Defaults to jobs.
+        """
         seen = set()
         for state in states:
             cursor = None
             while True:
-                page = self._connection.store.list_items(state, topic=JOB, cursor=cursor, limit=_PAGE)
+                page = self._connection.store.list_items(state, topic=topic, cursor=cursor, limit=PAGE)
                 for found in page.found:
                     if found.id not in seen:
                         seen.add(found.id)
@@ -175,14 +180,29 @@ class JobRepository:
         """
         self._codec.encode(job)
 
-    def add(self, jobs: Sequence[Any], metadata: Mapping[str, Any] | None = None, tags: Sequence[str] = ()) -> None:
-        """Store new jobs.
+    def add(
+        self,
+        job: Any,
+        metadata: Mapping[str, Any] | None = None,
+        tags: Sequence[str] = (),
+        *,
+        replace_existing: bool = False,
+    ) -> None:
+        """Store a new job.
+
+        Args:
+            job: the job.
+            metadata: plain values. Defaults to none.
+            tags: names by which the job can be found. Defaults to none.
+            replace_existing: whether to replace a job with this id. Its metadata and tags stay. Defaults to False.
 
         Raises:
-            ConflictingIdError: for the first id that exists; the other jobs were stored.
+            ConflictingIdError: the id exists. Nothing was changed.
         """
-        for job_id in self.add_new(jobs, metadata, tags):
-            raise ConflictingIdError(job_id)
+        if self.add_new([job], metadata, tags):
+            if not replace_existing:
+                raise ConflictingIdError(job.id)
+            self.update(job)
 
     def add_new(
         self, jobs: Sequence[Any], metadata: Mapping[str, Any] | None = None, tags: Sequence[str] = ()
@@ -224,8 +244,8 @@ class JobRepository:
         if not any(number for (_, topic), number in store.counts().now.items() if topic in (OCCURRENCE, RUN)):
             return items
         marked: list[Item] = []
-        for at in range(0, len(items), _PAGE):
-            part = items[at : at + _PAGE]
+        for at in range(0, len(items), PAGE):
+            part = items[at : at + PAGE]
             for item in part:
                 item.check()
             runs = values_of(
@@ -345,14 +365,14 @@ class JobRepository:
             if not ids:
                 break
             self._connection.store.cancel(ids)
-        in_flight = [found.id for found in self.pages(("fly",))]
+        in_flight = [found.id for found in self.records("fly")]
         if in_flight:
             self._connection.store.cancel(in_flight)
 
     def _some_ids(self) -> list[str]:
         states: tuple[State, ...] = ("due", "held")
         for state in states:
-            page = self._connection.store.list_items(state, topic=JOB, limit=_PAGE)
+            page = self._connection.store.list_items(state, topic=JOB, limit=PAGE)
             if page.found:
                 return [found.id for found in page.found]
         return []

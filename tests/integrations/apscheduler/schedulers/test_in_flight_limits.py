@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from wheel_sched_apscheduler.occurrence import Occurrence
-from wheel_sched_apscheduler.schedulers.in_flight_limits import BACK_AFTER_S, PACE_S, PATIENCE_S, InFlightLimits
+from wheel_sched_apscheduler.schedulers.claiming_source import BACK_AFTER_S, PACE_S, PATIENCE_S, InFlightLimits
 
 
 class Clock:

@@ -169,7 +169,7 @@ def test_a_stuck_executor_holds_up_no_other(
     open_store: Callable[..., RedisWheelJobStore], witness_of: Make, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     """Its backlog is due first; the other's jobs run all the same. When it goes on, all of its own run, each once."""
-    monkeypatch.setattr("wheel_sched_apscheduler.schedulers.in_flight_limits.BACK_AFTER_S", 0.05)
+    monkeypatch.setattr("wheel_sched_apscheduler.schedulers.claiming_source.BACK_AFTER_S", 0.05)
     store: Any = WheelJobStore() if kind == "wheel" else open_store(lease_s=60, delivery=kind)
     executors = {"stuck": ThreadPoolExecutor(1), "default": ThreadPoolExecutor(1)}
     gate = threading.Event()

@@ -196,7 +196,7 @@ def test_what_ran_and_what_runs_are_told(aps: Any, store: Any, make_job: Any) ->
     assert "a" in aps("in-flight").stdout
     assert objects(aps("in-flight", "--json"))[0]["job_id"] == "a"
     store.finish(job.occurrence, Finish.ERROR, "ValueError('x')")
-    store.tracker.close_history()
+    store.tracker.history.closing = True
     store.tracker.flush()
     assert "ValueError('x')" in aps("history").stdout
     assert objects(aps("history", "a", "--json"))[0]["outcome"] == "error"

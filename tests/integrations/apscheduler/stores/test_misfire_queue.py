@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
-from wheel_sched_apscheduler.stores.misfire_queue import MisfireQueue
+from wheel_sched_apscheduler.stores.memory import MisfireQueue
 
 steps = st.lists(
     st.tuples(st.just("add"), st.integers(-3, 3), st.sampled_from("abcdef"))

@@ -76,9 +76,9 @@ def claim_one(tracker: ClaimTracker) -> Any:
 
 def test_a_repository_needs_only_a_store(repository: JobRepository, make_job: Any) -> None:
     """It looks jobs up, adds, changes and removes them without a scheduler, a thread or a claim."""
-    repository.add([make_job(OLD, id="a"), make_job(None, id="paused")])
+    assert repository.add_new([make_job(OLD, id="a"), make_job(None, id="paused")]) == []
     with pytest.raises(ConflictingIdError):
-        repository.add([make_job(OLD, id="a")])
+        repository.add(make_job(OLD, id="a"))
     assert [job.id for job in repository.all_jobs()] == ["a", "paused"]
     assert repository.head() == OLD
     job: Any = repository.lookup("a")
@@ -98,7 +98,7 @@ def test_a_tracker_keeps_a_claim_until_the_store_knows_its_end(
     repository: JobRepository, tracker: ClaimTracker, make_job: Any
 ) -> None:
     """A job is in flight from its claim until it is settled; then it is gone, and its end is written."""
-    repository.add([make_job(OLD, id="a")])
+    repository.add(make_job(OLD, id="a"))
     occurrence = claim_one(tracker)
     assert (occurrence.job_id, tracker.find("a"), tracker.idle) == ("a", occurrence, False)
     occurrence.run_at([OLD])
@@ -116,7 +116,7 @@ def test_a_released_occurrence_is_claimed_again(
     repository: JobRepository, tracker: ClaimTracker, make_job: Any
 ) -> None:
     """At its old due."""
-    repository.add([make_job(OLD, id="a")])
+    repository.add(make_job(OLD, id="a"))
     first = claim_one(tracker)
     tracker.release(first)
     tracker.flush()
