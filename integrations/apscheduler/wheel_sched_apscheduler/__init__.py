@@ -1,6 +1,6 @@
 """APScheduler 3 on wheel-sched: jobstores that many processes can share, on a timing wheel and a durable store.
 
-Names are imported when they are first used. The command line `wheel-sched` looks into this package at every start, and
+Names are imported when they are first used: the command line `wheel-sched` imports this package at every start, and
 must neither need APScheduler nor wait for it.
 """
 

@@ -18,10 +18,10 @@ JOB_STATES: tuple[JobState, ...] = ("scheduled", "paused", "in_flight", "quarant
 
 
 def check_state(state: str) -> None:
-    """Refuse a text that is no state of a job.
+    """Check that a text is a state of a job.
 
     Raises:
-        Rejected: it is none.
+        Rejected: it is not.
     """
     if state not in JOB_STATES:
         raise Rejected(f"expected state to be one of {', '.join(JOB_STATES)}, got: {state!r}; nothing was changed")
@@ -33,16 +33,16 @@ class JobEntry:
 
     Args:
         id: of the job.
-        state: what becomes of it.
+        state: where the job waits or runs.
         func: reference of its function.
         name: for people.
         trigger: as text.
         next_run_time: None = paused.
         executor: alias of its executor.
-        reason: why it is quarantined.
+        reason: why it is quarantined, or why it was given back. Defaults to "".
         tags: names by which it can be found.
-        metadata: as given when it was added.
-        args, kwargs: as stored; values that JSON lacks are in their tagged form.
+        metadata: as given when the job was added.
+        args, kwargs: as stored; values that JSON lacks have their tagged form.
     """
 
     id: str
@@ -69,7 +69,7 @@ class JobPage:
 
 @dataclass(frozen=True, slots=True)
 class InFlightRun:
-    """An occurrence that was handed out and has not ended.
+    """An occurrence that a process holds.
 
     Args:
         job_id: the id of the job.

@@ -1,6 +1,6 @@
 """Producer: adds and removes jobs in a process that runs no scheduler.
 
-It has the calls of a scheduler and uses the same atomic scripts. The schedulers of the store are woken. No threads.
+It has the calls of a scheduler, uses the same atomic scripts and wakes the schedulers of the store. No threads.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ class Producer:
     """A jobstore without a scheduler.
 
     Args:
-        jobstore: where the jobs go: a `RedisWheelJobStore` with the settings of the schedulers' one.
-        timezone: of triggers without one. Defaults to None: the local one.
-        job_defaults: as a scheduler's: misfire_grace_time, coalesce, max_instances. Defaults to none.
+        jobstore: stores the jobs: a `RedisWheelJobStore` with the same settings as in the schedulers.
+        timezone: for triggers without a time zone. Defaults to None: the local one.
+        job_defaults: as in a scheduler: misfire_grace_time, coalesce, max_instances. Defaults to none.
     """
 
     def __init__(
@@ -108,7 +108,7 @@ class Producer:
     def add_jobs(
         self, jobs: Iterable[Job], *, metadata: Mapping[str, Any] | None = None, tags: Sequence[str] = ()
     ) -> list[str]:
-        """Store jobs from `make`, 500 to a round trip. Jobs whose id exists are left alone; their ids are returned."""
+        """Store jobs from `make`, 500 to a round trip. Returns the ids that already exist; those jobs do not change."""
         return self.jobstore.add_jobs(list(jobs), metadata=metadata, tags=tags)
 
     def remove_job(self, job_id: str) -> None:

@@ -36,13 +36,8 @@ class SharedStoreSettings:
 
 
 def whole(name: str, value: Any, least: int, greatest: int | None, problems: list[str]) -> int:
-    """A whole number within bounds; any other is added to `problems`."""
-    number = value
-    if isinstance(value, str):
-        try:
-            number = int(value)
-        except ValueError:
-            number = None
+    """A whole number within bounds. Any other value is added to `problems`."""
+    number = _number(int, value)
     if type(number) is int and number >= least and (greatest is None or number <= greatest):
         return number
     bounds = f"from {least} up" if greatest is None else f"from {least} to {greatest}"
@@ -51,21 +46,24 @@ def whole(name: str, value: Any, least: int, greatest: int | None, problems: lis
 
 
 def seconds(name: str, value: Any, least: float, greatest: float, problems: list[str]) -> float:
-    """A time in seconds within bounds; any other is added to `problems`."""
-    number = value
-    if isinstance(value, str):
-        try:
-            number = float(value)
-        except ValueError:
-            number = None
+    """A time in seconds within bounds. Any other value is added to `problems`."""
+    number = _number(float, value)
     if isinstance(number, int | float) and not isinstance(number, bool) and least <= number <= greatest:
         return number
     problems.append(f"expected {name} to be from {least:g} to {greatest:g} (seconds), got: {value!r}")
     return least
 
 
+def _number(kind: type, value: Any) -> Any:
+    """The number in a text; None = there is none. Other values stay."""
+    try:
+        return kind(value) if isinstance(value, str) else value
+    except ValueError:
+        return None
+
+
 def flag(name: str, value: Any, problems: list[str]) -> bool:
-    """Yes or no; anything else is added to `problems`."""
+    """Yes or no. Any other value is added to `problems`."""
     if isinstance(value, bool):
         return value
     word = value.strip().lower() if isinstance(value, str) else None
@@ -75,7 +73,7 @@ def flag(name: str, value: Any, problems: list[str]) -> bool:
 
 
 def one_of(name: str, value: Choice, choices: Sequence[Choice], problems: list[str]) -> Choice:
-    """One of these words; any other is added to `problems`."""
+    """One of these words. Any other value is added to `problems`."""
     if value not in choices:
         listed = " or ".join(choices) if len(choices) == 2 else f"one of {', '.join(choices)}"
         problems.append(f"expected {name} to be {listed}, got: {value!r}")

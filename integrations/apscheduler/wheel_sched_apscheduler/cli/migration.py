@@ -69,8 +69,8 @@ def migrate(
       wheel-sched aps migrate --from redis://localhost:6379/0 --dry-run
       wheel-sched --store redis://prod:6379 aps migrate --from sqlite:///jobs.sqlite
 
-    Stop the old schedulers first; what they hold is left as it is. Stock jobs are pickled: they are read by an
-    unpickler that makes triggers and plain data and nothing else, and imports no job's code.
+    Stop the old schedulers first. This command does not change the old store. Stock jobs are pickled. An unpickler
+    that makes only triggers and plain data reads them, and imports no job's code.
     """
     stock = open_stock(source, jobs_key=jobs_key, run_times_key=run_times_key, table=table)
     codec: dict[str, Any] = {"allow": allow or None, "allow_pickle": allow_pickle, "triggers": trigger_classes(classes)}
@@ -99,7 +99,7 @@ def export(
     Examples:
       wheel-sched aps export --to redis://localhost:6379/0 --dry-run
 
-    Stop the schedulers first. Jobs whose id the stock store has are left alone there.
+    Stop the schedulers first. A job whose id the stock store already has is not copied.
     """
     stock = open_stock(target, jobs_key=jobs_key, run_times_key=run_times_key, table=table)
     with opened_jobs(session) as store:
@@ -114,7 +114,7 @@ def _report(report: MigrationReport, as_json: bool, dry_run: bool) -> int:
         for job_id, reason in report.failed.items():
             note(f"{job_id}: {reason}")
         if report.existing:
-            note(f"{amount(len(report.existing), 'job')} left alone: the id exists there")
+            note(f"{amount(len(report.existing), 'job')} not copied: the id exists there")
         verb = "would be copied" if dry_run else "copied and verified"
         note(f"{amount(report.copied, 'job')} of {report.found:,} {verb}")
     return FAILED if report.failed else OK

@@ -1,4 +1,4 @@
-"""How a job is stored: as JSON, with an allow-list of what it may name, and signed if there is a secret."""
+"""Stored jobs: JSON, an allow-list of the functions that jobs may name, and a signature if there is a secret."""
 
 from wheel_sched_apscheduler.codec.allow_list import Allowed, Forbidden, NotRegistered
 from wheel_sched_apscheduler.codec.jobs import JobCodec, StoredJob, unsigned

@@ -49,10 +49,10 @@ class JobCodec:
     Args:
         allow: modules or functions that stored jobs may name, see `Allowed`. Defaults to None: signed jobs may name own
             functions of any application, other jobs only functions of which this process has added a job.
-        triggers: trigger classes of your own. Defaults to none.
+        triggers: further trigger classes. Defaults to none.
         aliases: old function reference -> new one. Defaults to none.
-        secret: signs what is written; what is read must be signed. Of several secrets the first signs. Defaults to
-            None: jobs are not signed.
+        secret: signs the jobs that are written; jobs that are read must have a signature. Of several secrets the first
+            signs. Defaults to None: jobs are not signed.
         allow_pickle: see `Values`. Defaults to False.
 
     Raises:
@@ -142,8 +142,8 @@ class JobCodec:
         """The body that `seal` was given.
 
         Raises:
-            BadSignature: no secret known here has signed it for this id.
-            NotHere: it is signed, and this process knows no secret; another process may know it.
+            BadSignature: none of our secrets has signed it for this id.
+            NotHere: it is signed, and this process has no secret; another process may have it.
         """
         if self._signer is not None:
             return self._signer.verify(item_id, raw)
@@ -152,11 +152,11 @@ class JobCodec:
         return raw
 
     def decode(self, job_id: str, raw: bytes, kind: Any = Job, *, resolve: bool = True) -> StoredJob:
-        """The job in these bytes. Without `resolve` its function is only named, and nothing is imported.
+        """The job in these bytes. Without `resolve` nothing is imported, and the job has no function, only its name.
 
         Raises:
-            BadSignature, Forbidden, Unreadable: the job may not be read, or cannot; nothing was imported.
-            NotRegistered, NotHere: this process cannot run the job, another process may.
+            BadSignature, Forbidden, Unreadable: the job may not or cannot be read. Nothing was imported.
+            NotRegistered, NotHere: this process cannot run the job; another process perhaps can.
         """
         when, zone, rest, doc = _parts(self.unseal(job_id, raw))
         ref = doc["f"]
@@ -184,7 +184,7 @@ class JobCodec:
         """The next run time in UTC; only the front is read.
 
         Raises:
-            Unreadable: it is no job.
+            Unreadable: the bytes are no job.
         """
         when, _, _, _ = _parts(unsigned(raw), whole=False)
         return None if when is None else from_us(when)
@@ -249,13 +249,13 @@ class JobCodec:
         """The trigger alone.
 
         Raises:
-            BadSignature, Unreadable, Forbidden: the job may not be read, or cannot.
+            BadSignature, Unreadable, Forbidden: the job may not or cannot be read.
         """
         return self._triggers.load(_parts(self.unseal(job_id, raw))[3]["t"])
 
 
 def unsigned(raw: bytes) -> bytes:
-    """A body without its signature, which is not checked. Only for what is shown, never for what is run."""
+    """A body without its signature, which is not checked. Use it to show a job, never to run one."""
     return raw[_HASHES:] if raw[:1] == MARK else raw
 
 
@@ -281,7 +281,7 @@ def _parts(body: bytes, *, whole: bool = True) -> tuple[int | None, bytes, bytes
 
 
 def _flaw_of_names(job_id: str, name: str, executor: str) -> str | None:
-    """What is wrong with one of these names. APScheduler logs them unescaped: a line break would forge a log line."""
+    """What is wrong with one of these names. APScheduler logs them unescaped: a line break could forge a log line."""
     for field, text in (("id", job_id), ("name", name), ("executor", executor)):
         if _FORGING.search(text):
             return f"expected the job's {field} to be one line without control characters, got: {text[:60]!a}"

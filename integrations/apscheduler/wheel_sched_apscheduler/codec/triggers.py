@@ -1,11 +1,10 @@
-"""Triggers as data: APScheduler's six by their own names, others by a class you name.
+"""Triggers as data: APScheduler's six by their own names, others by the name of their class.
 
-Each is written as [name, state]. A built-in trigger is rebuilt by assigning the fields that are known here. A class of
-yours is rebuilt by its own `__setstate__`, from its own `__getstate__`; both are limited to plain values.
+Each is written as [name, state]. A built-in trigger is rebuilt by assigning its known fields. A user's class is rebuilt
+by its own `__setstate__`, from its own `__getstate__`; both may hold only plain values.
 
-APScheduler takes the fields of a trigger as they are, and meets a wrong one only when it asks for the next run time, in
-the middle of a scheduler's loop. So `flaw_of` checks what is added and what is read: asking the trigger then neither
-raises nor goes on for ever.
+APScheduler does not check the fields of a trigger. A wrong field raises, or loops for ever, only when a scheduler's
+loop asks the trigger for the next run time. So `flaw_of` checks each trigger that is added or read.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ _BUILT_IN = {
 }
 
 JITTER_AT_MOST_S = 366 * 86_400
-MONTHS_AT_MOST = 12 * 1000  # beyond the end of the calendar CalendarIntervalTrigger looks for a date for ever
+MONTHS_AT_MOST = 12 * 1000  # beyond the end of the calendar CalendarIntervalTrigger searches for ever
 
 
 def is_built_in(trigger: Any) -> bool:
@@ -59,8 +58,8 @@ class Triggers:
     """Triggers to JSON-able data and back.
 
     Args:
-        values: of which their states are made.
-        extra: trigger classes of your own that stored jobs may name, or "module:name" of these.
+        values: writes and reads states.
+        extra: further trigger classes that stored jobs may name, or their names "module:name".
 
     Raises:
         ConfigError: one of them is no class with `get_next_fire_time`.
@@ -87,7 +86,7 @@ class Triggers:
         """[name, state].
 
         Raises:
-            NotSerializable: its class is not one of those allowed, or its state is not plain, or no run time follows.
+            NotSerializable: its class is not allowed, its state is not plain, or one of its fields is wrong.
         """
         kind = type(trigger)
         name = _BUILT_IN.get(kind)
@@ -214,7 +213,7 @@ def _cron_fields(fields: tuple[tuple[str, str, bool], ...]) -> list[Any]:
 
 
 def flaw_of(trigger: Any) -> str | None:
-    """What is wrong with a built-in trigger; None = nothing. The parts of a combined trigger are checked alone."""
+    """What is wrong with a built-in trigger; None = nothing. Call it for the parts of a combined trigger too."""
     jitter = getattr(trigger, "jitter", None)
     if jitter is not None and not (
         type(jitter) in (int, float) and math.isfinite(jitter) and 0 <= jitter <= JITTER_AT_MOST_S

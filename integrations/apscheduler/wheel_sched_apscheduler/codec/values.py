@@ -40,15 +40,15 @@ _PROBES = [datetime(year, month, 15, 12, tzinfo=UTC) for year in range(1970, 203
 
 
 class NotSerializable(Rejected):
-    """A job that cannot be stored; nothing was stored."""
+    """A job that cannot be stored. Nothing was stored."""
 
 
 class Unreadable(StoreError):
-    """Stored bytes that are no job of this release; they were not changed."""
+    """Stored bytes that this release cannot read as a job. They were not changed."""
 
 
 class NotHere(Unreadable, LookupError):
-    """Stored bytes that another process may be able to read or run: a newer one, or one with other settings."""
+    """A job that another process may be able to read or run: one of a newer release, or with other settings."""
 
 
 class Values:
@@ -133,7 +133,7 @@ class Values:
 
 
 def _dump_scalar(value: Any) -> dict[str, Any] | None:
-    """A tagged value, if its type is known here. Not of a subclass: that would be read as its base class."""
+    """A tagged value; None when the type is not known. A subclass is not: it would be read as its base class."""
     kind = type(value)
     if kind is datetime:
         if value.tzinfo is None:
@@ -213,7 +213,7 @@ def moment_of(us: int, zone: str) -> datetime:
     """An aware datetime.
 
     Raises:
-        Unreadable: no calendar has such a moment, or this machine does not know the zone.
+        Unreadable: no calendar has this moment, or this machine does not know the zone.
     """
     try:
         return from_us(us).astimezone(zone_of(zone))
@@ -222,7 +222,7 @@ def moment_of(us: int, zone: str) -> datetime:
 
 
 def _can_be_made_again(zone: ZoneInfo) -> bool:
-    """Whether its key is its name in the database. A zone read from a file has a key of its maker's choice."""
+    """Whether the key is a name in the database. A zone that was read from a file may have any key."""
     try:
         zone.__reduce__()
     except Exception:  # PicklingError; a subclass may raise anything
@@ -231,7 +231,7 @@ def _can_be_made_again(zone: ZoneInfo) -> bool:
 
 
 def _fixed_offset(zone: tzinfo) -> timedelta | None:
-    """Its offset if that never changes, else None. Only such a zone has an offset without a time."""
+    """The offset of a zone whose offset never changes; None for any other zone."""
     try:
         offset = zone.utcoffset(None)
         if isinstance(zone, timezone):
@@ -248,7 +248,7 @@ def _at(zone: tzinfo, moment: datetime) -> timedelta | None:
 
 
 def _name_by_file(zone: Any) -> str | None:
-    """The name of a zone that was made from a file of the database, or from a copy such as the machine's own zone."""
+    """The name of a zone that was made from a file of the database, or from a copy like /etc/localtime."""
     file = getattr(zone, "_filename", None)  # dateutil's
     files = [Path(file)] if isinstance(file, str) else [*_environment_file(), *LOCAL_FILES]
     return next((name for path in files for name in _names_of(path) if _are_alike(zone, name)), None)

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 PATIENCE_S = 0.25
 BACK_AFTER_S = 1.0  # a job that was put back is not due for at least this time
-PACE_S = 0.001  # added for each one that was put back before; the next claim waits this long for each one put back
+PACE_S = 0.001  # per job that was put back: the next claim waits this long, and later jobs are due this much later
 _WORTHWHILE = 32  # an executor has room when at least this fraction of its limit is free
 
 
@@ -81,7 +81,7 @@ class ClaimingJobSource:
         self.limits = InFlightLimits(executors, max_in_flight)
 
     def forget(self, job_id: str | None = None) -> None:
-        """Does nothing: the store itself detects that a job was changed after it was handed out."""
+        """Does nothing: the store itself detects that a job was changed after its claim."""
 
     def take(self, now: datetime, limit: int) -> SubmissionBatch:
         """Claim at most `limit` jobs and plan their next runs."""
@@ -97,7 +97,7 @@ class ClaimingJobSource:
             batch.head_s = now.timestamp() + self._retry_s
             return batch
         planned: list[Occurrence] = []
-        crowded: list[Occurrence] = []
+        no_room: list[Occurrence] = []
         no_run_times: list[datetime] = []
         now_us = to_us(now)
         head_us = None if claimed.wake_at is None else to_us(claimed.wake_at)
@@ -108,7 +108,7 @@ class ClaimingJobSource:
                 head_us = now_us
                 continue
             if not self.limits.admit(occurrence):
-                crowded.append(occurrence)
+                no_room.append(occurrence)
                 continue
             if not occurrence.planned and not self._plan(occurrence, now):
                 self.limits.leave(occurrence)
@@ -128,17 +128,17 @@ class ClaimingJobSource:
             batch.submissions.append(Submission(job, self.alias, run_times, self, occurrence, last, late))
         self.store.mark_submitted(planned)
         batch.head_s = None if head_us is None else head_us / 1e6
-        if crowded:  # jobs for other executors run first, and other processes may take these
-            delay_s = self.limits.put_back(len(crowded))
-            self.store.release(crowded, int(delay_s * 1000))
+        if no_room:  # jobs for other executors run first, and other processes may take these
+            delay_s = self.limits.put_back(len(no_room))
+            self.store.release(no_room, int(delay_s * 1000))
             if claimed.more:
-                batch.head_s = now.timestamp() + len(crowded) * PACE_S
+                batch.head_s = now.timestamp() + len(no_room) * PACE_S
             else:
                 batch.head_s = min(batch.head_s or math.inf, now.timestamp() + delay_s)
         return batch
 
     def put_back(self, submissions: list[Submission]) -> list[Submission]:
-        """Put submissions back, because the scheduler was paused or ends. Returns no leftovers: all can be put back."""
+        """Put submissions back, because the scheduler was paused or ends. Returns those that remain: none."""
         for submission in submissions:
             submission.end(())
         return []
@@ -162,7 +162,7 @@ class ClaimingJobSource:
         return True
 
     def ended(self, submission: Submission, events: Sequence[SchedulerEvent]) -> None:
-        """Note that a submission has ended. No events: it was cut short. Any thread."""
+        """Note that a submission has ended. Without events it was interrupted. Any thread."""
         occurrence = submission.occurrence
         if occurrence is None:
             return
@@ -232,14 +232,14 @@ class InFlightLimits:
         self._clock = clock
         self._loads: dict[str, _ExecutorLoad] = {}
         self._waiting = False
-        self._away: deque[tuple[float, int]] = deque()  # what was put back: when it is due again, how many
+        self._away: deque[tuple[float, int]] = deque()  # of those put back: when they are due again, how many
         self._away_count = 0
 
     def __len__(self) -> int:
         return sum(len(load.occurrences) for load in self._loads.values())
 
     def room(self) -> tuple[int, float | None]:
-        """How many jobs may be claimed. If none: also in how many seconds to ask again; None = `leave` will say."""
+        """How many jobs may be claimed. If none, also the seconds until the next call; None = wait for `leave`."""
         answer = self._room()
         if not answer[0]:
             self._waiting = True
@@ -272,7 +272,7 @@ class InFlightLimits:
         return room, None
 
     def admit(self, occurrence: Occurrence) -> bool:
-        """Count a claimed occurrence. False: its executor is full, put the occurrence back."""
+        """Count a claimed occurrence. False: its executor is full, so put the occurrence back."""
         name = occurrence.job.executor
         load = self._loads.get(name)
         if load is None:

@@ -30,7 +30,7 @@ _SLICE = 16  # tasks started in one turn of the loop, which takes much less than
 
 
 class WheelAsyncIOScheduler(WheelScheduler, AsyncIOScheduler):
-    """Takes the place of `AsyncIOScheduler`; see `WheelScheduler` for its settings, and `event_loop` as in stock.
+    """Replaces `AsyncIOScheduler`; see `WheelScheduler` for its settings, and `event_loop` as in stock.
 
     A thread claims and settles. The event loop only starts the coroutines, a slice at a time, and calls the listeners.
     `add_job` and the other calls of the API ask the store in the calling thread. A coroutine that must not wait for a
@@ -66,7 +66,7 @@ class WheelAsyncIOScheduler(WheelScheduler, AsyncIOScheduler):
         if loop is not None and not self._on_the_loop():
             try:
                 loop.call_soon_threadsafe(super().announce, events)
-            except RuntimeError:  # the loop is closed: better in this thread than not at all
+            except RuntimeError:  # the loop is closed, so only this thread is left
                 super().announce(events)
         else:
             super().announce(events)

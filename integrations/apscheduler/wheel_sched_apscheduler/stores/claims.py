@@ -50,11 +50,11 @@ from wheel_sched_apscheduler.stores.layout import (
 )
 
 SPLIT_AFTER_S = 0.05  # a longer run is split off, so that the job is free for its next run and for changes
-ORPHANS_AT_MOST = 10_000  # ended occurrences whose settlement came too late, in case this process claims them again
+ORPHANS_AT_MOST = 10_000  # ended occurrences that were settled too late; this process may claim them again
 
 
 class _Gathered:
-    """What one round trip tells the store, by shard, and settlements also by claim."""
+    """The contents of one round trip, grouped by shard, and settlements also by claim."""
 
     def __init__(self) -> None:
         self.settlements: dict[tuple[int, int], list[PendingSettlement]] = {}
@@ -118,7 +118,10 @@ class InFlightClaims:
             del self.in_flight[item_id]
 
     def continue_under(self, item_id: str, due_ms: int, claim_number: int, version: int) -> bool:
-        """Whether the run of a claimed item is known here: its lease had ended, and now the new claim holds it."""
+        """Continue a known run under a new claim, after its old lease has ended. Answers whether there is one.
+
+        A known run is in flight in this process, or has ended here and could not be settled in time.
+        """
         occurrence = self.in_flight.get(item_id)
         if occurrence is not None and occurrence.handle.claim_number != claim_number:
             handle = occurrence.handle
@@ -142,14 +145,14 @@ class InFlightClaims:
         return True
 
     def _move_beside(self, occurrence: Occurrence) -> None:
-        """A new job may have taken the id. If so, the claim has moved to the id of a split item."""
+        """Follow a claim to the id of a split item, where it lies when a new job has taken the job's id."""
         handle: ClaimHandle = occurrence.handle
         self._forget(occurrence)
         handle.item_id, handle.split_item = split_item_id(occurrence.job_id, handle.due_ms), True
         self.add(occurrence)
 
     def submitted(self, occurrences: Iterable[Occurrence]) -> None:
-        """The scheduler has planned these and submits them to executors."""
+        """Note that the scheduler has planned these and submits them to executors."""
         for occurrence in occurrences:
             handle: ClaimHandle = occurrence.handle
             if occurrence.next_run_time is not None and not handle.split_item and not handle.split:
@@ -164,7 +167,7 @@ class InFlightClaims:
         self._released.append((occurrence, due_ms))
 
     def settle(self, shard: int, claim_number: int, settlement: Settlement) -> None:
-        """Settle a claimed item that is no occurrence here. Any thread."""
+        """Settle a claimed item that did not become an occurrence. Any thread."""
         self._decided.append(PendingSettlement(shard, claim_number, settlement))
 
     # Commands for the store.
@@ -306,7 +309,7 @@ class InFlightClaims:
         handle: ClaimHandle = occurrence.handle
         self._forget(occurrence)
         if outcome is Outcome.STALE and occurrence.finish is not None:
-            # its lease had ended: if this process claims it again, it has run already
+            # its lease had ended, so it may be claimed again; this process then knows that it has run
             for item_id in {handle.item_id, handle.item.id}:
                 self._orphans[item_id, handle.due_ms, handle.version] = occurrence
             while len(self._orphans) > ORPHANS_AT_MOST:

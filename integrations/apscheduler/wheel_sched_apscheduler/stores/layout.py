@@ -112,7 +112,7 @@ class ClaimHandle:
         self.stored = stored
         self.version = item.version  # of the record from which the settlement is made
         self.split_item = item.topic == OCCURRENCE  # the claimed item is one that an earlier holder split off
-        self.split = False  # nothing is claimed any more; the split item is due when its lease ends
+        self.split = False  # the run has left the claim; its split item is due when the lease ends
         self.running = False  # other runs of the job are under way
         self.stale = False  # the store did not find the claim under its id
         self.gone = False  # the store holds nothing of it: delivery is at most once
@@ -120,7 +120,7 @@ class ClaimHandle:
 
 
 class RunWriter:
-    """Writes what the store must know after a run: settlements of jobs, and split items. Pure.
+    """Makes the settlements and split items that report runs to the store. No I/O.
 
     Args:
         codec: writes jobs.
@@ -143,7 +143,7 @@ class RunWriter:
         return Done(handle.item_id, None if once else handle.version)
 
     def successor(self, occurrence: Occurrence, *, running: bool = False) -> Next:
-        """Lets the job wait for its next run time. `running`: this run continues as a split item."""
+        """The settlement after which the job waits for its next run. `running`: this run continues as a split item."""
         handle: ClaimHandle = occurrence.handle
         moment = occurrence.next_run_time
         body = self._codec.advanced(handle.stored, moment)
@@ -151,7 +151,7 @@ class RunWriter:
         return Next(handle.item_id, due_of(moment), body, JOB, refs, version=handle.version)
 
     def merged(self, occurrence: Occurrence, found: Found, *, running: bool) -> Settlement:
-        """The settlement of a job whose record was replaced. It keeps a new run time; else the job runs as planned."""
+        """The settlement of a job whose record was replaced. A new run time stays; else the job runs as planned."""
         handle: ClaimHandle = occurrence.handle
         moment = self._codec.next_run_time(found.body)
         body = found.body
@@ -184,7 +184,14 @@ class RunWriter:
 
 
 class PendingSettlement(NamedTuple):
-    """A settlement for the store. `split`: of a job whose run was split off. Without `occurrence`: of no run."""
+    """A settlement for the next round trip.
+
+    Args:
+        shard, claim_number: the claim that it settles a part of.
+        settlement: what becomes of the item.
+        occurrence: the run that has ended, was released or was split off. Defaults to None: the item was not run.
+        split: whether the run continues as a split item. Defaults to False.
+    """
 
     shard: int
     claim_number: int

@@ -1,8 +1,8 @@
 """Loading: makes occurrences of the items that a process has claimed, and refuses jobs that it cannot run.
 
-Some claimed items are no occurrence for this process: a mark of a lost run, a run that is still under way here, a job
-that was paused or moved while its lost holder ran it, a job that this process cannot run. Each of these is settled
-here.
+Some claimed items do not become occurrences: the mark of a lost run, a run that is still under way in this process, a
+job that was paused or rescheduled while its lost holder ran it, a job that this process cannot run. The loader settles
+each of these.
 
 *Refusals.* In a fleet with several releases a process may lack the function, the executor or the secret of a job. It
 gives the job back, and the job is due again a moment later. For a while this process claims later than the others do
@@ -56,11 +56,11 @@ from wheel_sched_apscheduler.stores.layout import (
 REFUSED = "refused"
 BACK_AFTER_MS = 100  # until a process that has not refused the job may claim it; doubled after each round
 BACK_AT_MOST_MS = 30_000
-DEFER_MS = 200  # so much later than the others claims a process that has refused a job
+DEFER_MS = 200  # a process that has refused a job claims this much later than the others
 DEFER_FOR_S = 60.0  # since its last refusal
 DEFER_ROUNDS = 3  # after these it defers only for that job: no process seems able to run it, and other jobs wait too
 _DUES_AT_MOST = 100
-_REFUSERS_AT_MOST = 10  # in the refs; so many end a round as well, for some of them may be gone
+_REFUSERS_AT_MOST = 10  # in the refs; this many also end a round, because some of them may be gone
 _REASON_AT_MOST = 90  # characters of the reason in the refs
 _LAST_AT_MOST = 120  # of the reason and the process together
 _LOGGED_AT_MOST = 1000  # of the reason in the log and in the quarantine
@@ -73,7 +73,7 @@ class Refusal:
     """How often a waiting job was given back.
 
     Args:
-        rounds: how many; the first refusal begins the first.
+        rounds: number of rounds; the first refusal begins round 1.
         since_ms: time of the first refusal, by the store's clock.
         refusers: marks of the processes that refused the job in this round.
         last: process and reason of the last refusal.
@@ -97,7 +97,7 @@ class Refusal:
 def refusal_of(refs: Sequence[str]) -> Refusal | None:
     """The refusal in a job's refs; None when the job was not given back.
 
-    Anybody who can write to the store can write such a ref, so its numbers are kept within bounds.
+    Everybody who can write to the store can write this ref, so its numbers are kept within bounds.
     """
     for ref in refs:
         if ref.startswith(f"{REFUSED}:"):
@@ -122,8 +122,8 @@ class RefusalPolicy:
 
     Args:
         connection: gives the store's time and the logger.
-        rounds: refusals in so many rounds quarantine a job,
-        after_ms: if the first of them is so long ago.
+        rounds: a job is quarantined after this number of rounds,
+        after_ms: if its first refusal was at least this long ago.
         clock: seconds that never go back. Defaults to `time.monotonic`.
     """
 
@@ -139,17 +139,17 @@ class RefusalPolicy:
         self._dues: deque[int] = deque(maxlen=_DUES_AT_MOST)  # of the jobs that were given back
 
     def deferral_ms(self, heads: Iterable[int | None]) -> int:
-        """How much later than the others to claim, when these dues are the next: one may be of a job refused here."""
+        """How much later than other processes to claim next. `heads`: the next dues, perhaps of a job refused here."""
         defers = self.clock() < self._defer_until_s or any(head in self._dues for head in heads)
         return DEFER_MS if defers else 0
 
     def settlement(self, item: Claimed, reason: str, *, error: Any = None, unreadable: bool = False) -> Settlement:
-        """Give an item back for other processes, or quarantine it; and log which.
+        """Give a claimed item back for other processes, or quarantine it. Logs the decision.
 
         Args:
-            item: as it was claimed.
-            reason: why it cannot be run here.
-            error: to log with its traceback. Defaults to None.
+            item: the claimed item.
+            reason: why this process cannot run it.
+            error: logged with its traceback. Defaults to None.
             unreadable: whether no process can run it. Defaults to False.
         """
         logger = self._connection.logger
@@ -168,7 +168,7 @@ class RefusalPolicy:
             self._defer_until_s = self.clock() + DEFER_FOR_S
         delay_ms = min(BACK_AFTER_MS << min(rounds - 1, 20), BACK_AT_MOST_MS) if new_round else BACK_AFTER_MS
         logger.warning(
-            "Job %r cannot be run here and is given back for others, for the %d. time: %s", job_id, rounds, reason
+            "Job %r cannot be run here and is given back for other processes, round %d: %s", job_id, rounds, reason
         )
         refs = (*without_refusal(item.refs), REFUSED, refusal.ref())
         self._dues.append(now_ms + delay_ms)
@@ -188,8 +188,8 @@ class ClaimLoader:
     Args:
         codec: reads jobs.
         connection: gives the logger.
-        claims: learns what was claimed.
-        refusals: decides about jobs that cannot be run here.
+        claims: gets the occurrences and settlements.
+        refusals: decides about jobs that this process cannot run.
         misfire: see `run_times.grace_after_claim`.
     """
 
@@ -208,13 +208,13 @@ class ClaimLoader:
         self._misfire: Misfire = misfire
 
     def occurrences_of(self, claim: Claim, shard: int, now: datetime, *, plain_jobs: bool) -> list[Occurrence]:
-        """The occurrences of a claim that this process is to run.
+        """The occurrences of a claim that this process runs.
 
         Args:
             claim: the store's answer.
-            shard: that gave it.
-            now: of the pass.
-            plain_jobs: whether the driver sets the current occurrence itself, see `contract`.
+            shard: the shard that was claimed from.
+            now: time of the pass.
+            plain_jobs: whether the driver sets the current occurrence itself, see `scheduler_pass`.
         """
         claims = self._claims
         occurrences = []
@@ -240,7 +240,7 @@ class ClaimLoader:
         try:
             settlement = self._refusals.settlement(item, reason, error=error, unreadable=unreadable)
             self._claims.settle(shard, claim_number, settlement)
-        except Exception:  # one item never costs the other items of its batch
+        except Exception:  # the other items of the batch must still run
             self._connection.logger.exception(
                 "Job %r can neither be run nor given back; it is due again when its lease ends", job_id_of(item.id)
             )
@@ -258,7 +258,7 @@ class ClaimLoader:
         moment = job.next_run_time
         later = moment is None or (to_us(moment) > to_us(now) and (due_of(moment) or 0) > item.due_ms)
         if later and not split_item:
-            # the job was paused or moved while it ran, and then its process was lost: the change wins over the run
+            # the job was paused or rescheduled while it ran, then its process was lost: the change wins over the run
             self._claims.settle(shard, claim_number, Next(item.id, due_of(moment)))
             return None
         refusal = refusal_of(item.refs)
@@ -269,7 +269,7 @@ class ClaimLoader:
             job.trigger = _date_trigger(run_times[-1])
             job.misfire_grace_time = None  # its lost holder had claimed it in time
         elif item.lapses:
-            job.misfire_grace_time = None  # the same
+            job.misfire_grace_time = None  # as above
         else:  # waiting for a process that can run the job does not count as lateness
             claimed_at = now if refusal is None else min(now, from_ms(refusal.since_ms))
             job.misfire_grace_time = grace_after_claim(job, claimed_at, self._misfire)

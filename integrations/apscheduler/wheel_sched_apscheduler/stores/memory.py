@@ -1,8 +1,8 @@
 """WheelJobStore: the jobs of one process, on the deadline queue.
 
-It takes the place of `MemoryJobStore`: add, update and remove are O(1) at any number of jobs, where a sorted list moves
-half of its entries. Only a due batch is put in order; `get_all_jobs` sorts on demand. Nothing is durable:
-`RedisWheelJobStore` is.
+It replaces `MemoryJobStore`. Add, update and remove are O(1) at any number of jobs; a sorted list moves half of its
+entries. Only a due batch is sorted, and the result of `get_all_jobs`. Nothing is durable: use `RedisWheelJobStore`
+for that.
 
 Invariant. A job with a next run time is in exactly one place: the deadline queue, the misfire queue (it was already due
 when it was added), or an occurrence. A paused job is in none.
@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
 from heapq import heapify, heappop, heappush
 from typing import Any, Generic, TypeVar
 
@@ -39,7 +39,7 @@ from wheel_sched_apscheduler.stores.memory_queries import NEVER_US, MemoryJobQue
 from wheel_sched_apscheduler.stores.scheduler_pass import OccurrenceBatch, SchedulerPassStore
 
 T = TypeVar("T")
-_RETRY_UNKNOWN = timedelta(seconds=30)  # time to add the executor or to correct the trigger
+_RETRY_S = 30  # a job that cannot run is tried again after this time
 
 
 class _Bucket(Generic[T]):
@@ -154,7 +154,7 @@ class WheelJobStore(MemoryJobQueries, SchedulerPassStore):
         return [slot.job for slot in self._ordered()]
 
     def get_next_run_time(self) -> datetime | None:
-        """When to come again, also for jobs that were put back within the pass."""
+        """When to make the next pass, also for jobs that were put back within this pass."""
         return earliest([super().get_next_run_time(), self._head()])
 
     def _drop_notes(self, job_id: str) -> None:
@@ -245,7 +245,7 @@ class WheelJobStore(MemoryJobQueries, SchedulerPassStore):
             slot.late = False
             self._misfire_queue.discard(slot.due_us, slot.job.id)
 
-    # The contract with a driver, see `contract`.
+    # The contract with a driver, see `scheduler_pass`.
 
     def claim_batch(self, now: datetime, limit: int | None = None) -> OccurrenceBatch:
         """Take the due jobs out of the queues. O(1) per job."""
@@ -287,7 +287,7 @@ class WheelJobStore(MemoryJobQueries, SchedulerPassStore):
                     continue  # the job was changed or removed meanwhile
                 slot.occurrence = None
                 if slot.job.next_run_time != occurrence.scheduled:
-                    pass  # another thread is changing the job, and will call `update_job`
+                    pass  # another thread changes the job, and then calls `update_job`
                 elif occurrence.next_run_time is None:
                     if self._slots.get(occurrence.job_id) is slot:
                         del self._slots[occurrence.job_id]
@@ -300,13 +300,13 @@ class WheelJobStore(MemoryJobQueries, SchedulerPassStore):
                     self._arm(slot)
 
     def finish(self, occurrence: Occurrence, finish: Finish, error: str = "") -> None:
-        """See `contract`."""
+        """See `scheduler_pass`."""
         occurrence.mark_ended(finish, error)
         self._past.append(occurrence)
         self._in_flight.pop(occurrence.token, None)
 
     def release(self, occurrences: Iterable[Occurrence], delay_ms: int = 0) -> None:
-        """See `contract`. An occurrence whose job already waits for its next run is not put back."""
+        """See `scheduler_pass`. An occurrence whose job already waits for its next run is not put back."""
         with self._lock:
             for occurrence in occurrences:
                 slot: Slot = occurrence.handle
@@ -332,22 +332,22 @@ class WheelJobStore(MemoryJobQueries, SchedulerPassStore):
 
     def report_unknown_executor(self, occurrence: Occurrence) -> None:
         self._logger.error(
-            "Job %r names the executor %r, which this scheduler does not have; it stays in the store and is tried "
+            "Job %r names the executor %r, which this scheduler does not have; the job stays in the store and is tried "
             "again in %d s: add the executor or give the job another",
             occurrence.job_id,
             occurrence.job.executor,
-            _RETRY_UNKNOWN.seconds,
+            _RETRY_S,
         )
-        self.release([occurrence], int(_RETRY_UNKNOWN.total_seconds() * 1000))
+        self.release([occurrence], _RETRY_S * 1000)
 
     def report_trigger_failure(self, occurrence: Occurrence, error: Exception) -> None:
         self._logger.error(
             "The trigger of job %r failed; the job stays in the store and is tried again in %d s: correct it",
             occurrence.job_id,
-            _RETRY_UNKNOWN.seconds,
+            _RETRY_S,
             exc_info=error,
         )
-        self.release([occurrence], int(_RETRY_UNKNOWN.total_seconds() * 1000))
+        self.release([occurrence], _RETRY_S * 1000)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} jobs={len(self._slots)} {self._queue!r}>"

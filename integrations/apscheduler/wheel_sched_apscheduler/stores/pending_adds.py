@@ -1,7 +1,7 @@
 """Pending adds: jobs that a scheduler adds in its `start` while the store does not answer.
 
-A scheduler's `start` adds the jobs that it got before. An error there would stop the scheduler from starting. So such
-jobs are kept, and added when the store answers. A job that is added later gets the store's error.
+A scheduler's `start` adds the jobs that it got before. An error there would stop the scheduler from starting. So these
+jobs are kept, and added when the store answers. If a job is added later, the caller gets the store's error.
 
 Threads: the scheduler's thread calls `accepts`, under its lock; the settler's thread calls `add_all`.
 """

@@ -125,12 +125,12 @@ class JobQueries:
                 break
 
     def get_entry(self, job_id: str) -> JobEntry | None:
-        """One job, None when there is none."""
+        """One job; None when there is none."""
         found = self.store.get([job_id])[0]
         return None if found is None or found.topic != JOB else self.entry(found)
 
     def entry(self, found: Found) -> JobEntry:
-        """A record of a job as an entry. If it cannot be read, the entry has its id and the reason."""
+        """The entry of a job's record. If the record cannot be read, the entry has the id and the reason."""
         state: JobState
         if found.state == "held":
             state = "quarantined" if _is_quarantined(found) else "paused"
@@ -151,7 +151,7 @@ class JobQueries:
     # Running now, and the history.
 
     def in_flight(self) -> list[InFlightRun]:
-        """Occurrences that were handed out and have not ended, with their holder and the end of their lease."""
+        """Occurrences that a process holds, with the process and the end of their lease."""
         announced: dict[tuple[str, str | None], tuple[str, list[Any]]] = {}
         for worker in self.workers():
             for row in worker["occurrences"]:
@@ -172,7 +172,7 @@ class JobQueries:
         return runs
 
     def workers(self) -> list[dict[str, Any]]:
-        """The processes with announced runs, which take longer than half a second."""
+        """The processes that have announced runs. A process announces runs of more than half a second."""
         store = self.store
         records = []
         for found in store.get(store.find(WORKERS)):
@@ -277,8 +277,8 @@ class JobQueries:
 
         Args:
             jobs: `apscheduler.job.Job` objects, see `Producer` for an easy way to make them.
-            metadata: the metadata of each job. Defaults to none.
-            tags: the tags of each job. Defaults to none.
+            metadata: given to each job. Defaults to none.
+            tags: given to each job. Defaults to none.
 
         Raises:
             NotSerializable, Forbidden: one of the jobs cannot be stored. No job was stored.
@@ -304,7 +304,7 @@ class JobQueries:
         return self.entries("quarantined")
 
     def release_quarantined(self, job_ids: Sequence[str]) -> list[str]:
-        """Schedule quarantined jobs again at their next run time. Those that still cannot run are quarantined again.
+        """Schedule quarantined jobs again at their next run time. A job that still cannot run is quarantined again.
 
         Returns:
             The ids of the jobs that were released.

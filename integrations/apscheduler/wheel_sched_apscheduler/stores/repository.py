@@ -1,8 +1,8 @@
 """JobRepository: the stored jobs. It looks them up, adds, changes and removes them, from any process.
 
 The store decides each change in one script. So two processes never both add an id, and no process changes a job that is
-gone. No change waits for the end of a run. A job in flight is changed in place, and its holder plans the next run with
-the change. A job whose last run is in flight is gone for all other processes: its id is free.
+gone. No change waits for the end of a run. A job in flight is changed in place, and its holder then plans the next run
+of the changed job. A job whose last run is in flight is gone for all other processes: its id is free.
 
 Threads: any.
 """
@@ -47,7 +47,7 @@ PAGE = 500  # records to a round trip
 
 
 class LookedUpJob(Job):
-    """A job from a look-up. It remembers its run time, so that other changes of the job do not change the run time."""
+    """A job from a look-up. It remembers its run time, so that `update` knows whether the run time was changed."""
 
     __slots__ = ("read_run_time",)
 
@@ -60,8 +60,8 @@ class JobRepository:
     Args:
         connection: to the store.
         codec: reads and writes jobs.
-        planner_of: the occurrence of this process that has planned what follows a version of a job's record.
-        counts_runs: whether runs are counted over all processes, so that new jobs must know of runs beside them.
+        planner_of: gives the occurrence of this process that has planned the next run of a job's record (id, version).
+        counts_runs: whether runs are counted over all processes. Then new jobs get a ref if runs lie beside them.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class JobRepository:
         """The job; None when there is none, or its last run is in flight.
 
         Raises:
-            StoreError, LookupError: the job is there and cannot be loaded.
+            StoreError, LookupError: the job exists and cannot be loaded.
         """
         found = self._connection.store.get([job_id])[0]
         if found is None or found.topic != JOB:
@@ -102,7 +102,7 @@ class JobRepository:
         for found in self.records(*_STATES):
             try:
                 job = self._loaded(found)
-            except Exception as error:  # one that cannot be loaded must not hide the others
+            except Exception as error:  # a job that cannot be loaded must not hide the others
                 self._connection.logger.warning(
                     "Job %r cannot be loaded and is left out of the list: %s", found.id, error
                 )
@@ -146,7 +146,7 @@ class JobRepository:
         return job  # type: ignore[no-any-return]
 
     def _following(self, job: Any, found: Found) -> datetime | None:
-        """When a job in flight runs again: as its holder has planned, or will plan."""
+        """When a job in flight runs again, as its holder has planned it or will plan it."""
         planner = self._planner_of(found.id, found.version)
         if planner is not None:
             return planner.next_run_time
@@ -155,28 +155,28 @@ class JobRepository:
     def _runs(self, job: Any) -> tuple[list[datetime], datetime | None]:
         try:
             return missed_runs(job, from_ms(self._connection.now_ms()), quiet=True)
-        except Exception:  # a trigger of your own may raise anything; the job's holder meets the same error
+        except Exception:  # a user's trigger may raise anything; the job's holder meets the same error
             return [], job.next_run_time
 
     def is_gone(self, found: Found) -> bool:
-        """Whether only a run under way is left of a job: nobody can change the job, and its id is free."""
+        """Whether a job is in its last run. Then no process can change the job, and its id is free."""
         if found.state != "fly":
             return False
         if _is_cancelled(found):
             return True
         try:
             job = self._codec.decode(found.id, found.body, resolve=False).job
-        except Exception:  # only a process that can read the job knows
+        except Exception:  # only a process that can read the job knows its next run time
             return False
         return job.next_run_time is not None and self._following(job, found) is None
 
     # Adding.
 
     def check(self, job: Any) -> None:
-        """Refuse a job that cannot be stored. No I/O.
+        """Check whether a job can be stored. No I/O.
 
         Raises:
-            NotSerializable, Forbidden: with the reason.
+            NotSerializable, Forbidden: the job cannot be stored; the text says why.
         """
         self._codec.encode(job)
 
@@ -207,7 +207,7 @@ class JobRepository:
     def add_new(
         self, jobs: Sequence[Any], metadata: Mapping[str, Any] | None = None, tags: Sequence[str] = ()
     ) -> list[str]:
-        """Store new jobs. Jobs whose id exists are left alone; their ids are returned."""
+        """Store new jobs. Returns the ids that already exist; those jobs are not changed."""
         items = [self._item(job, metadata, tags) for job in jobs]
         if len(items) == 1 and self._counts_runs:
             outcomes = [self._store_one(items[0])]
@@ -222,7 +222,7 @@ class JobRepository:
         return Item(job.id, due_of(job.next_run_time), self._codec.encode(job, metadata), JOB, refs)
 
     def _store_one(self, item: Item) -> Outcome:
-        """Store a job. The same round trip tells whether a run of an earlier job with its id is under way."""
+        """Store a job. The same round trip looks for a run of an earlier job with this id."""
         store = self._connection.store
         item.check()
         shard = shard_of(item.id, store.shards)
@@ -236,7 +236,7 @@ class JobRepository:
     def _with_running_refs(self, items: list[Item]) -> list[Item]:
         """The items, with the ref `running` where a run of an earlier job with this id is under way.
 
-        One look at the counts suffices when no run lies in the store.
+        If the counts of the store show no run at all, no item is looked up.
         """
         store = self._connection.store
         if not items or not self._counts_runs:
@@ -258,7 +258,7 @@ class JobRepository:
         return marked
 
     def _store_beside_run(self, item: Item) -> bool:
-        """Store a job under an id of which only a run of an earlier job is left; whether it was stored."""
+        """Store a job whose id an earlier job in its last run still has. Answers whether the job was stored."""
         store = self._connection.store
         for _ in range(TRIES):
             found = store.get([item.id])[0]
@@ -285,14 +285,14 @@ class JobRepository:
     # Changing.
 
     def update(self, job: Any) -> None:
-        """Replace a job. Its metadata and tags stay. So does its run time, if `job` has the one it was looked up with.
+        """Replace a job. Its metadata and tags stay. If `job` has the run time of its look-up, the run time stays too.
 
         Raises:
             JobLookupError: there is no job with this id, or its last run is under way.
             StoreUnavailable: other processes changed the job again and again. Nothing was changed.
         """
         codec = self._codec
-        codec.encode(job)  # before the store is asked: a job that cannot be stored changes nothing
+        codec.encode(job)  # before any call: a job that cannot be stored changes nothing
         moment = job.next_run_time
         same = isinstance(job, LookedUpJob) and _us(moment) == _us(getattr(job, "read_run_time", _NEVER_READ))
 
@@ -329,12 +329,11 @@ class JobRepository:
             found = store.get([job_id])[0]
             if found is None or found.topic != JOB or self.is_gone(found):
                 raise JobLookupError(job_id)
-            # if the job was claimed meanwhile, read it again: this may be its last run
-            in_flight = found.state == "fly"
+            in_flight = found.state == "fly"  # a job that was claimed after the look-up may be in its last run
             outcome = store.replace(make(found), keep_due=keep_due, if_version=found.version, in_flight=in_flight)
             if outcome is Outcome.DONE:
                 return
-        raise StoreUnavailable(f"job {job_id!r} is changed by others without a break: nothing was changed; try again")
+        raise StoreUnavailable(f"other processes change job {job_id!r} all the time: nothing was changed; try again")
 
     # Removing.
 

@@ -52,7 +52,7 @@ from wheel_sched_apscheduler.stores.layout import (
 
 ENDS_PER_ITEM = 50
 WRITE_AT_ENDS = 500
-ITEMS_AT_A_TIME = 20  # some milliseconds of work, in which an event loop may have to wait for the interpreter
+ITEMS_AT_A_TIME = 20  # some milliseconds of work, during which an event loop may wait for the interpreter
 WRITE_EVERY_S = 1.0
 ANNOUNCE_AFTER_S = 0.5
 ANNOUNCE_EVERY_S = 1.0
@@ -86,7 +86,7 @@ def apply_limits(store: DelayStore, occurrences: Sequence[Occurrence]) -> None:
         most = occurrence.job.max_instances
         if len(ids) >= most:
             route = occurrence.job_id if store.shards > 1 else None
-            # no process runs a quarantined one
+            # a quarantined run is not under way
             under_way = [found for found in store.get(ids, route=route) if found is not None and found.state != "held"]
             if len(under_way) >= most:
                 occurrence.job.max_instances = LimitReached(most)
@@ -146,7 +146,7 @@ class RunMarks:
         return commands_of(ended, lambda shard, batch: Call(shard, Change(batch, new_token())))
 
     def heartbeats(self, server_now_ms: int, alive: Callable[[Occurrence], bool]) -> list[PendingCommand]:
-        """Commands that extend the marks of runs in this process. A run that its executor has lost is forgotten."""
+        """Commands that extend the marks of runs in this process. Forgets a run that its executor has lost."""
         beats: dict[int, list[Alteration]] = {}
         lost_s = time.monotonic() - self._lease_ms / 1000
         for occurrence, mark in list(self._running.items()):
@@ -175,7 +175,7 @@ class RunHistory:
 
     Args:
         keep: items of run records that are kept; 0 = history is off.
-        lease_ms: of the store. An announcement older than three leases is of a dead process.
+        lease_ms: of the store. The process of an announcement that is older than three leases is dead.
         clock: seconds that never go back. Defaults to `time.monotonic`.
     """
 
@@ -222,7 +222,7 @@ class RunHistory:
         return [PendingCommand(call)] if found else []
 
     def trims(self, shards: int) -> list[PendingCommand]:
-        """Commands that keep history bounded."""
+        """Commands that drop the oldest history."""
         if not self._keep:
             return []
         return [PendingCommand(Call(shard, Sweep(dead_cap=self._keep))) for shard in range(shards)]

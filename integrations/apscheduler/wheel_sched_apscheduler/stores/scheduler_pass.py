@@ -57,7 +57,7 @@ from wheel_sched_apscheduler.run_times import earliest, to_us
 
 _ENDS = EVENT_JOB_EXECUTED | EVENT_JOB_ERROR | EVENT_JOB_MISSED | EVENT_JOB_MAX_INSTANCES
 _SEVERITY = {Finish.EXECUTED: 0, Finish.MISSED: 1, Finish.ERROR: 2}
-RETRY_REFUSED_MS = 1_000  # until a last run is tried again that found `max_instances` running
+RETRY_REFUSED_MS = 1_000  # a last run that found `max_instances` running is tried again after this time
 
 
 @dataclass(slots=True)
@@ -109,7 +109,7 @@ class SchedulerPassStore(ClaimingStore, BaseJobStore):
 
     def __init__(self) -> None:
         super().__init__()
-        self.driven = False  # whether one of our schedulers drives it, see `contract`: occurrences then hold plain jobs
+        self.driven = False  # whether one of our schedulers drives it; then occurrences hold plain jobs
         self._pass: dict[str, Occurrence] = {}
         self._pass_thread = 0
         self._wake_at: datetime | None = None
@@ -134,7 +134,7 @@ class SchedulerPassStore(ClaimingStore, BaseJobStore):
     # The five calls.
 
     def start(self, scheduler: Any, alias: str) -> None:
-        """A scheduler calls this. Without a scheduler (None) no events report how occurrences end."""
+        """Called by a scheduler. Without a scheduler (None) no events report how occurrences end."""
         super().start(scheduler, alias)
         self._logger = logger_of(f"apscheduler.jobstores.{alias}")  # its lines quote stored data
         self.driven = bool(getattr(scheduler, "drives_batches", False))
@@ -142,7 +142,7 @@ class SchedulerPassStore(ClaimingStore, BaseJobStore):
             scheduler.add_listener(self._on_event, _ENDS | EVENT_JOB_SUBMITTED)
 
     def get_due_jobs(self, now: datetime) -> list[Any]:
-        """Claim due jobs, at most a batch. If more jobs are due, the scheduler comes again immediately."""
+        """Claim due jobs, at most a batch. If more jobs are due, the scheduler makes another pass immediately."""
         if self._pass:
             self._close_pass()
         batch = self.claim_batch(now)
@@ -154,7 +154,7 @@ class SchedulerPassStore(ClaimingStore, BaseJobStore):
         executors = getattr(self._scheduler, "_executors", None)
         for occurrence in batch.occurrences:
             if executors and occurrence.job.executor not in executors:  # empty: the scheduler has not started
-                self.report_unknown_executor(occurrence)  # the scheduler would delete the job
+                self.report_unknown_executor(occurrence)  # a stock scheduler would delete the job
             elif occurrence.job_id in self._pass:  # the scheduler would mix up two occurrences of one job
                 twice.append(occurrence)
             else:
@@ -194,7 +194,7 @@ class SchedulerPassStore(ClaimingStore, BaseJobStore):
             occurrence.plan(None)
 
     def get_next_run_time(self) -> datetime | None:
-        """Mark the claimed jobs as submitted. Answers when to come again. Does not raise when the store is away."""
+        """Mark the claimed jobs as submitted, and return when to make the next pass. Never raises for the store."""
         if self._claimed_once and threading.get_ident() == self._pass_thread:
             self._close_pass()
             wake_at, self._wake_at, self._claimed_once = self._wake_at, None, False
@@ -204,7 +204,7 @@ class SchedulerPassStore(ClaimingStore, BaseJobStore):
     def _close_pass(self) -> None:
         occurrences, self._pass = list(self._pass.values()), {}
         planned = [occurrence for occurrence in occurrences if occurrence.planned]
-        if len(planned) < len(occurrences):  # the pass ended before it planned them
+        if len(planned) < len(occurrences):  # the pass ended before it planned the rest
             left = [occurrence for occurrence in occurrences if not occurrence.planned]
             for occurrence in left:
                 self._forget(occurrence)
@@ -250,11 +250,11 @@ class SchedulerPassStore(ClaimingStore, BaseJobStore):
             occurrences = self._running.get(job_id, ())
             if len(occurrences) == 1:
                 return occurrences[0]
-            run_us = to_us(run_time)  # Python takes the two runs of a doubled hour for equal when they have one zone
+            run_us = to_us(run_time)  # two runs in the doubled hour of autumn are equal datetimes, with different us
             return next((one for one in occurrences if any(to_us(each) == run_us for each in one.run_times)), None)
 
     def _on_event(self, event: Any) -> None:
-        """An event of a stock scheduler. SUBMITTED may come after the end, and the end during the pass."""
+        """Note an event of a stock scheduler. SUBMITTED may come after the end, and the end during the pass."""
         if event.jobstore != self._alias:
             return
         code = event.code

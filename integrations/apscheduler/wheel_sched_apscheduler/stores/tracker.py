@@ -28,7 +28,7 @@ from wheel_sched_apscheduler.stores.layout import PendingCommand, RunWriter
 from wheel_sched_apscheduler.stores.loading import ClaimLoader, RefusalPolicy
 from wheel_sched_apscheduler.stores.run_records import LimitReached, RunHistory, RunMarks, apply_limits
 
-ROUNDS = 4  # one is enough, unless jobs are changed between their claim and their settlement
+ROUNDS = 4  # one round is enough, unless jobs are changed between their claim and their settlement
 
 
 class ClaimTracker:
@@ -40,7 +40,7 @@ class ClaimTracker:
         settings: of the jobstore.
         is_running: whether an occurrence runs, as far as this process can see.
         lost: called with an occurrence that its executor has lost; it is handed out again.
-        earlier_due: called when a command stored something due at that time, in ms.
+        earlier_due: called with the earliest due, in ms, of the items that commands have stored.
     """
 
     def __init__(
@@ -145,7 +145,7 @@ class ClaimTracker:
 
         Args:
             claims: the last answers.
-            asked_ms: when they were requested, by this machine's clock.
+            asked_ms: when the claims were sent, by this machine's clock.
         """
         next_ms = asked_ms + self._max_sleep_ms
         for claim in claims:
@@ -169,12 +169,12 @@ class ClaimTracker:
             return list(self._claims.in_flight.values())
 
     def find(self, job_id: str) -> Occurrence | None:
-        """The occurrence that has claimed the record of this job, None when none has."""
+        """The occurrence of this process that has claimed the record of this job; None when there is none."""
         with self.lock:
             return self._claims.in_flight.get(job_id)
 
     def planner_of(self, job_id: str, version: int) -> Occurrence | None:
-        """The occurrence that has planned what follows this version of a job's record, None when none has."""
+        """The occurrence that has planned the next run after this version of a job's record; None: there is none."""
         occurrence = self._claims.in_flight.get(job_id)
         if occurrence is not None and occurrence.planned and occurrence.handle.version == version:
             return occurrence
@@ -199,7 +199,7 @@ class ClaimTracker:
         self._claims.release(occurrence, self._connection.now_ms() + delay_ms if delay_ms else None)
 
     def refuse(self, occurrence: Occurrence, reason: str, *, error: Any = None, unreadable: bool = False) -> None:
-        """Refuse an occurrence that cannot run in this process. `unreadable`: in no process. Any thread."""
+        """Refuse an occurrence that this process cannot run; with `unreadable`, no process can. Any thread."""
         handle = occurrence.handle
         settlement = self.refusals.settlement(handle.item, reason, error=error, unreadable=unreadable)
         self._claims.settle(handle.shard, handle.claim_number, settlement)
@@ -241,7 +241,7 @@ class ClaimTracker:
                 self._connection.store.replace(announcement, create=True)
 
     def extend_leases(self) -> None:
-        """Extend the leases of this process's runs, and keep history bounded.
+        """Extend the leases of this process's runs, and drop the oldest history.
 
         Raises:
             StoreError: the store does not answer.
@@ -267,7 +267,7 @@ class ClaimTracker:
         """One round trip. Returns the answers of `calls`. Commands whose answer was lost are kept for a repeat.
 
         Raises:
-            StoreError: one answer was an error. All other answers were handled before.
+            StoreError: one of the answers is an error. The other answers have been handled.
         """
         try:
             answers = self._connection.store.execute([*(command.call for command in commands), *calls])
