@@ -214,7 +214,7 @@ class WheelScheduler(BaseScheduler):
         return wait_s if check_s is None or (wait_s is not None and wait_s < check_s) else check_s
 
     def _check_workers(self) -> float | None:
-        """In how many seconds an adapter wants another `tend`."""
+        """The seconds until the adapters need another check; None = they need none."""
         needed = [adapter.check_workers() for adapter in list(self._adapters.values())]
         return _CHECK_S if any(needed) else None
 
