@@ -37,7 +37,7 @@ SETTINGS = SharedStoreSettings(
 
 @pytest.fixture
 def connection(shared_fake: Any, namespace: str) -> Any:
-    """To a namespace of this test."""
+    """A connection to a namespace of this test."""
     made = StoreConnection(shared_fake, {"namespace": namespace, "shards": 1, "durability": "everysec", "replicas": 1})
     yield made
     made.close()
@@ -45,19 +45,19 @@ def connection(shared_fake: Any, namespace: str) -> Any:
 
 @pytest.fixture
 def codec(make_job: Any) -> JobCodec:
-    """Of jobs that name the function of these tests."""
+    """A codec for jobs with the function of these tests."""
     return JobCodec(allow=[make_job(OLD).func.__module__])
 
 
 @pytest.fixture
 def repository(connection: StoreConnection, codec: JobCodec) -> JobRepository:
-    """Without anything in flight in this process."""
+    """A repository in a process without claims."""
     return JobRepository(connection, codec, lambda *_: None, counts_runs=True)
 
 
 @pytest.fixture
 def tracker(connection: StoreConnection, codec: JobCodec) -> ClaimTracker:
-    """Whose occurrences all run."""
+    """A tracker whose occurrences all run."""
     return ClaimTracker(
         connection,
         codec,
@@ -97,7 +97,7 @@ def test_a_repository_needs_only_a_store(repository: JobRepository, make_job: An
 def test_a_tracker_keeps_a_claim_until_the_store_knows_its_end(
     repository: JobRepository, tracker: ClaimTracker, make_job: Any
 ) -> None:
-    """A job is in flight from its claim until it is settled; then it is gone, and its end is written."""
+    """A job is in flight from its claim until its settlement. Then it is gone, and its end is recorded."""
     repository.add(make_job(OLD, id="a"))
     occurrence = claim_one(tracker)
     assert (occurrence.job_id, tracker.find("a"), tracker.idle) == ("a", occurrence, False)
@@ -115,7 +115,7 @@ def test_a_tracker_keeps_a_claim_until_the_store_knows_its_end(
 def test_a_released_occurrence_is_claimed_again(
     repository: JobRepository, tracker: ClaimTracker, make_job: Any
 ) -> None:
-    """At its old due."""
+    """At its old due time."""
     repository.add(make_job(OLD, id="a"))
     first = claim_one(tracker)
     tracker.release(first)
@@ -130,7 +130,7 @@ def claimed(refs: tuple[str, ...] = ()) -> Claimed:
 
 
 def test_a_refusal_goes_from_round_to_round_into_quarantine(connection: StoreConnection) -> None:
-    """Another process begins no round; the one that has refused before does."""
+    """A refusal by another process begins no round. A second refusal by the same process does."""
     here, there = RefusalPolicy(connection, 2, 0), RefusalPolicy(connection, 2, 0)
     first = here.settlement(claimed(), "no function")
     assert isinstance(first, Next)
@@ -159,7 +159,7 @@ def test_a_process_that_refused_claims_later_for_a_minute(connection: StoreConne
 
 
 def test_commands_hold_no_more_than_a_batch() -> None:
-    """Each with the entries that it is about."""
+    """Each command has the entries that it is about."""
     made = commands_of(
         {3: list(range(MAX_BATCH + 1)), 4: []}, lambda shard, batch: Call(shard, Find(str(len(batch)), 1))
     )
@@ -167,7 +167,7 @@ def test_commands_hold_no_more_than_a_batch() -> None:
 
 
 def test_a_connection_opens_on_first_use_and_estimates_the_time_of_the_server(connection: StoreConnection) -> None:
-    """And opens again after it was closed."""
+    """It opens again after a close."""
     assert not connection.is_open
     before_ms = connection.store.now_ms()
     assert connection.is_open
