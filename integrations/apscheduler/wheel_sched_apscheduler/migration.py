@@ -111,13 +111,11 @@ class StockRedis:
         self._jobs_key, self._run_times_key = jobs_key, run_times_key
 
     def rows(self) -> Iterator[tuple[str, bytes]]:
-        """Every job's id and pickle."""
         with _translated():
             for job_id, state in self._client.hscan_iter(self._jobs_key, count=_PAGE):
                 yield job_id.decode("utf-8", "surrogateescape"), state
 
     def put(self, job_id: str, moment: datetime | None, state: bytes) -> bool:
-        """Add a job. False: the id exists."""
         with _translated():
             if not self._client.hsetnx(self._jobs_key, job_id, state):
                 return False
@@ -147,14 +145,12 @@ class StockSql:
         )
 
     def rows(self) -> Iterator[tuple[str, bytes]]:
-        """Every job's id and pickle."""
         with _translated(), self._engine.connect() as connection:
             found = connection.execute(self._sql.select(self._table.c.id, self._table.c.job_state)).all()
         for row in found:
             yield row[0], row[1]
 
     def put(self, job_id: str, moment: datetime | None, state: bytes) -> bool:
-        """Add a job. False: the id exists."""
         with _translated():
             self._table.create(self._engine, checkfirst=True)
             with self._engine.begin() as connection:

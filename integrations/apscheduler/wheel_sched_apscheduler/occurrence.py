@@ -23,6 +23,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from contextvars import ContextVar
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from inspect import iscoroutinefunction
@@ -134,6 +135,7 @@ class Occurrence:
         return f"<Occurrence {self.id} token={self.token} {state}>"
 
 
+@dataclass(frozen=True, slots=True)
 class CurrentOccurrence:
     """The occurrence as the running job sees it.
 
@@ -146,13 +148,10 @@ class CurrentOccurrence:
         redelivered: whether an earlier process got this occurrence and was lost, perhaps during the run.
     """
 
-    __slots__ = ("job_id", "redelivered", "run_time", "token")
-
-    def __init__(self, job_id: str, run_time: datetime, token: int, redelivered: bool) -> None:
-        self.job_id = job_id
-        self.run_time = run_time
-        self.token = token
-        self.redelivered = redelivered
+    job_id: str
+    run_time: datetime
+    token: int
+    redelivered: bool
 
     @property
     def id(self) -> str:

@@ -40,7 +40,6 @@ class StoredJob:
     trigger: Any
     zone: bytes
     rest: bytes
-    metadata: Mapping[str, Any]
 
 
 class JobCodec:
@@ -178,7 +177,7 @@ class JobCodec:
         job.name, job.executor = doc["n"], doc["e"]
         job.misfire_grace_time, job.coalesce, job.max_instances = doc["g"], doc["c"], doc["m"]
         job.next_run_time = None if when is None else moment_of(when, zone.decode())
-        return StoredJob(job, trigger, zone, rest, doc.get("x") or {})
+        return StoredJob(job, trigger, zone, rest)
 
     def next_run_time(self, raw: bytes) -> datetime | None:
         """The next run time in UTC; only the front is read.

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import threading
 import time
-from abc import ABC, abstractmethod
 from asyncio import CancelledError
 from collections import deque
 from collections.abc import Callable
@@ -50,7 +49,7 @@ def inside_a_job() -> bool:
     return getattr(this_thread, "working", False)
 
 
-class ExecutorAdapter(ABC):
+class ExecutorAdapter:
     """Submits jobs to one executor.
 
     Args:
@@ -96,9 +95,9 @@ class ExecutorAdapter(ABC):
         while self._queue:
             self._dropped(self._queue.popleft())
 
-    @abstractmethod
     def _run(self, submissions: list[Submission]) -> None:
         """Run these submissions. If it raises, none of them runs."""
+        raise NotImplementedError
 
     def _report(self, accepted: list[Submission], refused: list[Submission]) -> None:
         events = [submission.submitted() for submission in accepted] if self._reports.wants(EVENT_JOB_SUBMITTED) else []
@@ -210,9 +209,6 @@ class GenericExecutorAdapter(ExecutorAdapter):
         job = claimed_copy(submission.job, occurrence.token, None, redelivered=occurrence.redelivered)
         job.occurrence.run_at(submission.run_times)
         return job
-
-    def _run(self, submissions: list[Submission]) -> None:
-        """Not used: `submit` does all the work."""
 
     def _take_back(self, job_id: str, submission: Submission | None = None, event: Any = None) -> Submission | None:
         """Remove and return a submission: the given one, the one with the event's run time, or the job's oldest."""

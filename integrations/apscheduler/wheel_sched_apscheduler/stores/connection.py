@@ -19,6 +19,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, wait
 from typing import Any
 
 from wheel_sched.dispatcher.listener import Listener
@@ -152,10 +153,7 @@ class OccurrenceSettler:
         self._flush, self._extend_leases, self._next_s = flush, extend_leases, next_s
         self._extend_every_s = extend_every_s
         self._notified = threading.Event()
-        self._tried = threading.Event()  # set after the first try to open the store
-        self._trying = threading.Lock()
-        self._started_without = False  # `start` has returned before the first try ended
-        self._refusal: Exception | None = None
+        self._first_try: Future[None] = Future()  # of opening the store; cancelled: `start` has returned before its end
         self._stopping = threading.Event()
         self._may_end: Callable[[], bool] = lambda: True
         self._then: Callable[[], None] = lambda: None
@@ -170,13 +168,11 @@ class OccurrenceSettler:
         """
         self._thread.start()
         # an embedded server takes as long as it takes to start, and has no network that hangs
-        if not self._tried.wait(None if self._connection.embedded else OPEN_AT_ONCE_S):
-            with self._trying:
-                self._started_without = not self._tried.is_set()
-        if self._started_without:
+        wait([self._first_try], None if self._connection.embedded else OPEN_AT_ONCE_S)
+        if self._first_try.cancel():
             logger.warning("The store does not answer yet; jobs run when it does")
-        elif self._refusal is not None:
-            raise self._refusal
+        else:
+            self._first_try.result()
 
     def _open_first(self) -> bool:
         """Try to open the store, for `start`. Answers whether the store can be used, now or later."""
@@ -185,16 +181,17 @@ class OccurrenceSettler:
             self._listen()
         except Exception as each:
             error = each
-        with self._trying:
-            if not self._started_without:
-                if isinstance(error, StoreError) and error.transient:
-                    logger.warning("The store does not answer yet; jobs run when it does: %s", error)
-                else:
-                    self._refusal = error
-                self._tried.set()
-        if self._started_without or (self._listener is None and self._refusal is None):
+        in_time = self._first_try.set_running_or_notify_cancel()
+        if in_time and error is not None:
+            if not isinstance(error, StoreError) or not error.transient:
+                self._first_try.set_exception(error)
+                return False
+            logger.warning("The store does not answer yet; jobs run when it does: %s", error)
+        if in_time:
+            self._first_try.set_result(None)
+        if not in_time or error is not None:
             self._wait_for_store()
-        return self._refusal is None
+        return True
 
     def _listen(self) -> None:
         store = self._connection.store

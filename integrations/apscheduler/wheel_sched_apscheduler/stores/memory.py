@@ -36,7 +36,7 @@ from wheel_sched_apscheduler.run_times import (
 )
 from wheel_sched_apscheduler.settings import one_of, whole
 from wheel_sched_apscheduler.stores.memory_queries import NEVER_US, MemoryJobQueries, Slot, slot_order
-from wheel_sched_apscheduler.stores.scheduler_pass import OccurrenceBatch, SchedulerPassStore
+from wheel_sched_apscheduler.stores.scheduler_pass import OccurrenceBatch
 
 T = TypeVar("T")
 _RETRY_S = 30  # a job that cannot run is tried again after this time
@@ -118,7 +118,7 @@ class MisfireQueue(Generic[T]):
         self._heap.clear()
 
 
-class WheelJobStore(MemoryJobQueries, SchedulerPassStore):
+class WheelJobStore(MemoryJobQueries):
     """Jobs of this process; plugin alias `wheel`.
 
     Args:

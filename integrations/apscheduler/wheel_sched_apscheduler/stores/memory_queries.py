@@ -29,6 +29,7 @@ from wheel_sched_apscheduler.entries import (
 )
 from wheel_sched_apscheduler.occurrence import Occurrence
 from wheel_sched_apscheduler.run_times import to_us
+from wheel_sched_apscheduler.stores.scheduler_pass import SchedulerPassStore
 
 NEVER_US = 1 << 62  # the due of a paused job
 
@@ -56,7 +57,7 @@ class Slot:
 slot_order = attrgetter("due_us", "job.id")
 
 
-class MemoryJobQueries:
+class MemoryJobQueries(SchedulerPassStore):
     """The part of a memory jobstore that needs no scheduler.
 
     Args:
@@ -76,12 +77,6 @@ class MemoryJobQueries:
         """All jobs by next run time, then id; paused ones last."""
         with self._lock:
             return sorted(self._slots.values(), key=slot_order)
-
-    def add_job(self, job: Any) -> None:
-        raise NotImplementedError
-
-    def _remove(self, job_id: str) -> None:
-        raise NotImplementedError
 
     def entries(self, state: JobState | None = None) -> Iterator[JobEntry]:
         """Every job in a state, or in all states.

@@ -282,8 +282,7 @@ def test_at_most_once_leaves_the_store_before_it_runs(open_real: Any, started: S
     [("store", BackgroundScheduler), ("process", BackgroundScheduler), ("store", WheelBackgroundScheduler)],
 )
 def test_max_instances_holds_over_all_processes(open_real: Any, started: Started, scope: str, kind: Any) -> None:
-    """Two schedulers, one long job: its next tick is skipped with stock's event, or runs in the other when each counts
-    for itself."""
+    """The next run of a long job is skipped with stock's event, or runs elsewhere if each process counts for itself."""
     events: list[Any] = []
     for store in [open_real(max_instances_scope=scope) for _ in range(2)]:
         started(store, kind).add_listener(events.append, EVENT_JOB_MAX_INSTANCES)
