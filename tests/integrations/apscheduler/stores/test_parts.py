@@ -8,16 +8,18 @@ from typing import Any
 
 import pytest
 from apscheduler.jobstores.base import ConflictingIdError, JobLookupError
+from apscheduler.triggers.interval import IntervalTrigger
 from wheel_sched_apscheduler.codec import JobCodec
 from wheel_sched_apscheduler.occurrence import Finish
+from wheel_sched_apscheduler.run_times import to_ms
 from wheel_sched_apscheduler.settings import SharedStoreSettings
 from wheel_sched_apscheduler.stores.connection import StoreConnection
-from wheel_sched_apscheduler.stores.layout import commands_of
+from wheel_sched_apscheduler.stores.layout import RunWriter, commands_of, job_id_of, read_split_item
 from wheel_sched_apscheduler.stores.loading import DEFER_MS, RefusalPolicy, refusal_of, without_refusal
 from wheel_sched_apscheduler.stores.repository import JobRepository
 from wheel_sched_apscheduler.stores.tracker import ClaimTracker
 
-from wheel_sched.store import MAX_BATCH, Claimed, Held, Next
+from wheel_sched.store import MAX_BATCH, Claimed, Done, Held, Next
 from wheel_sched.store.core.call import Call
 from wheel_sched.store.core.get import Find
 
@@ -156,6 +158,26 @@ def test_a_process_that_refused_claims_later_for_a_minute(connection: StoreConne
     assert policy.deferral_ms([]) == DEFER_MS
     now_s[0] += 61
     assert policy.deferral_ms([]) == 0
+
+
+def test_a_run_writer_says_what_follows_a_run(
+    repository: JobRepository, tracker: ClaimTracker, codec: JobCodec, make_job: Any
+) -> None:
+    """A job without a next run time is done, any other waits for it. A split item has the run times and the job."""
+    repository.add(make_job(OLD, id="a", trigger=IntervalTrigger(minutes=1, timezone="UTC")))
+    occurrence = claim_one(tracker)
+    writer = RunWriter(codec, shards=2)
+    occurrence.plan(None)
+    assert isinstance(writer.settlement(occurrence), Done)
+    occurrence.plan(OLD + timedelta(minutes=1))
+    following = writer.settlement(occurrence)
+    assert isinstance(following, Next)
+    assert (following.id, following.due_ms) == ("a", to_ms(OLD) + 60_000)
+    item = writer.split_item_of(occurrence, due_ms=5)
+    assert (job_id_of(item.id), item.due_ms, item.refs, item.route) == ("a", 5, ("run:a",), "a")
+    run_times, body = read_split_item(codec.unseal(item.id, item.body))
+    assert run_times == [OLD]
+    assert codec.decode("a", body).job.id == "a"
 
 
 def test_commands_hold_no_more_than_a_batch() -> None:
