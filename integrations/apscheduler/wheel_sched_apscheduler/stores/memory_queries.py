@@ -204,7 +204,7 @@ class MemoryJobQueries(SchedulerPassStore):
             raise JobLookupError(job_id)
 
     def in_flight(self) -> list[InFlightRun]:
-        """Occurrences that were handed out and have not ended."""
+        """Occurrences that are claimed and have not ended."""
         owner = owner_name()
         return [
             InFlightRun(occurrence.job_id, occurrence.id, None, owner, occurrence.claimed_ms, occurrence.token)
