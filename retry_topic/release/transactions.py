@@ -30,8 +30,8 @@ from wheel_sched.escaping import logger_of
 from wheel_sched.store import MAX_BATCH, Claim, Claimed, Dead, DelayStore, Done, Next, Outcome, Settlement
 from wheel_sched.store.core.call import Call
 from wheel_sched.store.core.claim import ClaimDue
-from wheel_sched.store.core.settle import Settle
 from wheel_sched.store.core.counts import Look, Window
+from wheel_sched.store.core.settle import Settle
 
 logger = logger_of("retry_topic.release")
 
