@@ -26,8 +26,8 @@ from wheel_sched.store.core.delay_store import DelayStore, values_of
 from wheel_sched.store.core.items import Found, Item, Outcome
 from wheel_sched.store.core.window import Look
 from wheel_sched_celery.errors import HoldRefused
-from wheel_sched_celery.message.held_task import HeldTask, encode_neutral
-from wheel_sched_celery.release.redis_queue import RedisQueue
+from wheel_sched_celery.message.held_task import HeldTask
+from wheel_sched_celery.message.stored_forms import RedisQueue, encode_neutral
 from wheel_sched_celery.release.shared_server import SharedServer
 from wheel_sched_celery.settings import WheelSettings, load_settings
 from wheel_sched_celery.store_thread import StoreThread

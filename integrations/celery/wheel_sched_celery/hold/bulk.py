@@ -28,8 +28,9 @@ from wheel_sched.errors import Rejected, StoreError, WheelSchedError
 from wheel_sched.store.core.items import MAX_BATCH, Item
 from wheel_sched_celery.errors import HoldRefused
 from wheel_sched_celery.hold.message_template import MessageTemplate, mark_ms, random_uuids
-from wheel_sched_celery.message.due import instant_ms, iso_of
-from wheel_sched_celery.message.held_task import HeldTask, decode
+from wheel_sched_celery.message.headers import instant_ms, iso_of
+from wheel_sched_celery.message.held_task import HeldTask
+from wheel_sched_celery.message.stored_forms import decode
 from wheel_sched_celery.release.broker_connection import BrokerConnection
 from wheel_sched_celery.wheel import Wheel, wheel_of
 

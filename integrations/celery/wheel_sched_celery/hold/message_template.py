@@ -26,10 +26,8 @@ from kombu.utils.json import JSONEncoder, dumps, loads
 
 from wheel_sched.store.core.items import Item
 from wheel_sched.store.push.push_form import decode_push, encode_push
-from wheel_sched_celery.message.argument_text import plain_repr
-from wheel_sched_celery.message.due import iso_of
-from wheel_sched_celery.message.held_task import HeldTask, bounded, item_id_of, ref_of, release_ms
-from wheel_sched_celery.message.identity import MessageKind
+from wheel_sched_celery.message.headers import iso_of, plain_repr
+from wheel_sched_celery.message.held_task import HeldTask, MessageKind, bounded, item_id_of, ref_of, release_ms
 
 _YEAR_9998_MS: Final = 253_339_228_800_000  # no real task is due then, so its text occurs nowhere by chance
 _VARIANT: Final = {digit: "89ab"[int(digit, 16) & 3] for digit in "0123456789abcdef"}

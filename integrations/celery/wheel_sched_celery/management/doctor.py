@@ -20,7 +20,7 @@ from wheel_sched.store.core.counts import Counts
 from wheel_sched.store.core.items import MAX_BATCH, MAX_DUE_MS
 from wheel_sched_celery.management.held_tasks import HeldTasks
 from wheel_sched_celery.management.waiting_task import read
-from wheel_sched_celery.message.due import instant_ms
+from wheel_sched_celery.message.headers import instant_ms
 from wheel_sched_celery.message.held_task import TAKEN_OVER, route_of
 from wheel_sched_celery.release.broker_connection import short_connection
 from wheel_sched_celery.remote_control.workers import differing, wheel_stats, why_idle

@@ -18,7 +18,8 @@ from wheel_sched.store.core.change import Alteration, Change
 from wheel_sched.store.core.claim import Claimed
 from wheel_sched.store.core.items import Found
 from wheel_sched.store.core.settle import Done, Held, Next, Settlement
-from wheel_sched_celery.message.held_task import HeldTask, decode
+from wheel_sched_celery.message.held_task import HeldTask
+from wheel_sched_celery.message.stored_forms import decode
 from wheel_sched_celery.release.broker_connection import BrokerConnection, short_connection
 from wheel_sched_celery.wheel import Wheel, wheel_of
 

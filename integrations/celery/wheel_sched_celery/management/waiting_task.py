@@ -13,7 +13,8 @@ from typing import Any
 
 from wheel_sched.errors import Rejected
 from wheel_sched.store.core.items import Found, State
-from wheel_sched_celery.message.held_task import REVOKED, TAKEN_OVER, HeldTask, decode
+from wheel_sched_celery.message.held_task import REVOKED, TAKEN_OVER, HeldTask
+from wheel_sched_celery.message.stored_forms import decode
 
 
 @dataclass(frozen=True, slots=True)

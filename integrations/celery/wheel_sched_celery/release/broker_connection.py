@@ -20,9 +20,9 @@ from kombu.exceptions import OperationalError
 
 from wheel_sched.dispatcher import Failed
 from wheel_sched.escaping import logger_of
-from wheel_sched_celery.message.dispatch_mark import marked
-from wheel_sched_celery.message.entities import entity_of
+from wheel_sched_celery.message.headers import marked
 from wheel_sched_celery.message.held_task import HeldTask
+from wheel_sched_celery.message.stored_forms import entity_of
 
 logger = logger_of("wheel_sched.celery")
 

@@ -11,9 +11,9 @@ from wheel_sched.errors import Rejected
 from wheel_sched.escaping import logger_of
 from wheel_sched.store.core.claim import Claimed
 from wheel_sched.store.core.settle import Done, Next
-from wheel_sched_celery.message.held_task import HeldTask, decode
+from wheel_sched_celery.message.held_task import HeldTask
+from wheel_sched_celery.message.stored_forms import RedisQueue, decode
 from wheel_sched_celery.release.broker_connection import BrokerConnection
-from wheel_sched_celery.release.redis_queue import RedisQueue
 
 logger = logger_of("wheel_sched.celery")
 

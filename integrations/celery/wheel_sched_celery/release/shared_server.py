@@ -17,7 +17,7 @@ from typing import Any, Final
 from kombu.exceptions import OperationalError
 
 from wheel_sched.errors import StoreError
-from wheel_sched_celery.release.redis_queue import RedisQueue
+from wheel_sched_celery.message.stored_forms import RedisQueue
 
 FIRST_PAUSE_S: Final = 2.0
 LONGEST_PAUSE_S: Final = 60.0  # between two questions; a sender waits for the answer

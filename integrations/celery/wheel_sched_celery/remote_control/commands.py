@@ -27,9 +27,10 @@ from wheel_sched.escaping import logger_of
 from wheel_sched.store.core.delay_store import DelayStore
 from wheel_sched.store.core.items import Found
 from wheel_sched_celery.management import HeldTasks, WaitingTask
-from wheel_sched_celery.message.due import iso_of
-from wheel_sched_celery.message.held_task import REVOKED, bounded, decode, ref_of
+from wheel_sched_celery.message.headers import iso_of
+from wheel_sched_celery.message.held_task import REVOKED, bounded, ref_of
 from wheel_sched_celery.message.stock_request import UnreadableTask, request_of
+from wheel_sched_celery.message.stored_forms import decode
 from wheel_sched_celery.remote_control.revoking import Announcer
 from wheel_sched_celery.remote_control.workers import told
 from wheel_sched_celery.store_thread import StoreThread

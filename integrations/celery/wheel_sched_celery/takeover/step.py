@@ -8,7 +8,7 @@ from typing import Any
 from celery import bootsteps
 
 from wheel_sched_celery.release.preloading import preload
-from wheel_sched_celery.takeover.store_clock import StoreClock
+from wheel_sched_celery.takeover.store_calls import StoreClock
 from wheel_sched_celery.takeover.takeover import Strategy, Takeover
 from wheel_sched_celery.wheel import wheel_of
 

@@ -4,7 +4,7 @@ Such messages come from producers without the integration, from producers in oth
 integration was installed. The worker acknowledges a message once its task is durable in the store. It stores all
 messages of one turn of the event loop in one call. Some messages stay with stock Celery: broadcasts, messages whose own
 queue is not known, messages that are too large, and all messages while the store is away. So do messages that the store
-has sent (see `message.dispatch_mark`), and messages whose item is in flight: only a message whose item *waits* in the
+has sent (see `message.headers`), and messages whose item is in flight: only a message whose item *waits* in the
 store is acknowledged here.
 
 The store's clock decides what is due, also for messages that are due soon and stay in the worker's timer. So a worker
@@ -13,7 +13,7 @@ module uses never goes back, even if the store's clock does.
 
 The consumer's loop never waits for the store: the store's thread decides while the message stays unacknowledged. If
 that takes too long, the message goes to the worker's own timer. If the store turns out to have it too, it is withdrawn
-from there (see `taken_items`); if the store does not answer before the task is due, the task runs twice.
+from there (see `store_calls`); if the store does not answer before the task is due, the task runs twice.
 
 Threads: the consumer's, except for the methods marked as the store's thread.
 """
@@ -33,14 +33,11 @@ from kombu.utils.functional import maybe_list
 
 from wheel_sched.errors import StoreError, WheelSchedError
 from wheel_sched.escaping import logger_of
-from wheel_sched_celery.hold.recording import eta_of
-from wheel_sched_celery.message.dispatch_mark import is_marked
-from wheel_sched_celery.message.due import instant_ms, iso_of
-from wheel_sched_celery.message.entities import values_of
+from wheel_sched_celery.message.headers import eta_of, instant_ms, is_marked, iso_of
 from wheel_sched_celery.message.held_task import HeldTask
+from wheel_sched_celery.message.stored_forms import values_of
 from wheel_sched_celery.takeover.source_queue import own_queue
-from wheel_sched_celery.takeover.store_clock import StoreClock
-from wheel_sched_celery.takeover.taken_items import LOOK_AGAIN_S, TakenItems, Withdrawals
+from wheel_sched_celery.takeover.store_calls import LOOK_AGAIN_S, StoreClock, TakenItems, Withdrawals
 from wheel_sched_celery.wheel import Wheel
 
 logger = logger_of("wheel_sched.celery")

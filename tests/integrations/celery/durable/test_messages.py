@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from kombu.utils.json import loads
-from wheel_sched_celery.message.dispatch_mark import MARK, is_marked
-from wheel_sched_celery.message.held_task import decode as decode_held
+from wheel_sched_celery.message.headers import MARK, is_marked
+from wheel_sched_celery.message.stored_forms import decode as decode_held
 
 from wheel_sched.store import ServerPush
 

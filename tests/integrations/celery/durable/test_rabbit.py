@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from kombu import Connection, Exchange, Queue
-from wheel_sched_celery.message.entities import values_of
 from wheel_sched_celery.message.held_task import HeldTask
+from wheel_sched_celery.message.stored_forms import values_of
 from wheel_sched_celery.release.broker_connection import BrokerConnection
 
 from tests.servers.rabbit import TemporaryRabbit, temporary_rabbit

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import redis
 from kombu.utils.json import loads
-from wheel_sched_celery.hold.recording import record
-from wheel_sched_celery.message.due import iso_of
+from wheel_sched_celery.hold.producing import record
+from wheel_sched_celery.message.headers import iso_of
 
 from wheel_sched.dispatcher import DispatcherConfig
 from wheel_sched.errors import StoreError

@@ -9,7 +9,7 @@ import pytest
 from celery import Celery
 from kombu.transport import memory
 from wheel_sched_celery import HeldTask, Wheel, install
-from wheel_sched_celery.message.held_task import decode
+from wheel_sched_celery.message.stored_forms import decode
 from wheel_sched_celery.release.publishing import TaskPublisher
 
 from wheel_sched.dispatcher import Batch

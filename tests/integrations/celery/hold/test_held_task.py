@@ -11,10 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from kombu import Connection, Exchange, Queue
 from kombu.compression import compress
-from wheel_sched_celery.message.due import instant_ms, iso_of
-from wheel_sched_celery.message.entities import entity_of, values_of
-from wheel_sched_celery.message.held_task import HeldTask, bounded, decode, encode_neutral, release_ms
-from wheel_sched_celery.release.redis_queue import RedisQueue
+from wheel_sched_celery.message.headers import instant_ms, iso_of
+from wheel_sched_celery.message.held_task import HeldTask, bounded, release_ms
+from wheel_sched_celery.message.stored_forms import RedisQueue, decode, encode_neutral, entity_of, values_of
 
 from wheel_sched.errors import Rejected
 

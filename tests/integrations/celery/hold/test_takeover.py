@@ -14,7 +14,7 @@ from celery.worker import state as worker_state
 from kombu import Exchange, Queue
 from kombu.common import Broadcast, QoS
 from wheel_sched_celery import HeldTasks
-from wheel_sched_celery.message.due import iso_of
+from wheel_sched_celery.message.headers import iso_of
 from wheel_sched_celery.store_thread import StoreThread
 from wheel_sched_celery.takeover.source_queue import own_queue
 from wheel_sched_celery.takeover.takeover import StoreClock, Takeover

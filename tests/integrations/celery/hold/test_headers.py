@@ -8,7 +8,7 @@ import pytest
 from celery.utils.saferepr import saferepr
 from hypothesis import given
 from hypothesis import strategies as st
-from wheel_sched_celery.message.argument_text import plain_repr
+from wheel_sched_celery.message.headers import plain_repr
 
 _parts = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=80)
 _arguments = st.lists(_parts, max_size=12).flatmap(

@@ -1,20 +1,23 @@
-"""Messages that a worker took from the broker and their items in the store: at any time one of the two counts.
+"""What a takeover asks of the store: to take messages, to withdraw items, and for the time.
 
-A worker takes a message over by storing an item and then acknowledging the message. Each process that is about to
-acknowledge a message first writes its own name into the item (a ref `taker:...`). So a worker that could not wait for
-the store, and kept its message, may later withdraw the item that its late call left behind: it withdraws an item only
-when no other process has written its name there.
+A message and its item in the store must not both count. A worker takes a message over in two steps: it stores an item,
+then it acknowledges the message. Before it acknowledges, it writes its own name into the item (a ref `taker:...`).
 
-Threads: the store's thread, except for `pending`.
+A worker that could not wait for the store keeps its message, and later withdraws the item that its late call left
+behind. It withdraws an item only when no other process has written its name there.
+
+Threads: the store's thread, except for `pending`, `fresh_us` and `estimate_us`.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection, Iterable, Sequence
+import time
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 from typing import Final
 
+from wheel_sched.dispatcher.server_time import ServerTime
 from wheel_sched.errors import InDoubt, StoreError, WheelSchedError
 from wheel_sched.escaping import logger_of
 from wheel_sched.store.core.call import Call
@@ -31,6 +34,7 @@ MOST: Final = 10_000
 _LOOKS: Final = 2  # a server that resumes may answer this look before it executes the call that hung
 _BATCH: Final = 100
 _TAKER: Final = "taker:"
+ASK_AGAIN_S: Final = 5.0  # clocks drift by up to 0.1 ms a second, and the quickest of several replies estimates best
 
 
 class TakenItems:
@@ -170,3 +174,51 @@ class Withdrawals:
                 self._looks[item_id] -= 1
                 if item_id in found or self._looks[item_id] <= 0:
                     del self._looks[item_id]
+
+
+class StoreClock:
+    """The store's time as a worker knows it: never ahead of the store, and never going back.
+
+    Args:
+        wheel: whose store is asked.
+        monotonic_ns: local time. Defaults to `time.monotonic_ns`.
+    """
+
+    def __init__(self, wheel: Wheel, monotonic_ns: Callable[[], int] = time.monotonic_ns) -> None:
+        self._wheel = wheel
+        self._monotonic_ns = monotonic_ns
+        self._time = ServerTime()
+        self._asked_us = 0
+        self._highest_us = 0
+
+    def now_us(self) -> int | None:
+        """Microseconds since 1970; None until the store has answered. May ask the store."""
+        local_us = self._monotonic_ns() // 1000
+        if not self._time.known or local_us - self._asked_us > ASK_AGAIN_S * 1e6:
+            self._ask()
+        if not self._time.known:
+            return None
+        return self.estimate_us()
+
+    def fresh_us(self) -> int | None:
+        """As `now_us`, but None instead of asking the store."""
+        local_us = self._monotonic_ns() // 1000
+        if not self._time.known or local_us - self._asked_us > ASK_AGAIN_S * 1e6:
+            return None
+        return self.estimate_us()
+
+    def estimate_us(self) -> int | None:
+        """The last known time, however old its measurement; None until the store has answered."""
+        if not self._time.known:
+            return None
+        self._highest_us = max(self._highest_us, self._time.now_us(self._monotonic_ns() // 1000))
+        return self._highest_us
+
+    def _ask(self) -> None:
+        before_us = self._monotonic_ns() // 1000
+        try:
+            now_us = self._wheel.store_now_us()
+        except WheelSchedError:
+            return
+        after_us = self._asked_us = self._monotonic_ns() // 1000
+        self._time.observe(now_us, before_us, after_us)
