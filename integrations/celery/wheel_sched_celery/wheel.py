@@ -171,27 +171,11 @@ class Wheel:
 
     # -- holding
 
-    def hold(self, tasks: Sequence[HeldTask]) -> list[bool]:
-        """Store tasks in one call. They are durable when this returns.
-
-        Returns:
-            For each task whether it is held. False: the store cannot take it (too large, no name); send it the stock
-            way.
+    def schedule(self, items: Sequence[Item]) -> None:
+        """Store items that `item_of` made, at least one, in one call. They are durable when this returns.
 
         Raises:
             StoreError: the store is away or refuses; an unknown part was stored, and the same call may be repeated.
-        """
-        items: list[Item | None] = [self.item_of(task) for task in tasks]
-        wanted = [item for item in items if item is not None]
-        if wanted:
-            self.schedule(wanted)
-        return [item is not None for item in items]
-
-    def schedule(self, items: Sequence[Item]) -> None:
-        """Store items that `item_of` made, at least one.
-
-        Raises:
-            StoreError: as `hold` does.
         """
         self.begin_schedule(items)()
 
@@ -248,7 +232,7 @@ class Wheel:
         return finish
 
     def not_held(self, items: Sequence[Item], error: Exception) -> Collection[str]:
-        """After `hold` failed with `error`: the ids of those items that the caller must send the stock way.
+        """After `schedule` failed with `error`: the ids of those items that the caller must send the stock way.
 
         An item that was written and only not confirmed would run twice if it were sent too, and is lost with the server
         if it is not. So this removes such items first. One that has left the store meanwhile is with the broker, and is
@@ -313,7 +297,10 @@ class Wheel:
             collected.append(task)
             return True
         try:
-            return self.hold([task])[0]
+            item = self.item_of(task)
+            if item is not None:
+                self.schedule([item])
+            return item is not None
         except WheelSchedError as error:
             if self.settings.on_outage == "refuse" and isinstance(error, StoreError):
                 raise HoldRefused.because(error, f"task {task.task_id}") from error
@@ -347,6 +334,12 @@ class Wheel:
 def _start_anew(wheel: Wheel | None) -> None:
     if wheel is not None:
         wheel._forget()
+
+
+def wheel_with_store(app: Any) -> Wheel | None:
+    """The integration of an app that has a store, else None."""
+    wheel = wheel_of(app)
+    return None if wheel is None or wheel.settings.url is None else wheel
 
 
 def wheel_of(app: Any) -> Wheel | None:

@@ -21,7 +21,7 @@ from wheel_sched.store.core.settle import Done, Held, Next, Settlement
 from wheel_sched_celery.message.held_task import HeldTask
 from wheel_sched_celery.message.stored_forms import decode
 from wheel_sched_celery.release.broker_connection import BrokerConnection, short_connection
-from wheel_sched_celery.wheel import Wheel, wheel_of
+from wheel_sched_celery.wheel import Wheel, wheel_with_store
 
 BATCH = 100
 LEASE_MS = 60_000
@@ -57,8 +57,8 @@ def drain(app: Any, *, progress: Callable[[int], None] = lambda _count: None) ->
         StoreError: it is away; what was published is settled or comes back when its lease ends.
         OperationalError: the broker is away; nothing was done.
     """
-    wheel = wheel_of(app)
-    if wheel is None or wheel.settings.url is None:
+    wheel = wheel_with_store(app)
+    if wheel is None:
         raise ConfigError("drain: the app has no delay store; nothing was done")
     with short_connection(app) as broker:
         broker.ensure_connection(max_retries=1, interval_start=0)  # raises OperationalError

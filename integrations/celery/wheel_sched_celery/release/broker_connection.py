@@ -27,7 +27,7 @@ from wheel_sched_celery.message.stored_forms import entity_of
 logger = logger_of("wheel_sched.celery")
 
 CONFIRM_S = 20.0  # without a confirm for so long a message is in doubt; shorter than the dispatcher's own timeout
-CONNECT_S: Final = 5.0  # to connect, and to wait for each answer of a Redis
+CONNECT_S: Final = 5.0  # to connect
 
 
 class BrokerConnection:
@@ -93,17 +93,11 @@ class BrokerConnection:
         if self._connection is not None and not self._connection.connected:
             self.close()
         if self._connection is None:
-            connection = self._app.connection_for_write(heartbeat=0)
-            connection.connect_timeout = min(connection.connect_timeout or CONNECT_S, CONNECT_S)
-            options = dict(connection.transport_options or {})
-            if connection.transport.driver_type == "amqp":
+            self._connection = connection = short_connection(self._app, CONFIRM_S)
+            if self.confirms:
+                options = {"write_timeout": CONFIRM_S, **(connection.transport_options or {})}
                 options["confirm_publish"] = False  # else py-amqp would wait after each message
-                options.setdefault("write_timeout", CONFIRM_S)
-            elif connection.transport.driver_type == "redis":
-                options.setdefault("socket_timeout", CONFIRM_S)
-                options.setdefault("socket_connect_timeout", CONNECT_S)
-            connection.transport_options = options
-            self._connection = connection
+                connection.transport_options = options
             connection.connect()
         if self._channel is None or getattr(self._channel, "is_open", True) is False:
             self._open_channel()
@@ -252,14 +246,18 @@ _SUSPECT = Failed("one of a batch was refused")
 _RETURNED = Failed("no queue takes it")
 
 
-def short_connection(app: Any) -> Any:
+def short_connection(app: Any, answer_s: float = CONNECT_S) -> Any:
     """A connection with short timeouts, for a broker that may hang; not connected yet.
 
     The caller releases it. The app's own `broker_transport_options` take precedence.
+
+    Args:
+        app: whose broker.
+        answer_s: how long to wait for each answer of a Redis. Defaults to 5 s.
     """
     connection = app.connection_for_write(heartbeat=0)
     connection.connect_timeout = min(connection.connect_timeout or CONNECT_S, CONNECT_S)
     if connection.transport.driver_type == "redis":
-        limits = {"socket_timeout": CONNECT_S, "socket_connect_timeout": CONNECT_S}
+        limits = {"socket_timeout": answer_s, "socket_connect_timeout": min(answer_s, CONNECT_S)}
         connection.transport_options = {**limits, **(connection.transport_options or {})}
     return connection

@@ -29,12 +29,12 @@ from wheel_sched.store.core.items import Found
 from wheel_sched_celery.management import HeldTasks, WaitingTask
 from wheel_sched_celery.message.headers import iso_of
 from wheel_sched_celery.message.held_task import REVOKED, bounded, ref_of
-from wheel_sched_celery.message.stock_request import UnreadableTask, request_of
 from wheel_sched_celery.message.stored_forms import decode
 from wheel_sched_celery.remote_control.revoking import Announcer
+from wheel_sched_celery.remote_control.stock_request import UnreadableTask, request_of
 from wheel_sched_celery.remote_control.workers import told
 from wheel_sched_celery.store_thread import StoreThread
-from wheel_sched_celery.wheel import wheel_of
+from wheel_sched_celery.wheel import wheel_of, wheel_with_store
 
 logger = logger_of("wheel_sched.celery")
 
@@ -86,8 +86,8 @@ def revoke_by_stamped_headers(
 
 def _revoke_held(state: Any, chosen: Callable[[HeldTasks], Iterable[WaitingTask]]) -> None:
     """Revoke held tasks. One of the workers that receive the command announces it. A task in flight is not stopped."""
-    wheel = wheel_of(state.app)
-    if wheel is None or wheel.settings.url is None:
+    wheel = wheel_with_store(state.app)
+    if wheel is None:
         return
     tasks, eventer = HeldTasks(wheel), state.consumer.event_dispatcher
     announcer = Announcer(state.app, state.hostname, bool(eventer and eventer.enabled))
@@ -123,8 +123,8 @@ signals.worker_shutdown.connect(_finish, weak=False)
 def scheduled(state: Any, **options: Any) -> list[dict[str, Any]]:
     """List of currently scheduled ETA/countdown tasks."""
     rows: list[dict[str, Any]] = _stock_scheduled(state, **options)
-    wheel = wheel_of(state.app)
-    if wheel is None or wheel.settings.url is None or not _lists_held_tasks(state):
+    wheel = wheel_with_store(state.app)
+    if wheel is None or not _lists_held_tasks(state):
         return rows
     try:
         page = wheel.ask(lambda store: store.list_items("due", limit=LIMIT))
@@ -145,8 +145,8 @@ def scheduled(state: Any, **options: Any) -> list[dict[str, Any]]:
 def query_task(state: Any, ids: Any, **options: Any) -> dict[str, Any]:
     """Query for task information by id."""
     rows: dict[str, Any] = _stock_query_task(state, ids, **options)
-    wheel = wheel_of(state.app)
-    if wheel is None or wheel.settings.url is None or not _lists_held_tasks(state):
+    wheel = wheel_with_store(state.app)
+    if wheel is None or not _lists_held_tasks(state):
         return rows
     for task_id in map(str, maybe_list(ids) or []):
         if task_id in rows:
@@ -169,9 +169,9 @@ def _found(task_id: str, store: DelayStore) -> list[Found | None]:
 
 def wheel_stats(state: Any, **_options: Any) -> dict[str, Any]:
     """Held tasks by queue, and the state of this worker's dispatcher."""
-    wheel = wheel_of(state.app)
-    if wheel is None or wheel.settings.url is None:
-        return {"installed": wheel is not None, "store": None}
+    wheel = wheel_with_store(state.app)
+    if wheel is None:
+        return {"installed": wheel_of(state.app) is not None, "store": None}
     embedded = getattr(state.consumer.controller, "wheel_dispatcher", None)
     answer: dict[str, Any] = {
         "installed": True,
@@ -205,7 +205,7 @@ def _lists_held_tasks(state: Any) -> bool:
 def _row(found: Found, state: Any) -> dict[str, Any] | None:
     """A held task in the form in which Celery lists a scheduled task of this worker."""
     try:
-        request = request_of(state.app, decode(found.body), hostname=state.hostname)
+        request = request_of(state.app, decode(found.body), state.hostname)
     except (Rejected, UnreadableTask) as error:
         logger.warning("celery.held_not_listed: %s", error)
         return None

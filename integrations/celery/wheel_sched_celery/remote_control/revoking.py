@@ -15,8 +15,8 @@ from celery import signals
 
 from wheel_sched.escaping import logger_of
 from wheel_sched_celery.message.held_task import HeldTask
-from wheel_sched_celery.message.stock_request import UnreadableTask, context_of, request_of
 from wheel_sched_celery.release.broker_connection import short_connection
+from wheel_sched_celery.remote_control.stock_request import UnreadableTask, request_of
 
 logger = logger_of("wheel_sched.celery")
 
@@ -55,12 +55,12 @@ class Announcer:
             Exception: whatever the result backend raises; nothing was sent.
         """
         try:
-            request = request_of(self._app, held, hostname=self._hostname)
+            request = request_of(self._app, held, self._hostname)
         except UnreadableTask as error:
             logger.warning("celery.unreadable: %s: its chord, if it has one, does not learn that it is revoked", error)
             self._app.backend.mark_as_revoked(held.task_id, REASON, store_result=True)
             return
-        context = context_of(request)
+        context = request._context  # Celery gives it to result backends and signals
         request.task.backend.mark_as_revoked(request.id, REASON, request=context, store_result=request.store_errors)
         told = {"terminated": False, "signum": None, "expired": False}
         self._send_event(request, told)

@@ -19,14 +19,9 @@ def wheel_stats(inspect: Any) -> Answers:
     return dict(inspect._request("wheel_stats") or {})
 
 
-def _is_ours(answer: Mapping[str, Any]) -> bool:
-    """Whether the worker that gave this answer has the integration installed."""
-    return bool(answer.get("installed"))
-
-
 def why_idle(namespace: str, answer: Any) -> str:
     """Why a worker does not send the held tasks of `namespace`; "" when it does."""
-    if not isinstance(answer, Mapping) or not _is_ours(answer):
+    if not isinstance(answer, Mapping) or not answer.get("installed"):
         return "does not say that it has wheel_sched_celery"
     settings, dispatcher = answer.get("settings"), answer.get("dispatcher")
     if isinstance(settings, Mapping) and settings.get("namespace") != namespace:

@@ -304,7 +304,7 @@ def controlling(stage: Stage, app: Any, tasks: SimpleNamespace) -> list[Check]:
             (answer,) = getattr(inspect, command)().values()
             assert answer is not None
         (stats,) = inspect.stats().values()
-        assert stats["wheel_collector"]["put_aside"] > 10_000, "full collections do not look at the worker itself"
+        assert stats["wheel_collector"]["frozen_objects"] > 10_000, "full collections do not look at the worker itself"
         (queues,) = inspect.active_queues().values()
         assert {"celery", "added"} <= {queue["name"] for queue in queues}
 

@@ -197,7 +197,7 @@ def test_what_is_in_flight_is_named_and_the_exit_code_is_1(run: Run, ids: dict[s
         tasks.store.claim(10, shard=shard)
     assert [row["state"] for row in rows(run("list", "--state", "fly", "--json"))] == ["fly"]
     result = run("cancel", "--state", "fly", "--all", "--yes", code=1)
-    assert f"left as it was: {ids['one']} is on its way" in result.stdout
+    assert f"not changed: {ids['one']} is on its way" in result.stdout
 
 
 def test_doctor_names_stock_senders_and_says_that_nobody_is_up(run: Run, ids: dict[str, str], tasks: HeldTasks) -> None:

@@ -49,7 +49,7 @@ def test_objects_of_before_are_put_aside_and_garbage_is_not(app: Celery) -> None
     del circle
     step.create(worker(app))
     assert garbage() is None
-    assert step.info(None)["wheel_collector"]["put_aside"] > 1_000
+    assert step.info(None)["wheel_collector"]["frozen_objects"] > 1_000
     step.start(worker(app))
     step.stop(worker(app))
 

@@ -22,9 +22,9 @@ app = Celery("timed", broker=os.environ["BROKER"])
 app.conf.update(task_default_queue=os.environ["QUEUE"], worker_prefetch_multiplier=0, task_ignore_result=True)
 app.conf.broker_transport_options = json.loads(os.environ["TRANSPORT"])
 if os.environ.get("WHEEL"):
-    from wheel_sched_celery import worker_timer
+    from wheel_sched_celery import install
 
-    worker_timer.install(app)
+    install(app, url=None)
 
 _clients: dict[int, Any] = {}
 
