@@ -321,8 +321,13 @@ def controlling(stage: Stage, app: Any, tasks: SimpleNamespace) -> list[Check]:
 
     def consumer_cancelled() -> None:
         gives(added, "added")()
+        before = consumed(inspect)
+        assert "added" in before
         control.cancel_consumer("added", reply=True, timeout=30, limit=1)
-        stage.wait_until(lambda: "added" not in consumed(inspect), "the worker consumes from the queue no more")
+        # The worker replies first, and cancels when the next turn of its loop begins (`Consumer.call_soon`). Later in
+        # that turn, at the earliest, it gives this task to the pool. So when the task has run, it has cancelled.
+        gives(note.apply_async(("sent after the cancel",)), "sent after the cancel")()
+        assert consumed(inspect) == before - {"added"}
 
     return [
         inspected,
