@@ -36,12 +36,12 @@ logger = logger_of("wheel_sched.celery")
 
 T = TypeVar("T")
 
-AWAY_S = 2.0  # for so long after a failure no caller asks the store, so that not each of them waits for a timeout
+AWAY_S = 2.0  # after a failure nobody calls the store for so long, else each caller would wait for a timeout
 STALE_S = 1.0  # a call over a dead connection fails sooner than this
 
 
 class Wheel:
-    """Holds tasks of one app.
+    """Stores tasks of one app.
 
     Args:
         app: the Celery app.
@@ -58,7 +58,7 @@ class Wheel:
             os.register_at_fork(after_in_child=lambda: _start_anew(me()))
 
     def _forget(self) -> None:
-        """Start anew in a forked child: another thread of the parent may have held the lock, and sockets are shared."""
+        """Begin without a store: a forked child must not use the parent's sockets, nor its lock, which may be taken."""
         self._lock = threading.Lock()
         self._store: DelayStore | None = None
         self._client: Any = None
@@ -122,42 +122,42 @@ class Wheel:
         Raises:
             StoreError: it is away, or was a moment ago.
         """
-        (window,) = self.asked(lambda store: values_of(store.execute([Call(0, Look(0, 0))])))
+        (window,) = self.call(lambda store: values_of(store.execute([Call(0, Look(0, 0))])))
         return int(window.now_us)
 
-    def asked(self, question: Callable[[DelayStore], T]) -> T:
-        """The store's answer. After a failure the next callers fail at once for `AWAY_S`.
+    def call(self, function: Callable[[DelayStore], T]) -> T:
+        """Call `function` with the store. After a failure the next callers fail at once, for `AWAY_S`.
 
         Raises:
-            StoreError: the store did not answer, or was away a moment ago and was not asked.
+            StoreError: the store did not answer, or was away a moment ago and got no request.
         """
-        self._check_near()
+        self._check_up()
         try:
-            return question(self.store)
+            return function(self.store)
         except StoreError as error:
-            self._gone(error)
+            self._note_away(error)
             raise
 
-    def ask(self, question: Callable[[DelayStore], T]) -> T:
-        """The store's answer for a caller that must not block: the store's thread asks, and the wait is short.
+    def call_in_thread(self, function: Callable[[DelayStore], T]) -> T:
+        """`call` for a caller that must not block: the store's thread makes the call, and the caller waits briefly.
 
         Raises:
             StoreError: the store did not answer, or not in time.
         """
-        return self.thread.ask(lambda: self.asked(question))
+        return self.thread.ask(lambda: self.call(function))
 
     @property
-    def near(self) -> bool:
+    def seems_up(self) -> bool:
         """Whether the store is likely to answer: it was not away a moment ago, and no call hangs."""
         return time.monotonic() >= self._away_until_s and not self.thread.stuck
 
-    def _check_near(self) -> None:
+    def _check_up(self) -> None:
         if time.monotonic() < self._away_until_s:
             raise StoreUnavailable(
                 f"the delay store was away a moment ago, so it was not asked; the last error: {self._away_because}"
             )
 
-    def _gone(self, error: StoreError) -> None:
+    def _note_away(self, error: StoreError) -> None:
         self._away_because = str(error)
         self._away_until_s = time.monotonic() + AWAY_S
         logger.warning("celery.store_away: %s", error)
@@ -180,22 +180,22 @@ class Wheel:
         self.begin_schedule(items)()
 
     def begin_schedule(self, items: Sequence[Item]) -> Callable[[], None]:
-        """`schedule` in two halves, so that the caller works while the server does.
+        """`schedule` in two halves, so that the caller works while the server stores.
 
-        Call the returned function once: it waits until the items are stored and raises what `schedule` raises.
+        Call the returned function once. It waits until the items are stored, and raises what `schedule` raises.
         """
-        self._check_near()
+        self._check_up()
         try:
             finish = self._begin(items)
         except StoreError as error:
-            self._gone(error)
+            self._note_away(error)
             raise
 
         def stored() -> None:
             try:
                 finish()
             except StoreError as error:
-                self._gone(error)
+                self._note_away(error)
                 raise
 
         return stored
@@ -203,8 +203,7 @@ class Wheel:
     def _begin(self, items: Sequence[Item]) -> Callable[[], object]:
         """Send the items over a kept connection, which makes `apply_async` a tenth faster.
 
-        If that connection has died, send them once more over another one: it does not matter which of the two calls
-        stores them.
+        If that connection has died, send the items once more over another one. A repeat stores nothing twice.
         """
         store = self.store
         if not isinstance(self.settings.url, str):  # a client of the app may have few connections and other users
@@ -220,7 +219,7 @@ class Wheel:
             except StoreError as first:
                 if (
                     took_s + time.monotonic() - asked_s > STALE_S
-                ):  # a timeout; the caller does not wait for a second one
+                ):  # a timeout: the caller does not wait for a second one
                     raise
                 try:
                     store.schedule(items, token="")
@@ -234,9 +233,9 @@ class Wheel:
     def not_held(self, items: Sequence[Item], error: Exception) -> Collection[str]:
         """After `schedule` failed with `error`: the ids of those items that the caller must send the stock way.
 
-        An item that was written and only not confirmed would run twice if it were sent too, and is lost with the server
-        if it is not. So this removes such items first. One that has left the store meanwhile is with the broker, and is
-        not sent again.
+        The store may have written an item without confirming it. If the caller sends such a task too, it runs twice; if
+        not, a crash of the server loses it. So this method removes such items, and the caller sends them. An item that
+        has left the store meanwhile is with the broker, and the caller does not send it.
         """
         ids = {item.id for item in items}
         if not isinstance(error, InDoubt):
@@ -264,7 +263,7 @@ class Wheel:
 
     @contextlib.contextmanager
     def collecting(self) -> Iterator[list[HeldTask]]:
-        """Inside the block, tasks that this thread would hold go into the list instead, and the caller holds them."""
+        """Inside the block, tasks that this thread would store go into the list instead. The caller stores them."""
         tasks: list[HeldTask] = []
         self._collected.tasks = tasks
         try:
@@ -311,14 +310,14 @@ class Wheel:
 
     @property
     def redis_queue(self) -> RedisQueue | None:
-        """Makes push forms when the broker's queues lie in the store's own database, else None.
+        """Makes push forms if the broker's queues lie in the store's database. None if not, or if it is not known.
 
-        The neutral form serves as well while it is not known whether they do.
+        A task without a push form is stored in the neutral form.
         """
         return self._server().queue
 
     def knows_server(self) -> bool:
-        """Whether it is known if broker and store are one server; asks when it is not."""
+        """Whether this process knows if broker and store are one server. Asks both when it does not know."""
         return self._server().ask()
 
     def _server(self) -> SharedServer:
@@ -328,7 +327,7 @@ class Wheel:
             return self._shared_server
 
     def _store_identity(self) -> tuple[str, int] | None:
-        return self.asked(lambda store: store.backend.identity())
+        return self.call(lambda store: store.backend.identity())
 
 
 def _start_anew(wheel: Wheel | None) -> None:

@@ -167,9 +167,8 @@ def purge(ctx: click.Context, **options: Any) -> int:
 def drain(ctx: click.Context, dry_run: bool, yes: bool, as_json: bool) -> int:
     """Send all held tasks to their queues, ETA intact; workers then hold them in memory.
 
-    The way out: set `wheel_horizon = None` in producers and workers, restart them, drain, uninstall. Workers may be
-    up; where one answers and does not say that it leaves the tasks alone, nothing is sent. What came back at the end is
-    counted, and the exit code is 1.
+    To uninstall: set `wheel_horizon = None` in producers and workers, restart them, drain, uninstall. Workers may be
+    up. If tasks stayed in the store, or producers held more tasks meanwhile, the exit code is 1.
 
     \b
     Examples:
@@ -181,7 +180,7 @@ def drain(ctx: click.Context, dry_run: bool, yes: bool, as_json: bool) -> int:
         _show_dry_run("send", tasks, list(tasks.select(TaskFilter(states=("due",)))), as_json)
         return 0
     if tasks.wheel.settings.holds:
-        note("producers still put tasks on hold: set wheel_horizon = None first")
+        note("producers still hold tasks: set wheel_horizon = None first")
     waiting = tasks.counts().total("due")
     if waiting:
         confirm(f"Send {amount(waiting, 'task')} to the broker now?", yes)
@@ -194,15 +193,12 @@ def drain(ctx: click.Context, dry_run: bool, yes: bool, as_json: bool) -> int:
         for reason, count in drained.kept.items():
             say(f"{amount(count, 'task')} still here: {reason}")
         if drained.back:
-            say(
-                f"{amount(drained.back, 'task')} in the store again: a producer put them on hold; stop it, then "
-                "drain again"
-            )
+            say(f"{amount(drained.back, 'task')} more in the store: a producer still holds; stop it, then drain again")
     return 1 if drained.kept or drained.back else 0
 
 
 def _import_tasks(app: Any) -> None:
-    """Import what a worker imports: errbacks of chords and handlers of `task_revoked` lie there."""
+    """Import the app's tasks as a worker does, with errbacks of chords and handlers of `task_revoked`."""
     try:
         app.loader.import_default_modules()
     except Exception as error:  # the app's own code

@@ -69,7 +69,7 @@ def _row(waiting: WaitingTask, now_ms: int) -> tuple[str, ...]:
 @json_option
 @click.pass_context
 def show(ctx: click.Context, task_id: str, raw: bool, as_json: bool) -> None:
-    """All there is to know about one task: state, ETA, where it goes, headers, body.
+    """Show everything about one task: state, ETA, queue, headers, body.
 
     \b
     Examples:
@@ -91,10 +91,10 @@ def show(ctx: click.Context, task_id: str, raw: bool, as_json: bool) -> None:
         if as_json:
             emit({**waiting.as_dict(), "headers": dict(waiting.headers)})
         else:
-            _tell(waiting, now_ms)
+            _show_one(waiting, now_ms)
 
 
-def _tell(waiting: WaitingTask, now_ms: int) -> None:
+def _show_one(waiting: WaitingTask, now_ms: int) -> None:
     task, found = waiting.task, waiting.found
     lines: list[tuple[str, Any]] = [
         ("id", waiting.id),

@@ -1,9 +1,10 @@
 """A connection of our own to the broker, which publishes due tasks and waits for the broker's confirms.
 
-It does not use the app's connection pools, because a fork of the worker's pool would copy their locks in a locked
-state. With RabbitMQ a batch is sent as a whole, and then all confirms are awaited. RabbitMQ returns a message that no
-queue takes (`mandatory`); its queue is then declared again and the message is sent once more. With every other
-transport the broker has the message when the call returns.
+It does not use the app's connection pools: a fork could copy their locks in a locked state.
+
+With RabbitMQ it sends a whole batch, then waits for all confirms. RabbitMQ returns a message that no queue takes
+(`mandatory`). The connection then declares the queue again and sends the message once more. With every other transport
+the broker has the message when the call returns.
 
 Owner: one thread at a time.
 """
@@ -26,7 +27,7 @@ from wheel_sched_celery.message.stored_forms import entity_of
 
 logger = logger_of("wheel_sched.celery")
 
-CONFIRM_S = 20.0  # without a confirm for so long a message is in doubt; shorter than the dispatcher's own timeout
+CONFIRM_S = 20.0  # a message without a confirm is in doubt after this time; the dispatcher's own timeout is longer
 CONNECT_S: Final = 5.0  # to connect
 
 
@@ -52,9 +53,9 @@ class BrokerConnection:
         self._undeclarable: set[str] = set()
 
     def send(self, tasks: Sequence[HeldTask]) -> list[Failed | None]:
-        """Publish tasks. Answers None for each task that the broker has, else why it has not.
+        """Publish tasks. Returns None for each task that the broker has, else the failure.
 
-        A transient failure may succeed at the next attempt. With `in_doubt` the broker may have the task nevertheless.
+        If a failure is transient, another attempt may succeed. If it is `in_doubt`, the broker may have the task.
         """
         answers: list[Failed | None] = [Failed("not sent: the broker is away") for _ in tasks]
         try:
@@ -183,8 +184,8 @@ class BrokerConnection:
     def _broken(self, error: Exception, places: Sequence[int], answers: list[Failed | None]) -> None:
         """The channel or the connection is gone.
 
-        A broker closes a channel because of one message. Each message without an answer is then sent once more alone,
-        to find the one. A lost connection says nothing about the messages.
+        A broker closes a channel because of one message. To find that message, each one without an answer is sent once
+        more, alone. A lost connection says nothing about the messages.
         """
         logger.warning("celery.publish_failed: %r", error)
         if isinstance(error, (OSError, OperationalError, *self._recoverable())):

@@ -1,7 +1,7 @@
 """The dispatcher inside a worker. It starts after the pool and beat, so that these do not fork beside its threads.
 
-Any number of workers may run one over the same store: claims and leases keep them apart. It opens a store and a broker
-connection of its own, and waits until both answer. A worker starts, runs and stops in the same way without the store.
+Any number of workers may run a dispatcher over the same store: claims and leases keep them apart. Each dispatcher has
+its own store and broker connection, and waits until both answer. The worker itself does not wait for them.
 
 Threads: the worker's main thread calls `start` and `stop`; one thread opens the store; the dispatcher has its own.
 """
@@ -26,9 +26,11 @@ from wheel_sched_celery.wheel import Wheel, wheel_of
 logger = logger_of("wheel_sched.celery")
 
 RETRY_S = (0.2, 0.5, 1.0, 2.0)
-LEASE_MS = 5_000  # a task that a dying worker was publishing is late by this
-PUSH_BATCH = 15  # half a millisecond of the server's time: workers ask it three times a task and wait meanwhile
-BACKOFF_MAX_MS = 2_000  # after an outage of the broker tasks are late by at most this
+CONFIG = DispatcherConfig(
+    lease_ms=5_000,  # when a worker dies while it publishes a task, the task is late by this
+    push_batch=15,  # takes half a millisecond of the server's time, in which workers wait with their own requests
+    backoff_max_ms=2_000,  # when the broker is back after an outage, due tasks wait at most this long
+)
 
 
 class EmbeddedDispatcher:
@@ -80,7 +82,7 @@ class EmbeddedDispatcher:
                 return
             except (WheelSchedError, OSError, OperationalError) as error:
                 self._wait(str(error), failures)
-            except Exception as error:  # a client library may raise anything; without this thread nothing is released
+            except Exception as error:  # a client library may raise anything, and this thread must survive
                 if failures == 0:
                     logger.exception("celery.dispatcher_failed: the dispatcher starts again")
                 self._wait(repr(error), failures)
@@ -103,12 +105,7 @@ class EmbeddedDispatcher:
                 raise StoreUnavailable("the broker is away")
             queue = self._wheel.redis_queue
             with contextlib.closing(TaskPublisher(self._wheel.app, queue)) as publisher:
-                dispatcher = Dispatcher(
-                    store,
-                    publisher,
-                    push=None if queue is None else PushTarget(),
-                    config=DispatcherConfig(push_batch=PUSH_BATCH, backoff_max_ms=BACKOFF_MAX_MS, lease_ms=LEASE_MS),
-                )
+                dispatcher = Dispatcher(store, publisher, push=None if queue is None else PushTarget(), config=CONFIG)
                 dispatcher.start()
                 self.dispatcher = dispatcher
                 self._stopping.wait()

@@ -3,11 +3,11 @@
 `revoke`, `terminate`, `revoke_by_stamped_headers`, `inspect scheduled` and `inspect query_task` include held tasks.
 `inspect wheel_stats` is new.
 
-Each command runs Celery's own command first, unchanged, and has its name in the worker's registry of commands. For an
-app without the integration it does nothing more.
+Each command replaces Celery's command of the same name, and runs that one first, unchanged. For an app without the
+integration it does nothing more.
 
 Threads: the worker's main thread, which waits at most a second for the store (see `store_thread`). Another thread
-revokes held tasks, because results, chords and the store may take long. While the store is away it revokes none.
+revokes held tasks, because results, chords and the store may take long. It revokes none while the store is away.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from wheel_sched_celery.message.held_task import REVOKED, bounded, ref_of
 from wheel_sched_celery.message.stored_forms import decode
 from wheel_sched_celery.remote_control.revoking import Announcer
 from wheel_sched_celery.remote_control.stock_request import UnreadableTask, request_of
-from wheel_sched_celery.remote_control.workers import told
+from wheel_sched_celery.remote_control.workers import reported
 from wheel_sched_celery.store_thread import StoreThread
 from wheel_sched_celery.wheel import wheel_of, wheel_with_store
 
@@ -42,10 +42,10 @@ LIMIT = 1_000  # rows of held tasks in one reply; `celery wheel list` pages thro
 LIMIT_BYTES = 8 * 1024 * 1024  # of the messages in one reply
 ETA_PRIORITY = 6  # Celery's strategy gives this priority to its timer entries
 
-STOP_S = 5.0  # how long a stopping worker takes to finish revokes that it was asked for
+STOP_S = 5.0  # how long a stopping worker takes to finish the revokes that it has received
 
-# The worker's loop must not wait for the store or the result backend. It is one thread, because a result backend
-# belongs to the thread that made it.
+# The worker's loop must not wait for the store or the result backend. One thread does all revokes, because a result
+# backend belongs to the thread that made it.
 revoking_thread = StoreThread("wheel-sched-celery-control")
 
 _stock_revoke: Any = control.revoke
@@ -55,7 +55,7 @@ _stock_query_task: Any = control.query_task
 
 
 def announce_in_heartbeats() -> None:
-    """Let other workers know, with each heartbeat, that this one answers for held tasks."""
+    """Say in each heartbeat that this worker can list held tasks."""
     worker_state.SOFTWARE_INFO["sw_wheel"] = "1"
 
 
@@ -85,7 +85,7 @@ def revoke_by_stamped_headers(
 
 
 def _revoke_held(state: Any, chosen: Callable[[HeldTasks], Iterable[WaitingTask]]) -> None:
-    """Revoke held tasks. One of the workers that receive the command announces it. A task in flight is not stopped."""
+    """Revoke held tasks, except tasks in flight. Only one of the workers that receive the command announces it."""
     wheel = wheel_with_store(state.app)
     if wheel is None:
         return
@@ -99,7 +99,7 @@ def _revoke_held(state: Any, chosen: Callable[[HeldTasks], Iterable[WaitingTask]
 
     def revoke_now() -> None:
         try:
-            wheel.asked(revoke_all)
+            wheel.call(revoke_all)
         except WheelSchedError as error:
             logger.warning("celery.not_cancelled: %s; workers drop the tasks when they are due", error)
         except Exception:
@@ -127,7 +127,7 @@ def scheduled(state: Any, **options: Any) -> list[dict[str, Any]]:
     if wheel is None or not _lists_held_tasks(state):
         return rows
     try:
-        page = wheel.ask(lambda store: store.list_items("due", limit=LIMIT))
+        page = wheel.call_in_thread(lambda store: store.list_items("due", limit=LIMIT))
     except WheelSchedError as error:
         logger.warning("celery.held_not_listed: %s", error)
         return rows
@@ -152,7 +152,7 @@ def query_task(state: Any, ids: Any, **options: Any) -> dict[str, Any]:
         if task_id in rows:
             continue
         try:
-            found = wheel.ask(partial(_found, task_id))
+            found = wheel.call_in_thread(partial(_found, task_id))
         except WheelSchedError as error:
             logger.warning("celery.held_not_listed: %s", error)
             break
@@ -175,11 +175,11 @@ def wheel_stats(state: Any, **_options: Any) -> dict[str, Any]:
     embedded = getattr(state.consumer.controller, "wheel_dispatcher", None)
     answer: dict[str, Any] = {
         "installed": True,
-        "settings": told(wheel.settings),
+        "settings": reported(wheel.settings),
         "dispatcher": None if embedded is None else embedded.info,
     }
     try:
-        counts = wheel.ask(DelayStore.counts)
+        counts = wheel.call_in_thread(DelayStore.counts)
     except WheelSchedError as error:
         return {**answer, "error": str(error)}
     return {

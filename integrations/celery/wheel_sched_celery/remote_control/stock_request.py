@@ -1,6 +1,6 @@
 """Celery's own `Request` of a held task, as a worker makes it from a received message.
 
-So `inspect` shows a held task, and a revoke announces it, exactly as the installed release of Celery does.
+With it, `inspect` shows a held task and a revoke announces it exactly as the installed release of Celery does.
 
 Pure; any thread.
 """
@@ -31,7 +31,7 @@ def request_of(app: Any, held: HeldTask, hostname: str | None = None) -> Any:
     Args:
         app: the Celery app; a task that it does not know gets Celery's defaults.
         held: the task.
-        hostname: of the worker that answers. Defaults to this machine's name.
+        hostname: of the worker that makes the request. Defaults to this machine's name.
 
     Raises:
         UnreadableTask: the app does not accept the type of the body, or the body is not a task.

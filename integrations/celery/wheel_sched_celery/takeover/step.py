@@ -14,7 +14,7 @@ from wheel_sched_celery.wheel import wheel_of
 
 
 class Strategies(dict[str, Strategy]):
-    """The strategies of a consumer. Each is wrapped when it is put in, also those that a reload puts in."""
+    """The strategies of a consumer. Wraps each that Celery puts in, also later when tasks are loaded again."""
 
     def __init__(self, takeover: Takeover, strategies: Iterable[tuple[str, Strategy]]) -> None:
         super().__init__()

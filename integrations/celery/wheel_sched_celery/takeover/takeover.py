@@ -2,20 +2,24 @@
 
 Such messages come from producers without the integration, from producers in other languages, or from before the
 integration was installed. The worker acknowledges a message once its task is durable in the store. It stores all
-messages of one turn of the event loop in one call. Some messages stay with stock Celery: broadcasts, messages whose own
-queue is not known, messages that are too large, and all messages while the store is away. So do messages that the store
-has sent (see `message.headers`), and messages whose item is in flight: only a message whose item *waits* in the
-store is acknowledged here.
+messages of one turn of the event loop in one call.
+
+Some messages stay with stock Celery: broadcasts, messages whose own queue is not known, messages that are too large,
+messages that the store has sent (see `message.headers`), messages whose item is in flight, and all messages while the
+store is away. The worker acknowledges only a message whose item *waits* in the store.
 
 The store's clock decides what is due, also for messages that are due soon and stay in the worker's timer. So a worker
 whose clock is an hour off runs no task early or late and takes no dispatched message over again. The time that this
 module uses never goes back, even if the store's clock does.
 
 The consumer's loop never waits for the store: the store's thread decides while the message stays unacknowledged. If
-that takes too long, the message goes to the worker's own timer. If the store turns out to have it too, it is withdrawn
-from there (see `store_calls`); if the store does not answer before the task is due, the task runs twice.
+that takes too long, the message goes to the worker's own timer. If the store has stored it nevertheless, the store's
+thread withdraws the item later (see `store_calls`). If the store does not answer before the task is due, the task runs
+twice.
 
-Threads: the consumer's, except for the methods marked as the store's thread.
+    strategy ─► flush ─► [store's thread: _decide] ─► _look: acknowledge, or hand to stock Celery
+
+Threads: the consumer's, except for the methods below "in the store's thread".
 """
 
 from __future__ import annotations
@@ -42,8 +46,8 @@ from wheel_sched_celery.wheel import Wheel
 
 logger = logger_of("wheel_sched.celery")
 
-LOOK_S = 0.02  # no thread can wake a loop of kombu before 5.7, so the loop looks this often while the store decides
-LEAST_PATIENCE_S = 0.25  # how long a task that is due waits for the store; others wait half of the time they have
+LOOK_S = 0.02  # the loop looks this often for a decision: no thread can wake a loop of kombu before 5.7
+LEAST_PATIENCE_S = 0.25  # how long a message of a due task waits for the store; others wait half of their time
 BLOCKING_S = 1.0  # how long a worker without an event loop waits for the store
 # properties that the transport adds to a message
 _TRANSPORT_PROPERTIES = frozenset(
@@ -57,7 +61,7 @@ Strategy = Callable[..., Any]
 class _Arrival:
     """A message from its arrival until it is acknowledged or handed to stock Celery."""
 
-    candidate: HeldTask | None  # None: it is not to be held; the store is asked for the time only
+    candidate: HeldTask | None  # None: it stays with stock Celery, which only needs the store's time
     eta_ms: int
     ttl_ms: int | None
     expires_ms: int | None
@@ -67,7 +71,7 @@ class _Arrival:
     patience_s: float
     taken: HeldTask | None = None  # what was stored
     waits_already: bool = False  # its item waits in the store already
-    makes_room: bool = False  # the worker may prefetch one more message meanwhile
+    makes_room: bool = False  # while it waits, the worker may prefetch one more message
     over: bool = False  # acknowledged, or handed to stock Celery
 
 
@@ -79,7 +83,7 @@ class _Batch:
     since_s: float
     now_us: int | None = None
     decided: threading.Event = field(default_factory=threading.Event)
-    # the loop gives a message up, or the thread decides; never both at once
+    # held while the loop gives messages up, and while the thread notes what it decided
     lock: threading.Lock = field(default_factory=threading.Lock)
 
 
@@ -127,7 +131,7 @@ class Takeover:
             redelivered = bool((message.delivery_info or {}).get("redelivered"))
             if now_us is not None and not (redelivered or self._is_later(eta_ms, now_us)):
                 return leave_to_stock(now_us)
-            if not self._wheel.near:
+            if not self._wheel.seems_up:
                 return leave_to_stock(self._clock.estimate_us())
             arrival = self._arrival(message, body, eta_ms, ack, leave_to_stock)
             if now_us is not None and arrival.candidate is None:
@@ -137,7 +141,7 @@ class Takeover:
         return strategy
 
     def end(self) -> None:
-        """The connection is gone: the broker delivers again what was not acknowledged."""
+        """The connection is gone: the broker delivers all unacknowledged messages again."""
         self._over = True
         self._arrived.clear()
 
@@ -148,9 +152,9 @@ class Takeover:
         return horizon_ms is not None and eta_ms - now_us // 1000 > horizon_ms
 
     def _hand_over(self, one: _Arrival) -> None:
-        """Hand a message to the store's thread, with all others that arrive in this turn of the loop.
+        """Hand a message to the store's thread, together with all others that arrive in this turn of the loop.
 
-        Like an ETA message in Celery's timer it does not count against the prefetch limit. Else a few such messages
+        Like an ETA message in Celery's timer, it does not count against the prefetch limit. Otherwise a few messages
         would stop the worker while the store hangs.
         """
         qos = self._consumer.qos
@@ -163,7 +167,7 @@ class Takeover:
             hub.call_soon(self.flush)
 
     def flush(self) -> None:
-        """Let the store's thread decide about the messages that have arrived."""
+        """Let the store's thread decide about the messages that have arrived. The loop calls this once a turn."""
         arrived, self._arrived = self._arrived, []
         if not arrived or self._over:
             return
@@ -176,7 +180,7 @@ class Takeover:
         self._look(batch)
 
     def _look(self, batch: _Batch) -> None:
-        """Carry out what was decided. A message that cannot wait longer goes to the worker's own timer."""
+        """Carry out the decisions. A message that cannot wait longer for one goes to the worker's own timer."""
         if self._over:
             return
         waited_s = time.monotonic() - batch.since_s
@@ -199,11 +203,11 @@ class Takeover:
         for one in overdue:
             one.stock(self._clock.estimate_us())
         if any(not one.over for one in batch.arrived):
-            self._consumer.hub.call_later(LOOK_S, self._look, batch)  # where no thread can wake the loop
+            self._consumer.hub.call_later(LOOK_S, self._look, batch)  # kombu before 5.7 has no other way
 
     def _let_go(self, one: _Arrival) -> None:
         one.over = True
-        if one.makes_room:  # stock Celery makes room itself for what it keeps
+        if one.makes_room:  # for a message that it keeps, stock Celery makes room again
             self._consumer.qos.decrement_eventually()
 
     def _carry_out(self, one: _Arrival, now_us: int | None) -> None:
@@ -233,7 +237,7 @@ class Takeover:
 
     def _withdraw_now(self) -> None:
         self._will_withdraw = False
-        if self._wheel.near:
+        if self._wheel.seems_up:
             self._wheel.thread.submit(self._withdraw)
         self._withdraw_soon()
 
@@ -260,9 +264,9 @@ class Takeover:
                 self._withdraw_soon()
 
     def _note_withdrawals(self, arrived: list[_Arrival]) -> None:
-        """Note items that wait in the store although the loop kept their messages.
+        """Note the items of messages that the loop has given up: the store's thread withdraws them later.
 
-        An item stays when another copy of its message is about to be acknowledged.
+        An item stays if the loop is about to acknowledge another copy of its message.
         """
         if not self._withdrawals.pending and not any(one.over for one in arrived):
             return
@@ -295,7 +299,7 @@ class Takeover:
                 one.taken = task
 
     def _arrival(self, message: Any, body: Any, eta_ms: int, ack: Any, stock: Callable[[int | None], Any]) -> _Arrival:
-        """What this module needs to know of a message."""
+        """The message, with what decides about it."""
         headers = message.headers or {}
         identity = headers if "task" in headers else body
         left_s = eta_ms / 1000 - (self._clock.estimate_us() or self._wall_us()) / 1e6
@@ -345,7 +349,7 @@ class Takeover:
         return None if any(value in (maybe_list(revoked.get(name)) or ()) for name, value in task.stamps) else task
 
     def _waits(self, task: HeldTask) -> bool:
-        """Whether the item of this message waits in the store: a worker stored it and died before it acknowledged."""
+        """Whether the item of this message waits in the store: a worker stored it, and died before it acknowledged."""
         try:
             waits = self._items.waits(task)
         except WheelSchedError as error:

@@ -153,7 +153,7 @@ def test_stats_counts_by_queue(run: Run, ids: dict[str, str], app: Celery) -> No
     """And says what is due next."""
     text = run("stats").stdout
     assert "other" in text
-    assert "4 put on hold" in text
+    assert "4 accepted" in text
     (plain,) = rows(run("stats", "--json"))
     assert plain["queues"]["other"]["due"] == 1
     assert plain["due"] == 4

@@ -133,7 +133,7 @@ def test_what_somebody_changed_meanwhile_is_left_alone(tasks: HeldTasks, ids: di
     tasks.reschedule([stale], tasks.now_ms() + 5 * HOUR_MS)
     changed = tasks.reschedule([stale], tasks.now_ms() + 6 * HOUR_MS)
     assert changed.done == []
-    assert "changed by somebody else" in changed.left[0][1]
+    assert "changed by another process" in changed.left[0][1]
 
 
 def test_a_task_in_flight_is_left_to_revoke(tasks: HeldTasks, ids: dict[str, str]) -> None:

@@ -18,7 +18,7 @@ from kombu.asynchronous.timer import Timer
 from kombu.utils.json import dumps, loads
 from wheel_sched_celery.management import HeldTasks, examine
 from wheel_sched_celery.remote_control import commands
-from wheel_sched_celery.remote_control.workers import told
+from wheel_sched_celery.remote_control.workers import reported
 
 from wheel_sched.cli.doctor_finding import Finding
 
@@ -143,7 +143,7 @@ def findings(app: Celery, monkeypatch: pytest.MonkeyPatch, workers: Workers) -> 
 
 def answer_of(app: Celery, **more: Any) -> dict[str, Any]:
     """What a worker answers whose dispatcher runs."""
-    settings, dispatcher = told(app.wheel.settings), {"state": "running"}
+    settings, dispatcher = reported(app.wheel.settings), {"state": "running"}
     return {"installed": True, "settings": settings, "dispatcher": dispatcher, **more}
 
 
@@ -162,19 +162,19 @@ def test_doctor_counts_as_installed_only_who_says_so(app: Celery, monkeypatch: p
     assert finding.evidence == f"4 of 5 workers without wheel_sched_celery or without a store: {named}"
     quiet = {"new@a": answer_of(app), "quiet@b": answer_of(app, dispatcher=None)}
     finding = findings(app, monkeypatch, Workers(quiet, {}))["workers"]
-    assert (finding.level, finding.evidence) == ("ok", "2 workers up, all installed, 1 sending what is held")
+    assert (finding.level, finding.evidence) == ("ok", "2 workers up, all installed, 1 sending held tasks")
 
 
 def test_doctor_says_that_nobody_sends_what_is_held(app: Celery, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One worker serves another namespace, the other dispatches nothing: a problem once a task is held."""
-    other = {**told(app.wheel.settings), "namespace": "other"}
+    """One worker serves another namespace, the other runs no dispatcher. That is a problem once a task is held."""
+    other = {**reported(app.wheel.settings), "namespace": "other"}
     workers = Workers({"a@t": answer_of(app, settings=other), "b@t": answer_of(app, dispatcher=None)}, {})
     assert findings(app, monkeypatch, workers)["workers"].level == "warn"
     app.send_task("held", countdown=3600)
     finding = findings(app, monkeypatch, workers)["workers"]
     assert finding.level == "problem"
-    assert finding.evidence.startswith("none of 2 workers sends what namespace m")
-    assert finding.evidence.endswith("holds (a@t: namespace other; b@t: dispatches nothing)")
+    assert finding.evidence.startswith("none of 2 workers sends the held tasks of namespace m")
+    assert finding.evidence.endswith(" (a@t: namespace other; b@t: runs no dispatcher)")
 
 
 def test_doctor_tells_held_tasks_from_those_in_a_workers_memory(app: Celery, monkeypatch: pytest.MonkeyPatch) -> None:
