@@ -1,4 +1,4 @@
-"""What workers say of themselves, read by `doctor`."""
+"""The answers of workers to `wheel_stats`, as `doctor` reads them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from wheel_sched_celery.settings import WheelSettings
     ids=["ours", "another namespace", "dispatch=False", "waiting", "url=None", "not installed", "silent"],
 )
 def test_a_worker_sends_what_its_namespace_holds_while_its_dispatcher_runs(answer: Any, why: str) -> None:
-    """Else it is said why not."""
+    """Otherwise the answer says why it does not."""
     assert why_idle("ours", answer and {"installed": True, **answer}) == why
 
 

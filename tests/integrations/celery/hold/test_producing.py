@@ -1,4 +1,4 @@
-"""What a producer holds, what it sends the stock way, and bad input on the way."""
+"""Which tasks a producer holds, which it sends the stock way, and bad input."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ FAR = datetime(2100, 6, 1, 12, tzinfo=UTC)
 
 
 def test_what_is_due_beyond_the_horizon_is_held_and_the_rest_is_sent(house: House) -> None:
-    """At once, within two seconds, and in the past are stock's."""
+    """Tasks that are due at once, within two seconds or in the past go the stock way."""
     house.send()
     house.send(eta=datetime(2001, 1, 1, tzinfo=UTC))
     for countdown in (1.5, 0.5, -5):
@@ -53,7 +53,7 @@ def test_what_is_due_beyond_the_horizon_is_held_and_the_rest_is_sent(house: Hous
 def test_an_eta_means_what_a_worker_makes_of_it(
     house_of: Callable[..., House], eta: Any, zone: str, due: datetime
 ) -> None:
-    """The instant is held; the header is as it was."""
+    """The store gets the instant, and the header does not change."""
     house = house_of(conf={"timezone": zone})
     house.send(eta=eta)
     (task,) = house.held()
@@ -62,13 +62,13 @@ def test_an_eta_means_what_a_worker_makes_of_it(
 
 
 def test_an_eta_that_nobody_can_read_goes_the_stock_way(house: House) -> None:
-    """A worker says what is wrong with it."""
+    """A worker reports the error."""
     house.send(eta="the day after tomorrow")
     assert (len(house.held()), len(house.published())) == (0, 1)
 
 
 def test_protocol_1_is_held_too(house_of: Callable[..., House]) -> None:
-    """Its ETA stands in the body."""
+    """There the ETA is in the body."""
     house = house_of(conf={"task_protocol": 1})
     result = house.send("old", 1, countdown=60)
     (task,) = house.held()
@@ -76,7 +76,7 @@ def test_protocol_1_is_held_too(house_of: Callable[..., House]) -> None:
 
 
 def test_a_task_can_be_found_by_its_id_and_is_counted_under_its_queue(house: House) -> None:
-    """As far as the store is concerned."""
+    """In the store."""
     result = house.send(countdown=60, queue="slow")
     (found,) = house.store.get(house.store.find(f"task:{result.id}"), route=result.id)
     assert found is not None
@@ -84,7 +84,7 @@ def test_a_task_can_be_found_by_its_id_and_is_counted_under_its_queue(house: Hou
 
 
 def test_one_id_and_eta_with_other_arguments_or_for_another_queue_are_tasks_of_their_own(house: House) -> None:
-    """Stock runs all of them; the same message sent again, after a lost reply, is one."""
+    """Stock Celery runs all of them. The same message sent again, after a lost reply, is the same task."""
     for number, queue in [(1, "a"), (2, "a"), (1, "b"), (1, "a"), (2, "a")]:
         house.send("note", number, task_id="chosen", eta=FAR, queue=queue)
     held = sorted((task.queue, json.loads(task.body)[0][0]) for task in house.held())
@@ -108,7 +108,7 @@ def test_one_id_and_eta_with_other_arguments_or_for_another_queue_are_tasks_of_t
 def test_one_id_and_eta_with_other_headers_are_tasks_of_their_own(
     house: House, one: dict[str, Any], other: dict[str, Any]
 ) -> None:
-    """Stock runs both: a tenant whose task is left out would never know. The same one again is no third."""
+    """Stock Celery runs both. If only one ran, the tenant of the other would never know. A repeat is no third task."""
     for options in (one, other, one, other):
         house.send("note", 1, task_id="chosen", eta=FAR, **options)
     assert len(house.held()) == 2
@@ -127,21 +127,21 @@ def test_one_id_and_eta_with_other_headers_are_tasks_of_their_own(
     ids=["origin", "thread", "parents", "tracing", "broker", "text of arguments"],
 )
 def test_what_another_attempt_to_send_changes_makes_no_other_task(house: House, options: dict[str, Any]) -> None:
-    """Else a call that is repeated after a lost reply runs twice."""
+    """Otherwise a call that is repeated after a lost reply runs twice."""
     house.send("note", 1, task_id="chosen", eta=FAR)
     house.send("note", 1, task_id="chosen", eta=FAR, **options)
     assert len(house.held()) == 1
 
 
 def test_the_order_of_stamps_makes_no_other_task(house: House) -> None:
-    """Celery makes sets of them."""
+    """Celery makes sets of them, without order."""
     for names, values in ((["x", "y"], ["1", "2"]), (["y", "x"], ["2", "1"])):
         house.send("note", 1, task_id="chosen", eta=FAR, stamped_headers=names, x=values, y="3")
     assert len(house.held()) == 1
 
 
 def test_signals_are_sent_as_ever_and_what_they_change_is_held(house: House) -> None:
-    """`before_task_publish` may write headers; `after_task_publish` follows the hold."""
+    """`before_task_publish` may change headers. `after_task_publish` comes after the hold."""
     seen: list[int] = []
 
     def before(headers: dict[str, Any], **_: Any) -> None:
@@ -162,14 +162,14 @@ def test_signals_are_sent_as_ever_and_what_they_change_is_held(house: House) -> 
 
 
 def test_a_message_over_the_limit_goes_the_stock_way(house: House, caplog: pytest.LogCaptureFixture) -> None:
-    """With a warning that names the task."""
+    """A warning names the task."""
     result = house.send("large", "x" * (17 * 1024 * 1024), countdown=60)
     assert (house.held(), len(house.published())) == ([], 1)
     assert result.id in caplog.text
 
 
 def test_broadcasts_are_never_held(house_of: Callable[..., House]) -> None:
-    """Held once, they would have to become many when due."""
+    """A held broadcast would have to become many messages when it is due."""
     house = house_of(conf={"task_queues": [Queue("celery"), Broadcast("all")]})
     house.send(exchange="all", exchange_type="fanout", routing_key="celery", countdown=60)
     house.send(exchange="x", exchange_type="fanout", routing_key="k", declare=[Exchange("x", "fanout")], countdown=60)
@@ -177,7 +177,7 @@ def test_broadcasts_are_never_held(house_of: Callable[..., House]) -> None:
 
 
 def test_native_delayed_delivery_is_undone(house: House, house_of: Callable[..., House]) -> None:
-    """Celery puts the delay into the routing key for quorum queues; held, the message goes to its own exchange."""
+    """For quorum queues, Celery puts the delay into the routing key. A held message goes to its own exchange."""
     house = house_of(conf={"task_queues": [Queue("q", Exchange("e", type="topic"), routing_key="a.b")]})
     key = ".".join("0" * 25 + "111") + ".a.b"
     house.send(exchange=Exchange("celery_delayed_27", type="topic"), routing_key=key, countdown=60)
@@ -196,7 +196,7 @@ _away = _raising(StoreUnavailable("gone"))
 
 
 def test_with_the_store_away_a_task_is_sent_the_stock_way(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And the next one at once, without asking the store again for a while."""
+    """The next task is sent at once: for a while nobody asks the store."""
     asked: list[int] = []
     monkeypatch.setattr(house.wheel, "_begin", lambda _: asked.append(1) or _away())
     house.send(countdown=60)
@@ -217,7 +217,7 @@ def test_with_the_store_away_a_task_is_sent_the_stock_way(house: House, monkeypa
 def test_an_app_may_refuse_instead(
     house_of: Callable[..., House], monkeypatch: pytest.MonkeyPatch, error: StoreError, in_doubt: bool
 ) -> None:
-    """With an error that says whether the task was not sent, or may be held all the same; the broker gets nothing."""
+    """The error says whether the task was not sent, or may be held nevertheless. The broker gets nothing."""
     house = house_of(on_outage="refuse")
     monkeypatch.setattr(house.wheel, "_begin", _raising(error))
     with pytest.raises(HoldRefused, match=r": in doubt, " if in_doubt else r": not sent: ") as refused:
@@ -237,7 +237,8 @@ def write(_number: int) -> None: ...
 def test_what_the_store_holds_unconfirmed_is_taken_out_before_it_is_sent(
     house_of: Callable[..., House], monkeypatch: pytest.MonkeyPatch, on_outage: str
 ) -> None:
-    """It was executed, which the error says: left there it would run twice, and alone be lost with the server."""
+    """The store has it, as the error says. If it stayed there, it would run twice; if it were not sent, it could be
+    lost."""
     house = house_of(on_outage=on_outage)
     begin = house.wheel._begin
 
@@ -266,7 +267,7 @@ def test_what_the_store_holds_unconfirmed_is_taken_out_before_it_is_sent(
 def test_what_has_left_the_store_unconfirmed_is_not_sent_as_well(
     house_of: Callable[..., House], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It became due while nobody confirmed it, and a dispatcher sent it."""
+    """It became due while the producer waited for a confirm, and a dispatcher sent it."""
     house = house_of(on_outage="stock")
     begin = house.wheel._begin
 
@@ -284,7 +285,7 @@ def test_what_has_left_the_store_unconfirmed_is_not_sent_as_well(
 
 
 def test_a_first_try_without_an_answer_stays_in_doubt(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever is said of the second one: the server may have died after the first."""
+    """Whatever the second attempt says: the server may have died after the first one."""
     begun = SimpleNamespace(answers=_raising(StoreUnavailable("no answer: it may have been executed", in_doubt=True)))
     monkeypatch.setattr(house.store, "begin", lambda *_: begun)
     monkeypatch.setattr(house.store, "schedule", _raising(StoreUnavailable("no connection: nothing was sent")))
@@ -301,7 +302,7 @@ def test_holding_needs_no_broker(house_of: Callable[..., House]) -> None:
 
 
 def test_a_task_sent_event_that_cannot_be_sent_is_kept_as_in_stock(house: House) -> None:
-    """In the buffer of Celery's event dispatcher; the task is safe by then, and its producer is told of nothing."""
+    """Celery's event dispatcher buffers it. The task is held, and the producer gets no error."""
 
     class Broken:
         """A producer whose broker is away."""
@@ -320,7 +321,7 @@ def test_a_task_sent_event_that_cannot_be_sent_is_kept_as_in_stock(house: House)
 
 
 def test_a_store_that_is_away_is_asked_once_for_a_task(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also for the first one of a process, which asks where the broker is too: a store that hangs costs one timeout."""
+    """Also for the first task of a process, which asks where the broker is. A store that hangs costs one timeout."""
     asked: list[Any] = []
 
     def hangs(*_: Any, **options: Any) -> Any:
@@ -338,7 +339,7 @@ def test_a_store_that_is_away_is_asked_once_for_a_task(monkeypatch: pytest.Monke
 def test_a_broker_that_hangs_is_asked_by_one_sender_and_then_less_and_less_often(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The pause is counted from the end of a question, since a question may take longer than the pause."""
+    """The pause counts from the end of the attempt, because the attempt may take longer than the pause."""
     app = Celery("hanging", broker="redis://127.0.0.1:1/0", set_as_current=False)
     now_s, asked = [1000.0], list[float]()
 

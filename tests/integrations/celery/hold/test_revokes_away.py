@@ -1,4 +1,4 @@
-"""Revokes that a worker hears of while the store does not answer."""
+"""Revokes that reach a worker while the store does not answer."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 def test_one_waits_for_a_store_that_hangs_and_the_others_do_not_ask(
     house: House, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Each took a timeout, one after the other. Once it answers again, the next revoke reaches what is held."""
+    """Otherwise each revoke would wait for a timeout. When the store is back, the next revoke reaches held tasks."""
     asked: list[str] = []
     find = house.store.find
 
@@ -53,7 +53,7 @@ def test_one_waits_for_a_store_that_hangs_and_the_others_do_not_ask(
 def test_a_worker_that_stops_does_not_wait_for_a_queue_of_them(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """What has not begun in time is dropped, and said."""
+    """Revokes that have not begun in time are dropped, and the log says so."""
     monkeypatch.setattr(commands, "STOP_S", 0.01)
     begun, over = threading.Event(), threading.Event()
 

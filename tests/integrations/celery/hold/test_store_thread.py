@@ -1,4 +1,4 @@
-"""The thread that talks to the store for a worker's loop."""
+"""The thread that calls the store for a worker's loop."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from wheel_sched.errors import StoreUnavailable
 
 
 def test_an_answer_and_an_error_are_the_askers() -> None:
-    """From another thread."""
+    """The job runs in another thread, and the asker gets its answer or its error."""
     thread = StoreThread()
     assert thread.ask(threading.get_ident) != threading.get_ident()
     with pytest.raises(KeyError, match="odd"):
@@ -23,7 +23,7 @@ def test_an_answer_and_an_error_are_the_askers() -> None:
 
 
 def test_an_asker_waits_no_longer_than_its_patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What has begun may still be done; what has not is not sent; and while the call hangs nobody waits at all."""
+    """A job that has begun may still be done, one that has not begun is not sent. While a call hangs, nobody waits."""
     thread, over, later, done = StoreThread(), threading.Event(), threading.Event(), list[int]()
     with pytest.raises(StoreUnavailable, match="may still be done"):
         thread.ask(over.wait, 0.01)
@@ -40,7 +40,7 @@ def test_an_asker_waits_no_longer_than_its_patience(monkeypatch: pytest.MonkeyPa
 
 
 def test_whoever_stops_waits_for_what_can_be_done_in_time_and_for_no_more() -> None:
-    """What has not begun is dropped and counted; the thread itself keeps no process from its end."""
+    """Jobs that have not begun are dropped and counted. The thread does not keep its process alive."""
     thread, begun, over, done = StoreThread(), threading.Event(), threading.Event(), list[int]()
     thread.submit(lambda: done.append(1))
     assert (thread.finish(60), done) == (0, [1])

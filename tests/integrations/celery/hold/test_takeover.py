@@ -1,4 +1,4 @@
-"""Takeover's decisions: by which clock, from which queue, and what stays with stock Celery."""
+"""What a takeover decides: by which clock, for which queue, and which messages stay with stock Celery."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ QUEUES = [
 
 
 class Consumer:
-    """As much of Celery's consumer, and of kombu's, as takeover looks at."""
+    """The parts of Celery's and kombu's consumer that a takeover uses."""
 
     def __init__(self, queues: list[Any] = QUEUES) -> None:
         self.hub: Any = SimpleNamespace(call_soon=self._call_soon, call_later=self._call_later)
@@ -59,13 +59,13 @@ class Consumer:
         return name in self._active_tags
 
     def turn(self) -> None:
-        """The end of the event loop's turn, and of those that it leads to."""
+        """End this turn of the event loop, and run the calls for the next ones."""
         while self.soon:
             self.soon.pop(0)()
 
 
 class Inline(StoreThread):
-    """Does everything at once, or when it is told to."""
+    """Runs every job at once; or, while it hangs, when the test says so."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -118,7 +118,7 @@ class Scene:
         self.strategy(message, None, lambda *_: self.acked.append(task_id), None, [])
 
     def pass_on(self, message: Any) -> None:
-        """What a broker delivers."""
+        """Deliver a broker's message."""
         task_id = message.headers["id"] if "id" in message.headers else message.decode()["id"]
         self.strategy(message, message.decode(), lambda *_: self.acked.append(task_id), None, [])
         self.consumer.turn()
@@ -129,7 +129,7 @@ class Scene:
 
 
 def test_a_turns_messages_are_stored_in_one_call_and_then_acknowledged(house: House, monkeypatch: Any) -> None:
-    """Not before: until then they are the broker's."""
+    """Not before: until then the broker is responsible for them."""
     scene = Scene(house)
     calls: list[int] = []
     schedule = house.store.schedule
@@ -147,7 +147,8 @@ def test_a_turns_messages_are_stored_in_one_call_and_then_acknowledged(house: Ho
 
 @pytest.mark.parametrize("offset_us", [-HOUR_US, 0, HOUR_US], ids=["behind", "right", "ahead"])
 def test_a_workers_wrong_clock_moves_nothing(house: House, offset_us: int) -> None:
-    """What is due by the store's clock goes to stock, the timer's instant corrected, and is not taken over again."""
+    """A message that is due soon by the store's clock goes to stock Celery, with a corrected time. It is not taken over
+    again."""
     scene = Scene(house, lambda: time.time_ns() // 1000 + offset_us)
     scene.receive("due", -0.01)
     scene.receive("soon", 1.5)
@@ -159,7 +160,7 @@ def test_a_workers_wrong_clock_moves_nothing(house: House, offset_us: int) -> No
 
 
 def test_the_stores_clock_never_goes_back_for_a_worker(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else dispatched messages would be taken over again."""
+    """Otherwise dispatched messages would be taken over again."""
     now_us = [1_000_000]
     clock = StoreClock(house.wheel, lambda: now_us[0] * 1000)
     times = iter([5_000_000, 1_000])
@@ -176,7 +177,7 @@ def test_the_stores_clock_never_goes_back_for_a_worker(house: House, monkeypatch
     ids=["no eta", "no date", "a number", "expired", "no id"],
 )
 def test_what_is_odd_stays_with_stock(house: House, headers: dict[str, Any]) -> None:
-    """Celery says what is wrong with it, or does not mind."""
+    """Celery reports the error, or accepts the message."""
     scene = Scene(house)
     scene.receive("odd", 60, **headers)
     scene.consumer.turn()
@@ -184,7 +185,7 @@ def test_what_is_odd_stays_with_stock(house: House, headers: dict[str, Any]) -> 
 
 
 def test_revoked_and_undecodable_ones_stay_with_stock(house: House) -> None:
-    """Stock drops the first and reports the second."""
+    """Stock Celery drops the first and reports the second."""
     scene = Scene(house)
     worker_state.revoked.add("revoked")
     worker_state.revoked_stamps["tenant"] = "gone"
@@ -201,7 +202,7 @@ def test_revoked_and_undecodable_ones_stay_with_stock(house: House) -> None:
 
 
 def test_what_is_handed_over_takes_no_place_among_the_prefetched(house: House) -> None:
-    """Else a worker whose store hangs holds nothing but messages it asks about, and fetches no task that is due."""
+    """Otherwise, while the store hangs, a worker would be full of such messages and fetch no due task."""
     scene = Scene(house)
     for task_id in "abc":
         scene.receive(task_id, 60)
@@ -211,7 +212,7 @@ def test_what_is_handed_over_takes_no_place_among_the_prefetched(house: House) -
 
 
 def test_with_the_store_away_they_stay_in_the_worker(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Unacknowledged, in its timer, as ever."""
+    """Unacknowledged in its timer, as in stock Celery."""
     scene = Scene(house)
 
     def away(_: Any, **_more: Any) -> Any:
@@ -224,7 +225,7 @@ def test_with_the_store_away_they_stay_in_the_worker(house: House, monkeypatch: 
 
 
 def test_a_copy_of_what_waits_is_dropped_however_late_the_broker_redelivers_it(house: House) -> None:
-    """Far from its due time it is stored under the same id, near it the stored one is asked for."""
+    """Far from its due time the copy is stored under the same id. Near it, the worker asks the store for the item."""
     first, second = Scene(house), Scene(house)
     eta = iso_of(house.store.now_ms() + 60_000)
     first.receive("slow", 0, due=eta)
@@ -258,7 +259,8 @@ def test_a_copy_of_what_waits_is_dropped_however_late_the_broker_redelivers_it(h
 def test_a_task_held_in_doubt_and_sent_the_stock_way_becomes_one_again(
     house_of: Callable[..., House], monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]
 ) -> None:
-    """Its producer got no answer; the worker that finds it makes the same item of it. Other arguments make another."""
+    """The producer got no answer. The worker that takes the message over makes the same item. Other arguments make
+    another."""
     house = house_of(conf={"task_protocol": options.pop("task_protocol", 2), "task_queues": QUEUES})
     begin = house.wheel._begin
 
@@ -283,7 +285,7 @@ def test_a_task_held_in_doubt_and_sent_the_stock_way_becomes_one_again(
 
 
 def test_a_copy_of_what_has_left_the_store_runs(house: House) -> None:
-    """It may be the one that the store sent, whose worker died."""
+    """It may be the message that the store sent, whose worker died."""
     scene = Scene(house)
     scene.receive("sent", 1, again=True)
     scene.consumer.turn()
@@ -310,7 +312,8 @@ def test_a_copy_runs_when_the_store_cannot_be_asked(house: House, monkeypatch: p
 def test_what_the_store_has_sent_is_never_taken_over_again(
     house_of: Callable[..., House], protocol: int, again: bool
 ) -> None:
-    """It arrives long before it is due while its item is in flight: an acknowledgement would be the end of it."""
+    """It arrives long before it is due, while its item is in flight. If the worker acknowledged it, the task would be
+    lost."""
     house = house_of(conf={"task_protocol": protocol})
     task_id = house.send(countdown=60).id
     claim = house.claim()
@@ -325,7 +328,7 @@ def test_what_the_store_has_sent_is_never_taken_over_again(
 
 
 def test_a_rescheduled_task_is_not_taken_over_either(house: House) -> None:
-    """Its item keeps the id of its first ETA, its message says the new one."""
+    """Its item keeps the id of its first ETA, and its message has the new one."""
     house.send(countdown=60)
     tasks = HeldTasks(house.app)
     tasks.reschedule(tasks.select(), house.store.now_ms() + 600_000)
@@ -337,7 +340,7 @@ def test_a_rescheduled_task_is_not_taken_over_either(house: House) -> None:
 
 @pytest.mark.parametrize("changed", [{"retries": 1}, {"eta": "2100-01-01T00:00:00+00:00"}, {"id": "another"}], ids=str)
 def test_a_mark_that_was_copied_into_another_message_means_nothing(house: House, changed: dict[str, Any]) -> None:
-    """Celery copies the headers of a task into its retries; stock workers send those."""
+    """Celery copies the headers of a task into its retries, and stock workers send those."""
     house.send(countdown=60)
     (message,) = house.dispatch(house.claim())
     message.headers.update(changed)
@@ -349,7 +352,7 @@ def test_a_mark_that_was_copied_into_another_message_means_nothing(house: House,
 @pytest.mark.parametrize("again", [False, True], ids=["far", "near and redelivered"])
 @pytest.mark.parametrize("state", ["fly", "dead", "held"])
 def test_only_what_waits_in_the_store_is_acknowledged(house: House, state: str, again: bool) -> None:
-    """A message without the mark whose item is there: one on its way out, or given up, does not stand for it."""
+    """For a message without the mark. If its item is in flight or dead, the worker must keep the message."""
     eta = iso_of(house.store.now_ms() + 60_000)
     scene = Scene(house)
     scene.receive("copy", 0, due=eta)
@@ -367,7 +370,7 @@ def test_only_what_waits_in_the_store_is_acknowledged(house: House, state: str, 
 
 
 def test_the_loop_never_waits_for_a_store_that_hangs(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The message stays the broker's; when it has waited long enough it is the worker's own timer's, once."""
+    """The message stays unacknowledged. When it has waited long enough, it goes to the worker's own timer, once."""
     scene = Scene(house)
     scene.thread.hangs = True
     scene.receive("far", 60)
@@ -384,7 +387,7 @@ def test_the_loop_never_waits_for_a_store_that_hangs(house: House, monkeypatch: 
 
 
 class Slow:
-    """A store that executes what it was sent, and says so too late."""
+    """A store that executes its calls, and answers too late."""
 
     def __init__(self, scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
         self._scene, self._monkeypatch = scene, monkeypatch
@@ -403,7 +406,7 @@ class Slow:
 
 
 def let_it_look(scene: Scene) -> None:
-    """The time has come at which doubts are looked into."""
+    """Run all calls that wait for a later turn."""
     later, scene.consumer.later = scene.consumer.later, []
     for call in later:
         call()
@@ -412,7 +415,7 @@ def let_it_look(scene: Scene) -> None:
 def test_what_the_store_got_unheard_is_withdrawn_when_it_answers_again(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The messages are the worker's timer's by then: each ran twice. One that was stored and heard of stays."""
+    """By then the messages are in the worker's timer, so each would run twice. An item with an answer stays."""
     scene = Scene(house)
     scene.receive("heard", 60)
     scene.consumer.turn()
@@ -429,7 +432,7 @@ def test_what_the_store_got_unheard_is_withdrawn_when_it_answers_again(
 def test_an_answer_that_comes_after_the_message_was_let_go_is_undone(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The call succeeds, but its patience was over."""
+    """The call succeeds after the message has gone to the worker's timer."""
     scene = Scene(house)
     schedule = house.store.schedule
     now_s = time.monotonic()
@@ -455,7 +458,7 @@ def test_an_answer_that_comes_after_the_message_was_let_go_is_undone(
 def test_what_another_worker_has_acknowledged_a_copy_of_is_not_withdrawn(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The broker gave it to him meanwhile: the store's is the only one that is sure to run."""
+    """The broker has delivered it to that worker meanwhile, so only the item in the store is sure to run."""
     first, second = Scene(house), Scene(house)
     eta = iso_of(house.store.now_ms() + 60_000)
     with Slow(first, monkeypatch):
@@ -476,7 +479,7 @@ def test_what_another_worker_has_acknowledged_a_copy_of_is_not_withdrawn(
 def test_what_is_not_this_workers_any_more_is_not_withdrawn(
     house: House, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
-    """A copy was acknowledged by this very worker, or the broker has all messages back."""
+    """This worker has acknowledged a copy, or the broker has all messages back."""
     scene = Scene(house)
     eta = iso_of(house.store.now_ms() + 60_000)
     with Slow(scene, monkeypatch):
@@ -495,7 +498,7 @@ def test_what_is_not_this_workers_any_more_is_not_withdrawn(
 def test_a_store_that_is_not_through_yet_is_looked_into_once_more(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It goes on, and may answer before it gets to what was sent to it while it hung. In the end one gives up."""
+    """A resumed store may answer this look before it executes the call that hung. The worker looks twice."""
     scene = Scene(house)
     schedule, sent = house.store.schedule, list[Any]()
 
@@ -516,7 +519,7 @@ def test_a_store_that_is_not_through_yet_is_looked_into_once_more(
 
 @pytest.mark.parametrize(("left_s", "patience_s"), [(60, 5.0), (4, 2.0), (0.1, 0.25), (-9, 0.25)])
 def test_a_message_waits_for_the_store_no_longer_than_it_can(house: House, left_s: float, patience_s: float) -> None:
-    """Half of the time that is left, a timeout at most."""
+    """Half of the time that is left, at most a timeout."""
     scene = Scene(house)
     scene.thread.hangs = True
     scene.receive("one", left_s)
@@ -525,7 +528,7 @@ def test_a_message_waits_for_the_store_no_longer_than_it_can(house: House, left_
 
 
 def test_while_a_call_hangs_nothing_more_is_handed_over(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
-    """So that it is not in doubt either whether the store has it."""
+    """So for these messages it is clear that the store does not have them."""
     scene = Scene(house)
     monkeypatch.setattr(Inline, "stuck", property(lambda _: True))
     scene.receive("far", 60)
@@ -533,7 +536,8 @@ def test_while_a_call_hangs_nothing_more_is_handed_over(house: House, monkeypatc
 
 
 def test_without_an_event_loop_the_wait_is_short(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
-    """gevent, eventlet, transports that only block: stored before the strategy returns, or left to stock."""
+    """With gevent, eventlet and transports that only block, the strategy stores the message or leaves it to stock
+    Celery."""
     monkeypatch.setattr("wheel_sched_celery.takeover.takeover.BLOCKING_S", 0.0)
     scene = Scene(house)
     scene.consumer.hub = None
@@ -544,7 +548,7 @@ def test_without_an_event_loop_the_wait_is_short(house: House, monkeypatch: pyte
 
 
 def test_after_a_lost_connection_nothing_of_it_is_stored(house: House) -> None:
-    """The broker sends those messages again."""
+    """The broker delivers those messages again."""
     scene = Scene(house)
     scene.receive("lost", 60)
     scene.takeover.end()
@@ -570,7 +574,7 @@ def test_after_a_lost_connection_nothing_of_it_is_stored(house: House) -> None:
 def test_a_message_goes_back_to_the_queue_it_came_from(
     exchange: str, key: str, tag: str | None, queue: str | None
 ) -> None:
-    """Or nowhere, when that is not certain or it was a broadcast."""
+    """If that is not certain, or if it was a broadcast, it stays with stock Celery."""
     delivery = {"exchange": exchange, "routing_key": key, "consumer_tag": tag}
     found = own_queue(SimpleNamespace(delivery_info=delivery), Consumer())
     assert (None if found is None else found.name) == queue

@@ -1,4 +1,4 @@
-"""A Celery app whose tasks write down when they ran; told by the environment what to use.
+"""A Celery app whose tasks write down when they ran. Environment variables set it up.
 
 BROKER and RECORDS are addresses of the same Redis server, WHEEL=1 puts the wheel into the worker.
 """
