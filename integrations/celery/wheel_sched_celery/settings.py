@@ -24,7 +24,7 @@ _DURATIONS = ("horizon", "lead", "timeout", "drain_timeout")
 
 
 class _Unset:
-    """No value was given; None is a value."""
+    """Stands for a missing value, because None is a value."""
 
     def __repr__(self) -> str:
         return "UNSET"

@@ -27,7 +27,7 @@ from wheel_sched.store.core.items import Found, Item, Outcome
 from wheel_sched.store.core.window import Look
 from wheel_sched_celery.errors import HoldRefused
 from wheel_sched_celery.message.held_task import HeldTask
-from wheel_sched_celery.message.stored_forms import RedisQueue, encode_neutral
+from wheel_sched_celery.message.stored_forms import encode_neutral
 from wheel_sched_celery.release.shared_server import SharedServer
 from wheel_sched_celery.settings import WheelSettings, load_settings
 from wheel_sched_celery.store_thread import StoreThread
@@ -275,7 +275,7 @@ class Wheel:
         """The item that stores a task; None when the store cannot take it."""
         lead_ms = self.settings.lead
         try:
-            queue = self.redis_queue
+            queue = self.shared_server.queue
             body = None if queue is None else queue.push_form(task, max(0, task.eta_ms - lead_ms))
             item = task.item(encode_neutral(task) if body is None else body, lead_ms)
             item.check()
@@ -309,25 +309,14 @@ class Wheel:
     # -- broker and store on one server
 
     @property
-    def redis_queue(self) -> RedisQueue | None:
-        """Makes push forms if the broker's queues lie in the store's database. None if not, or if it is not known.
-
-        A task without a push form is stored in the neutral form.
-        """
-        return self._server().queue
-
-    def knows_server(self) -> bool:
-        """Whether this process knows if broker and store are one server. Asks both when it does not know."""
-        return self._server().ask()
-
-    def _server(self) -> SharedServer:
+    def shared_server(self) -> SharedServer:
+        """Knows whether the broker's queues lie in the store's database."""
         with self._lock:
             if self._shared_server is None:
-                self._shared_server = SharedServer(self.app, self._store_identity, self.settings.timeout / 1000)
+                self._shared_server = SharedServer(
+                    self.app, lambda: self.call(lambda store: store.backend.identity()), self.settings.timeout / 1000
+                )
             return self._shared_server
-
-    def _store_identity(self) -> tuple[str, int] | None:
-        return self.call(lambda store: store.backend.identity())
 
 
 def _start_anew(wheel: Wheel | None) -> None:

@@ -132,7 +132,11 @@ def settings(examined: Examined) -> Finding:
     wheel = examined.tasks.wheel
     if wheel.settings.horizon is None:
         return warn("horizon", "None: no task is held", 'set wheel_horizon = "2s", unless you are uninstalling')
-    how = "one script of the server: exactly once" if wheel.redis_queue else "publish, confirm, settle: at least once"
+    how = (
+        "one script of the server: exactly once"
+        if wheel.shared_server.queue
+        else "publish, confirm, settle: at least once"
+    )
     held = f"tasks due in more than {span(wheel.settings.horizon)} are held"
     return ok("horizon", f"{held}; handed over by {how}")
 

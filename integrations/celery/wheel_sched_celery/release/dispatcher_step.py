@@ -21,7 +21,7 @@ from wheel_sched.escaping import logger_of
 from wheel_sched_celery.release.preloading import preload
 from wheel_sched_celery.release.publishing import TaskPublisher
 from wheel_sched_celery.remote_control import commands
-from wheel_sched_celery.wheel import Wheel, wheel_of
+from wheel_sched_celery.wheel import Wheel, wheel_with_store
 
 logger = logger_of("wheel_sched.celery")
 
@@ -101,9 +101,10 @@ class EmbeddedDispatcher:
             Exception: store or broker is away, or refuses.
         """
         with contextlib.closing(self._wheel.open_store()) as store:
-            if not self._wheel.knows_server():
+            server = self._wheel.shared_server
+            if not server.ask():
                 raise StoreUnavailable("the broker is away")
-            queue = self._wheel.redis_queue
+            queue = server.queue
             with contextlib.closing(TaskPublisher(self._wheel.app, queue)) as publisher:
                 dispatcher = Dispatcher(store, publisher, push=None if queue is None else PushTarget(), config=CONFIG)
                 dispatcher.start()
@@ -125,27 +126,23 @@ class DispatcherStep(bootsteps.StartStopStep):
         super().__init__(w, **kwargs)
 
     def include_if(self, w: Any) -> bool:
-        wheel = wheel_of(w.app)
-        return wheel is not None and wheel.settings.url is not None and wheel.settings.dispatch
+        wheel = wheel_with_store(w.app)
+        return wheel is not None and wheel.settings.dispatch
 
     def create(self, w: Any) -> DispatcherStep:
         commands.announce_in_heartbeats()
-        wheel = wheel_of(w.app)
-        if wheel is not None:
-            preload(wheel)
+        preload(w.app.wheel)
         return self
 
     def start(self, w: Any) -> None:
-        wheel = wheel_of(w.app)
-        if wheel is not None and self._embedded is None:
-            self._embedded = w.wheel_dispatcher = EmbeddedDispatcher(wheel)
+        if self._embedded is None:
+            self._embedded = w.wheel_dispatcher = EmbeddedDispatcher(w.app.wheel)
             self._embedded.start()
 
     def stop(self, w: Any) -> None:
         embedded, self._embedded = self._embedded, None
         if embedded is not None:
-            with contextlib.suppress(RuntimeError):  # never started
-                embedded.stop()
+            embedded.stop()
 
     terminate = stop
 

@@ -41,9 +41,7 @@ class TakeoverStep(bootsteps.StartStopStep):
         return wheel is not None and wheel.settings.holds and wheel.settings.takeover
 
     def start(self, c: Any) -> None:
-        wheel = wheel_of(c.app)
-        if wheel is None:
-            return
+        wheel = c.app.wheel
         if self._clock is None:
             preload(wheel)
             self._clock = StoreClock(wheel)

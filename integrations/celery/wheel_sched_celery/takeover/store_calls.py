@@ -187,24 +187,18 @@ class StoreClock:
         self._wheel = wheel
         self._monotonic_ns = monotonic_ns
         self._time = ServerTime()
-        self._asked_us = 0
+        self._fresh_until_us = -1
         self._highest_us = 0
 
     def now_us(self) -> int | None:
         """Microseconds since 1970; None until the store has answered. May ask the store."""
-        local_us = self._monotonic_ns() // 1000
-        if not self._time.known or local_us - self._asked_us > ASK_AGAIN_S * 1e6:
+        if self._monotonic_ns() // 1000 > self._fresh_until_us:
             self._ask()
-        if not self._time.known:
-            return None
         return self.estimate_us()
 
     def fresh_us(self) -> int | None:
         """As `now_us`, but None instead of asking the store."""
-        local_us = self._monotonic_ns() // 1000
-        if not self._time.known or local_us - self._asked_us > ASK_AGAIN_S * 1e6:
-            return None
-        return self.estimate_us()
+        return None if self._monotonic_ns() // 1000 > self._fresh_until_us else self.estimate_us()
 
     def estimate_us(self) -> int | None:
         """The last known time, however old its measurement; None until the store has answered."""
@@ -219,5 +213,6 @@ class StoreClock:
             now_us = self._wheel.store_now_us()
         except WheelSchedError:
             return
-        after_us = self._asked_us = self._monotonic_ns() // 1000
+        after_us = self._monotonic_ns() // 1000
+        self._fresh_until_us = after_us + round(ASK_AGAIN_S * 1e6)
         self._time.observe(now_us, before_us, after_us)

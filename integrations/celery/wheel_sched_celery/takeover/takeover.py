@@ -93,7 +93,7 @@ class Takeover:
     Args:
         wheel: holds the tasks.
         consumer: Celery's.
-        clock: the store's time. Defaults to one that asks the store.
+        clock: the store's time.
         wall_us: this machine's wall clock, in microseconds since 1970. Defaults to the system's.
     """
 
@@ -101,12 +101,12 @@ class Takeover:
         self,
         wheel: Wheel,
         consumer: Any,
-        clock: StoreClock | None = None,
+        clock: StoreClock,
         wall_us: Callable[[], int] = lambda: time.time_ns() // 1000,
     ) -> None:
         self._wheel = wheel
         self._consumer = consumer
-        self._clock = clock or StoreClock(wheel)
+        self._clock = clock
         self._wall_us = wall_us
         self._arrived: list[_Arrival] = []
         self._items = TakenItems(wheel)

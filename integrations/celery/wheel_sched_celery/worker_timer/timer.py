@@ -33,7 +33,7 @@ from wheel_sched.wheel import TimerTaskEntry
 SLICE_S: Final = 0.005  # how long entries run between two looks at the sockets
 BATCH: Final = 500  # entries taken from the queue at once
 TURN: Final = 9  # entries between two waits; after its tenth entry the hub ignores the wait
-AT_ONCE_S: Final = 1e-6  # the hub takes a wait of 0 for "nothing to do" and polls for a second
+AT_ONCE_S: Final = 1e-6  # for the hub a wait of 0 means "nothing waits", and it polls for a second
 FAR_MS: Final = 1 << 53  # 285,000 years: for an eta beyond any clock, and the last exact float
 
 

@@ -121,7 +121,7 @@ def test_a_dispatcher_survives_whatever_a_client_raises(
     def odd() -> bool:
         raise KeyError("odd")
 
-    monkeypatch.setattr(app.wheel, "knows_server", odd)
+    monkeypatch.setattr(app.wheel.shared_server, "ask", odd)
     embedded = EmbeddedDispatcher(app.wheel)
     embedded._stopping = turns = ThirdTime(embedded)
     embedded._run()
