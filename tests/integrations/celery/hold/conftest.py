@@ -18,11 +18,11 @@ from wheel_sched.store.core.claim import Claim
 from wheel_sched.store.core.delay_store import DelayStore
 
 
-class House:
+class InstalledApp:
     """An app with the integration, its broker's queues and its store."""
 
     def __init__(self, settings: dict[str, Any], conf: dict[str, Any]) -> None:
-        self.app = Celery("house", broker="memory://", backend="cache+memory://", set_as_current=False)
+        self.app = Celery("installed", broker="memory://", backend="cache+memory://", set_as_current=False)
         self.app.conf.update(**conf)
         self.wheel: Wheel = install(self.app, "redis://nowhere.invalid", **settings)
         self.store: DelayStore = open_store("memory:")
@@ -58,22 +58,22 @@ class House:
 
 
 @pytest.fixture
-def house_of() -> Iterator[Callable[..., House]]:
+def make_installed() -> Iterator[Callable[..., InstalledApp]]:
     """Makes such an app: settings of `install` as keywords, `conf` for the app's own settings."""
-    houses: list[House] = []
+    made: list[InstalledApp] = []
     memory.Transport.global_state.clear()
     memory.Channel.queues.clear()
 
-    def make(conf: dict[str, Any] | None = None, **settings: Any) -> House:
-        houses.append(House(settings, conf or {}))
-        return houses[-1]
+    def make(conf: dict[str, Any] | None = None, **settings: Any) -> InstalledApp:
+        made.append(InstalledApp(settings, conf or {}))
+        return made[-1]
 
     yield make
-    for house in houses:
-        house.wheel.close()
-        house.app.close()
+    for installed in made:
+        installed.wheel.close()
+        installed.app.close()
 
 
 @pytest.fixture
-def house(house_of: Callable[..., House]) -> House:
-    return house_of()
+def installed(make_installed: Callable[..., InstalledApp]) -> InstalledApp:
+    return make_installed()
