@@ -69,7 +69,7 @@ class _Arrival:
     ack: Callable[..., Any]
     stock: Callable[[int | None], Any]
     patience_s: float
-    taken: HeldTask | None = None  # what was stored
+    taken: HeldTask | None = None  # the task, once it is stored
     waits_already: bool = False  # its item waits in the store already
     makes_room: bool = False  # while it waits, the worker may prefetch one more message
     over: bool = False  # acknowledged, or handed to stock Celery

@@ -58,3 +58,23 @@ def test_whoever_stops_waits_for_what_can_be_done_in_time_and_for_no_more() -> N
     assert (thread.finish(60), done) == (0, [1])
     assert thread._thread is not None
     assert thread._thread.daemon
+
+
+class Stepped(StoreThread):
+    """Starts no thread: the test runs each job."""
+
+    def start(self) -> None:
+        """Nothing."""
+
+
+def test_a_simulation_runs_the_jobs_one_by_one_in_its_own_thread(caplog: pytest.LogCaptureFixture) -> None:
+    """In their order. A job that fails is logged, and ends nothing."""
+    thread, ran_in = Stepped(), list[int]()
+    assert thread.step(wait=False) is False
+    thread.submit(lambda: {}["odd"])
+    thread.submit(lambda: ran_in.append(threading.get_ident()))
+    assert thread.step() is True
+    assert (ran_in, caplog.text.count("celery.store_thread")) == ([], 1)
+    assert thread.step() is True
+    assert (ran_in, thread.stuck) == ([threading.get_ident()], False)
+    assert thread.step(wait=False) is False
