@@ -52,7 +52,7 @@ def test_the_usual_life_of_an_app_is_as_in_stock(stage: Stage, pool: str) -> Non
     chains_groups_chords_links_and_replace_gave_what_stock_gives(life)
     the_revoked_task_is_gone_and_the_expired_one_never_ran(life)
     inspect_scheduled_showed_held_tasks_in_stock_shape(life)
-    the_dispatcher_of_the_worker_said_how_it_stands(life)
+    the_dispatcher_of_the_worker_reported_its_state(life)
 
 
 def live(stage: Stage, pool: str) -> Life:
@@ -156,7 +156,7 @@ def inspect_scheduled_showed_held_tasks_in_stock_shape(life: Life) -> None:
     assert set(row["request"]["delivery_info"]) == {"exchange", "routing_key", "priority", "redelivered"}
 
 
-def the_dispatcher_of_the_worker_said_how_it_stands(life: Life) -> None:
+def the_dispatcher_of_the_worker_reported_its_state(life: Life) -> None:
     """On one server, the dispatcher lets the server push. Only the task that is due in ten minutes is left."""
     dispatcher = life.stats["dispatcher"]
     assert (dispatcher["state"], dispatcher["mode"], dispatcher["failed"]) == ("running", "push", 0)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from conftest import InstalledApp
 
 
-def test_one_waits_for_a_store_that_hangs_and_the_others_do_not_ask(
+def test_only_the_first_revoke_waits_for_a_store_that_hangs(
     installed: InstalledApp, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Otherwise each revoke would wait for a timeout. When the store is back, the next revoke reaches held tasks."""

@@ -69,7 +69,7 @@ def test_a_horizon_that_is_given_stays_and_held_tasks_are_fetched_in_time_all_th
     assert (settings.horizon, settings.lead) == (10_000, 250)
 
 
-def test_everything_that_is_wrong_is_told_at_once() -> None:
+def test_one_error_names_every_wrong_setting() -> None:
     """The error suggests the right name."""
     given: dict[str, Any] = {"horizon": "soon", "on_outage": "hope", "dispatch": "yes"}
     with pytest.raises(ConfigError) as caught:

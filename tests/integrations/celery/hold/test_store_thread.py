@@ -12,7 +12,7 @@ from wheel_sched_celery.store_thread import StoreThread
 from wheel_sched.errors import StoreUnavailable
 
 
-def test_an_answer_and_an_error_are_the_askers() -> None:
+def test_the_asker_gets_the_answer_or_the_error() -> None:
     """The job runs in another thread, and the asker gets its answer or its error."""
     thread = StoreThread()
     assert thread.ask(threading.get_ident) != threading.get_ident()
@@ -39,7 +39,7 @@ def test_an_asker_waits_no_longer_than_its_patience(monkeypatch: pytest.MonkeyPa
     assert done == []
 
 
-def test_whoever_stops_waits_for_what_can_be_done_in_time_and_for_no_more() -> None:
+def test_finish_waits_for_jobs_in_time_and_drops_the_others() -> None:
     """Jobs that have not begun are dropped and counted. The thread does not keep its process alive."""
     thread, begun, over, done = StoreThread(), threading.Event(), threading.Event(), list[int]()
     thread.submit(lambda: done.append(1))

@@ -205,7 +205,7 @@ def test_revoked_and_undecodable_ones_stay_with_stock(installed: InstalledApp) -
     assert scene.left_to_stock == ["revoked", "stamped", "undecodable"]
 
 
-def test_what_is_handed_over_takes_no_place_among_the_prefetched(installed: InstalledApp) -> None:
+def test_messages_that_wait_for_the_store_do_not_count_as_prefetched(installed: InstalledApp) -> None:
     """Otherwise, while the store hangs, a worker would be full of such messages and fetch no due task."""
     scene = Scene(installed)
     for task_id in "abc":
@@ -418,7 +418,7 @@ def let_it_look(scene: Scene) -> None:
         call()
 
 
-def test_what_the_store_got_unheard_is_withdrawn_when_it_answers_again(
+def test_an_item_stored_without_an_answer_is_withdrawn_when_the_store_is_back(
     installed: InstalledApp, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By then the messages are in the worker's timer, so each would run twice. An item with an answer stays."""
@@ -435,7 +435,7 @@ def test_what_the_store_got_unheard_is_withdrawn_when_it_answers_again(
     assert (scene.acked, scene.consumer.later) == (["heard"], [])
 
 
-def test_an_answer_that_comes_after_the_message_was_let_go_is_undone(
+def test_an_answer_that_comes_after_the_message_was_given_up_is_undone(
     installed: InstalledApp, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The call succeeds after the message has gone to the worker's timer."""
@@ -501,7 +501,7 @@ def test_what_is_not_this_workers_any_more_is_not_withdrawn(
     assert [task.task_id for task in installed.held()] == ["far"]
 
 
-def test_a_store_that_is_not_through_yet_is_looked_into_once_more(
+def test_a_store_that_has_not_executed_the_call_yet_is_asked_twice(
     installed: InstalledApp, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A resumed store may answer this look before it executes the call that hung. The worker looks twice."""

@@ -115,7 +115,7 @@ def test_cancel_asks_where_somebody_can_answer(run: Run, ids: dict[str, str], ta
     assert [each.id for each in tasks.select()] == [ids["bill"]]
 
 
-def test_saying_nothing_means_nothing(run: Run, ids: dict[str, str], tasks: HeldTasks) -> None:
+def test_without_a_selection_nothing_is_changed(run: Run, ids: dict[str, str], tasks: HeldTasks) -> None:
     """Without ids, filter and --all it is wrong usage. With an unknown id, nothing is changed."""
     for command in ("cancel", "purge", "run-now"):
         assert "Which tasks?" in run(command, "--yes", code=2).stderr
@@ -141,7 +141,7 @@ def test_run_now_makes_tasks_due(run: Run, ids: dict[str, str], tasks: HeldTasks
     assert all((each.eta_ms or 0) <= tasks.now_ms() for each in tasks.select())
 
 
-def test_purge_removes_what_it_is_told_to(run: Run, ids: dict[str, str], tasks: HeldTasks) -> None:
+def test_purge_removes_the_selected_tasks(run: Run, ids: dict[str, str], tasks: HeldTasks) -> None:
     """By queue, and everything."""
     run("purge", "--queue", "other", "--yes")
     assert len(list(tasks.select())) == 3
@@ -311,7 +311,7 @@ def test_a_reader_that_is_gone_is_no_failure(app: Celery, ids: dict[str, str], t
 
 
 @pytest.mark.parametrize("times", [(), ("--in", "1h", "--at", "now")], ids=["none", "two"])
-def test_a_new_eta_is_said_once(run: Run, ids: dict[str, str], times: tuple[str, ...]) -> None:
+def test_reschedule_needs_exactly_one_new_eta(run: Run, ids: dict[str, str], times: tuple[str, ...]) -> None:
     """Without an ETA, and with two, the error says what is wrong."""
     told = run("reschedule", ids["one"], *times, code=2).stderr
     assert ("Give --in or --at, not both." if times else "When? Give --in or --at.") in told

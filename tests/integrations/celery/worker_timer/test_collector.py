@@ -39,7 +39,7 @@ def worker(app: Any) -> Any:
     return SimpleNamespace(app=app, steps=[])
 
 
-def test_objects_of_before_are_put_aside_and_garbage_is_not(app: Celery) -> None:
+def test_old_objects_are_frozen_and_garbage_is_not(app: Celery) -> None:
     """Frozen garbage would stay for ever."""
     install(app, None)
     step = CollectorStep(worker(app))
@@ -55,7 +55,7 @@ def test_objects_of_before_are_put_aside_and_garbage_is_not(app: Celery) -> None
 
 
 @pytest.mark.parametrize(("horizon", "included"), [("2s", True), (None, False)])
-def test_it_is_left_out_where_everything_is_stocks(app: Celery, horizon: str | None, included: bool) -> None:
+def test_without_a_horizon_it_does_not_run(app: Celery, horizon: str | None, included: bool) -> None:
     """With `horizon=None`, like the timer."""
     install(app, "redis://nowhere.invalid", horizon=horizon)
     assert CollectorStep(worker(app)).include_if(worker(app)) is included

@@ -47,7 +47,7 @@ def test_an_earlier_entry_is_not_kept_waiting_by_a_later_one(timer: ThreadedWhee
     assert timer.empty()
 
 
-def test_an_error_is_told_and_ends_nothing() -> None:
+def test_an_error_is_reported_and_the_timer_continues() -> None:
     """`on_error` gets the error, and the next entry runs."""
     errors: list[Exception] = []
     timer = ThreadedWheelTimer(on_error=errors.append)
@@ -59,7 +59,7 @@ def test_an_error_is_told_and_ends_nothing() -> None:
     assert [type(error) for error in errors] == [ZeroDivisionError]
 
 
-def test_the_whole_of_timer2s_face_is_there(timer: ThreadedWheelTimer) -> None:
+def test_all_methods_of_timer2_are_there(timer: ThreadedWheelTimer) -> None:
     """All that celery and its plugins call."""
     assert bool(timer)
     entry = timer.Entry(print)
@@ -86,7 +86,7 @@ def test_next_runs_what_is_due_without_the_thread() -> None:
     assert 0 < (timer.next() or 0) <= 1.51
 
 
-def test_on_tick_hears_the_wait() -> None:
+def test_on_tick_gets_the_wait() -> None:
     """As in stock Celery, it gets the seconds until the next eta."""
     ticks: list[float] = []
     heard = threading.Event()
