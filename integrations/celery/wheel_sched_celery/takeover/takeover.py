@@ -133,7 +133,7 @@ class Takeover:
                 return leave_to_stock(now_us)
             if not self._wheel.seems_up:
                 return leave_to_stock(self._clock.estimate_us())
-            arrival = self._arrival(message, body, eta_ms, ack, leave_to_stock)
+            arrival = self._arrival(message, body, eta_ms, redelivered, ack, leave_to_stock)
             if now_us is not None and arrival.candidate is None:
                 return leave_to_stock(now_us)
             return self._hand_over(arrival)
@@ -298,7 +298,9 @@ class Takeover:
             if is_held:
                 one.taken = task
 
-    def _arrival(self, message: Any, body: Any, eta_ms: int, ack: Any, stock: Callable[[int | None], Any]) -> _Arrival:
+    def _arrival(
+        self, message: Any, body: Any, eta_ms: int, redelivered: bool, ack: Any, stock: Callable[[int | None], Any]
+    ) -> _Arrival:
         """The message, with what decides about it."""
         headers = message.headers or {}
         identity = headers if "task" in headers else body
@@ -309,7 +311,7 @@ class Takeover:
             eta_ms=eta_ms,
             ttl_ms=int(ttl) if str(ttl).isdigit() else None,
             expires_ms=instant_ms(identity.get("expires"), self._wheel.app.timezone),
-            redelivered=bool((message.delivery_info or {}).get("redelivered")),
+            redelivered=redelivered,
             ack=ack,
             stock=stock,
             patience_s=max(LEAST_PATIENCE_S, min(self._wheel.settings.timeout / 1000, left_s / 2)),
