@@ -193,7 +193,7 @@ def drain(ctx: click.Context, dry_run: bool, yes: bool, as_json: bool) -> int:
         for reason, count in drained.kept.items():
             say(f"{amount(count, 'task')} still here: {reason}")
         if drained.back:
-            say(f"{amount(drained.back, 'task')} more in the store: a producer still holds; stop it, then drain again")
+            say(f"{amount(drained.back, 'task')} in the store again: a producer held them; stop it, then drain again")
     return 1 if drained.kept or drained.back else 0
 
 

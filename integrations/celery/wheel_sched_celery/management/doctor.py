@@ -23,7 +23,7 @@ from wheel_sched_celery.management.waiting_task import read
 from wheel_sched_celery.message.headers import instant_ms
 from wheel_sched_celery.message.held_task import TAKEN_OVER, route_of
 from wheel_sched_celery.release.broker_connection import short_connection
-from wheel_sched_celery.remote_control.workers import differing, wheel_stats, why_idle
+from wheel_sched_celery.remote_control.workers import differing, why_idle
 
 VISIBILITY_S: Final = 3600  # kombu's default for Redis
 LATE_MS: Final = 5_000  # a due task that waits longer than this is a sign that no worker sends any
@@ -112,7 +112,7 @@ def _ask_workers(app: Any, examined: Examined, timeout_s: float) -> None:
             connection.connect()
         examined.pinged = frozenset(inspect.ping() or {})
         if examined.pinged:
-            examined.stats = _answers(wheel_stats(inspect), dict)
+            examined.stats = _answers(inspect._request("wheel_stats"), dict)
             examined.in_memory = _in_memory(examined, _answers(inspect.scheduled(), list))
     except (OperationalError, *app.connection_for_write().recoverable_connection_errors) as error:
         examined.broker_away = str(error) or repr(error)

@@ -108,12 +108,12 @@ class HeldTask:
         return item_id_of(bounded(self.task_id), self.retries, self.eta_ms, digest)
 
     def item(self, body: bytes, lead_ms: int) -> Item:
-        """The item to store. People find it by task id and stamps, and it is counted under its queue."""
+        """The item to store. It is found by task id and stamps, and counted and paused under its queue."""
         return Item(
             self.item_id,
             release_ms(self.eta_ms, lead_ms),
             body,
-            topic_of(self.queue or self.routing_key),
+            bounded(self.queue or self.routing_key, _LONGEST_NAME),  # the topic
             (ref_of(self.task_id), *map(stamp_ref, self.stamps), *((TAKEN_OVER,) if self.taken_over else ())),
             bounded(self.task_id),
         )
@@ -186,11 +186,6 @@ def ref_of(task_id: str) -> str:
 def stamp_ref(stamp: tuple[str, Any]) -> str:
     """The ref of items with a stamp. `revoke_by_stamped_headers` knows nothing but the stamp."""
     return "stamp:" + bounded(f"{stamp[0]}={stamp[1]}", _LONGEST_NAME - 6)
-
-
-def topic_of(queue: str) -> str:
-    """The topic under which the items of a queue are counted and paused."""
-    return bounded(queue, _LONGEST_NAME)
 
 
 def bounded(text: str, longest: int = _LONGEST_ID) -> str:

@@ -1,6 +1,6 @@
 """Reads the answers of workers to `inspect wheel_stats`: who sends held tasks, and whose settings differ.
 
-Pure, except for `wheel_stats`, which asks.
+Pure.
 """
 
 from __future__ import annotations
@@ -12,11 +12,6 @@ from wheel_sched.duration import format_duration
 from wheel_sched_celery.settings import WheelSettings
 
 Answers = Mapping[str, Any]
-
-
-def wheel_stats(inspect: Any) -> Answers:
-    """Ask the workers for `wheel_stats`; the answers by worker."""
-    return dict(inspect._request("wheel_stats") or {})
 
 
 def why_idle(namespace: str, answer: Any) -> str:
