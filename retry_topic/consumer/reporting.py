@@ -15,7 +15,7 @@ from wheel_sched.errors import WheelSchedError
 from wheel_sched.escaping import logger_of
 from wheel_sched.reviving import RevivedThread
 from wheel_sched.store import DelayStore
-from wheel_sched.store.rate_limits.face import RateLimits
+from wheel_sched.store.rate_limits import RateLimits
 
 logger = logger_of("retry_topic.consumer")
 

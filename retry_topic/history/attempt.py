@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from retry_topic.message.headers import RetryState
 from wheel_sched.errors import Rejected
 from wheel_sched.store.core.plans import shard_of
-from wheel_sched.store.ordering.face import route_of
+from wheel_sched.store.ordering import route_of
 
 VERSION = 1
 OUTCOMES = ("ok", "failed", "dead")

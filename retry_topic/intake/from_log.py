@@ -38,8 +38,8 @@ from wheel_sched.errors import BrokerUnavailable, StaleCount, StalePosition, Tak
 from wheel_sched.store import Outcome, Position, Stored
 from wheel_sched.store.core.call import new_token
 from wheel_sched.store.core.plans import shard_of
-from wheel_sched.store.log_intake.face import LogIntake
-from wheel_sched.store.ordering.face import route_of
+from wheel_sched.store.log_intake import LogIntake
+from wheel_sched.store.ordering import route_of
 
 _ASK_NS = 1_000_000_000  # for this time the process's own clock continues the store's last time
 

@@ -20,7 +20,7 @@ from retry_topic.message.headers.fields import FIELDS
 from retry_topic.policy import PolicySet, RetryDecision, RetryPolicy
 from wheel_sched.errors import Rejected
 from wheel_sched.store import Item
-from wheel_sched.store.ordering.face import ref_of, route_of
+from wheel_sched.store.ordering import ref_of, route_of
 
 DAY_MS = 86_400_000
 MAX_BODY_BYTES = 8 * 1024 * 1024  # a larger body becomes a dead letter: it would block the server on every step

@@ -20,10 +20,10 @@ from retry_topic.release.flow import count_spread
 from retry_topic.release.origins import Origins
 from wheel_sched.duration import format_duration
 from wheel_sched.escaping import logger_of
-from wheel_sched.store.attempt_counts.face import AttemptCounts
-from wheel_sched.store.history.face import History
-from wheel_sched.store.ordering.face import OrderedKeys
-from wheel_sched.store.rate_limits.face import RateLimits
+from wheel_sched.store.attempt_counts import AttemptCounts
+from wheel_sched.store.history import History
+from wheel_sched.store.ordering import OrderedKeys
+from wheel_sched.store.rate_limits import RateLimits
 
 logger = logger_of("retry_topic.intake")
 

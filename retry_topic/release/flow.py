@@ -21,8 +21,7 @@ from wheel_sched.dispatcher import Answer, Batch, Failed, Publisher
 from wheel_sched.errors import Rejected, StoreError
 from wheel_sched.escaping import logger_of
 from wheel_sched.store import Claimed, DelayStore, Next, decode_push
-from wheel_sched.store.rate_limits.face import RateLimits
-from wheel_sched.store.rate_limits.values import Admitted, Limits
+from wheel_sched.store.rate_limits import Admitted, Limits, RateLimits
 
 logger = logger_of("retry_topic.flow")
 

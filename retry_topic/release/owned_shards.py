@@ -21,8 +21,8 @@ from wheel_sched.escaping import logger_of
 from wheel_sched.store import MAX_BATCH
 from wheel_sched.store.core.call import Call
 from wheel_sched.store.core.claim import Claim, ClaimDue
+from wheel_sched.store.core.counts import Look, Window
 from wheel_sched.store.core.settle import Settlement
-from wheel_sched.store.core.window import Look, Window
 
 logger = logger_of("retry_topic.release")
 
@@ -61,7 +61,7 @@ class OwnedShards:
 
     def looked(self, window: Window) -> None:
         """Acquire a shard with waiting items before they are due, so that a take-over does not delay them."""
-        if window.due_head_ms is not None or window.fly_head_ms is not None:
+        if window.due_head_ms is not None or window.lease_head_ms is not None:
             self._ownership.prepare(window.shard)
 
     def claim(self, shard: int, limit: int, epoch: int | None) -> Call[Any]:
@@ -89,19 +89,19 @@ class OwnedShards:
         elif isinstance(error, StoreUnavailable):
             self._ownership.suspect()
 
-    def next_look_ms(self, shard: int, due_head_ms: int | None, fly_head_ms: int | None, now_ms: int) -> int | None:
+    def next_look_ms(self, shard: int, due_head_ms: int | None, lease_head_ms: int | None, now_ms: int) -> int | None:
         """The next due time of a shard that this process owns; else the time at which it may acquire the shard.
 
         If another process's shard has open claims, their owner may be dead. So the dispatcher looks again, even without
         due items.
         """
-        heads = [head for head in (due_head_ms, fly_head_ms) if head is not None]
+        heads = [head for head in (due_head_ms, lease_head_ms) if head is not None]
         if not heads or self._ownership.is_settled(shard):
             return min(heads, default=None)
         again_ms = self._ownership.elsewhere_until_ms(shard) + 1
-        if fly_head_ms is not None or self._ownership.is_taking_over(shard):
+        if lease_head_ms is not None or self._ownership.is_taking_over(shard):
             again_ms = max(again_ms, now_ms + _LOOK_AGAIN_MS)
-        return again_ms if fly_head_ms is not None or due_head_ms is None else max(due_head_ms, again_ms)
+        return again_ms if lease_head_ms is not None or due_head_ms is None else max(due_head_ms, again_ms)
 
     def extend(self, batch: Batch) -> bool:
         """Extend the ownership of the batch's shard."""

@@ -28,7 +28,7 @@ from wheel_sched.errors import BrokerError, BrokerUnavailable, StaleEpoch, Wheel
 from wheel_sched.escaping import logger_of
 from wheel_sched.store import DelayStore
 from wheel_sched.store.core.call import Call
-from wheel_sched.store.shard_ownership.operations import Own, Ownership, Resolve, Resolved
+from wheel_sched.store.shard_ownership import Own, Ownership, Resolve, Resolved
 
 logger = logger_of("retry_topic.release")
 
@@ -337,7 +337,7 @@ class ShardOwner:
 
     def _settle_open(self, shard: int, owned: OwnedShard, number: int | None) -> None:
         counts = self._store.counts_by_shard()[shard]
-        if number is None and counts.total("fly") == 0:
+        if number is None and counts.total("leased") == 0:
             # the very first owner, or no claim is open: from here on the broker has a number
             number = owned.claims
         owned.committed = number or 0

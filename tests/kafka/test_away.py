@@ -116,7 +116,7 @@ def test_a_broker_that_is_away_for_a_minute(
                         assert service.stats.in_flight <= 3 * MAX_BATCH
                         time.sleep(0.05)  # the outage lasts as long as it lasts
                     grown_mb = _memory_mb() - before
-                    open_ids = home.store.counts().total("fly")
+                    open_ids = home.store.counts().total("leased")
                 assert open_ids <= 2 * MAX_BATCH
                 assert grown_mb < GROWTH_MB
                 until(

@@ -171,7 +171,9 @@ def test_a_replicated_store_loses_and_doubles_nothing(
         group.fail(count, count + 500)
         count += 500
         until(lambda: len(group.sent()) == count, lambda: (len(group.sent()), group.home.store.counts()))
-        until(lambda: not sum(group.home.store.counts().total(state) for state in ("due", "fly", "held")), lambda: "")
+        until(
+            lambda: not sum(group.home.store.counts().total(state) for state in ("due", "leased", "held")), lambda: ""
+        )
     finally:
         group.close()
     assert group.sent() == Counter(range(count))

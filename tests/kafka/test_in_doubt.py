@@ -59,7 +59,7 @@ def test_claims_that_nobody_knows_of_wait_for_a_person(
     crew.start_service().up()
     crew.strike(crew.services, crew.has_claims, crew.has_claims, feed)
     forget(crew)
-    open_ids = crew.home.store.counts().total("fly")
+    open_ids = crew.home.store.counts().total("leased")
     assert open_ids > 0
     successor = crew.start_service().up()
     crew.until(lambda: not crew.busy() and crew.lag(range(crew.partitions)) == 0, crew.home.store.counts)

@@ -14,7 +14,7 @@ from retry_topic import Consumer, ConsumerConfig, Message, RetryPolicy, RetrySer
 from retry_topic.brokers.kafka import KafkaBroker
 from retry_topic.policy import Fixed
 from tests.servers.valkey import temporary_server
-from wheel_sched.store.ordering.face import OrderedKeys
+from wheel_sched.store.ordering import OrderedKeys
 
 if TYPE_CHECKING:
     from conftest import Until

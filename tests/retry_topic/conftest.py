@@ -122,7 +122,7 @@ class Bench:
 
     def waiting(self) -> int:
         counts = self.home.store.counts()
-        return counts.total("due") + counts.total("fly")
+        return counts.total("due") + counts.total("leased")
 
     def letters(self) -> list[DeadLetterInfo]:
         return list(DeadLetters(self.home).select())

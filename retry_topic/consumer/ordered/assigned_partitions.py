@@ -20,7 +20,7 @@ from retry_topic.consumer.ordered.assignment import PartitionAssignment, ReaderC
 from retry_topic.consumer.ordered.reader import READ_AHEAD, OrderedReader
 from retry_topic.consumer.outcome import is_suspect
 from wheel_sched.escaping import logger_of
-from wheel_sched.store.ordering.face import scope_of
+from wheel_sched.store.ordering import scope_of
 
 logger = logger_of("retry_topic.consumer")
 

@@ -28,8 +28,7 @@ from retry_topic.history import HistoryWriter
 from wheel_sched.errors import StoreError
 from wheel_sched.escaping import logger_of
 from wheel_sched.reviving import RevivedThread
-from wheel_sched.store.ordering.face import OrderedKeys
-from wheel_sched.store.ordering.values import Owner
+from wheel_sched.store.ordering import OrderedKeys, Owner
 
 logger = logger_of("retry_topic.consumer")
 

@@ -16,7 +16,7 @@ from retry_topic.consumer.outcome import HandlerOutcome, Sink
 from retry_topic.message import Message
 from retry_topic.message.headers import RetryState
 from wheel_sched.store import DelayStore, Outcome
-from wheel_sched.store.ordering.face import OrderedKeys
+from wheel_sched.store.ordering import OrderedKeys
 
 Give = Callable[[Delivery, RetryState, Sink], None]
 _AT_ONCE = 200

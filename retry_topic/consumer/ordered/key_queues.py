@@ -34,8 +34,7 @@ from retry_topic.policy import Failure
 from wheel_sched.errors import Rejected
 from wheel_sched.escaping import logger_of
 from wheel_sched.store import Item, Outcome
-from wheel_sched.store.ordering.face import OrderedKeys, lock_of, ref_of, route_of
-from wheel_sched.store.ordering.values import Owner
+from wheel_sched.store.ordering import OrderedKeys, Owner, lock_of, ref_of, route_of
 
 logger = logger_of("retry_topic.consumer")
 

@@ -17,7 +17,7 @@ from retry_topic.brokers.protocol import BrokerConsumer
 from retry_topic.consumer.ordered.assignment import PartitionAssignment, ReaderContext, new_holder
 from retry_topic.consumer.ordered.reader import READ_AHEAD, OrderedReader
 from retry_topic.consumer.outcome import is_suspect
-from wheel_sched.store.ordering.face import OrderedKeys, scope_of
+from wheel_sched.store.ordering import OrderedKeys, scope_of
 
 _POLL_MS = 1_000  # how long an idle reader waits at the broker; only the reaction to `stop` depends on it
 _STAND_BY_S = 1.0  # how soon a free topic is taken over; each check is one small command

@@ -19,7 +19,7 @@ from retry_topic.consumer.settling import AWAY_S
 from wheel_sched.errors import StoreError
 from wheel_sched.escaping import logger_of
 from wheel_sched.reviving import RevivedThread
-from wheel_sched.store.ordering.face import OrderedKeys
+from wheel_sched.store.ordering import OrderedKeys
 
 logger = logger_of("retry_topic.consumer")
 

@@ -96,7 +96,7 @@ def test_garbage_of_any_kind_stops_nothing(bench: Bench, handler: Handlers, poli
 @pytest.mark.parametrize("body", JUNK.values(), ids=JUNK)
 def test_a_body_that_is_no_message_is_rejected_by_name(body: bytes) -> None:
     """One kind of error, with the size and what was done: nothing."""
-    with pytest.raises(Rejected, match=f"{len(body)} bytes.*it was left as it is"):
+    with pytest.raises(Rejected, match=f"{len(body)} bytes.*(nothing was changed|it was left as it is)"):
         decode_body(body)
 
 

@@ -105,7 +105,7 @@ def test_a_record_beyond_every_limit_goes_out_or_is_kept(
     redis_client.hset("{wheel:0}:body", "big", record + encode_body(Message("archive", value)))
     store.reschedule(["big"], store.now_ms())
     check = serve()
-    server.until(lambda: store.counts().total("due") + store.counts().total("fly") == 0)
+    server.until(lambda: store.counts().total("due") + store.counts().total("leased") == 0)
     kept = [found for one in ("held", "dead") for found in store.list_items(one).found]
     assert [record.value for record in server.records("archive")] == ([] if kept else [value])
     check()

@@ -14,10 +14,8 @@ from retry_topic.message.body_codec import encode_body
 from retry_topic.message.headers import RetryState
 from retry_topic.release.flow import flow_of
 from wheel_sched.store import Item, Outcome
-from wheel_sched.store.ordering.face import OrderedKeys, lock_of, ref_of, route_of, scope_of
-from wheel_sched.store.ordering.values import Owner
-from wheel_sched.store.rate_limits.face import RateLimits
-from wheel_sched.store.rate_limits.values import Limits
+from wheel_sched.store.ordering import OrderedKeys, Owner, lock_of, ref_of, route_of, scope_of
+from wheel_sched.store.rate_limits import Limits, RateLimits
 
 SCOPE = scope_of("billing", "orders")
 GATE = lock_of(SCOPE, b"customer-7")

@@ -19,10 +19,9 @@ from retry_topic.message.headers import RetryState, write
 from retry_topic.policy import Fixed, PolicySet, RetryPolicy
 from wheel_sched.store import AttemptCounts, DelayStore, Done, Item, LogIntake
 from wheel_sched.store.core.plans import shard_of
-from wheel_sched.store.log_intake.operations import LogIntakeInMemory
+from wheel_sched.store.log_intake import LogIntakeInMemory
 from wheel_sched.store.memory import MemoryBackend
-from wheel_sched.store.ordering.face import OrderedKeys, lock_of, ref_of, scope_of
-from wheel_sched.store.ordering.values import Owner
+from wheel_sched.store.ordering import OrderedKeys, Owner, lock_of, ref_of, scope_of
 
 SOURCE = "g.retry/0"
 SHARDS = 4
@@ -157,7 +156,7 @@ def test_each_is_stored_beside_its_key(bench: Bench) -> None:
     assert sorted((one.id, one.duplicate) for one in taken) == [(f"{name}.1", False) for name in "abcd"]
     found = bench.home.store.get([f"{name}.1" for name in "abd"], anywhere=True)
     assert [one and (one.route, one.refs[0].split(".")[0]) for one in found] == [
-        (scope, f"gate:{scope}") for scope in (BESIDE, AWAY, OTHER)
+        (scope, f"lock:{scope}") for scope in (BESIDE, AWAY, OTHER)
     ]
     assert (bench.position(), bench.sent()) == (4, ["a.1", "b.1", "c.1", "d.1"])
 

@@ -22,8 +22,7 @@ from retry_topic.message.topic_names import dead_topic_of, retry_topic_of
 from retry_topic.policy import Failure, PolicySet
 from wheel_sched.errors import StoreUnavailable
 from wheel_sched.store import AttemptCounts, Outcome, Stored
-from wheel_sched.store.ordering.face import OrderedKeys, lock_of, scope_of
-from wheel_sched.store.ordering.values import Owner
+from wheel_sched.store.ordering import OrderedKeys, Owner, lock_of, scope_of
 
 if TYPE_CHECKING:
     from conftest import Bench
@@ -205,7 +204,7 @@ def test_over_several_shards_a_crash_before_the_note_is_no_second_attempt(
         raise SystemExit
 
     with monkeypatch.context() as crash:
-        crash.setattr("wheel_sched.store.attempt_counts.operations.AttemptCountsInMemory.raise_to", die)
+        crash.setattr("wheel_sched.store.attempt_counts.AttemptCountsInMemory.raise_to", die)
         with pytest.raises(SystemExit):
             desk.intake.store(deliveries)
     (taken,) = desk.intake.take(desk.consumer, again(deliveries))

@@ -24,7 +24,7 @@ from retry_topic.message.body_codec import decode_body, encode_body
 from retry_topic.message.headers import MAX_COUNT, RetryState, read, write
 from retry_topic.policy import Fixed, PolicySet, RetryPolicy, Rule, explain
 from wheel_sched.store import ENDED, DelayStore, Found
-from wheel_sched.store.attempt_counts.face import AttemptCounts
+from wheel_sched.store.attempt_counts import AttemptCounts
 from wheel_sched.store.core.items import Item
 from wheel_sched.store.memory import MemoryBackend
 

@@ -16,7 +16,7 @@ import pytest
 import redis as redis_py
 
 from retry_topic import Message, connect
-from wheel_sched.store.ordering.face import OrderedKeys
+from wheel_sched.store.ordering import OrderedKeys
 
 if TYPE_CHECKING:
     import redis

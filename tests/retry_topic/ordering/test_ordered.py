@@ -26,8 +26,7 @@ from retry_topic.consumer.retry_record import ordered_state
 from retry_topic.message.headers import RetryState
 from retry_topic.message.topic_names import redelivery_topic_of
 from wheel_sched.errors import ConfigError
-from wheel_sched.store.ordering.face import OrderedKeys, lock_of, scope_of
-from wheel_sched.store.ordering.values import Owner
+from wheel_sched.store.ordering import OrderedKeys, Owner, lock_of, scope_of
 
 if TYPE_CHECKING:
     from ..conftest import Bench

@@ -18,8 +18,7 @@ from retry_topic.consumer.ordered.reader import OrderedReader
 from retry_topic.message import Source
 from retry_topic.message.headers import retry_id
 from wheel_sched.store import Item, Outcome, open_store
-from wheel_sched.store.ordering.face import OrderedKeys, lock_of, ref_of, scope_of
-from wheel_sched.store.ordering.values import Owner
+from wheel_sched.store.ordering import OrderedKeys, Owner, lock_of, ref_of, scope_of
 
 PATIENCE_S = 30.0
 PLACE = ("orders", 0)

@@ -25,7 +25,7 @@ from wheel_sched.store.core.call import Call
 from wheel_sched.store.core.claim import ClaimDue
 from wheel_sched.store.core.items import NO_LEASE_END_MS
 from wheel_sched.store.core.settle import Settle, Settled
-from wheel_sched.store.shard_ownership.operations import Own, Resolve
+from wheel_sched.store.shard_ownership import Own, Resolve
 
 PATIENCE_S = 30.0
 
@@ -169,7 +169,7 @@ def test_a_claim_has_no_lease_end(store: DelayStore, cluster: Cluster) -> None:
     claim = process.claim()
     (found,) = store.get([claim.items[0].id])
     assert found is not None
-    assert (found.state, found.score_ms) == ("fly", NO_LEASE_END_MS)
+    assert (found.state, found.score_ms) == ("leased", NO_LEASE_END_MS)
 
 
 def test_what_is_refused_for_good_leaves_before_the_rest_goes_out(store: DelayStore, cluster: Cluster) -> None:
@@ -177,7 +177,7 @@ def test_what_is_refused_for_good_leaves_before_the_rest_goes_out(store: DelaySt
     process = Process(store, Sender(cluster, b"b"))
     assert process.publish() == [Done("a"), Dead("b", "too large"), Done("c")]
     assert cluster.sent == [b"a", b"c"]
-    assert store.counts().now == {("fly", "t"): 2, ("dead", "t"): 1}
+    assert store.counts().now == {("leased", "t"): 2, ("dead", "t"): 1}
     assert process.settle() == ["DONE", "DONE", "DONE"]
     assert store.counts().now == {("dead", "t"): 1}
 
@@ -195,7 +195,7 @@ def test_a_fenced_claim_stays_open_for_the_next_owner(store: DelayStore, cluster
     first = Process(store, Sender(cluster, "fenced"))
     assert first.publish() == [None, None, None]
     assert first.settle() is None
-    assert store.counts().now == {("fly", "t"): 3}
+    assert store.counts().now == {("leased", "t"): 3}
     first.ownership.close()
     (answer,) = store.execute([Call(0, _released(first))])
     assert not isinstance(answer, Exception)
@@ -311,7 +311,7 @@ def test_another_process_stands_by(store: DelayStore, cluster: Cluster) -> None:
     window = standing_by.ask()
     assert isinstance(window, Window)
     now_ms = store.now_ms()
-    again_ms = standing_by.claims.next_look_ms(0, window.due_head_ms, window.fly_head_ms, now_ms)
+    again_ms = standing_by.claims.next_look_ms(0, window.due_head_ms, window.lease_head_ms, now_ms)
     assert again_ms is not None
     assert again_ms > now_ms + 50_000, "when the owner's lease ends"
 
@@ -383,7 +383,7 @@ def test_what_is_answered_before_leaves_before_the_rest_goes_out(store: DelaySto
     process.publisher.publish(process.batch)
     assert process.batch.answers == [Next("a", later_ms), Failed("nobody knows"), Done("c")]
     assert (cluster.sent, cluster.number) == ([b"c"], claim.number)
-    assert store.counts().now == {("due", "t"): 2, ("fly", "t"): 1}
+    assert store.counts().now == {("due", "t"): 2, ("leased", "t"): 1}
     process.settle()
     assert store.counts().now == {("due", "t"): 2}
     assert {found.id for found in store.get(["a", "b"]) if found is not None} == {"a", "b"}
@@ -434,7 +434,7 @@ def test_a_settled_item_that_is_due_again_is_claimed_under_a_new_number(store: D
     assert ([item.id for item in claim.items], claim.number) == (["b", "c"], first.number + 1)
     assert process.ownership.is_open(0, claim.number)
     assert process.claims.to_settle(Batch(claim, claim.items), [Done("b"), Done("c")]) is None
-    assert store.counts().total("fly") == 2
+    assert store.counts().total("leased") == 2
 
 
 def _two_claims(process: Process) -> tuple[Batch, Batch]:

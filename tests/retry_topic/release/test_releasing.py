@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from retry_topic import Message, RetryPolicy
 from retry_topic.consumer.reporting import Reporter
 from retry_topic.policy import Breaker, Budget, PolicySet, Rate
-from wheel_sched.store.rate_limits.face import RateLimits
+from wheel_sched.store.rate_limits import RateLimits
 
 if TYPE_CHECKING:
     from ..conftest import Bench

@@ -53,7 +53,7 @@ from retry_topic import RetryPolicy, RetryService, ServiceConfig, connect
 from retry_topic.brokers.redis_streams.consumer import RedisStreamsConsumer
 from retry_topic.policy import Fixed
 from wheel_sched.store import DelayStore
-from wheel_sched.store.attempt_counts.face import AttemptCounts
+from wheel_sched.store.attempt_counts import AttemptCounts
 
 point, calls = sys.argv[2], []
 

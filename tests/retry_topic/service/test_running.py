@@ -20,7 +20,7 @@ from tests.servers.faulty_proxy import FaultyProxy
 from tests.servers.valkey import temporary_server
 from wheel_sched.errors import ConfigError, StoreUnavailable
 from wheel_sched.store import open_store
-from wheel_sched.store.attempt_counts.face import AttemptCounts
+from wheel_sched.store.attempt_counts import AttemptCounts
 
 if TYPE_CHECKING:
     from conftest import Bench, Handler

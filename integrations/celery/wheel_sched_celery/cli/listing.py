@@ -18,7 +18,7 @@ _PREVIEW = 60  # characters of arguments in a line
 
 
 def _state(waiting: WaitingTask) -> str:
-    return {"due": "waiting", "fly": "in flight"}.get(waiting.found.state, waiting.found.state)
+    return {"due": "waiting", "leased": "in flight"}.get(waiting.found.state, waiting.found.state)
 
 
 @click.command("list")

@@ -356,7 +356,7 @@ def test_a_mark_that_was_copied_into_another_message_means_nothing(
 
 
 @pytest.mark.parametrize("again", [False, True], ids=["far", "near and redelivered"])
-@pytest.mark.parametrize("state", ["fly", "dead", "held"])
+@pytest.mark.parametrize("state", ["leased", "dead", "held"])
 def test_only_what_waits_in_the_store_is_acknowledged(installed: InstalledApp, state: str, again: bool) -> None:
     """For a message without the mark. If its item is in flight or dead, the worker must keep the message."""
     eta = iso_of(installed.store.now_ms() + 60_000)
@@ -364,7 +364,7 @@ def test_only_what_waits_in_the_store_is_acknowledged(installed: InstalledApp, s
     scene.receive("copy", 0, due=eta)
     scene.consumer.turn()
     claim = installed.claim()
-    if state != "fly":
+    if state != "leased":
         (item,) = claim.items
         installed.store.settle(claim, [Dead(item.id, "unroutable") if state == "dead" else Held(item.id, "paused")])
     if again:
