@@ -110,7 +110,7 @@ def test_celery_over_rabbitmq_does_without_the_redis_transport(with_extras: Make
         "import sys\n"
         "from celery import Celery\n"
         "from wheel_sched_celery import install\n"
-        "from wheel_sched_celery.release.redis_queue import RedisQueue\n"
+        "from wheel_sched_celery.message.stored_forms import RedisQueue\n"
         "rabbit = Celery('shop', broker='amqp://localhost')\n"
         f"install(rabbit, url={server.tcp_url!r})\n"
         "assert not RedisQueue.serves(rabbit.connection())\n"

@@ -1,6 +1,6 @@
 """Celery's own `Request` of a held task, as a worker makes it from a received message.
 
-So `inspect` shows a held task, and a revoke announces it, exactly as the installed release of Celery does.
+With it, `inspect` shows a held task and a revoke announces it exactly as the installed release of Celery does.
 
 Pure; any thread.
 """
@@ -25,14 +25,13 @@ class UnreadableTask(Exception):
     """The message is not a task that this app accepts; a worker would reject it."""
 
 
-def request_of(app: Any, held: HeldTask, *, hostname: str | None = None, eventer: Any = None) -> Any:
+def request_of(app: Any, held: HeldTask, hostname: str | None = None) -> Any:
     """The request, as a worker has it right after delivery.
 
     Args:
         app: the Celery app; a task that it does not know gets Celery's defaults.
         held: the task.
-        hostname: of the worker that answers. Defaults to this machine's name.
-        eventer: sends the events of the request. Defaults to None: no events.
+        hostname: of the worker that makes the request. Defaults to this machine's name.
 
     Raises:
         UnreadableTask: the app does not accept the type of the body, or the body is not a task.
@@ -56,14 +55,9 @@ def request_of(app: Any, held: HeldTask, *, hostname: str | None = None, eventer
             body, headers, decoded, utc = hybrid_to_proto2(message, payload)
             read = {"body": body, "headers": headers, "decoded": decoded, "utc": utc}
         request_class = symbol_by_name(task.Request)
-        return request_class(message, app=app, task=task, hostname=hostname, eventer=eventer, **read)
+        return request_class(message, app=app, task=task, hostname=hostname, **read)
     except Exception as error:  # decoders and request classes of the app may raise anything
         raise UnreadableTask(f"task {held.task_id}: {error!r}") from error
-
-
-def context_of(request: Any) -> Any:
-    """Celery's `Context` of a request, which result backends and signals get."""
-    return request._context
 
 
 def _priority(app: Any, held: HeldTask) -> int | None:

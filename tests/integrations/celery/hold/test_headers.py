@@ -1,4 +1,4 @@
-"""Texts of arguments beside Celery's own."""
+"""The texts of arguments, compared with Celery's own."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 from celery.utils.saferepr import saferepr
 from hypothesis import given
 from hypothesis import strategies as st
-from wheel_sched_celery.message.argument_text import plain_repr
+from wheel_sched_celery.message.headers import plain_repr
 
 _parts = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=80)
 _arguments = st.lists(_parts, max_size=12).flatmap(
@@ -18,7 +18,7 @@ _arguments = st.lists(_parts, max_size=12).flatmap(
 
 @given(_arguments, st.sampled_from([10, 40, 1024]))
 def test_it_says_what_celery_says_or_nothing(arguments: Any, longest: int) -> None:
-    """Whatever the texts hold, and however little room there is."""
+    """For any texts, and any limit of length."""
     assert plain_repr(arguments, longest) in (None, saferepr(arguments, longest))
 
 
@@ -26,12 +26,12 @@ def test_it_says_what_celery_says_or_nothing(arguments: Any, longest: int) -> No
     "arguments", [(), (1,), (1, 2.5, None, True), [1, "a b@c/d"], {}, {"user": "grüße", "n": -1}, {1: "x"}], ids=repr
 )
 def test_it_knows_what_most_tasks_have(arguments: Any) -> None:
-    """Numbers and short texts, by place and by name."""
+    """Numbers and short texts, as positional and as keyword arguments."""
     assert plain_repr(arguments, 1024) == saferepr(arguments, 1024)
 
 
 class Number(int):
-    """One with a text of its own."""
+    """An int with another text."""
 
     def __repr__(self) -> str:
         return "hidden"
@@ -43,5 +43,5 @@ class Number(int):
     ids=ascii,
 )
 def test_it_leaves_the_rest_to_celery(arguments: Any) -> None:
-    """Whatever could differ."""
+    """Arguments whose text could differ."""
     assert plain_repr(arguments, 1024) is None
