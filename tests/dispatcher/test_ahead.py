@@ -114,7 +114,7 @@ def test_what_a_marker_asked_for_is_not_put_off_by_an_older_answer(wide: World) 
         if len(wide.receiver.batches) == 1:
             marks = dispatcher.stats.marks
             wide.put(late, in_ms=50)
-            wide.until(lambda: bool(dispatcher._posts), "the marker was heard")
+            wide.until(lambda: bool(dispatcher.loop.has_posts), "the marker was heard")
             assert dispatcher.stats.marks == marks
 
     wide.receiver.before = bring_another
@@ -140,7 +140,7 @@ def test_a_drain_publishes_what_was_claimed_ahead(instant: World) -> None:
             thread = threading.Thread(target=dispatchers[0].stop, args=(60,))
             thread.start()
             stopping.append(thread)
-            instant.until(lambda: dispatchers[0]._stop_by_ns is not None, "told to stop")
+            instant.until(lambda: "stopping" in repr(dispatchers[0]), "told to stop")
 
     dispatchers.append(instant.dispatcher(batch=BATCH))
     instant.receiver.before = stop

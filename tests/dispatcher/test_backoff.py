@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from wheel_sched.dispatcher import DispatcherConfig, DispatcherStats, Failed
-from wheel_sched.dispatcher.backoff import Backoff
+from wheel_sched.dispatcher.in_flight import Backoff
 from wheel_sched.store.core.claim import Claimed
 from wheel_sched.store.core.settle import Dead, Done, Held, Next, Settlement
 
@@ -73,7 +73,7 @@ def test_no_answer_is_a_doubt_and_released(backoff: Backoff, stats: DispatcherSt
 
 def test_what_failed_longest_ago_is_forgotten(backoff: Backoff, monkeypatch: pytest.MonkeyPatch) -> None:
     """A broker that is down for a day does not fill the memory."""
-    monkeypatch.setattr("wheel_sched.dispatcher.backoff._REMEMBERED", 10)
+    monkeypatch.setattr("wheel_sched.dispatcher.in_flight._REMEMBERED", 10)
     for n in range(11):
         backoff.settlement(claimed(f"m{n}"), Failed("no"), NOW_MS)
     assert len(backoff._failures) == 10

@@ -54,11 +54,9 @@ class Gate(SharedLeases):
 
 
 def gated(world: World) -> tuple[Dispatcher, Gate]:
-    config = DispatcherConfig()
-    gate = Gate(world.store, config)
-    dispatcher = Dispatcher(world.store, world.receiver, claims=gate, config=config, clock=world.clock)
-    world._dispatchers.append(dispatcher)
-    return dispatcher, gate
+    """A dispatcher that the test starts, and its claim source."""
+    gate = Gate(world.store, DispatcherConfig())
+    return world.dispatcher(claims=gate, start=False), gate
 
 
 def test_shared_leases_claim_or_push_whatever_is_due(store: DelayStore) -> None:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wheel_sched.dispatcher.server_time import JUMP_US, ServerTime
+from wheel_sched.dispatcher.store_calls import JUMP_US, ServerTime
 
 BASE_US = 1_767_225_600_000_000
 JITTER_US = 1  # both clocks are read in whole microseconds

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from wheel_sched.dispatcher.server_time import ServerTime
+from wheel_sched.dispatcher.store_calls import ServerTime
 from wheel_sched.errors import WheelSchedError
 from wheel_sched_celery.wheel import Wheel
 
