@@ -32,7 +32,7 @@ class Heads(Protocol):
     fly_head_ms: int | None
 
 
-class Alarm(NamedTuple):
+class ShardAlarm(NamedTuple):
     """An item is due in a shard. With `sweep` no item is due, and the shard only needs a sweep."""
 
     shard: int
@@ -56,8 +56,8 @@ class DueShards:
         self._shards = range(shards)
         self._claim_source = claim_source
         self._config = config
-        self._queue: DeadlineQueue[Alarm] = DeadlineQueue()
-        self._alarms: dict[int, TimerTaskEntry[Alarm]] = {}
+        self._queue: DeadlineQueue[ShardAlarm] = DeadlineQueue()
+        self._alarms: dict[int, TimerTaskEntry[ShardAlarm]] = {}
         self._due: dict[int, None] = {}  # the shard that has waited longest comes first, so that no shard starves
         self._to_sweep: set[int] = set()
         self._swept_ms: dict[int, int] = {}
@@ -187,9 +187,9 @@ class DueShards:
         if alarm is not None and keep and alarm.deadline_ms <= at_ms:
             return
         self._cancel(shard)
-        self._remember(self._queue.schedule(Alarm(shard, sweep), at_ms))
+        self._remember(self._queue.schedule(ShardAlarm(shard, sweep), at_ms))
 
-    def _remember(self, entry: TimerTaskEntry[Alarm]) -> None:
+    def _remember(self, entry: TimerTaskEntry[ShardAlarm]) -> None:
         if entry.task is not None:
             self._alarms[entry.task.shard] = entry
 
