@@ -23,10 +23,9 @@ from wheel_sched.dispatcher.statistics import LATENESS_BUCKETS_MS
 from wheel_sched.errors import WheelSchedError
 from wheel_sched.escaping import logger_of
 from wheel_sched.observability.endpoint import Page, PageReply
-from wheel_sched.observability.histogram import cumulated
-from wheel_sched.observability.purgatories import of_purgatories
 from wheel_sched.observability.timed_query import TimedQuery
-from wheel_sched.purgatory import Purgatory
+from wheel_sched.purgatory import LATENESS_BUCKETS_MS as EXPIRY_BUCKETS_MS
+from wheel_sched.purgatory import Completion, Purgatory, PurgatoryStats
 from wheel_sched.store import Counts, DelayStore
 from wheel_sched.store.ordering.face import OrderedKeys
 from wheel_sched.store.rate_limits.face import RateLimits
@@ -52,6 +51,16 @@ _COUNTERS = {
     "reconnects": "Reconnections to the store.",
     "store_errors": "Round trips that the store refused or did not answer.",
     "clock_jumps": "Jumps of the store's clock.",
+}
+
+_PURGATORY_GAUGES = {
+    "watched": "Entries in watcher lists; an operation counts once per key.",
+    "keys": "Keys with waiting operations.",
+    "delayed": "Operations that wait for their timer.",
+}
+_PURGATORY_COUNTERS = {
+    "cancelled": "Operations that were cancelled.",
+    "failed": "Tries and callbacks that raised an error without a caller to receive it.",
 }
 
 
@@ -91,7 +100,7 @@ class MetricsCollector(Collector):
         yield build
         yield from self._of_dispatchers()
         if self._purgatories:
-            yield from of_purgatories({name: one.stats for name, one in self._purgatories.items()})
+            yield from _of_purgatories({name: one.stats for name, one in self._purgatories.items()})
         if self._store is not None:
             yield from self._of_store(self._store)
 
@@ -110,7 +119,9 @@ class MetricsCollector(Collector):
         )
         for name, one in stats.items():
             in_flight.add_metric([name], one.in_flight)
-            lateness.add_metric([name], cumulated(LATENESS_BUCKETS_MS, one.lateness_counts), one.lateness_sum_ms / 1000)
+            lateness.add_metric(
+                [name], _cumulated(LATENESS_BUCKETS_MS, one.lateness_counts), one.lateness_sum_ms / 1000
+            )
         yield in_flight
         yield lateness
 
@@ -128,6 +139,44 @@ class MetricsCollector(Collector):
         yield from _of_counts(answers.counts)
         yield from _of_keys(answers.locked, answers.parked)
         yield from _of_flows(answers.flows)
+
+
+def _cumulated(bounds_ms: Sequence[int], counts: Sequence[int]) -> list[tuple[str, float]]:
+    """Each upper bound in seconds, the last one infinite, with the count at or below it."""
+    bounds = [str(bound_ms / 1000) for bound_ms in bounds_ms] + ["+Inf"]
+    total, buckets = 0, []
+    for bound, count in zip(bounds, list(counts), strict=True):
+        total += count
+        buckets.append((bound, float(total)))
+    return buckets
+
+
+def _of_purgatories(purgatories: Mapping[str, PurgatoryStats]) -> Iterator[Metric]:
+    """The metrics of purgatories. Their names become the label `purgatory`."""
+    for field, text in _PURGATORY_GAUGES.items():
+        gauge = GaugeMetricFamily(f"wheel_sched_purgatory_{field}", text, labels=["purgatory"])
+        for name, stats in purgatories.items():
+            gauge.add_metric([name], getattr(stats, field))
+        yield gauge
+    completed = CounterMetricFamily(
+        "wheel_sched_purgatory_completed", "Operations that were completed.", labels=["purgatory", "reason"]
+    )
+    lateness = HistogramMetricFamily(
+        "wheel_sched_purgatory_expiration_lateness_seconds",
+        "From an operation's deadline to its expiration.",
+        labels=["purgatory"],
+    )
+    for name, stats in purgatories.items():
+        for reason in Completion:
+            completed.add_metric([name, reason.value], getattr(stats, reason.value))
+        lateness.add_metric([name], _cumulated(EXPIRY_BUCKETS_MS, stats.lateness_counts), stats.lateness_sum_ms / 1000)
+    yield completed
+    for field, text in _PURGATORY_COUNTERS.items():
+        counter = CounterMetricFamily(f"wheel_sched_purgatory_{field}", text, labels=["purgatory"])
+        for name, stats in purgatories.items():
+            counter.add_metric([name], getattr(stats, field))
+        yield counter
+    yield lateness
 
 
 class _StoreAnswers(NamedTuple):

@@ -303,7 +303,7 @@ class TimerFacade(ABC):
         except TypeError:
             raise Rejected(f"expected key to be hashable, got: {key!r}; nothing was scheduled") from None
         if key is None:
-            raise Rejected("expected key not to be None; nothing was scheduled")
+            raise Rejected("expected key to be other than None; nothing was scheduled")
         with self._lock:
             registry = self._registry
             standing = registry.keys.get(key)
