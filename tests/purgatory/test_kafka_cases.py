@@ -137,7 +137,7 @@ def test_what_was_cancelled_is_completed_by_force_alone(world: Any, probe: Any) 
     world.advance(30)
     assert not operation.safe_try_complete()
     assert not operation.is_completed
-    with pytest.raises(ValueError, match="taken out"):
+    with pytest.raises(ValueError, match="was cancelled"):
         world.purgatory.try_complete_else_watch(operation, ["key"])
     assert operation.force_complete()
     assert operation.completions == 1

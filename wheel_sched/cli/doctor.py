@@ -56,7 +56,7 @@ _MARKS = {"ok": ("ok", "green"), "warn": ("warn", "yellow"), "problem": ("PROBLE
 def doctor(session: Session, as_json: bool) -> int:
     """Check every setting that a guarantee depends on. Exit code 1 means a problem, 69 no server.
 
-    It writes only into a scratch namespace of its own.
+    It writes only into a scratch namespace.
 
     \b
     Examples:
@@ -161,7 +161,7 @@ def _examined(check: Check, target: ExaminedTarget) -> Finding:
 
 @contextlib.contextmanager
 def _target(settings: Settings) -> Iterator[ExaminedTarget]:
-    """The server and the namespace. When an embedded folder does not exist, a scratch folder stands in for it."""
+    """The server and the namespace. When an embedded folder does not exist, a scratch folder replaces it."""
     import redis
 
     from wheel_sched.store.redis.faults import translate
