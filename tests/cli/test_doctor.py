@@ -117,7 +117,7 @@ Harm = Callable[["redis.Redis"], Any]
 def test_each_harm_is_seen_by_its_check_alone(
     cli: Any, opened: Any, wait_for: Any, harm: Harm, expected: tuple[str, str]
 ) -> None:
-    """One harm, one finding; warnings alone are exit code 0."""
+    """One kind of damage, one finding. With warnings only, the exit code is 0."""
     wait_for("w", now_ms() + HOUR)
     harm(opened.backend.client)
     assert harmed(cli, 1 if expected[1] == "problem" else 0) == {expected}
@@ -137,7 +137,7 @@ def test_leases_that_ran_out_are_seen(cli: Any, opened: Any, wait_for: Any) -> N
 
 
 def test_items_in_another_shard_than_their_route_are_seen(cli: Any) -> None:
-    """A process with an old shard count puts them there."""
+    """A process with an old shard count stores them there."""
     from wheel_sched.store import DelayStore, Item
     from wheel_sched.store.redis.backend import RedisBackend, client_for
     from wheel_sched.store.redis.round_trips import Dialect
@@ -151,7 +151,7 @@ def test_items_in_another_shard_than_their_route_are_seen(cli: Any) -> None:
 
 @pytest.mark.real
 def test_a_server_that_may_drop_or_lose_messages_is_a_problem(cli_at: Any) -> None:
-    """Another eviction policy than noeviction, and no append-only file."""
+    """An eviction policy other than noeviction, and no append-only file."""
     with temporary_server() as server:
         cli = cli_at(server.url)
         import redis

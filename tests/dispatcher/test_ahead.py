@@ -131,7 +131,7 @@ def test_what_a_marker_asked_for_is_not_put_off_by_an_older_answer(wide: World) 
 
 
 def test_a_drain_publishes_what_was_claimed_ahead(instant: World) -> None:
-    """The batch belongs to this dispatcher: nobody has to wait for its lease."""
+    """The batch is settled, so no dispatcher has to wait for the end of its lease."""
     stopping: list[threading.Thread] = []
     dispatchers = []
 
@@ -167,7 +167,7 @@ def test_a_stop_without_patience_gives_back_what_was_not_begun(
 
 
 def test_a_failing_publisher_gets_the_next_batch_all_the_same(instant: World) -> None:
-    """Its answers are settled like any others."""
+    """The failed answers are settled like all others."""
     instant.receiver.answer = lambda item: Failed("no", transient=False)
     instant.put(*(f"m{n:02}" for n in range(3 * BATCH)))
     dispatcher = instant.dispatcher(batch=BATCH)

@@ -1,4 +1,4 @@
-"""The claim source: the answers of shared leases, and how a dispatcher uses the answers of another source."""
+"""The claim source: shared leases, and how a dispatcher uses the answers of another source."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ def test_a_source_that_cannot_claim_now_is_asked_again(world: World, error: Exce
 
 
 def test_a_source_is_told_of_calls_that_failed(world: World, watch: Any) -> None:
-    """The source may have to find out again who owns a shard."""
+    """Then the source can find out again who owns a shard."""
     calls = watch(world.store)
     dispatcher, gate = gated(world)
     dispatcher.start()

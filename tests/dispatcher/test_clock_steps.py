@@ -98,7 +98,7 @@ def test_a_step_changes_nothing_about_how_long_a_publisher_has(world: World, ste
 
 @pytest.mark.parametrize("back_ms", [1, 50, pytest.param(3_000, marks=pytest.mark.slow), 5_000])
 def test_a_small_step_back_makes_nothing_early_and_no_haste(world: World, back_ms: int) -> None:
-    """The store's time stands still until the clock catches up; the dispatcher waits and does not ask in a loop."""
+    """The store's time does not move until the clock catches up; the dispatcher waits and does not poll."""
     world.put("m", in_ms=10_000)
     dispatcher = world.dispatcher(sweep_ms=1_000)
     world.advance(8_500)

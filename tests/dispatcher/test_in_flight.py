@@ -163,7 +163,7 @@ def alone(world: World) -> Alone:
 
 
 def test_a_batch_is_answered_once_whatever_comes_afterwards(alone: Alone) -> None:
-    """Its last answer, its publisher's return, its timeout: only the first of them counts."""
+    """Only the first counts: its last answer, its publisher's return, or its timeout."""
     clock, _, _, in_flight = alone
     batch = batch_of("a", "b")
     in_flight.hold(batch, 0)
@@ -249,7 +249,7 @@ def test_a_batch_with_an_unknown_end_is_forgotten(alone: Alone) -> None:
 
 
 def test_after_a_failed_step_a_batch_is_settled_again_once(alone: Alone) -> None:
-    """Batches that another part works on stay; batches without an end are forgotten."""
+    """Batches that a publisher still has stay; batches without all answers are forgotten."""
     in_flight = alone.in_flight
     ready, over, lost = batch_of("a"), batch_of("b"), batch_of("c", "d")
     over.over = True

@@ -215,7 +215,7 @@ def test_stop_gives_back_what_nobody_answered(world: World) -> None:
 
 
 def test_a_publisher_may_stop_its_dispatcher(threads: Threads) -> None:
-    """In a worker's own thread: it does not wait for itself."""
+    """`stop` in a worker's thread does not wait for that thread."""
     with open_store("memory:") as store:
         stops: list[Callable[[], None]] = []
 

@@ -99,7 +99,7 @@ def test_nothing_is_early_by_the_receivers_own_clock(bench: Bench, redis_client:
 
 
 def test_streams_and_lists_under_a_prefix(bench: Bench, redis_client: redis.Redis) -> None:
-    """The dispatcher sets the prefix; entries arrive field by field, list elements complete."""
+    """The dispatcher sets the prefix. Entries of streams keep their fields; list elements arrive complete."""
     bench.start(PushTarget(prefix="app:", create=True))
     bench.store.schedule([bench.stream("s"), Item("l", 0, encode_push("L", "queue", [b"task"]))])
     bench.until(lambda: redis_client.exists("app:out", "app:queue") == 2)
@@ -155,7 +155,7 @@ def test_a_refused_item_may_be_tried_again(bench: Bench, redis_client: redis.Red
 
 @pytest.mark.parametrize("answer", [Done("m"), Held("m", "look at me"), Next("m", 4_000_000_000_000)])
 def test_every_settlement_will_do_for_a_refused_item(bench: Bench, answer: Answer) -> None:
-    """The item is finished, parked or waits, as the publisher answers."""
+    """The publisher's answer decides: the item is done, held or waits."""
     bench.publisher.answer = lambda item: answer
     dispatcher = bench.start()
     bench.store.schedule([bench.stream("m")])

@@ -42,7 +42,7 @@ class Quick:
 
 
 def test_an_empty_store_is_left_alone(world: World, watch: Watch) -> None:
-    """No call in thirty days: sweeps run only while items wait."""
+    """The dispatcher sends no call in thirty days: sweeps run only while items wait."""
     calls = watch(world.store)
     world.dispatcher()
     asked = len(calls.calls)
@@ -102,7 +102,7 @@ def test_dead_letters_above_the_cap_are_trimmed_oldest_first(world: World) -> No
 
 
 def test_sweeps_take_back_leases_nobody_told_of(world: World) -> None:
-    """A dispatcher died with a batch that this one never heard of: the next sweep finds the batch."""
+    """Another dispatcher died with a batch; the next sweep of this dispatcher finds the batch."""
     world.deafen()
     world.put("later", in_ms=DAY_MS)
     dispatcher = world.dispatcher(sweep_ms=10 * SECOND_MS)
@@ -214,7 +214,7 @@ def test_a_paused_topic_costs_the_others_nothing(two_stores: tuple[DelayStore, D
 
 
 def commands(client: redis.Redis) -> dict[str, int]:
-    """How often each command was called, without the question itself."""
+    """How often each command was called, without the command that reads this."""
     stats = client.info("commandstats")
     return {name: entry["calls"] for name, entry in stats.items() if name != "cmdstat_info"}
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 def test_a_listener_that_fails_begins_anew_and_hears_again(
     world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """An unexpected error ends no thread; until the thread listens again, the process is not ready."""
+    """An unexpected error does not end the thread. Until it listens again, the process is not ready."""
     wait, failures, held = world.backend.wait_for_mark, [KeyError(b"d")], threading.Event()
     make = world.backend.waiter
 

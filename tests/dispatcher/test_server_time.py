@@ -54,7 +54,7 @@ def observed(server: Server, talks: list[Talk]) -> Iterator[tuple[ServerTime, Ta
 
 @given(TALKS)
 def test_it_is_never_ahead_of_the_server_under_any_latency(talks: list[Talk]) -> None:
-    """Neither at a reply nor an hour later, so no claim is too early."""
+    """It is right at a reply and an hour later, so no claim is too early."""
     server = Server()
     for time, _ in observed(server, talks):
         for later_us in (0, 1, 3_600_000_000):
@@ -91,7 +91,7 @@ def test_drift_does_not_add_up_over_many_quick_replies() -> None:
 
 @given(TALKS, st.integers(JUMP_US + 1, 10**15), st.sampled_from([1, -1]), LATENCY)
 def test_a_large_step_is_told_once(talks: list[Talk], size_us: int, sign: int, latency_us: int) -> None:
-    """With its sign and approximate size; after the step the time is right again."""
+    """The report has the sign and the approximate size. After the step the time is right again."""
     server = Server()
     time = ServerTime()
     for talk in talks:

@@ -181,7 +181,7 @@ def test_a_lease_that_was_lost_all_the_same_makes_the_answers_stale(world: World
 
 
 def test_a_late_batch_object_is_the_publishers_own(world: World, gate: Gate) -> None:
-    """A publisher may write into a batch after its timeout without any effect."""
+    """When a publisher writes into a batch after the timeout, this has no effect."""
     batches: list[Batch] = []
 
     def hang(batch: Batch) -> None:

@@ -17,7 +17,7 @@ def test_a_bucket_holds_what_is_no_later_than_its_bound() -> None:
 
 
 def test_what_is_on_time_is_in_the_first_bucket() -> None:
-    """Also a lateness that looks negative by an operator's clock."""
+    """This includes a lateness that is negative by the operator's clock."""
     stats = DispatcherStats()
     stats.late(100, [100, 99, 101])
     assert stats.lateness_counts[0] == 3

@@ -135,7 +135,7 @@ def test_the_heartbeat_monitor_reports_a_stuck_owner(world: World, monkeypatch: 
 
 
 def test_an_idle_dispatcher_lives_however_long_it_sleeps(world: World) -> None:
-    """It is no member while it sleeps, so it need not wake up for heartbeats, and it never expires."""
+    """While it sleeps it is not a member, so it does not wake up for heartbeats and never expires."""
     dispatcher = world.dispatcher()
     for _ in range(3):
         world.advance(100 * STUCK_AFTER_MS)
@@ -148,7 +148,7 @@ def test_an_idle_dispatcher_lives_however_long_it_sleeps(world: World) -> None:
 def test_a_publisher_that_does_not_return_is_unready_and_no_reason_for_a_restart(
     world: World, blocking: Blocking
 ) -> None:
-    """It waits for something outside this process, so it has a minute beyond its own timeout."""
+    """It waits for a broker, so it has a minute more than the publish timeout."""
     dispatcher = world.dispatcher(
         publisher=blocking, publish_timeout_ms=5_000, backoff_ms=10_000_000, backoff_max_ms=10_000_000
     )

@@ -45,7 +45,7 @@ class Scrape:
 
 
 class Publisher:
-    """Says done to everything."""
+    """Answers `Done` for every item."""
 
     traits = PublisherTraits()
 
@@ -57,7 +57,7 @@ class Publisher:
 
 
 def test_a_store_that_hangs_holds_up_no_page(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is known is told within the bound, with the store down; one question is open at a time."""
+    """The page comes within the limit and shows the store as down. Only one query runs at a time."""
     monkeypatch.setattr("wheel_sched.observability.prometheus.STORE_S", 0.05)
     going_on, asked = threading.Event(), []
     with open_store("memory:") as store, Dispatcher(store, Publisher()) as dispatcher:
@@ -185,7 +185,7 @@ def test_a_dispatchers_own_purgatory_is_told() -> None:
 
 
 def test_an_absent_store_leaves_the_rest_of_the_page() -> None:
-    """Its own gauge says so; what is known here is told all the same."""
+    """The gauge of the store is 0. The metrics of this process are there."""
 
     class Away:
         def counts(self) -> None:
@@ -201,7 +201,7 @@ def test_an_absent_store_leaves_the_rest_of_the_page() -> None:
 
 
 def test_a_dispatcher_says_how_it_is() -> None:
-    """Not begun: neither live nor ready; running: both; stopped: neither."""
+    """Before the start it is neither live nor ready, then both, and after the stop neither."""
     with open_store("memory:") as store:
         dispatcher = Dispatcher(store, Publisher())
         assert (dispatcher.ailing(), dispatcher.ready) == (["its thread has ended"], False)
@@ -216,7 +216,7 @@ def test_a_dispatcher_says_how_it_is() -> None:
 
 
 def test_locked_keys_and_flow_control_are_told_by_topic() -> None:
-    """Destinations are no labels: they are counted."""
+    """Destinations are counted and are not labels."""
     with open_store("memory:") as store:
         gates, scope = OrderedKeys(store), scope_of("g", "t")
         gate = lock_of(scope, b"k")

@@ -1,4 +1,4 @@
-"""The program that measures the structure of the product counts what it says, and its figures do not grow.
+"""The program that measures the structure counts correctly, and its figures do not grow.
 
 The program runs as `python -m tests.house`, in a process of its own: trees that are made here take 0.3 s each.
 """

@@ -1,6 +1,6 @@
-"""What went wrong in Kafka's purgatory and timer over the years, one regression test each; and the deadlock rule.
+"""Bugs of Kafka's purgatory and timer, one regression test each, and the deadlock rule.
 
-A test that hangs here has found a deadlock: `run_all` gives up after half a minute and says so.
+A test that hangs here has found a deadlock: `run_all` fails after half a minute.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from wheel_sched.testing import VirtualClock
 
 
 class Gate(DelayedOperation):
-    """An operation that is complete when `ready` says so; what follows is a function."""
+    """An operation that is complete when `ready` is True, and then calls a function."""
 
     def __init__(
         self,
