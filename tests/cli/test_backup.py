@@ -60,7 +60,7 @@ def filled(store: DelayStore) -> DelayStore:
     return store
 
 
-def test_what_is_restored_is_what_was_backed_up(filled: DelayStore, tmp_path: Path) -> None:
+def test_a_restore_equals_its_backup(filled: DelayStore, tmp_path: Path) -> None:
     """States, dues, reasons, versions, refs, routes, pauses and attempt records, into another number of shards."""
     before, records = contents(filled), tries(filled)
     written = write_backup(filled, tmp_path / "b", namespace="wheel")
@@ -77,7 +77,7 @@ def test_what_is_restored_is_what_was_backed_up(filled: DelayStore, tmp_path: Pa
         assert all(counts.total(state) == counts.sizes[state] for state in STATES)
 
 
-def test_what_is_in_flight_is_written_as_due_at_its_original_due(store: DelayStore, tmp_path: Path) -> None:
+def test_items_in_flight_are_written_as_due_at_their_original_due(store: DelayStore, tmp_path: Path) -> None:
     """A lease has no meaning in another store. An item that was cancelled in flight is not restored."""
     due = now_ms() - 5_000
     store.schedule([Item("flying", due, b"x"), Item("cancelled", due, b"x")])
@@ -131,7 +131,7 @@ def from_the_future(lines: list[bytes]) -> list[bytes]:
 
 
 @pytest.mark.parametrize("harm", [cut, change, leave_one_out, go_on, tear, headless, from_the_future])
-def test_a_harmed_file_is_refused_before_anything_is_written(filled: DelayStore, tmp_path: Path, harm: Any) -> None:
+def test_a_damaged_file_is_refused_before_anything_is_written(filled: DelayStore, tmp_path: Path, harm: Any) -> None:
     """The file is cut off, changed or of another kind: the namespace stays empty."""
     path = tmp_path / "b"
     write_backup(filled, path, namespace="wheel")
@@ -164,7 +164,7 @@ def test_a_backup_that_fails_leaves_the_earlier_one(filled: DelayStore, tmp_path
     assert [entry.name for entry in tmp_path.iterdir()] == ["b"]
 
 
-def test_a_backup_is_its_owners_alone_and_replaces_nothing_unasked(filled: DelayStore, tmp_path: Path) -> None:
+def test_only_its_owner_can_read_a_backup_and_it_replaces_no_file(filled: DelayStore, tmp_path: Path) -> None:
     """It has every payload. A file that exists, or appears meanwhile, is not replaced."""
     path = tmp_path / "b"
     write_backup(filled, path, namespace="wheel")
@@ -204,7 +204,7 @@ def test_a_backup_that_is_nested_too_deeply_is_refused_in_words(filled: DelaySto
     assert write_backup(filled, path, namespace="wheel", replace=True).items
 
 
-def test_the_command_replaces_a_file_when_told_to(cli: Any, opened: Any, wait_for: Any) -> None:
+def test_the_command_replaces_a_file_with_force(cli: Any, opened: Any, wait_for: Any) -> None:
     """Without a terminal it is refused, and the error names --force."""
     wait_for("w", now_ms() + HOUR)
     assert cli.json("backup", "b.jsonl")["items"] == 1
@@ -214,7 +214,7 @@ def test_the_command_replaces_a_file_when_told_to(cli: Any, opened: Any, wait_fo
     assert cli.json("backup", "b.jsonl", "--force")["items"] == 1
 
 
-def test_what_moves_while_it_is_written_is_there_once_and_said_so(filled: DelayStore, tmp_path: Path) -> None:
+def test_an_item_that_moves_during_a_backup_is_written_once(filled: DelayStore, tmp_path: Path) -> None:
     """Another pass finds an item that moved behind the reader. The backup says that it is not exact."""
     moved = []
 
@@ -232,6 +232,6 @@ def test_what_moves_while_it_is_written_is_there_once_and_said_so(filled: DelayS
     assert len(names) == len(set(names))
 
 
-def test_a_folder_that_is_not_there_is_said_in_words(cli: Any, opened: Any) -> None:
+def test_a_missing_folder_is_an_error_without_a_traceback(cli: Any, opened: Any) -> None:
     """No traceback, exit code 1."""
     assert "there is no such folder" in cli("backup", "nowhere/b.jsonl", code=1).stderr

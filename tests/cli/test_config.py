@@ -42,7 +42,7 @@ def test_the_file_of_the_working_folder_is_read(tmp_path: Path) -> None:
     assert load_settings({}, env={}).settings.shards == 3
 
 
-def test_every_mistake_is_told_at_once_with_its_place(tmp_path: Path) -> None:
+def test_one_error_lists_every_mistake_with_its_source(tmp_path: Path) -> None:
     """One error lists unknown names, wrong types and wrong values of all sources."""
     file = tmp_path / "s.toml"
     file.write_text('namespce = "x"\nshards = 0\nstore = 5\n')
@@ -85,7 +85,7 @@ def test_passwords_are_never_shown(url: str, shown: str) -> None:
     assert redacted(url) == shown
 
 
-def test_config_show_tells_value_and_origin_without_a_server(cli_at: Any) -> None:
+def test_config_show_needs_no_server(cli_at: Any) -> None:
     """`config show --origin` needs no store, and hides the password."""
     cli = cli_at("redis://me:hunter2@nowhere:1/0")
     shown = cli.json("config", "show", "--origin")

@@ -114,7 +114,7 @@ Harm = Callable[["redis.Redis"], Any]
         (lambda c: c.function_load(OLD_LIBRARY), ("libraries", "warn")),
     ],
 )
-def test_each_harm_is_seen_by_its_check_alone(
+def test_each_kind_of_damage_is_found_by_one_check(
     cli: Any, opened: Any, wait_for: Any, harm: Harm, expected: tuple[str, str]
 ) -> None:
     """One kind of damage, one finding. With warnings only, the exit code is 0."""
@@ -219,7 +219,7 @@ def test_persistence_says_whether_the_level_is_kept(
         ("everysec", {"role": "slave"}, {}, "warn", "primary"),
     ],
 )
-def test_failover_says_what_one_may_cost(
+def test_failover_names_the_possible_loss(
     durability: str, info: dict[str, Any], config: dict[str, str], level: str, words: str
 ) -> None:
     """A primary that acknowledges writes without its replicas is a warning."""

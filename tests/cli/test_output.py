@@ -87,7 +87,7 @@ def test_colour_only_on_a_terminal_that_wants_it(monkeypatch: pytest.MonkeyPatch
     assert paint("x", "red", terminal) == "x"  # type: ignore[arg-type]
 
 
-def test_an_error_is_told_in_the_lines_that_it_keeps_apart(capsys: pytest.CaptureFixture[str]) -> None:
+def test_each_part_of_an_error_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     """Each of a server's last lines is a line. A line break in quoted text makes no line."""
     blame("wheel-sched", EmbeddedServerError("no start over a\nb:", last_words=["one", "two\x1b[31m"]))
     assert capsys.readouterr().err == "wheel-sched: no start over a\\nb:\n  one\n  two\\x1b[31m\n"

@@ -245,7 +245,7 @@ def test_a_kill_at_any_step_loses_nothing(
 
 
 @pytest.mark.slow
-def test_killed_again_and_again_it_ends_all_the_same(redis_url: str, backend: RedisBackend) -> None:
+def test_killed_at_every_step_it_ends_too(redis_url: str, backend: RedisBackend) -> None:
     """Each run is killed one step later than the one before. Every resume continues from there."""
     with open_store(redis_url, shards=2) as store:
         fill(store, 300)

@@ -33,7 +33,7 @@ FOREIGN = [
 
 
 @pytest.mark.parametrize("url", URLS)
-def test_a_url_is_shown_without_what_is_secret(url: str) -> None:
+def test_a_url_is_shown_without_its_secrets(url: str) -> None:
     """However malformed it is, alone and inside a text. The rest still names the server."""
     assert "hunter2" not in redacted(url)
     assert "***" in redacted(url)
@@ -65,7 +65,7 @@ def test_parameters_that_look_harmless_are_shown(url: str) -> None:
 
 
 @pytest.mark.parametrize("url", ["redis://h:6379/0", "unix:///run/x.sock?db=2", "embedded:./folder", "redis://h?db=1"])
-def test_what_is_not_secret_is_shown(url: str) -> None:
+def test_harmless_parts_are_shown(url: str) -> None:
     """Otherwise people could not recognise the URL."""
     assert redacted(url) == url
     assert redacted_text(f"from {url}, at 12:30") == f"from {url}, at 12:30"

@@ -58,7 +58,7 @@ def test_a_batch_is_settled_with_its_last_acknowledgement(world: World) -> None:
     assert [world.state(f"m{n}") for n in range(3)].count(None) == 2
 
 
-def test_what_is_not_acknowledged_in_time_is_in_doubt(world: World) -> None:
+def test_an_item_not_acknowledged_in_time_is_in_doubt(world: World) -> None:
     """At the timeout acknowledged items are settled, others released; a late acknowledgement changes nothing."""
     later = Later()
     world.put("m0", "m1")
@@ -162,7 +162,7 @@ def alone(world: World) -> Alone:
     return Alone(clock, claims, stats, InFlightBatches(config, clock, claims, stats))
 
 
-def test_a_batch_is_answered_once_whatever_comes_afterwards(alone: Alone) -> None:
+def test_a_batch_is_answered_once(alone: Alone) -> None:
     """Only the first counts: its last answer, its publisher's return, or its timeout."""
     clock, _, _, in_flight = alone
     batch = batch_of("a", "b")
@@ -180,7 +180,7 @@ def test_a_batch_is_answered_once_whatever_comes_afterwards(alone: Alone) -> Non
     assert in_flight.purgatory.stats.watched == in_flight.purgatory.stats.expired == 0
 
 
-def test_a_drain_is_over_at_its_timeout_with_what_is_missing(alone: Alone) -> None:
+def test_a_drain_ends_at_its_timeout_and_names_missing_batches(alone: Alone) -> None:
     """The drain reports the batches that are not settled."""
     clock, _, _, in_flight = alone
     reported: list[Any] = []

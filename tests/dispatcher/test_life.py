@@ -171,7 +171,7 @@ def test_a_stopped_dispatcher_does_not_start_again(threads: Threads) -> None:
             assert repr(dispatcher).startswith("<Dispatcher stopped shards=1 in_flight=0 published=0")
 
 
-def test_stop_waits_for_what_is_being_published(threads: Threads) -> None:
+def test_stop_waits_for_the_batch_being_published(threads: Threads) -> None:
     """The batch is settled, so nobody publishes it again."""
     publisher = Publisher()
     publisher.pause_s = 0.2
@@ -187,7 +187,7 @@ def test_stop_waits_for_what_is_being_published(threads: Threads) -> None:
         assert gone(threads)
 
 
-def test_stop_gives_back_what_nobody_answered(world: World) -> None:
+def test_stop_releases_unanswered_items(world: World) -> None:
     """A broker hangs: after the timeout the items wait again, and another dispatcher claims them at once."""
     gate = threading.Event()
 

@@ -41,7 +41,7 @@ class Quick:
         raise NotImplementedError
 
 
-def test_an_empty_store_is_left_alone(world: World, watch: Watch) -> None:
+def test_an_empty_store_gets_no_calls(world: World, watch: Watch) -> None:
     """The dispatcher sends no call in thirty days: sweeps run only while items wait."""
     calls = watch(world.store)
     world.dispatcher()
@@ -51,7 +51,7 @@ def test_an_empty_store_is_left_alone(world: World, watch: Watch) -> None:
     assert len(calls.calls) == asked
 
 
-def test_what_waits_far_away_costs_a_sweep_a_minute(world: World, watch: Watch) -> None:
+def test_an_item_in_the_far_future_costs_a_sweep_a_minute(world: World, watch: Watch) -> None:
     """One call per sweep, and nothing else."""
     calls = watch(world.store)
     world.put("far", in_ms=DAY_MS)
@@ -101,7 +101,7 @@ def test_dead_letters_above_the_cap_are_trimmed_oldest_first(world: World) -> No
     assert dispatcher.stats.dead == 10
 
 
-def test_sweeps_take_back_leases_nobody_told_of(world: World) -> None:
+def test_sweeps_find_leases_of_other_dispatchers(world: World) -> None:
     """Another dispatcher died with a batch; the next sweep of this dispatcher finds the batch."""
     world.deafen()
     world.put("later", in_ms=DAY_MS)
@@ -135,7 +135,7 @@ def test_every_shard_is_woken_for_itself(wide: World) -> None:
     wide.received(164)
 
 
-def test_what_a_claim_has_just_taken_is_not_claimed_again(world: World) -> None:
+def test_items_of_the_last_claim_are_not_claimed_again(world: World) -> None:
     """A settlement and a claim are sent together: the answer to the first still shows the items of the second."""
     go = Semaphore(0)
     world.receiver.before = lambda batch: go.acquire(timeout=30) and None
@@ -152,7 +152,7 @@ def test_what_a_claim_has_just_taken_is_not_claimed_again(world: World) -> None:
     assert (dispatcher.stats.claims, dispatcher.stats.empty_claims) == (20, 0)
 
 
-def test_a_pause_wakes_nobody_and_a_resume_everything(world: World) -> None:
+def test_a_pause_wakes_no_dispatcher_and_a_resume_does(world: World) -> None:
     """Due items of a paused topic are not published and cause no work."""
     for n in range(50):
         world.put(f"p{n}", in_ms=SECOND_MS + n, topic="paused")

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from conftest import World
 
 
-def test_a_listener_that_fails_begins_anew_and_hears_again(
+def test_a_listener_that_fails_starts_again(
     world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """An unexpected error does not end the thread. Until it listens again, the process is not ready."""
@@ -118,7 +118,7 @@ def test_a_batch_whose_settling_failed_is_settled_in_the_next_step(
     assert world.state("a") is None
 
 
-def test_a_batch_that_fails_every_step_is_let_go_of(world: World) -> None:
+def test_a_batch_that_fails_every_step_is_forgotten(world: World) -> None:
     """Its items wait again when its lease ends; other batches are published in the meantime."""
     dispatcher = world.dispatcher(claims=Failing(world))
     world.put("bad")
@@ -171,7 +171,7 @@ def test_a_store_that_hangs_makes_the_dispatcher_not_ready_within_two_seconds(
     world.until(lambda: dispatcher.ready)
 
 
-def test_a_revived_thread_ends_when_it_is_to_end() -> None:
+def test_a_revived_thread_ends_after_stopping_was_set() -> None:
     """Work that fails starts again; work that fails after `stopping` was set does not."""
     stopping, begun = threading.Event(), threading.Semaphore(0)
 

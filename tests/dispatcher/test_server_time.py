@@ -90,7 +90,7 @@ def test_drift_does_not_add_up_over_many_quick_replies() -> None:
 
 
 @given(TALKS, st.integers(JUMP_US + 1, 10**15), st.sampled_from([1, -1]), LATENCY)
-def test_a_large_step_is_told_once(talks: list[Talk], size_us: int, sign: int, latency_us: int) -> None:
+def test_a_large_step_is_reported_once(talks: list[Talk], size_us: int, sign: int, latency_us: int) -> None:
     """The report has the sign and the approximate size. After the step the time is right again."""
     server = Server()
     time = ServerTime()
@@ -105,7 +105,7 @@ def test_a_large_step_is_told_once(talks: list[Talk], size_us: int, sign: int, l
 
 
 @given(TALKS, st.integers(1, JUMP_US))
-def test_a_small_step_back_is_followed_without_a_word(talks: list[Talk], back_us: int) -> None:
+def test_a_small_step_back_is_followed_without_a_report(talks: list[Talk], back_us: int) -> None:
     """Steps as NTP makes them: no jump is reported, and the estimate is at once not ahead of the server."""
     server = Server()
     time = ServerTime()

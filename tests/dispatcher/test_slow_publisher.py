@@ -164,7 +164,7 @@ def test_a_settlement_that_gets_no_answer_is_repeated_without_haste(
     assert len(world.receiver.received) == 1
 
 
-def test_a_lease_that_was_lost_all_the_same_makes_the_answers_stale(world: World, gate: Gate) -> None:
+def test_after_a_lost_lease_the_answers_are_stale(world: World, gate: Gate) -> None:
     """Another dispatcher has the items by then: the late settlement changes nothing and is counted."""
     world.receiver.before = lambda batch: gate() if len(world.receiver.batches) == 1 else None
     world.put("m0", "m1")
@@ -180,7 +180,7 @@ def test_a_lease_that_was_lost_all_the_same_makes_the_answers_stale(world: World
     assert world.store.counts().happened("completed") == 2
 
 
-def test_a_late_batch_object_is_the_publishers_own(world: World, gate: Gate) -> None:
+def test_writes_into_a_late_batch_have_no_effect(world: World, gate: Gate) -> None:
     """When a publisher writes into a batch after the timeout, this has no effect."""
     batches: list[Batch] = []
 

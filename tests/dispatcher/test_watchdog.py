@@ -163,7 +163,7 @@ def test_a_publisher_that_does_not_return_is_unready_and_no_reason_for_a_restart
     world.until(lambda: dispatcher.ready, "ready")
 
 
-def test_a_listener_that_fails_on_and_on_makes_it_not_ready(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_listener_that_always_fails_makes_it_not_ready(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without it an earlier item waits for the sweep. A restart would not help, so `ailing` does not report it."""
 
     def fails(*_: Any) -> None:

@@ -101,7 +101,7 @@ def test_a_silent_client_holds_up_neither_probe_nor_end(endpoint: Endpoint) -> N
         assert not closing.is_alive()
 
 
-def test_a_taken_port_is_said_plainly(endpoint: Endpoint) -> None:
+def test_a_taken_port_is_an_error_that_names_it(endpoint: Endpoint) -> None:
     """The error says what to do."""
     with pytest.raises(ConfigError, match=rf"cannot listen on 127\.0\.0\.1:{endpoint.port}: .*; choose another port"):
         Endpoint("127.0.0.1", endpoint.port, {})

@@ -83,7 +83,7 @@ def test_a_store_that_hangs_holds_up_no_page(monkeypatch: pytest.MonkeyPatch) ->
             assert time.monotonic() < deadline_s
 
 
-def test_what_happened_is_told_as_counters_and_a_histogram() -> None:
+def test_events_are_counters_and_a_histogram() -> None:
     """Five published, one waiting for an hour; the buckets are cumulative and end with all of them."""
     with open_store("memory:") as store, Dispatcher(store, Publisher()) as dispatcher:
         now_ms = store.now_ms()
@@ -122,7 +122,7 @@ def test_buckets_and_sum_are_in_seconds() -> None:
     assert scrape("fire_lateness_seconds_sum", dispatcher="d") == 40.004
 
 
-def test_purgatories_tell_what_waits_how_it_ended_and_how_late() -> None:
+def test_the_metrics_of_purgatories() -> None:
     """One of each ending; lateness in seconds, cumulative, with its sum."""
     clock = VirtualClock()
     wheel: TimingWheel[Any] = TimingWheel(0)
@@ -170,7 +170,7 @@ def test_purgatories_tell_what_waits_how_it_ended_and_how_late() -> None:
     assert scrape(f"{lateness}_sum", **told) == pytest.approx(0.006)
 
 
-def test_a_dispatchers_own_purgatory_is_told() -> None:
+def test_the_metrics_of_the_purgatory_of_a_dispatcher() -> None:
     """Three batches that were answered: satisfied, and none expired at the publish timeout."""
     with open_store("memory:") as store, Dispatcher(store, Publisher()) as dispatcher:
         for n in range(3):
@@ -215,7 +215,7 @@ def test_a_dispatcher_says_how_it_is() -> None:
         assert (dispatcher.ailing(), dispatcher.ready) == (["its thread has ended"], False)
 
 
-def test_locked_keys_and_flow_control_are_told_by_topic() -> None:
+def test_locked_keys_and_flow_control_have_metrics_by_topic() -> None:
     """Destinations are counted and are not labels."""
     with open_store("memory:") as store:
         gates, scope = OrderedKeys(store), scope_of("g", "t")

@@ -68,7 +68,7 @@ every_check = pytest.mark.parametrize("check", CHECKS, ids=lambda check: check._
 
 
 @every_check
-def test_the_tree_keeps_to_what_was_agreed(check: Callable[[Path], list[str]]) -> None:
+def test_the_tree_breaks_no_rule(check: Callable[[Path], list[str]]) -> None:
     """The tree breaks no rule."""
     assert check(ROOT) == []
 

@@ -11,7 +11,7 @@ from wheel_sched.errors import ConfigError
 pytestmark = pytest.mark.real
 
 
-def test_it_is_there_and_then_gone() -> None:
+def test_it_runs_until_the_end_of_the_block() -> None:
     """At the end the process and the folder are gone."""
     with temporary_server() as server:
         with redis.Redis.from_url(server.url) as client:
