@@ -32,7 +32,7 @@ class Gate(SharedLeases):
         super().__init__(store, config)
         self.again_ms: int | None = None  # closed until then
         self.error: Exception | None = None
-        self.unknown = False  # nobody knows what became of a claim
+        self.unknown = False  # whether the result of a claim is unknown
         self.asked = 0
         self.failures: list[Exception] = []
 

@@ -24,7 +24,7 @@ def test_a_day_forward_and_back(world: World) -> None:
     world.put("next week", in_ms=7 * DAY_MS)
     dispatcher = world.dispatcher(sweep_ms=60_000)
     world.step_ms = DAY_MS
-    world.advance(60_000)  # nobody tells of a step; the sweep finds it
+    world.advance(60_000)  # no event reports a step; the sweep finds it
     assert [item.id for item in world.received(1)] == ["today"]
     counts = world.store.counts()
     assert (counts.epoch, counts.jumps) == (2, 1)

@@ -172,7 +172,7 @@ def test_a_stopped_dispatcher_does_not_start_again(threads: Threads) -> None:
 
 
 def test_stop_waits_for_the_batch_being_published(threads: Threads) -> None:
-    """The batch is settled, so nobody publishes it again."""
+    """The batch is settled, so it is not published again."""
     publisher = Publisher()
     publisher.pause_s = 0.2
     with open_store("memory:") as store:
@@ -245,7 +245,7 @@ def test_a_real_servers_listener_ends_too(redis_url: str, threads: Threads) -> N
             time.sleep(n % 4 * n / 10_000)  # 0 to 12 ms into its life
             began_s = time.monotonic()
             dispatcher.stop()
-            assert time.monotonic() - began_s < 20  # a read that nobody interrupts takes over a minute
+            assert time.monotonic() - began_s < 20  # without an interruption the read takes over a minute
             assert gone(threads), threads()
 
 

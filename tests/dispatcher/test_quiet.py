@@ -30,7 +30,7 @@ Watch = Callable[["DelayStore"], "FailingCalls"]
 
 
 class Quick:
-    """Answers that everything is published."""
+    """Answers `Done` for every item."""
 
     traits = PublisherTraits()
 

@@ -34,7 +34,7 @@ class Gate:
         assert self.opened.wait(PATIENCE_S), "the gate was never opened"
 
     def wait_for_one(self) -> None:
-        assert self.entered.acquire(timeout=PATIENCE_S), "nobody came to the gate"
+        assert self.entered.acquire(timeout=PATIENCE_S), "no publisher came to the gate"
 
 
 @pytest.fixture
@@ -170,7 +170,7 @@ def test_after_a_lost_lease_the_answers_are_stale(world: World, gate: Gate) -> N
     world.put("m0", "m1")
     slow = world.dispatcher(lease_ms=LEASE_MS)
     gate.wait_for_one()
-    world.clock._now_ns += 2 * LEASE_MS * 1_000_000  # as when its process was stopped: nobody is woken
+    world.clock._now_ns += 2 * LEASE_MS * 1_000_000  # as when its process was stopped: no thread wakes
     claim = world.handle().claim(10)
     assert [item.id for item in claim.items] == ["m0", "m1"]
     gate.opened.set()
@@ -195,7 +195,7 @@ def test_writes_into_a_late_batch_have_no_effect(world: World, gate: Gate) -> No
     gate.wait_for_one()
     world.advance(500)
     world.until(lambda: dispatcher.stats.in_flight == 0)
-    answers: list[Any] = [None, "rubbish", Done("somebody else's")]
+    answers: list[Any] = [None, "rubbish", Done("another item")]
     batches[0].answers[:] = answers
     world.advance(200)
     world.until(lambda: dispatcher.stats.published == 1)

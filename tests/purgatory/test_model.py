@@ -148,7 +148,7 @@ class Machine(RuleBasedStateMachine):
 
 
 TestPurgatoryModel = Machine.TestCase
-# fewer and longer histories than the profile's: what is interesting needs several operations at once
+# fewer and longer histories than the profile's: interesting states need several operations
 TestPurgatoryModel.settings = settings(
     max_examples=settings.default.max_examples // 3, stateful_step_count=40, deadline=None
 )

@@ -37,7 +37,7 @@ class Facade(ABC):
 
     clock: Clock
     virtual: bool
-    errors: list[BaseException]  # whatever nobody else wanted
+    errors: list[BaseException]  # errors that no handler took
 
     @abstractmethod
     def timer(self, tick_ms: int = 1, wheel_size: int = 4096, **options: Any) -> Any:

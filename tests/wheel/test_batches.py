@@ -135,5 +135,5 @@ def test_small_batches_of_a_large_tick_stay_cheap(core: Core) -> None:
             handed_out += len(wheel.advance(100, limit))
         return time.thread_time() - start
 
-    # Linear: about 20 times (10,000 calls). Walking over what was taken before: above 1000 times.
+    # Linear: about 20 times (10,000 calls). With a walk over the entries taken before: above 1000 times.
     assert seconds(10) < 200 * max(seconds(None), 0.005)
