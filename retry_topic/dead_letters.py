@@ -1,7 +1,7 @@
 """Dead letters: select them, group them by error fingerprint, replay them, delete them.
 
-A replay restarts the message's attempts and raises its replay count. The loop guard (`loop_guard`) bounds that count. A
-replay can be a dry run. A rate can spread it over time.
+A replay restarts the message's attempts and raises its replay count. The `LoopGuard` bounds that count. A replay can be
+a dry run. A rate can spread it over time.
 """
 
 from __future__ import annotations
@@ -13,13 +13,14 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from retry_topic.connection import Connection
-from retry_topic.loop_guard import MAX_REPLAYS, LoopGuard
 from retry_topic.message import Message
-from retry_topic.message.body_codec import decode_body, encode_body
-from retry_topic.message.headers import RetryState, read, sign, write
+from retry_topic.message.encoding import decode_body, encode_body
+from retry_topic.message.headers import RetryState, read, replays_key, sign, write
 from wheel_sched.errors import ConfigError, Rejected
-from wheel_sched.store import Found, Item, Outcome
+from wheel_sched.store import AttemptCounts, DelayStore, Found, Item, Outcome
 
+MAX_REPLAYS = 3  # of one message; then the loop guard holds it back
+_COUNTED_FOR_MS = 90 * 86_400_000  # as long as dead letters are kept by default
 _PAGE = 500
 
 
@@ -134,34 +135,32 @@ class DeadLetters:
     """The dead letters of a store. Any thread.
 
     Args:
-        home: the connection, see `connect`.
+        connection: the connection, see `connect`.
         secrets: give them if the service signs headers. The first one signs replayed messages. Defaults to none.
     """
 
-    def __init__(self, home: Connection, *, secrets: Sequence[bytes] = ()) -> None:
-        self._home = home
+    def __init__(self, connection: Connection, *, secrets: Sequence[bytes] = ()) -> None:
+        self._connection = connection
         self._secrets = secrets
 
     def select(self, selection: DeadLetterFilter | None = None) -> Iterator[DeadLetterInfo]:
         """Dead letters in order of death, page by page."""
         selection = selection or DeadLetterFilter()
         if selection.ids is not None:
-            for found in self._home.store.get(sorted(selection.ids), anywhere=True):
+            for found in self._connection.store.get(sorted(selection.ids), anywhere=True):
                 if found is not None and found.state == "dead":
                     letter = read_dead(found)
                     if selection.matches(letter):
                         yield letter
             return
-        cursor = None
+        cursor, first = None, True
         bounds: dict[str, Any] = {"least_ms": selection.since_ms, "topic": selection.topic}
         if selection.until_ms is not None:
             bounds["greatest_ms"] = selection.until_ms - 1
-        while True:
-            page = self._home.store.list_items("dead", cursor=cursor, limit=_PAGE, **bounds)
+        while first or cursor is not None:
+            page = self._connection.store.list_items("dead", cursor=cursor, limit=_PAGE, **bounds)
             yield from filter(selection.matches, map(read_dead, page.found))
-            cursor = page.cursor
-            if cursor is None:
-                return
+            cursor, first = page.cursor, False
 
     def groups(self, selection: DeadLetterFilter | None = None) -> list[Group]:
         """Dead letters by topic and fingerprint, the largest group first."""
@@ -216,37 +215,22 @@ class DeadLetters:
         if problems:
             raise ConfigError(problems)
         if target is not None:
-            (self._home.check_topic if dry_run else self._home.prepare_topic)(target)
-        result = Replayed()
-        now_ms = self._home.store.now_ms()
+            (self._connection.check_topic if dry_run else self._connection.prepare_topic)(target)
+        run = _Run(self._connection, self._secrets, max_replays, dry_run, target)
 
-        def due_of(letter: DeadLetterInfo, place: int) -> int:
-            return now_ms + (int(place * 1000 / rate) if rate else 0)
+        def again(letter: DeadLetterInfo, message: Message, place: int) -> tuple[int, Message]:
+            due_ms = run.now_ms + (int(place * 1000 / rate) if rate else 0)
+            return due_ms, message if edit is None else edit(message)
 
-        def edited(letter: DeadLetterInfo, message: Message) -> Message:
-            return message if edit is None else edit(message)
-
-        batch: list[DeadLetterInfo] = []
-        # a letter that dies again during the replay is not selected twice
         selection = selection or DeadLetterFilter()
-        if selection.until_ms is None:
-            selection = replace(selection, until_ms=now_ms + 1)
-        for letter in self.select(selection):
-            if limit is not None and result.matched == limit:
-                break
-            result.matched += 1
-            if len(result.samples) < 5:
-                result.samples.append(letter)
-            batch.append(letter)
-            if len(batch) == _PAGE:
-                self._replay_batch(batch, result, now_ms, due_of, target, edited, max_replays, dry_run)
-                batch = []
-                if progress is not None:
-                    progress(result.matched)
-        self._replay_batch(batch, result, now_ms, due_of, target, edited, max_replays, dry_run)
-        if progress is not None:
-            progress(result.matched)
-        return result
+        if selection.until_ms is None:  # a letter that dies again during the replay is not selected twice
+            selection = replace(selection, until_ms=run.now_ms + 1)
+        letters = itertools.islice(self.select(selection), limit)
+        while batch := [*itertools.islice(letters, _PAGE)]:
+            run.replay(batch, again)
+            if progress is not None:
+                progress(run.result.matched)
+        return run.result
 
     def replay_orders(
         self, orders: Sequence[Order], *, dry_run: bool = False, max_replays: int = MAX_REPLAYS
@@ -263,80 +247,18 @@ class DeadLetters:
         Raises:
             Rejected: a new payload cannot be sent. Its batch was not replayed.
         """
-        result = Replayed()
-        now_ms = self._home.store.now_ms()
+        run = _Run(self._connection, self._secrets, max_replays, dry_run)
         wanted = {order.id: order for order in orders}
 
-        def due_of(letter: DeadLetterInfo, place: int) -> int:
-            due_ms = wanted[letter.id].due_ms
-            return now_ms if due_ms is None else due_ms
-
-        def edited(letter: DeadLetterInfo, message: Message) -> Message:
-            value = wanted[letter.id].value
-            return message if value is None else replace(message, value=value)
+        def again(letter: DeadLetterInfo, message: Message, place: int) -> tuple[int, Message]:
+            order = wanted[letter.id]
+            message = message if order.value is None else replace(message, value=order.value)
+            return run.now_ms if order.due_ms is None else order.due_ms, message
 
         ids = sorted(wanted)
         for at in range(0, len(ids), _PAGE):
-            letters = [*self.select(DeadLetterFilter(ids=frozenset(ids[at : at + _PAGE])))]
-            result.matched += len(letters)
-            result.samples += letters[: 5 - len(result.samples)]
-            self._replay_batch(letters, result, now_ms, due_of, None, edited, max_replays, dry_run)
-        return result
-
-    def _replay_batch(
-        self,
-        letters: list[DeadLetterInfo],
-        result: Replayed,
-        now_ms: int,
-        due_of: Callable[[DeadLetterInfo, int], int],
-        target: str | None,
-        edit: Callable[[DeadLetterInfo, Message], Message],
-        max_replays: int,
-        dry_run: bool,
-    ) -> None:
-        if not letters:
-            return
-        guard = LoopGuard(self._home.store)
-        known = guard.counts([_root(letter) for letter in letters])
-        moves: list[tuple[str, int, Item | None]] = []
-        counts: list[tuple[str, int]] = []
-        for letter, replays in zip(letters, known, strict=True):
-            if letter.message is None:
-                result.unreadable += 1
-                continue
-            if replays >= max_replays:
-                result.guarded += 1
-                continue
-            due_ms = due_of(letter, result.replayed + len(moves))
-            moves.append((letter.id, due_ms, self._replayed_item(letter, letter.message, replays + 1, target, edit)))
-            counts.append((_root(letter), replays + 1))
-            result.last_due_ms = max(due_ms, result.last_due_ms or 0)
-        if dry_run:
-            result.replayed += len(moves)
-            return
-        if moves:
-            guard.count(counts, now_ms)
-            result.replayed += self._home.store.requeue(moves).count(Outcome.DONE)
-
-    def _replayed_item(
-        self,
-        letter: DeadLetterInfo,
-        message: Message,
-        replays: int,
-        target: str | None,
-        edit: Callable[[DeadLetterInfo, Message], Message],
-    ) -> Item:
-        state = replayed_state(letter.state, replays)
-        goes_to = message.topic if target is None else target
-        if goes_to != message.topic:
-            state = replace(state, original_topic=target)  # else its new consumer would treat it as a stray copy
-        message = edit(letter, message)
-        if not isinstance(message, Message):
-            raise Rejected(f"expected edit to return a Message, got: {message!r:.200}; {letter.id} stays dead")
-        if self._secrets and state.id is not None:
-            state = sign(state, message, self._secrets[0])
-        message = message.to(goes_to, write(message.headers, state))
-        return Item(letter.id, None, encode_body(message), letter.topic, route=letter.route)
+            run.replay([*self.select(DeadLetterFilter(ids=frozenset(ids[at : at + _PAGE])))], again)
+        return run.result
 
     def delete(
         self, selection: DeadLetterFilter | None = None, *, dry_run: bool = False, limit: int | None = None
@@ -351,8 +273,103 @@ class DeadLetters:
         deleted = 0
         for route, ids in by_route.items():
             for at in range(0, len(ids), _PAGE):
-                deleted += self._home.store.delete_dead(ids[at : at + _PAGE], route=route).count(Outcome.DONE)
+                deleted += self._connection.store.delete_dead(ids[at : at + _PAGE], route=route).count(Outcome.DONE)
         return deleted
+
+
+class LoopGuard:
+    """Counts the replays of each message, so that a poisoned message cannot circle for ever.
+
+    The delay store holds the count, beside the attempt count. Headers repeat it but decide nothing, because every
+    client that can write to a topic can write headers. Each call is one round trip. Any thread.
+
+    Args:
+        store: the store into which the group's service takes failed messages.
+    """
+
+    def __init__(self, store: DelayStore) -> None:
+        self._counts = AttemptCounts(store)
+
+    def counts(self, names: Sequence[str]) -> list[int]:
+        """The replay counts of these messages, each named as the store knows it (`RetryState.known_as`).
+
+        Raises:
+            StoreError: the store does not answer.
+        """
+        return self._counts.raise_to([(replays_key(name), 0, 0) for name in names])
+
+    def count(self, replays: Sequence[tuple[str, int]], now_ms: int) -> None:
+        """Set the replay counts of messages. A count is never lowered, so the call may be repeated.
+
+        Raises:
+            StoreError: the store does not answer; some messages may be counted.
+        """
+        self._counts.raise_to([(replays_key(name), times, now_ms + _COUNTED_FOR_MS) for name, times in replays])
+
+
+class _Run:
+    """One run of a replay: it stores batches of letters, and adds up the result."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        secrets: Sequence[bytes],
+        max_replays: int,
+        dry_run: bool,
+        target: str | None = None,
+    ) -> None:
+        self._store, self._secrets, self._target = connection.store, secrets, target
+        self._max_replays, self._dry_run = max_replays, dry_run
+        self.now_ms = connection.store.now_ms()
+        self.result = Replayed()
+
+    def replay(
+        self,
+        letters: list[DeadLetterInfo],
+        again: Callable[[DeadLetterInfo, Message, int], tuple[int, Message]],
+    ) -> None:
+        """Store a batch of letters as waiting messages. The loop guard counts each replay before the message waits.
+
+        A crash in between costs a message one replay. It never lets the message exceed its limit.
+
+        Args:
+            letters: the batch.
+            again: answers the due time and the message of a letter, from its place among all replayed letters.
+        """
+        result, guard = self.result, LoopGuard(self._store)
+        result.matched += len(letters)
+        result.samples += letters[: 5 - len(result.samples)]
+        moves: list[tuple[str, int, Item | None]] = []
+        counts: list[tuple[str, int]] = []
+        names = [letter.id if letter.state.id is None else letter.state.known_as for letter in letters]
+        for letter, name, replays in zip(letters, names, guard.counts(names), strict=True):
+            if letter.message is None:
+                result.unreadable += 1
+                continue
+            if replays >= self._max_replays:
+                result.guarded += 1
+                continue
+            due_ms, message = again(letter, letter.message, result.replayed + len(moves))
+            moves.append((letter.id, due_ms, self._item(letter, letter.message.topic, message, replays + 1)))
+            counts.append((name, replays + 1))
+            result.last_due_ms = max(due_ms, result.last_due_ms or 0)
+        if self._dry_run:
+            result.replayed += len(moves)
+        elif moves:
+            guard.count(counts, self.now_ms)
+            result.replayed += self._store.requeue(moves).count(Outcome.DONE)
+
+    def _item(self, letter: DeadLetterInfo, topic: str, message: Message, replays: int) -> Item:
+        if not isinstance(message, Message):
+            raise Rejected(f"expected edit to return a Message, got: {message!r:.200}; {letter.id} stays dead")
+        state = replayed_state(letter.state, replays)
+        if self._target is not None and self._target != topic:
+            topic = self._target
+            state = replace(state, original_topic=topic)  # else its new consumer would treat it as a stray copy
+        if self._secrets and state.id is not None:
+            state = sign(state, message, self._secrets[0])
+        message = message.to(topic, write(message.headers, state))
+        return Item(letter.id, None, encode_body(message), letter.topic, route=letter.route)
 
 
 def replayed_state(state: RetryState, replays: int) -> RetryState:
@@ -369,11 +386,6 @@ def replayed_state(state: RetryState, replays: int) -> RetryState:
         signature=None,
         oddities=(),
     )
-
-
-def _root(letter: DeadLetterInfo) -> str:
-    """The message's id, the same for all its attempts and replays."""
-    return letter.id if letter.state.id is None else letter.state.known_as
 
 
 def read_dead(found: Found) -> DeadLetterInfo:

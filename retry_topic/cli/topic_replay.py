@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import click
 
 from retry_topic.brokers.protocol import BrokerConsumer, Delivery
-from retry_topic.loop_guard import MAX_REPLAYS, LoopGuard
+from retry_topic.dead_letters import MAX_REPLAYS, LoopGuard
 from retry_topic.message import Message
 from retry_topic.message.headers import RetryState, read, retry_id, return_to_origin, sign, write
 from wheel_sched.cli.output import amount, note, say

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from wheel_sched.dispatcher import Batch, DispatcherConfig, SharedLeases
 from wheel_sched.observability import dead_parts, unready_parts
 from wheel_sched.reviving import RevivedThread
-from wheel_sched.store.core.call import Call
+from wheel_sched.store.core.call import Call, SentCalls
 from wheel_sched.store.core.claim import Claim
-from wheel_sched.store.core.pending import SentCalls
 from wheel_sched.store.core.settle import Settle, Settlement
 
 if TYPE_CHECKING:

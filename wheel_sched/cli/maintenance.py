@@ -48,7 +48,8 @@ def backup(session: Session, file: str, force: bool, as_json: bool) -> None:
     else:
         states = ", ".join(f"{count:,} {state}" for state, count in sorted(written.by_state.items()))
         say(
-            f"{written.items:,} items and {written.tries:,} attempt records in {file}" + (f" ({states})" * bool(states))
+            f"{written.items:,} items and {written.attempt_counts:,} attempt counts in {file}"
+            + (f" ({states})" * bool(states))
         )
     if not written.exact:
         note("items that changed during the backup have their earlier state; for an exact copy, stop the services")

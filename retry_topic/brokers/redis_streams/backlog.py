@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from retry_topic.brokers.protocol import Backlog
-from retry_topic.message.stream_encoding import from_entry
+from retry_topic.message.encoding import from_entry
 
 if TYPE_CHECKING:
     import redis

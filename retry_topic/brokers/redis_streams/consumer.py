@@ -29,7 +29,7 @@ from retry_topic.brokers.redis_streams.connections import Connections, release
 from retry_topic.brokers.redis_streams.publisher import StreamPublisher
 from retry_topic.brokers.redis_streams.settling import Handle, StreamSettler, by_stream
 from retry_topic.message import Message
-from retry_topic.message.stream_encoding import from_entry
+from retry_topic.message.encoding import from_entry
 from wheel_sched.errors import BrokerError, BrokerUnavailable
 
 if TYPE_CHECKING:
