@@ -2,8 +2,8 @@
 
     python examples/two_processes.py
 
-The parent opens the folder (and so owns its server), runs the retry service and publishes. The child consumes, and
-is killed with SIGKILL half-way; a second child goes on with what the first one had in its hands.
+The parent opens the folder, so it owns the server of the folder. It runs the retry service and publishes. The child
+consumes, and is killed with SIGKILL half-way. A second child gets the messages that the first one had not settled.
 """
 
 # ruff: noqa: T201 - an example shows what it does
@@ -25,7 +25,7 @@ COUNT = 60
 
 
 def consume(url: str) -> None:
-    """The child: every fourth message fails once. Ends when its stdin does."""
+    """The child: every fourth message fails once. It ends when its stdin is closed."""
 
     def handle(message: Message) -> None:
         if int(message.value) % 4 == 0 and read(message.headers).attempt == 0:
