@@ -21,7 +21,7 @@ def unconfirmed(answer: Any) -> Any:
     return doubt
 
 
-def test_what_is_due_is_released_though_no_replica_confirms(
+def test_due_items_are_released_although_no_replica_confirms(
     world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Otherwise the first settlement would stop all releasing. Each item is published once, and the log says so."""

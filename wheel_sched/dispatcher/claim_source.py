@@ -1,8 +1,8 @@
 """The claim source: from which shards a dispatcher may claim, how long it owns a claim, and how a claim ends.
 
     SharedLeases   any dispatcher claims from any shard, and owns a claim until the lease ends
-    OwnedShards    a dispatcher claims only from shards that this process owns, without a lease end: only the broker
-                   knows which claims it has published (`retry_topic.release.transactions`)
+    OwnedShards    a dispatcher claims only from shards that this process owns; the claims have no lease end, because
+                   only the broker knows which claims were published (`retry_topic.release.transactions`)
 
 The dispatcher asks its claim source before it calls the store, and reports the store's answers to it. The dispatcher's
 owner thread makes all calls, one at a time.

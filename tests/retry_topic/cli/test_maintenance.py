@@ -45,7 +45,7 @@ def test_no_command_writes_over_a_file_unasked(cli: Any, home: Any, monkeypatch:
         assert "a.jsonl exists: nothing was written" in cli(*command, code=1).stderr
         assert Path("a.jsonl").read_text() == "kept"
         dashed = ["-" if word == "a.jsonl" else word for word in command]
-        assert "- is no name of a file here: nothing was written" in cli(*dashed, code=1).stderr
+        assert "expected the name of a file, got: -; nothing was written" in cli(*dashed, code=1).stderr
     assert not Path("-").exists()
     cli("history", "export", "a.jsonl", "--force")
     assert Path("a.jsonl").read_text() == ""

@@ -17,7 +17,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 from typing import Final
 
-from wheel_sched.dispatcher.server_time import ServerTime
+from wheel_sched.dispatcher.store_calls import ServerTime
 from wheel_sched.errors import InDoubt, StoreError, WheelSchedError
 from wheel_sched.escaping import logger_of
 from wheel_sched.store.core.call import Call

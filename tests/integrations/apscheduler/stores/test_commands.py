@@ -125,7 +125,7 @@ def test_jobs_are_changed_by_id(aps: Any, store: Any, make_job: Any) -> None:
     assert objects(aps("pause", "nobody", "--json", code=1)) == [
         {"id": "nobody", "found": False, "done": "there is no such job"}
     ]
-    assert "nobody can answer here" in aps("delete", "a", code=2).stderr
+    assert "there is no terminal to answer on" in aps("delete", "a", code=2).stderr
     assert "a: deleted" in aps("delete", "a", "--yes").stderr
     assert store.count() == 0
 
