@@ -123,7 +123,7 @@ def init(
             "expected at least 1 copy, or -1 for the cluster's default", param_hint="--replication"
         )
     with _opened(session, partitions=partitions, replication=replication, topic_settings=settings) as broker:
-        from retry_topic.brokers.kafka.sender import claims_topic
+        from retry_topic.brokers.kafka.transactions import claims_topic
 
         owned = _owned(topics, groups)
         claims = claims_topic(settings_of(session).namespace)

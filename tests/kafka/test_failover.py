@@ -20,7 +20,7 @@ from confluent_kafka import TopicPartition
 
 from retry_topic import Connection, Message, RetryPolicy, RetryService, ServiceConfig
 from retry_topic.brokers.kafka import KafkaBroker
-from retry_topic.brokers.kafka.sender import claims_topic
+from retry_topic.brokers.kafka.transactions import claims_topic
 from retry_topic.message.body_codec import decode_body
 from retry_topic.message.topic_names import dead_topic_of, redelivery_topic_of, retry_topic_of
 from retry_topic.policy import Fixed

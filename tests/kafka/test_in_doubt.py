@@ -11,7 +11,7 @@ import pytest
 from confluent_kafka import TopicPartition
 
 from retry_topic import Message, RetryService
-from retry_topic.brokers.kafka.sender import claims_topic
+from retry_topic.brokers.kafka.transactions import claims_topic
 from retry_topic.message.body_codec import encode_body
 from retry_topic.message.topic_names import redelivery_topic_of, retry_topic_of
 from wheel_sched.store import Item
@@ -88,7 +88,7 @@ def test_the_number_of_a_shard_that_rests_is_committed_again(
     crew_of: Callable[..., Crew], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Before the broker forgets it: daily, here after 0.2 s, by whatever its owner has to send from another shard."""
-    monkeypatch.setattr("retry_topic.brokers.kafka.sender.AGAIN_S", 0.2)
+    monkeypatch.setattr("retry_topic.brokers.kafka.transactions.AGAIN_S", 0.2)
     crew = crew_of(shards=2)
     with RetryService(crew.home, crew.name):
         send_from(crew, 0)

@@ -12,7 +12,7 @@ from confluent_kafka import admin as _typed_admin
 
 from retry_topic import Message, RetryPolicy, RetryService, connect
 from retry_topic.brokers.kafka import KafkaBroker
-from retry_topic.brokers.kafka.sender import claims_topic
+from retry_topic.brokers.kafka.transactions import claims_topic
 from retry_topic.message.topic_names import dead_topic_of, intake_group_of, redelivery_topic_of, retry_topic_of
 from retry_topic.policy import Fixed
 
@@ -111,7 +111,8 @@ def test_a_take_over_that_is_refused_says_which_right_is_missing(
     missing: str,
 ) -> None:
     """Not that the broker is away. The service is not ready until it is given, and then what was due goes out."""
-    monkeypatch.setattr("retry_topic.brokers.kafka.sender.READ_S", 3.0)  # of a group nobody answers, until it is over
+    # a read of a group that this client may not see gets no answer
+    monkeypatch.setattr("retry_topic.brokers.kafka.transactions.READ_S", 3.0)
     kind, pattern, right = (
         (_types.TRANSACTIONAL_ID, "PREFIXED", "transactional id: DESCRIBE and WRITE")
         if missing == "id"

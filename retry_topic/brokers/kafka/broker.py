@@ -22,17 +22,18 @@ from retry_topic.brokers.kafka.consumer import KafkaConsumer
 from retry_topic.brokers.kafka.groups import Groups
 from retry_topic.brokers.kafka.log import KafkaLog
 from retry_topic.brokers.kafka.originals import Originals
-from retry_topic.brokers.kafka.placing import Placing
-from retry_topic.brokers.kafka.producing import Producing
-from retry_topic.brokers.kafka.sender import KafkaSender
-from retry_topic.brokers.kafka.topic_ids import TopicIds
-from retry_topic.brokers.kafka.topic_settings import settings_for
-from retry_topic.brokers.kafka.topology import Topology, topic_problem
-from retry_topic.brokers.kafka.transactions import Transactions
+from retry_topic.brokers.kafka.producing import Placing, Producing
+from retry_topic.brokers.kafka.topology import TopicIds, Topology, topic_problem
+from retry_topic.brokers.kafka.transactions import KafkaSender, Transactions
 from retry_topic.brokers.protocol import PositionsOf, PublishFailure, joining
 from retry_topic.message import Message, Reference
 from wheel_sched.errors import ConfigError
 
+_DAY_MS = 86_400_000
+_KEEP_MS = {"retry": 7 * _DAY_MS, "redelivery": 7 * _DAY_MS, "dead": 30 * _DAY_MS}
+# The largest message that our producers send. With the cluster's own limit, a retry topic would refuse a message that
+# just fitted into its original topic, because the message has more headers now. Most hosted clusters allow no more.
+_LARGEST_BYTES = 8 * 1024 * 1024
 _LEAST_BUFFER = 1024 * 1024
 _MOST_FETCHED = 1024 * 1024 * 1024  # librdkafka's numbers have 31 bits
 
@@ -290,7 +291,7 @@ class KafkaBroker:
         return {
             "linger.ms": 1,
             "partitioner": "murmur2_random",
-            "message.max.bytes": 8 * 1024 * 1024,
+            "message.max.bytes": _LARGEST_BYTES,
             "compression.type": "lz4",
             "queue.buffering.max.messages": 100_000,
             **ours,
@@ -322,3 +323,20 @@ class KafkaBroker:
             "enable.auto.commit": False,
             "enable.auto.offset.store": False,
         }
+
+
+def settings_for(kind: str, replication: int) -> dict[str, str]:
+    """Settings of a group's "retry", "redelivery" or "dead" topic with `replication` copies, -1: the cluster's default.
+
+    Records are deleted by age and never compacted, independently of the cluster's default, because messages with equal
+    keys are different messages. With several copies, one broker may be down, and all brokers in sync have every
+    confirmed record.
+    """
+    settings = {
+        "cleanup.policy": "delete",
+        "retention.ms": str(_KEEP_MS[kind]),
+        "max.message.bytes": str(_LARGEST_BYTES),
+    }
+    if replication > 1:
+        settings["min.insync.replicas"] = str(min(2, replication - 1))
+    return settings

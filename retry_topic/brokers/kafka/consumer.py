@@ -22,7 +22,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException
 from retry_topic.brokers.kafka.faults import EXPELLED, MemberExpelled, broker_error, error_of
 from retry_topic.brokers.kafka.offset_tracker import Place
 from retry_topic.brokers.kafka.poll_loop import POLL_S, Committed, PollLoop, now_ms
-from retry_topic.brokers.kafka.topic_ids import TopicIds
+from retry_topic.brokers.kafka.topology import TopicIds
 from retry_topic.brokers.kafka.transactions import Transactions
 from retry_topic.brokers.protocol import BrokerInDoubt, Delivery, PublishFailure
 from retry_topic.message import Message

@@ -24,10 +24,10 @@ from typing import Any
 
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
-from retry_topic.brokers.kafka.back_pressure import PausedPartitions
 from retry_topic.brokers.kafka.faults import EXPELLED, TOPIC_GONE, UNANSWERED, broker_error
 from retry_topic.brokers.kafka.groups import Groups
 from retry_topic.brokers.kafka.offset_tracker import RECORD_BYTES
+from retry_topic.brokers.kafka.poll_loop import PausedPartitions
 from retry_topic.brokers.kafka.records import from_record
 from retry_topic.brokers.kafka.topology import Topology
 from retry_topic.brokers.protocol import Delivery, LogBatch, PositionsOf

@@ -12,7 +12,7 @@ import pytest
 from confluent_kafka import OFFSET_INVALID, TIMESTAMP_CREATE_TIME, KafkaError, KafkaException, TopicPartition
 
 from retry_topic.brokers.kafka.consumer import KafkaConsumer
-from retry_topic.brokers.kafka.topic_ids import TopicIds
+from retry_topic.brokers.kafka.topology import TopicIds
 from retry_topic.brokers.protocol import Delivery
 from retry_topic.message import Message
 from wheel_sched.errors import BrokerError, BrokerUnavailable

@@ -14,8 +14,8 @@ from confluent_kafka.admin import AdminClient
 
 from retry_topic import RetryService, ServiceConfig, connect
 from retry_topic.brokers.kafka import KafkaBroker
+from retry_topic.brokers.kafka.broker import settings_for
 from retry_topic.brokers.kafka.client_settings import checked_member, refusals
-from retry_topic.brokers.kafka.topic_settings import settings_for
 from retry_topic.brokers.kafka.topology import _listened_to
 from wheel_sched.dispatcher import DispatcherConfig
 from wheel_sched.errors import BrokerUnavailable, ConfigError

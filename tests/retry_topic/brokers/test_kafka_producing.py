@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from retry_topic.brokers.kafka.placing import Placing, oldest_ms
+from retry_topic.brokers.kafka.producing import Placing, oldest_ms
 from retry_topic.message import Message, Source
 from retry_topic.message.body_codec import encode_body
 from wheel_sched.errors import Rejected
