@@ -62,7 +62,7 @@ class ChangePace:
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class ChangeRequest:
     """What a command changes, and whether it asks, only shows, and writes JSON: the options of `change_options`."""
 
     session: Session
@@ -122,7 +122,7 @@ class Change:
 
 
 def change_options(command: F) -> F:
-    """Add the options of a command that changes messages. The command receives them as one argument `Change`."""
+    """Add the options of a command that changes messages. The command receives them as one argument `ChangeRequest`."""
 
     @wraps(command)
     def bundled(
@@ -135,7 +135,7 @@ def change_options(command: F) -> F:
         as_json: bool,
         **own: Any,
     ) -> Any:
-        return command(Change(session, ids, chosen, everything, dry_run, yes, as_json), **own)
+        return command(ChangeRequest(session, ids, chosen, everything, dry_run, yes, as_json), **own)
 
     wrapped: Any = pass_session(bundled)
     for option in (json_option, yes_option, dry_run_option):
@@ -148,7 +148,7 @@ def change_options(command: F) -> F:
 @change_options
 @rate_option
 @spread_option
-def run_now(change: Change, rate: float | None, spread_ms: int | None) -> int:
+def run_now(request: ChangeRequest, rate: float | None, spread_ms: int | None) -> int:
     """Make messages due now. Held messages are released, dead letters are replayed.
 
     \b
@@ -161,19 +161,19 @@ def run_now(change: Change, rate: float | None, spread_ms: int | None) -> int:
     behind a failed message of its key is selected by its id alone, and then loses its order.
     """
     pace = ChangePace(rate, spread_ms)
-    settings = settings_of(change.session)
+    settings = settings_of(request.session)
     with opened_connection(settings) as connection:
-        meant = change.select(connection, parked=False)
+        meant = request.select(connection, parked=False)
         secrets = secrets_of(settings)
         check_secrets((entry.letter.state for entry in meant.samples if entry.found.state == "dead"), secrets)
         counts = connection.store.counts()
         now_ms = counts.now_us // 1000
-        if not change.agreed("make {} due now", meant, now_ms):
+        if not request.agreed("make {} due now", meant, now_ms):
             return 0
         outcomes = _reschedule(connection, meant.living(), now_ms, pace)
         outcomes += _replay(connection, [member.id for member in meant.dead()], pace, secrets)
         paused = sum(member.topic in counts.paused for member in meant.living())
-    code = show_outcomes("due now", outcomes, change.as_json)
+    code = show_outcomes("due now", outcomes, request.as_json)
     if paused:
         note(f"{amount(paused, 'message')} stay held, because their topic is paused: `wheel-sched resume TOPIC`")
     return code
@@ -184,7 +184,7 @@ def run_now(change: Change, rate: float | None, spread_ms: int | None) -> int:
 @click.option("--in", "delay_ms", type=DURATION, metavar="DURATION", help="This long from now.")
 @click.option("--at", "at_ms", type=INSTANT, metavar="INSTANT", help="At this time: RFC 3339, or +5m.")
 @spread_option
-def reschedule(change: Change, delay_ms: int | None, at_ms: int | None, spread_ms: int | None) -> int:
+def reschedule(request: ChangeRequest, delay_ms: int | None, at_ms: int | None, spread_ms: int | None) -> int:
     """Give messages another due time.
 
     \b
@@ -196,21 +196,21 @@ def reschedule(change: Change, delay_ms: int | None, at_ms: int | None, spread_m
         raise click.UsageError("When? Give --in or --at.")
     if delay_ms is not None and at_ms is not None:
         raise click.UsageError("Give --in or --at, not both.")
-    if "dead" in change.chosen.states:
+    if "dead" in request.chosen.states:
         raise click.UsageError("Dead letters have no due time; `wheel-sched replay` delivers them again.")
-    with opened_connection(settings_of(change.session)) as connection:
-        meant = change.select(connection, parked=False, dead="see `wheel-sched replay`")
+    with opened_connection(settings_of(request.session)) as connection:
+        meant = request.select(connection, parked=False, dead="see `wheel-sched replay`")
         now_ms = connection.store.now_ms()
-        if not change.agreed("reschedule {}", meant, now_ms):
+        if not request.agreed("reschedule {}", meant, now_ms):
             return 0
         start_ms = now_ms + delay_ms if delay_ms is not None else at_ms or 0
         outcomes = _reschedule(connection, meant.members, start_ms, ChangePace(None, spread_ms))
-    return show_outcomes("rescheduled", outcomes, change.as_json, due_ms=start_ms)
+    return show_outcomes("rescheduled", outcomes, request.as_json, due_ms=start_ms)
 
 
 @click.command()
 @change_options
-def delete(change: Change) -> int:
+def delete(request: ChangeRequest) -> int:
     """Delete messages for good. A message in flight is not tried again after its present attempt.
 
     \b
@@ -221,12 +221,12 @@ def delete(change: Change) -> int:
 
     A filter selects messages that wait or are held; --dead or an id selects dead letters.
     """
-    with opened_connection(settings_of(change.session)) as connection:
-        meant = change.select(connection)
-        if not change.agreed("delete {}", meant, connection.store.now_ms(), for_good=True):
+    with opened_connection(settings_of(request.session)) as connection:
+        meant = request.select(connection)
+        if not request.agreed("delete {}", meant, connection.store.now_ms(), for_good=True):
             return 0
         outcomes = alter(connection, meant.members, lambda member, _: Alteration(member.id, _DELETE[member.state]))
-    return show_outcomes("deleted", outcomes, change.as_json)
+    return show_outcomes("deleted", outcomes, request.as_json)
 
 
 def alter(

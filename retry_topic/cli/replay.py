@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import click
 
-from retry_topic.cli.changing import Change, ChangePace, change_options, rate_option, spread_option
+from retry_topic.cli.changing import ChangePace, ChangeRequest, change_options, rate_option, spread_option
 from retry_topic.cli.filters import Filter, entry_of
 from retry_topic.cli.opening import opened_connection, secrets_of
 from retry_topic.cli.selecting import find_messages
@@ -33,7 +33,9 @@ max_replays_option = click.option(
 @max_replays_option
 @rate_option
 @spread_option
-def replay(change: Change, target: str | None, max_replays: int, rate: float | None, spread_ms: int | None) -> int:
+def replay(
+    request: ChangeRequest, target: str | None, max_replays: int, rate: float | None, spread_ms: int | None
+) -> int:
     """Deliver dead letters again; their attempts start anew.
 
     \b
@@ -43,14 +45,14 @@ def replay(change: Change, target: str | None, max_replays: int, rate: float | N
       wheel-sched replay 3f2a9c.8 --to orders.repaired --yes
     """
     pace = ChangePace(rate, spread_ms)
-    ids, chosen = change.ids, change.chosen
+    ids, chosen = request.ids, request.chosen
     if chosen.states not in ((), ("dead",)):
         raise click.UsageError("Only dead letters can be replayed; for others see `wheel-sched run-now`.")
-    if ids and (chosen.narrow or change.everything):
+    if ids and (chosen.narrow or request.everything):
         raise click.UsageError("Give ids, or a filter, not both.")
-    if not ids and not chosen.narrow and not change.everything:
+    if not ids and not chosen.narrow and not request.everything:
         raise click.UsageError("Which dead letters? Give ids, a filter (--topic, --error, ...) or --all.")
-    settings = settings_of(change.session)
+    settings = settings_of(request.session)
     with opened_connection(settings) as connection:
         if target is not None and target not in connection.broker.topics():
             raise CommandFailed(f"there is no topic {target!r}: nothing was replayed; see `wheel-sched topics`")
@@ -65,11 +67,11 @@ def replay(change: Change, target: str | None, max_replays: int, rate: float | N
         if not ids and not plan.matched and (words := replace(chosen, states=()).elsewhere(connection, ("dead",))):
             note(words)
         check_secrets((letter.state for letter in plan.samples), secrets)
-        if change.dry_run:
-            _show_plan(connection, plan, pace, change.as_json)
+        if request.dry_run:
+            _show_plan(connection, plan, pace, request.as_json)
             return 0
         if plan.replayed:
-            confirm(f"Replay {amount(plan.replayed, 'dead letter')}?", change.yes)
+            confirm(f"Replay {amount(plan.replayed, 'dead letter')}?", request.yes)
         with Progress("replayed") as progress:
             done = letters.replay(
                 selection,
@@ -79,7 +81,7 @@ def replay(change: Change, target: str | None, max_replays: int, rate: float | N
                 max_replays=max_replays,
                 progress=progress,
             )
-    _show(done, change.as_json)
+    _show(done, request.as_json)
     return 0 if done.replayed == done.matched else 1
 
 
