@@ -1,4 +1,4 @@
-"""Ordering keys and flow control on the command line: what is parked or held back is seen, and why."""
+"""Ordering keys and flow control on the command line: parked and held messages, and the reasons."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def sharded(redis_url: str) -> Iterator[Connection]:
 
 @pytest.fixture
 def line(sharded: Connection) -> tuple[str, list[str]]:
-    """A closed key with its head waiting and two parked behind it, on three shards: the ids."""
+    """A closed key: its head waits and two messages are parked behind it, on three shards. Answers the ids."""
     gates = OrderedKeys(sharded.store)
     owner = Owner(SCOPE, "me", gates.acquire(SCOPE, "me", 60_000).epoch)
     items = []
@@ -48,7 +48,7 @@ def line(sharded: Connection) -> tuple[str, list[str]]:
 
 
 def test_list_parked_shows_who_stands_in_line(cli: Any, line: tuple[str, list[str]]) -> None:
-    """In order, with their key; nothing else that is held."""
+    """In order, with their key, and no other held messages."""
     assert [row["id"] for row in cli.objects("--shards", "3", "list", "--parked")] == line[1]
     lines = cli("--shards", "3", "list", "--parked").stdout.splitlines()
     assert len(lines) == 3
@@ -75,7 +75,7 @@ def test_keys_are_listed_with_their_heads_and_released_by_hand(cli: Any, line: t
 
 
 def test_deleting_the_head_lets_the_next_one_follow(cli: Any, line: tuple[str, list[str]]) -> None:
-    """The key is not left behind closed."""
+    """The key does not stay closed."""
     cli("--shards", "3", "delete", line[0], "--yes")
     row = cli.json("--shards", "3", "keys", "list")
     assert (row["head"], row["parked"]) == (line[1][0], 1)
@@ -83,7 +83,7 @@ def test_deleting_the_head_lets_the_next_one_follow(cli: Any, line: tuple[str, l
 
 
 def test_a_filter_lets_nobody_out_of_the_line(cli: Any, line: tuple[str, list[str]]) -> None:
-    """`run-now --topic` means the head; an id means what it says."""
+    """`run-now --topic` changes the head only; an id selects exactly its message."""
     assert cli.json("--shards", "3", "run-now", "--topic", "orders")["done"] == 1
     assert len(cli.objects("--shards", "3", "list", "--parked")) == 2
     assert cli.json("--shards", "3", "run-now", line[1][1])["done"] == 1
@@ -91,14 +91,14 @@ def test_a_filter_lets_nobody_out_of_the_line(cli: Any, line: tuple[str, list[st
 
 
 def test_stats_tell_of_locked_keys_and_reshard_is_refused(cli: Any, line: tuple[str, list[str]]) -> None:
-    """What a reshard would tear apart it leaves alone."""
+    """A reshard would separate the messages of a key."""
     assert cli.json("--shards", "3", "stats")["ordered"] == {"locked_keys": 1, "parked": {"orders": 2}}
     assert "1 key locked, 2 messages parked" in cli("--shards", "3", "stats").stdout
     assert "ordering keys are closed" in cli("--shards", "3", "reshard", "2", "--yes", code=1).output
 
 
 def test_stats_and_explain_tell_what_is_held_back(cli: Any, home: Connection, wait_for: Any) -> None:
-    """By rate and by circuit, with the reason in the message's own story."""
+    """By rate and by circuit; `show` of the message has the reason."""
     wait_for("a", FUTURE_MS)
     control = RateLimits(home.store)
     limits = Limits(interval_us=60_000_000, burst=1, trip_ppm=500_000, of=2, within_ms=60_000, open_ms=60_000)
@@ -122,7 +122,7 @@ def test_stats_and_explain_tell_what_is_held_back(cli: Any, home: Connection, wa
 
 
 def test_policy_explain_says_what_flow_control_does(cli: Any, tmp_path: Any) -> None:
-    """One line a setting, for the topic asked for."""
+    """One line a setting, for the given topic."""
     file = tmp_path / "retry.toml"
     file.write_text('[topic.orders]\nrate = "5/s"\nspread = "10s"\nbudget = {}\nbreaker = { by = "x-host" }\n')
     told = cli("policy", "explain", str(file), "--topic", "orders").stdout

@@ -1,4 +1,4 @@
-"""Dead letters: found by every criterion, grouped, replayed, edited, redirected, deleted."""
+"""Dead letters: selected by every condition, grouped, replayed, edited, redirected, deleted."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ def test_letters_are_grouped_by_topic_and_fingerprint(yard: Graveyard) -> None:
 
 
 def test_a_dry_run_changes_nothing(mixed: Graveyard) -> None:
-    """It counts, gives samples and says when the last would go out; the store is as it was."""
+    """It counts, gives samples and says when the last one would be due. The store is unchanged."""
     before = mixed.store.counts()
     result = mixed.letters.replay(DeadLetterFilter(topic="orders"), dry_run=True, rate=1)
     assert (result.matched, result.replayed, result.guarded) == (3, 3, 0)
@@ -191,7 +191,7 @@ def test_a_limit_takes_the_oldest(mixed: Graveyard) -> None:
 
 
 def test_the_loop_guard_holds_a_message_back_after_three_replays(yard: Graveyard) -> None:
-    """By the store's count, not the header's: a message that was set back to no replays is held back as well."""
+    """By the store's count, not by the header's. A header set back to no replays does not help."""
     yard.bury("m")
     for expected in (1, 1, 1, 0):
         result = yard.letters.replay()
@@ -204,7 +204,7 @@ def test_the_loop_guard_holds_a_message_back_after_three_replays(yard: Graveyard
 
 
 def test_an_edit_changes_what_is_sent(yard: Graveyard) -> None:
-    """Payload, key and headers of the caller's choice; ours stay ours."""
+    """Payload, key and headers of the caller's choice. The retry headers stay ours."""
     yard.bury("m")
     yard.letters.replay(
         edit=lambda m: replace(m, value=b"fixed", key=b"new", headers=(("fixed", b"1"), ("retry-attempt", b"99")))
@@ -217,7 +217,7 @@ def test_an_edit_changes_what_is_sent(yard: Graveyard) -> None:
 
 @pytest.mark.parametrize("edited", [None, "m", replace(Message("t", b""), headers=(("a", b""),) * 2_000)])
 def test_an_edit_that_makes_nothing_sendable_is_refused(yard: Graveyard, edited: Any) -> None:
-    """The letter stays dead, with all its replays left."""
+    """The letter stays dead, and its replay count stays."""
     yard.bury("m")
     with pytest.raises(Rejected):
         yard.letters.replay(edit=lambda m: edited)
@@ -226,7 +226,7 @@ def test_an_edit_that_makes_nothing_sendable_is_refused(yard: Graveyard, edited:
 
 
 def test_a_target_is_another_topic(yard: Graveyard) -> None:
-    """It becomes the message's own topic, so that its new consumer takes the headers for its own."""
+    """It becomes the message's origin, so that its new consumer accepts the headers."""
     yard.bury("m")
     yard.bench.home.broker.create_topic("repair")
     yard.letters.replay(target="repair")
@@ -244,7 +244,7 @@ def test_an_unknown_target_is_refused(yard: Graveyard) -> None:
 
 
 def test_a_replay_is_signed_where_headers_are(yard: Graveyard) -> None:
-    """Else the consumers that verify would take it for forged."""
+    """Otherwise consumers that verify would reject it."""
     yard.bury("m")
     DeadLetters(yard.bench.home, secrets=(SECRET,)).replay()
     (found,) = yard.waiting()
@@ -254,7 +254,7 @@ def test_a_replay_is_signed_where_headers_are(yard: Graveyard) -> None:
 
 
 def test_an_edited_replay_is_signed_with_its_new_payload(yard: Graveyard) -> None:
-    """The signature is good for what is sent, not for what died."""
+    """The signature fits the new payload, not the old one."""
     yard.bury("m")
     letters = DeadLetters(yard.bench.home, secrets=(SECRET,))
     letters.replay(edit=lambda message: replace(message, value=b"mended"))
@@ -293,7 +293,7 @@ def test_letters_are_deleted_by_selection(mixed: Graveyard) -> None:
 
 
 def test_a_letter_that_cannot_be_read_is_listed_and_left_alone(yard: Graveyard) -> None:
-    """It has its reason and no message; a replay counts it as unreadable, deleting works."""
+    """It has its reason and no message. A replay counts it as unreadable; deleting works."""
     yard.store.bury([(Item("junk", 1_000, b"\x00garbage", "orders"), "quarantine: no push form")])
     yard.bury("m")
     (letter, _) = yard.letters.select()
@@ -333,7 +333,7 @@ def test_a_replayed_message_gets_all_its_attempts_again(bench: Bench, handler: H
 
 
 def test_a_replay_to_another_topic_keeps_its_loop_guard(bench: Bench, handler: Handlers, policy: Policy) -> None:
-    """A consumer of the target counts the replays on, so that the guard holds there as well."""
+    """A consumer of the target continues the replay count."""
     handle = handler(ValueError("x"))
     bench.serve(policy(max_attempts=1))
     bench.consume(handle, ["orders", "repair"])
@@ -347,7 +347,7 @@ def test_a_replay_to_another_topic_keeps_its_loop_guard(bench: Bench, handler: H
 
 
 def test_many_letters_of_many_shards_are_all_replayed() -> None:
-    """Pages over several shards skip nothing and take nothing twice, while what was replayed leaves them."""
+    """Pages over several shards skip no letter and take none twice, while replayed letters leave them."""
     with connect("memory:", shards=7) as home:
         ids = [f"m{n}" for n in range(1_300)]
         random.Random(1).shuffle(ids)

@@ -1,4 +1,4 @@
-"""Replays of a dead topic: under new ids, and yet counted, so that a poisoned message does not circle for ever."""
+"""Replays of a dead topic get new ids and are still counted, so that a poisoned message does not circle for ever."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ OWN = GroupTopics().of("billing")
 
 
 class DeadTopic:
-    """A bench's dead topic, as the command reads it."""
+    """The dead topic of a bench, read as the command reads it."""
 
     def __init__(self, bench: Any, idle_ms: int = 30_000) -> None:
         self.bench = bench
@@ -29,7 +29,7 @@ class DeadTopic:
         self.convert = LetterToMessage("billing", OWN, OWN["redelivery"], "topic-id")
 
     def replay(self, letters: int = 1, **settings: Any) -> TopicReplay:
-        """Replay so many letters, which have to be there."""
+        """Replay this number of letters, which must be in the topic."""
         done = TopicReplay(self.convert, self.bench.home.store, **settings)
         found: list[Any] = []
         while len(found) < letters:  # what the test waits for is there, or a poll's own time brings it
@@ -40,7 +40,7 @@ class DeadTopic:
 
 @pytest.fixture
 def poisoned(bench: Bench, handler: Any, policy: Callable[..., RetryPolicy]) -> Any:
-    """A message that dies at each delivery, dead for the first time; and its handler's calls."""
+    """The handler of a message that dies at each delivery and is dead for the first time."""
     handle = handler(ValueError("x"))
     bench.serve(policy(max_attempts=1))
     bench.consume(handle)
@@ -50,7 +50,7 @@ def poisoned(bench: Bench, handler: Any, policy: Callable[..., RetryPolicy]) -> 
 
 
 def test_a_message_that_dies_each_time_is_held_back(bench: Bench, poisoned: Any) -> None:
-    """After three replays, and for a raised limit after more; each has an id of its own."""
+    """After three replays, and with a raised limit after more. Each replay has a new id."""
     topic = DeadTopic(bench)
     for replays in (1, 2, 3):
         done = topic.replay()
@@ -64,7 +64,7 @@ def test_a_message_that_dies_each_time_is_held_back(bench: Bench, poisoned: Any)
 
 
 def test_both_ways_to_replay_count_for_one_another(bench: Bench, poisoned: Any) -> None:
-    """From the store after one from the topic, and the other way round."""
+    """A replay from the store after one from the topic, and vice versa."""
     topic = DeadTopic(bench)
     assert topic.replay(max_replays=2).replayed == 1
     bench.dead(2)
@@ -78,7 +78,7 @@ def test_both_ways_to_replay_count_for_one_another(bench: Bench, poisoned: Any) 
 
 
 def test_headers_decide_nothing(bench: Bench) -> None:
-    """Nor does a letter without any: it has not been replayed."""
+    """A letter without headers counts as not replayed."""
     bench.home.broker.create_topic(OWN["redelivery"])
     bench.publish(b"claims many", topic=OWN["dead"], headers=(("retry-id", b"a"), ("retry-replays", b"99")))
     bench.publish(b"claims nothing", topic=OWN["dead"])
