@@ -18,7 +18,8 @@ from retry_topic.cli.opening import opened_connection, secrets_of
 from retry_topic.cli.selecting import Member, Selected, select, selecting_options
 from retry_topic.cli.settings import settings_of
 from retry_topic.connection import Connection
-from retry_topic.dead_letters import DeadLetterFilter, DeadLetters, check_secrets
+from retry_topic.dead_letters import DeadLetterFilter, DeadLetters
+from retry_topic.dead_letters.dead_topic import check_secrets
 from wheel_sched.cli.instants import DURATION, INSTANT
 from wheel_sched.cli.options import Session, confirm, dry_run_option, json_option, pass_session, yes_option
 from wheel_sched.cli.output import Progress, amount, emit, note, one_line, relative, say

@@ -18,7 +18,8 @@ import click
 
 from retry_topic.cli.topics import unknown_topic
 from retry_topic.connection import Connection
-from retry_topic.dead_letters import DeadLetterFilter, DeadLetterInfo, read_dead
+from retry_topic.dead_letters import DeadLetterFilter, DeadLetterInfo
+from retry_topic.dead_letters.selection import read_dead
 from wheel_sched.cli.instants import INSTANT
 from wheel_sched.cli.output import instant
 from wheel_sched.store import MAX_BATCH, Found, State

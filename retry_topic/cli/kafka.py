@@ -14,7 +14,7 @@ from retry_topic.cli.group_topics import topics_options
 from retry_topic.cli.opening import kafka_broker, secrets_of
 from retry_topic.cli.replay import max_replays_option, show_guarded
 from retry_topic.cli.settings import settings_of
-from retry_topic.dead_letters import LetterToMessage, TopicReplay
+from retry_topic.dead_letters.dead_topic import LetterToMessage, TopicReplay
 from retry_topic.message import Message
 from retry_topic.message.topic_names import GroupTopics, intake_group_of
 from wheel_sched.cli.failing import FAILED, OK, CommandFailed

@@ -13,7 +13,9 @@ from retry_topic.cli.opening import opened_connection, secrets_of
 from retry_topic.cli.selecting import find_messages
 from retry_topic.cli.settings import settings_of
 from retry_topic.connection import Connection
-from retry_topic.dead_letters import MAX_REPLAYS, DeadLetterFilter, DeadLetters, Replayed, check_secrets
+from retry_topic.dead_letters import DeadLetterFilter, DeadLetters, Replayed
+from retry_topic.dead_letters.dead_topic import check_secrets
+from retry_topic.dead_letters.loop_guard import MAX_REPLAYS
 from wheel_sched.cli.failing import CommandFailed
 from wheel_sched.cli.options import confirm
 from wheel_sched.cli.output import Progress, amount, emit, instant, note, one_line, say

@@ -4,24 +4,9 @@
 `dead_topic.py` replays a dead topic on Kafka, and `loop_guard.py` bounds how often one message is replayed.
 """
 
-from retry_topic.dead_letters.dead_topic import LetterToMessage, TopicReplay, check_secrets
 from retry_topic.dead_letters.groups import Group
 from retry_topic.dead_letters.letters import DeadLetters
-from retry_topic.dead_letters.loop_guard import MAX_REPLAYS
-from retry_topic.dead_letters.replay import Order, Replayed, replayed_state
-from retry_topic.dead_letters.selection import DeadLetterFilter, DeadLetterInfo, read_dead
+from retry_topic.dead_letters.replay import Order, Replayed
+from retry_topic.dead_letters.selection import DeadLetterFilter, DeadLetterInfo
 
-__all__ = [
-    "MAX_REPLAYS",
-    "DeadLetterFilter",
-    "DeadLetterInfo",
-    "DeadLetters",
-    "Group",
-    "LetterToMessage",
-    "Order",
-    "Replayed",
-    "TopicReplay",
-    "check_secrets",
-    "read_dead",
-    "replayed_state",
-]
+__all__ = ["DeadLetterFilter", "DeadLetterInfo", "DeadLetters", "Group", "Order", "Replayed"]

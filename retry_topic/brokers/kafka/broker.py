@@ -17,7 +17,13 @@ from typing import Any, Literal
 
 from confluent_kafka import TopicPartition
 
-from retry_topic.brokers.kafka.client_settings import checked_member, milliseconds, ours, refusals, taken
+from retry_topic.brokers.kafka.client_settings import (
+    checked_member,
+    combined,
+    milliseconds,
+    refusals,
+    reserved_problems,
+)
 from retry_topic.brokers.kafka.consumer import KafkaConsumer
 from retry_topic.brokers.kafka.groups import Groups
 from retry_topic.brokers.kafka.log import KafkaLog
@@ -82,13 +88,13 @@ class KafkaBroker:
         buffer_bytes: int = 64 * 1024 * 1024,
     ) -> None:
         settings = {"bootstrap.servers": servers} if isinstance(servers, str) else dict(servers)
-        problems = ours(settings)
-        protocol = taken(settings, ("group.protocol",), "group_protocol", group_protocol, problems) or "classic"
+        problems = reserved_problems(settings)
+        protocol = combined(settings, ("group.protocol",), "group_protocol", group_protocol, problems) or "classic"
         aliases = ("delivery.timeout.ms", "message.timeout.ms")
-        delivery = taken(settings, aliases, "delivery_timeout_ms", delivery_timeout_ms, problems)
+        delivery = combined(settings, aliases, "delivery_timeout_ms", delivery_timeout_ms, problems)
         self.delivery_timeout_ms = milliseconds("delivery_timeout_ms", delivery, 8_000, problems)
         longest = ("transaction.timeout.ms",)
-        transaction = taken(settings, longest, "transaction_timeout_ms", transaction_timeout_ms, problems)
+        transaction = combined(settings, longest, "transaction_timeout_ms", transaction_timeout_ms, problems)
         self.transaction_timeout_ms = milliseconds("transaction_timeout_ms", transaction, 60_000, problems)
         if not settings.get("bootstrap.servers"):
             problems.append("expected servers to be host:port, or settings with bootstrap.servers")

@@ -269,7 +269,7 @@ class KafkaLog:
                 return
             asked, self._asked = self._asked, None
             try:
-                topic_id = self._topology.id_told(self._topic, asked)
+                topic_id = self._topology.answered_id(self._topic, asked)
             except BrokerError:  # the topic is deleted, or the cluster does not answer: ask again later
                 self._ask_s = time.monotonic() + _ASK_IDLE_S
                 return

@@ -243,15 +243,15 @@ class Topology:
             BrokerError: the cluster does not answer.
         """
         asked = self.ask_id(topic)
-        return topic if asked is None else self.id_told(topic, asked)
+        return topic if asked is None else self.answered_id(topic, asked)
 
     def ask_id(self, topic: str) -> Any:
-        """Ask for the id of a topic. Answers a future for `id_told`; None: topics have no ids."""
+        """Ask for the id of a topic. Answers a future for `answered_id`; None: topics have no ids."""
         if not self._controlled:
             return None
         return self.admin.describe_topics(TopicCollection([topic]), request_timeout=TIMEOUT_S)[topic]
 
-    def id_told(self, topic: str, asked: Any) -> str:
+    def answered_id(self, topic: str, asked: Any) -> str:
         """The id in the answer to `ask_id`; see `topic_id`."""
         try:
             found = str(asked.result(TIMEOUT_S).topic_id)
@@ -343,7 +343,7 @@ class TopicIds:
         Raises:
             BrokerError: the cluster does not answer, or a topic is deleted.
         """
-        return all(self._topology.id_told(topic, answer) == self.of(topic) for topic, answer in asked.items())
+        return all(self._topology.answered_id(topic, answer) == self.of(topic) for topic, answer in asked.items())
 
     def look(self, held: Iterable[str]) -> bool:
         """Whether a topic is known to be recreated. Does not wait; call it often."""

@@ -16,7 +16,7 @@ from retry_topic.cli.group_topics import topics_options
 from retry_topic.cli.kafka_checks import copies, creation, longest_transaction, retention, timeouts
 from retry_topic.cli.opening import kafka_settings, secrets_of
 from retry_topic.cli.settings import RetrySettings
-from retry_topic.dead_letters import LetterToMessage
+from retry_topic.dead_letters.dead_topic import LetterToMessage
 from retry_topic.message import Message, Source
 from retry_topic.message.headers import RetryState, read, sign, verify, write
 from retry_topic.message.topic_names import GroupTopics
