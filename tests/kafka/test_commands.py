@@ -100,7 +100,9 @@ def test_a_groups_topics_have_sane_settings_whoever_creates_them(
     assert f"{name}.dead" not in broker.topics()
 
 
-def test_what_the_cluster_refuses_is_told_in_its_words(kafka: TemporaryKafka, broker: KafkaBroker, name: str) -> None:
+def test_what_the_cluster_refuses_is_reported_in_its_words(
+    kafka: TemporaryKafka, broker: KafkaBroker, name: str
+) -> None:
     """More copies than brokers, and an unknown setting: each gives one line, and no topic is created."""
     _, said = run(kafka.bootstrap, name, "kafka", "init", name, "--replication", "3", code=1)
     assert f"topic '{name}.retry' could not be created" in said

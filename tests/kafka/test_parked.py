@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.kafka, pytest.mark.timeout(240)]
 
 
-def test_ls_parked_shows_the_line_behind_a_failed_message(kafka: TemporaryKafka, name: str, until: Until) -> None:
+def test_list_parked_shows_the_line_behind_a_failed_message(kafka: TemporaryKafka, name: str, until: Until) -> None:
     """The head waits for its retry, and three messages (the limit) are parked in order. The next ones stay with the
     consumer. Another key of the same partition passes them. When there is room, all follow in order."""
     seen: list[bytes] = []

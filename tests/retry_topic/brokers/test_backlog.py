@@ -47,7 +47,7 @@ def test_the_backlog_is_what_the_group_has_not_settled(broker: Broker) -> None:
     assert look(broker) == (0, None, False)
 
 
-def test_the_oldest_tells_when_it_was_published(broker: Broker) -> None:
+def test_the_oldest_shows_when_it_was_published(broker: Broker) -> None:
     """So people see how long nobody has read it."""
     broker.publish([Message("g.retry", b"1")])
     assert isinstance(broker, BacklogBroker)

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from tests.servers.mock_cluster import MockCluster
 
 
-def test_retries_that_no_service_ever_took_in_are_told(imitation: MockCluster, name: str) -> None:
+def test_retries_that_no_service_ever_took_in_are_reported(imitation: MockCluster, name: str) -> None:
     """It names the command that reads them. Without retries it says nothing."""
     from click.testing import CliRunner
 

@@ -34,7 +34,7 @@ CLIENTS: dict[str, Callable[[KafkaBroker], Any]] = {
 
 
 @pytest.mark.parametrize("kind", CLIENTS)
-def test_every_client_speaks_tls_when_it_is_told_to(kind: str) -> None:
+def test_every_client_speaks_tls_when_the_settings_say_so(kind: str) -> None:
     """The first bytes of every client are those of TLS."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         listener.settimeout(30)
@@ -70,7 +70,7 @@ def test_settings_are_passed_through_and_ours_are_refused() -> None:
         KafkaBroker({"bootstrap.servers": "127.0.0.1:1", "group.id": "mine"})
 
 
-def test_a_certificate_that_nobody_vouches_for_is_told_with_what_to_set() -> None:
+def test_a_certificate_that_nobody_vouches_for_is_reported_with_what_to_set() -> None:
     """Also where the client reports it only while it reads."""
     trouble: deque[str] = deque(maxlen=1)
     told = _listened_to({}, trouble)["error_cb"]
@@ -81,7 +81,7 @@ def test_a_certificate_that_nobody_vouches_for_is_told_with_what_to_set() -> Non
     assert trouble[0] == advice
 
 
-def test_a_cluster_that_is_away_is_told_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cluster_that_is_away_is_reported_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     """The answer to the call lacks the reason: a wrong port looks like a wrong password there."""
     monkeypatch.setattr("retry_topic.brokers.kafka.topology.TIMEOUT_S", 0.1)
     broker = KafkaBroker(NOWHERE | {"log_level": 0})
@@ -93,7 +93,7 @@ def test_a_cluster_that_is_away_is_told_with_the_reason(monkeypatch: pytest.Monk
         told = str(caught.value)
 
 
-def test_both_protocols_of_groups_are_asked_for_as_told() -> None:
+def test_both_protocols_of_groups_are_requested_as_set() -> None:
     """KIP-848 takes no session settings from the member."""
     classic = KafkaBroker("127.0.0.1:1").member_settings("g", 30_000)
     newer = KafkaBroker("127.0.0.1:1", group_protocol="consumer").member_settings("g", 30_000)
@@ -124,14 +124,14 @@ def test_both_protocols_of_groups_are_asked_for_as_told() -> None:
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else None,
 )
-def test_what_librdkafka_does_not_take_is_told_at_once_and_in_words(settings: dict[str, Any], said: str) -> None:
+def test_what_librdkafka_does_not_take_is_reported_at_once_and_in_words(settings: dict[str, Any], said: str) -> None:
     """When the broker is made, not when it first needs a client. No secret is quoted."""
     with pytest.raises(ConfigError, match=said) as caught:
         KafkaBroker(NOWHERE | settings)
     assert PASSWORD not in str(caught.value)
 
 
-def test_every_wrong_setting_is_told() -> None:
+def test_every_wrong_setting_is_reported() -> None:
     """One error lists all wrong settings by name."""
     with pytest.raises(ConfigError) as caught:
         KafkaBroker({**NOWHERE, "key.serializer": "x", "linger.ms": "soon", "client.id": "fine"})

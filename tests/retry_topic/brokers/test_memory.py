@@ -173,7 +173,7 @@ def test_every_message_is_handed_out_once_among_threads() -> None:
     ("topics", "group", "idle_ms", "problems"),
     [([], "", 0, 3), ("orders", "g", 1, 1), (["", "t"], "g", 1, 1), (["t"], "g", True, 1)],
 )
-def test_all_problems_of_a_consumer_are_told(topics: list[str], group: str, idle_ms: int, problems: int) -> None:
+def test_all_problems_of_a_consumer_are_reported(topics: list[str], group: str, idle_ms: int, problems: int) -> None:
     """One error lists all wrong arguments. A single name is not read as a list of letters."""
     with pytest.raises(ConfigError) as raised:
         MemoryBroker().consumer(topics, group, idle_ms=idle_ms)

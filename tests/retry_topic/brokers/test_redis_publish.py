@@ -115,7 +115,7 @@ def test_a_batch_beyond_one_pipeline_keeps_its_order(broker: RedisStreamsBroker,
     assert [len(fields[b"value"]) for _, fields in redis_client.xrange("p:t")] == sizes
 
 
-def test_a_lost_reply_is_told_and_not_repeated(redis_url: str, redis_client: redis.Redis) -> None:
+def test_a_lost_reply_is_reported_and_not_repeated(redis_url: str, redis_client: redis.Redis) -> None:
     """The failure is in doubt, and the entry exists once."""
     with FaultyProxy(redis_url) as proxy:
         broker = RedisStreamsBroker(proxy.url)
@@ -169,7 +169,7 @@ def test_a_lost_reply_of_a_message_with_an_id_is_repeated(redis_url: str, redis_
 
 @pytest.mark.parametrize("others", [0, 3])
 @pytest.mark.parametrize("create", [False, True])
-def test_a_topic_made_anew_does_not_know_what_the_one_before_held(
+def test_a_topic_recreated_does_not_know_what_the_one_before_held(
     redis_url: str, redis_client: redis.Redis, create: bool, others: int
 ) -> None:
     """A repeat is published, because its entry was deleted with the stream. Then the id is known again."""

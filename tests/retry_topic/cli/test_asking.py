@@ -69,7 +69,7 @@ def test_nothing_that_matches_says_where_something_does(
     assert "matches" not in cli(*command, "--error", "*Timeout*").stderr
 
 
-def test_ls_says_so_too(cli: Any, bury: Any, waiting: None) -> None:
+def test_list_says_so_too(cli: Any, bury: Any, waiting: None) -> None:
     """An empty list of waiting messages names the states that match."""
     bury("x", error="builtins.KeyError")
     assert "1 dead letter does: add --dead" in cli("list", "--error", "*KeyError*").stderr
@@ -118,7 +118,7 @@ def test_a_topic_of_the_store_alone_can_be_paused(cli: Any, waiting: None) -> No
     assert cli.json("pause", "orders")["held"] == 3
 
 
-def test_ls_exports_payloads(cli: Any, wait_for: Any) -> None:
+def test_list_exports_payloads(cli: Any, wait_for: Any) -> None:
     """Text as text, other bytes in base64, whole at any length."""
     text, odd = "ü" * 50_000, b"\xff\x00"
     wait_for("a", now_ms() + HOUR, value=text.encode())

@@ -119,7 +119,7 @@ def test_a_server_that_is_too_old_is_refused_by_commands(
 
 
 @pytest.mark.parametrize("login", ["", ":wrong-one@", "nobody:wrong-one@"], ids=["none", "password", "user"])
-def test_a_locked_server_is_told_by_every_command(
+def test_a_locked_server_is_reported_by_every_command(
     server: TemporaryServer, cli_at: Any, wheel_sched: Any, login: str
 ) -> None:
     """Exit code 1 and one line that says what to correct and shows no password. With the right password it works."""

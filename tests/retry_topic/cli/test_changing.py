@@ -67,14 +67,14 @@ def test_a_dry_run_counts_shows_five_and_changes_nothing(
     assert (dues(home), home.store.counts().now) == before
 
 
-def test_retry_makes_due_now(cli: Any, home: Any, waiting: int) -> None:
+def test_run_now_makes_due_now(cli: Any, home: Any, waiting: int) -> None:
     """By filter; the others keep their due."""
     assert cli.json("run-now", "--topic", "orders", "--yes") == {"done": 2}
     assert {name for name, due in dues(home).items() if due <= now_ms()} == {"o1", "o2"}
 
 
 @pytest.mark.parametrize(("pace", "step_ms"), [(["--rate", "2"], 500), (["--spread", "4s"], 1_000)])
-def test_retry_is_paced(cli: Any, home: Any, waiting: int, pace: list[str], step_ms: int) -> None:
+def test_run_now_is_paced(cli: Any, home: Any, waiting: int, pace: list[str], step_ms: int) -> None:
     """Equal steps, the first one now."""
     cli("run-now", "--all", "--yes", *pace)
     found = sorted(dues(home).values())
@@ -86,7 +86,7 @@ def test_rate_and_spread_exclude_each_other(cli: Any, waiting: int) -> None:
     cli("run-now", "--all", "--rate", "2", "--spread", "4s", code=2)
 
 
-def test_retry_of_a_dead_letter_by_id_replays_it(cli: Any, home: Any, bury: Any) -> None:
+def test_run_now_of_a_dead_letter_by_id_replays_it(cli: Any, home: Any, bury: Any) -> None:
     """People need not know which command is for the dead."""
     bury("d")
     cli("run-now", "d")
@@ -94,7 +94,7 @@ def test_retry_of_a_dead_letter_by_id_replays_it(cli: Any, home: Any, bury: Any)
     assert found.state == "due"
 
 
-def test_retry_of_held_messages_says_which_stay_held(cli: Any, home: Any, waiting: int) -> None:
+def test_run_now_of_held_messages_says_which_stay_held(cli: Any, home: Any, waiting: int) -> None:
     """A paused topic keeps its messages, and the command says so."""
     home.store.pause("orders")
     done = cli("run-now", "--all", "--yes")

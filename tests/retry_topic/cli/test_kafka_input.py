@@ -197,7 +197,7 @@ def test_a_file_of_secrets_that_helps_nobody(tmp_path: Path, content: bytes, sai
     assert "short" not in str(caught.value)
 
 
-def test_a_replay_without_the_secrets_it_was_told_of_does_nothing(away: Any) -> None:
+def test_a_replay_without_the_secrets_it_needs_does_nothing(away: Any) -> None:
     """The cluster is not asked."""
     shown = away("--kafka", NOWHERE, "--secrets", "absent", "kafka", "replay", "g", code=2).output
     assert "readable file of secrets" in " ".join(shown.split())
@@ -307,7 +307,7 @@ def test_topics_that_are_not_there_are_not_replayed_from_or_to(away: Any, imitat
 
 
 @pytest.mark.real
-def test_the_doctor_of_the_store_tells_kafkas_hand_over(cli: Any) -> None:
+def test_the_doctor_of_the_store_shows_kafkas_hand_over(cli: Any) -> None:
     """It names the hand-over without asking the cluster. Wrong settings are a problem."""
     hand_over = {
         "--no-transactions": "claim, publish, settle: at least once",

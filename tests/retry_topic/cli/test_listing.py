@@ -28,7 +28,7 @@ def three(wait_for: Any) -> int:
     return now
 
 
-def test_ls_shows_what_waits_in_order_of_due(cli: Any, three: int) -> None:
+def test_list_shows_what_waits_in_order_of_due(cli: Any, three: int) -> None:
     """One line a message: relative and absolute due, attempt, topic, id and error."""
     lines = cli("list").stdout.splitlines()
     assert [line.split()[5] for line in lines[1:]] == ["a", "b", "c"]
@@ -122,7 +122,7 @@ def test_group_is_about_dead_letters_alone(cli: Any, home: Any) -> None:
     cli("list", "--group", "--state", "due", code=2)
 
 
-def test_show_tells_why_a_message_is_due_then(cli: Any, three: int) -> None:
+def test_show_shows_why_a_message_is_due_then(cli: Any, three: int) -> None:
     """State, due, attempts, error, policy and its delay, origin and payload, for people and for scripts."""
     text = cli("show", "a").stdout
     assert "attempt 2 failed with shop.PaymentTimeout" in text
@@ -159,7 +159,7 @@ def test_show_value_gives_the_bytes_alone(cli: Any, wait_for: Any) -> None:
     ("state", "words"),
     [("dead", "given up: max-attempts"), ("held", "its topic is paused"), ("fly", "under a lease until")],
 )
-def test_show_tells_why_of_every_state(cli: Any, home: Any, wait_for: Any, bury: Any, state: str, words: str) -> None:
+def test_show_shows_why_of_every_state(cli: Any, home: Any, wait_for: Any, bury: Any, state: str, words: str) -> None:
     """Dead, held and in flight have their own reasons."""
     if state == "dead":
         bury("m")
@@ -195,7 +195,9 @@ def test_a_record_that_is_no_message_is_shown_and_listed_all_the_same(cli: Any, 
     [("list",), ("list", "--dead"), ("run-now", "--yes"), ("delete", "--yes"), ("replay", "--yes")],
     ids=" ".join,
 )
-def test_a_topic_that_is_none_is_told_with_the_nearest_one(cli: Any, wait_for: Any, command: tuple[str, ...]) -> None:
+def test_a_topic_that_is_none_is_reported_with_the_nearest_one(
+    cli: Any, wait_for: Any, command: tuple[str, ...]
+) -> None:
     """As `pause` does: an empty answer to a typing mistake would look like good news."""
     wait_for("m", now_ms() + HOUR)
     told = cli(*command, "--topic", "orderz", code=None).stderr

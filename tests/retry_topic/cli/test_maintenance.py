@@ -78,7 +78,7 @@ def test_the_command_asks_moves_and_tells(cli: Any, home: Any, wait_for: Any) ->
     assert "nothing to resume" in cli("reshard", "--resume", "--yes", code=1).stderr
 
 
-def test_a_frozen_namespace_tells_every_command_the_way_out(cli: Any, home: Any, backend: RedisBackend) -> None:
+def test_a_frozen_namespace_shows_every_command_the_way_out(cli: Any, home: Any, backend: RedisBackend) -> None:
     """Reading works. The error of a change says how to end the maintenance."""
     home.broker.create_topic("orders")
 

@@ -90,14 +90,14 @@ def test_a_filter_lets_nobody_out_of_the_line(cli: Any, line: tuple[str, list[st
     assert [row["id"] for row in cli.objects("--shards", "3", "list", "--parked")] == line[1][:1]
 
 
-def test_stats_tell_of_locked_keys_and_reshard_is_refused(cli: Any, line: tuple[str, list[str]]) -> None:
+def test_stats_show_locked_keys_and_reshard_is_refused(cli: Any, line: tuple[str, list[str]]) -> None:
     """A reshard would separate the messages of a key."""
     assert cli.json("--shards", "3", "stats")["ordered"] == {"locked_keys": 1, "parked": {"orders": 2}}
     assert "1 key locked, 2 messages parked" in cli("--shards", "3", "stats").stdout
     assert "ordering keys are closed" in cli("--shards", "3", "reshard", "2", "--yes", code=1).output
 
 
-def test_stats_and_explain_tell_what_is_held_back(cli: Any, home: Connection, wait_for: Any) -> None:
+def test_stats_and_explain_show_what_is_held_back(cli: Any, home: Connection, wait_for: Any) -> None:
     """By rate and by circuit; `show` of the message has the reason."""
     wait_for("a", FUTURE_MS)
     control = RateLimits(home.store)

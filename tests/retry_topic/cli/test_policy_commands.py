@@ -49,7 +49,7 @@ def test_simulate_prints_a_table_and_a_plot(offline: Any) -> None:
 
 
 @pytest.mark.parametrize("command", ["explain", "simulate"])
-def test_what_has_lines_is_told_in_lines(offline: Any, command: str) -> None:
+def test_what_has_lines_is_reported_in_lines(offline: Any, command: str) -> None:
     """The policy's TOML and the plot are our own texts, so their line breaks are not escaped."""
     told = offline("policy", command, "default").stdout
     assert "\\n" not in told
@@ -86,7 +86,7 @@ def test_explain_without_an_error_says_what_the_policy_says(offline: Any) -> Non
     assert "[default]" in text
 
 
-def test_a_broken_policy_file_is_told_with_all_its_mistakes(offline: Any) -> None:
+def test_a_broken_policy_file_is_reported_with_all_its_mistakes(offline: Any) -> None:
     """Exit code 2, one line a mistake."""
     Path("bad.toml").write_text("[default]\nmax_attempts = 0\nretries = 3\n")
     done = offline("policy", "simulate", "bad.toml", code=2)
@@ -136,7 +136,7 @@ def test_the_policies_of_the_settings_are_used(offline: Any, monkeypatch: pytest
     assert "delivered 4 times in all" in offline("policy", "explain").stdout
 
 
-def test_explain_tells_why_a_stored_message_is_due_then(cli: Any, wait_for: Any) -> None:
+def test_explain_shows_why_a_stored_message_is_due_then(cli: Any, wait_for: Any) -> None:
     """--id reads the store, not a file."""
     due_ms = time.time_ns() // 1_000_000 + 60_000
     wait_for("m.2", due_ms)

@@ -54,7 +54,7 @@ def test_a_mistyped_setting_is_refused_by_every_command(name: str, hint: str, cl
     assert hint in cli_at("memory:")("config", "show", code=2).stderr
 
 
-def test_config_show_tells_the_origin_of_every_setting(cli_at: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_config_show_shows_the_origin_of_every_setting(cli_at: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Those of the core and those of the extensions."""
     monkeypatch.setenv("WHEEL_SCHED_POLICIES", "retry.toml")
     shown = cli_at("memory:").json("config", "show", "--origin")

@@ -149,13 +149,13 @@ def test_on_kafka_it_is_said_that_nobody_looked(cli: Any, forgotten: None, comma
     assert "not looked at on Kafka: `wheel-sched kafka lag GROUP`" in told
 
 
-def test_on_kafka_scripts_are_told_that_it_is_not_known(cli: Any, forgotten: None) -> None:
+def test_on_kafka_scripts_are_reported_that_it_is_not_known(cli: Any, forgotten: None) -> None:
     """Null, not an empty list."""
     assert cli.json("--kafka", "127.0.0.1:1", "stats")["untaken"] is None
 
 
 @pytest.mark.parametrize("command", ["stats", "list"])
-def test_a_server_that_does_not_tell_fails_no_command(
+def test_a_server_that_refuses_to_answer_fails_no_command(
     cli: Any, forgotten: None, monkeypatch: pytest.MonkeyPatch, command: str
 ) -> None:
     """Where XINFO is not permitted, the rest is shown with a note."""
@@ -168,7 +168,7 @@ def test_a_server_that_does_not_tell_fails_no_command(
     assert cli.json("stats")["untaken"] is None
 
 
-def test_items_that_no_dispatcher_releases_are_told(cli: Any, wait_for: Any) -> None:
+def test_items_that_no_dispatcher_releases_are_reported(cli: Any, wait_for: Any) -> None:
     """How many are overdue, by how much, and what releases them; in the JSON and in `doctor` too."""
     for number in range(3):
         wait_for(f"m{number}", now_ms() - 60_000)

@@ -110,7 +110,7 @@ def test_letters_are_selected_by_every_criterion(mixed: Graveyard, criteria: dic
     assert mixed.found(**criteria) == [f"{name}.3" for name in ids]
 
 
-def test_a_letter_tells_its_whole_story(mixed: Graveyard) -> None:
+def test_a_letter_shows_its_whole_story(mixed: Graveyard) -> None:
     """Where it failed, when and why it died, its headers and its message."""
     (letter,) = mixed.letters.select(DeadLetterFilter(key=b"k1"))
     assert (letter.id, letter.topic, letter.died_ms) == ("a.3", "orders", 1_000)
@@ -267,7 +267,7 @@ def test_an_edited_replay_is_signed_with_its_new_payload(yard: Graveyard) -> Non
     ("arguments", "words"),
     [({"rate": 0}, "rate"), ({"rate": -1.0}, "rate"), ({"limit": 0}, "limit"), ({"max_replays": 0}, "max_replays")],
 )
-def test_a_wrong_argument_is_told(yard: Graveyard, arguments: dict[str, Any], words: str) -> None:
+def test_a_wrong_argument_is_reported(yard: Graveyard, arguments: dict[str, Any], words: str) -> None:
     """And nothing is replayed."""
     yard.bury("m")
     with pytest.raises(ConfigError, match=f"expected {words}"):
@@ -275,7 +275,7 @@ def test_a_wrong_argument_is_told(yard: Graveyard, arguments: dict[str, Any], wo
     assert yard.dead() == ["m.3"]
 
 
-def test_all_wrong_arguments_are_told_at_once(yard: Graveyard) -> None:
+def test_all_wrong_arguments_are_reported_at_once(yard: Graveyard) -> None:
     """One call shows every mistake."""
     with pytest.raises(ConfigError) as raised:
         yard.letters.replay(rate=0, limit=0, max_replays=0)

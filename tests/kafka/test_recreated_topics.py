@@ -33,7 +33,7 @@ def made_anew(broker: KafkaBroker, topic: str, partitions: int, until: Until) ->
     broker.topology.create([topic], partitions)
 
 
-def test_a_retry_topic_made_anew_is_read_whole_and_once(kafka: TemporaryKafka, name: str, until: Until) -> None:
+def test_a_retry_topic_recreated_is_read_whole_and_once(kafka: TemporaryKafka, name: str, until: Until) -> None:
     """The new topic has more records than the old one had. None is skipped and none is taken in twice, although the
     store's positions and Kafka's offsets belong to the old topic."""
     taken: list[Taken] = []
@@ -58,7 +58,7 @@ def test_a_retry_topic_made_anew_is_read_whole_and_once(kafka: TemporaryKafka, n
 
 
 @pytest.mark.parametrize("held", [0, 40], ids=["settled", "held"])
-def test_a_source_topic_made_anew_is_read_whole(kafka: TemporaryKafka, name: str, until: Until, held: int) -> None:
+def test_a_source_topic_recreated_is_read_whole(kafka: TemporaryKafka, name: str, until: Until, held: int) -> None:
     """The present reader and a later one both read the whole new topic. Settling records of the old topic does not
     settle records of the new one at the same offsets."""
     broker = KafkaBroker(kafka.bootstrap)

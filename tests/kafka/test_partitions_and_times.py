@@ -93,7 +93,7 @@ def test_failed_messages_come_back_where_they_were(
         assert abs((message.source.timestamp_ms or 0) - now_ms) < 3_600_000  # of its failure: retention goes by it
 
 
-def test_a_time_that_its_topic_would_not_keep_is_told_in_a_header(
+def test_a_time_that_its_topic_would_not_keep_is_reported_in_a_header(
     kafka: TemporaryKafka, name: str, committed: Callable[[str], list[Message]]
 ) -> None:
     """Half of the retention is over, a bound is passed, or the settings cannot be read. For an absent partition the key

@@ -26,7 +26,7 @@ def told(request: pytest.FixtureRequest) -> Told:
     return found
 
 
-def test_both_stand_ins_are_told_with_their_counts(told: Told) -> None:
+def test_both_stand_ins_are_reported_with_their_counts(told: Told) -> None:
     """The numbers of passed and of other tests."""
     ended = Counter({("imitation", "passed"): 30, ("with_transactions", "passed"): 20, ("imitation", "failed"): 1})
     assert told(["java", "mvn"], ended) == (
@@ -35,7 +35,7 @@ def test_both_stand_ins_are_told_with_their_counts(told: Told) -> None:
     )
 
 
-def test_a_stand_in_that_is_not_installed_is_told(told: Told) -> None:
+def test_a_stand_in_that_is_not_installed_is_reported(told: Told) -> None:
     """The line claims nothing about transactions then."""
     assert told(["mvn"], Counter({("imitation", "passed"): 30, ("with_transactions", "skipped"): 20})) == (
         f"Kafka without a real broker, for want of mvn; tried: {GROUPS} (30 passed); "
