@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from benchmarks.messages import BATCH, TOPIC, NullPublisher, ids, in_batches, message, push_items
 from benchmarks.server import BenchServer
 from retry_topic.brokers.memory import MemoryBroker
-from retry_topic.message.stream_encoding import to_fields
+from retry_topic.message.encoding import to_fields
 from retry_topic.release.broker_publisher import BrokerPublisher
 from wheel_sched.dispatcher import Dispatcher, PushTarget
 from wheel_sched.store import DelayStore

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from retry_topic.message import Message
-from retry_topic.message.body_codec import encode_body
-from retry_topic.message.headers.state import member_id, retry_id
+from retry_topic.message.encoding import encode_body
+from retry_topic.message.headers.state import retry_id
 from wheel_sched.dispatcher import Batch, PublisherTraits
 from wheel_sched.store import Claimed, Dead, Done, Item
 
@@ -21,7 +21,7 @@ BATCH = 500  # items a call: the most a store takes
 
 def ids(count: int, series: str = "") -> list[str]:
     """Ids of the retry service: 16 url-safe characters, a dot and the attempt."""
-    return [member_id(retry_id("billing", f"orders{series}", 0, str(offset)), 1) for offset in range(count)]
+    return [retry_id("billing", f"orders{series}", 0, str(offset)) + ".1" for offset in range(count)]
 
 
 def plain_items(names: Sequence[str], due_ms: int) -> list[Item]:

@@ -30,12 +30,12 @@ async def call_the_api(message: Message) -> None:
 def main(url: str = "memory:") -> None:
     started = time.monotonic()
     with (
-        connect(url) as home,
-        Consumer(home, "calls", call_the_api, group="caller", config=ConsumerConfig(concurrency=50)) as consumer,
-        RetryService(home, "caller", RetryPolicy(delay=Fixed(base_ms=100), max_attempts=3)),
+        connect(url) as connection,
+        Consumer(connection, "calls", call_the_api, group="caller", config=ConsumerConfig(concurrency=50)) as consumer,
+        RetryService(connection, "caller", RetryPolicy(delay=Fixed(base_ms=100), max_attempts=3)),
     ):
         for n in range(COUNT):
-            home.publish("calls", str(n).encode())
+            connection.publish("calls", str(n).encode())
         while len(done) < COUNT and time.monotonic() < started + 60:
             time.sleep(0.01)  # handlers run on a loop of their own
     print(f"{len(done)} calls answered, {consumer.stats.retried} of them at the second attempt")

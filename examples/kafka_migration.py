@@ -41,12 +41,12 @@ def before(servers: str, topic: str) -> None:
 
 
 def after(servers: str, topic: str) -> None:
-    home = connect("embedded:.wheel-sched", broker=KafkaBroker(servers))  # 1: where failures wait
+    connection = connect("embedded:.wheel-sched", broker=KafkaBroker(servers))  # 1: where failures wait
     service = RetryService(
-        home, "shipping", RetryPolicy(delay=Fixed(base_ms=200))
+        connection, "shipping", RetryPolicy(delay=Fixed(base_ms=200))
     )  # 2: or `wheel-sched serve shipping`
-    consumer = Consumer(home, topic, lambda message: ship(message.value), group="shipping")  # 3: instead of the loop
-    with home, service, consumer:
+    consumer = Consumer(connection, topic, lambda message: ship(message.value), group="shipping")  # 3: the loop
+    with connection, service, consumer:
         for _ in range(COUNT):
             shipped.acquire()
 

@@ -53,9 +53,9 @@ def post(address: str, message: Message) -> Retry | DeadLetter | None:
 
 def main(servers: str, address: str, topic: str, count: int) -> None:
     with (
-        connect("embedded:.wheel-sched", broker=KafkaBroker(servers)) as home,
-        RetryService(home, "webhooks", POLICIES),
-        Consumer(home, topic, lambda message: post(address, message), group="webhooks"),
+        connect("embedded:.wheel-sched", broker=KafkaBroker(servers)) as connection,
+        RetryService(connection, "webhooks", POLICIES),
+        Consumer(connection, topic, lambda message: post(address, message), group="webhooks"),
     ):
         for _ in range(count):
             ended.acquire()

@@ -60,15 +60,15 @@ def ship(message: Message) -> Retry | DeadLetter | None:
 
 def main(url: str = "memory:") -> None:
     with (
-        connect(url) as home,
-        Consumer(home, "orders", ship, group="shipping", config=ConsumerConfig(concurrency=1)),
-        RetryService(home, "shipping", POLICIES, seen=lambda taken: ended.release() if taken.dead else None),
+        connect(url) as connection,
+        Consumer(connection, "orders", ship, group="shipping", config=ConsumerConfig(concurrency=1)),
+        RetryService(connection, "shipping", POLICIES, seen=lambda taken: ended.release() if taken.dead else None),
     ):
         for item in ("screw", "nut", "bolt", "unicorn", "???"):
-            home.publish("orders", item.encode())
+            connection.publish("orders", item.encode())
         for _ in range(5):
             ended.acquire(timeout=60)
-        letters = DeadLetters(home)
+        letters = DeadLetters(connection)
         for group in letters.groups():
             print(f"dead: {group.count} x {group.sample.reason}")
         stock["bolt"] = 100

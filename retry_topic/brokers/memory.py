@@ -20,7 +20,7 @@ from itertools import count
 
 from retry_topic.brokers.protocol import Backlog, Delivery, PublishFailure, joining
 from retry_topic.message import Message, Source
-from retry_topic.message.stream_encoding import from_fields
+from retry_topic.message.encoding import from_fields
 from wheel_sched.errors import BrokerUnavailable, ConfigError
 
 

@@ -35,7 +35,7 @@ spread_option = click.option(
 )
 
 _LIVING: tuple[State, ...] = ("due", "held")
-_DELETE = {"due": "c", "held": "c", "fly": "c", "dead": "x"}  # verbs of change.lua: cancel, delete a dead letter
+_DELETE = {"due": "c", "held": "c", "leased": "c", "dead": "x"}  # verbs of change.lua: cancel, delete a dead letter
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,7 +242,7 @@ def alter(
         for route, alterations in by_route.items():
             for at in range(0, len(alterations), MAX_BATCH):
                 outcomes += _performed(
-                    connection.store, connection.store.plans.change(alterations[at : at + MAX_BATCH], route, None)
+                    connection.store, connection.store.plans.change(alterations[at : at + MAX_BATCH], route=route)
                 )
                 progress(len(outcomes))
     return outcomes

@@ -1,6 +1,6 @@
 """The filter of the commands list, run-now, reschedule, delete and replay.
 
-    --topic T  --state due|fly|held|dead  --error GLOB  --fingerprint HEX  --since I  --until I  --key K  --limit N
+    --topic T  --state due|leased|held|dead  --error GLOB  --fingerprint HEX  --since I  --until I  --key K  --limit N
 
 A message matches when all conditions hold. `--dead` is short for `--state dead`. The time of a message is its due time;
 the time of a dead letter is that of its death. A fingerprint may be given by its beginning.
@@ -45,7 +45,7 @@ class ListedMessage:
     @property
     def at_ms(self) -> int | None:
         """The due time, or the time of death of a dead letter; None for a held message without a due time."""
-        if self.found.state == "fly":
+        if self.found.state == "leased":
             return claimed_due_ms(self.found)
         return self.found.score_ms or None
 
@@ -144,7 +144,7 @@ class Filter:
             ("dead", "dead letter does", "dead letters do", dead),
             ("due", "that waits does", "that wait do", "see `wheel-sched run-now`"),
             ("held", "that is held does", "that are held do", "see `wheel-sched run-now`"),
-            ("fly", "in flight does", "in flight do", "its attempt runs now"),
+            ("leased", "in flight does", "in flight do", "its attempt runs now"),
         )
         for state, one, several, advice in places:
             found_here = () if state in states else replace(wide, states=(state,)).entries(connection, ())

@@ -13,8 +13,7 @@ from wheel_sched.cli.failing import CommandFailed
 from wheel_sched.cli.options import Session, confirm, json_option, pass_session, yes_option
 from wheel_sched.cli.output import amount, emit, note, one_line, relative, say, table
 from wheel_sched.store import Outcome
-from wheel_sched.store.ordering.face import OrderedKeys, ref_of
-from wheel_sched.store.ordering.values import ClosedKey
+from wheel_sched.store.ordering import ClosedKey, OrderedKeys, ref_of
 
 _SHOWN = 100
 
@@ -74,7 +73,7 @@ def _as_dict(connection: Connection, key: ClosedKey) -> dict[str, Any]:
         "key": key.label,
         "since_ms": key.since_ms,
         "head": items[0].id if items else key.head,
-        "head_state": {"due": "waiting", "fly": "in flight"}.get(items[0].state, "held") if items else "out",
+        "head_state": {"due": "waiting", "leased": "in flight"}.get(items[0].state, "held") if items else "out",
         "parked": key.parked,
     }
 

@@ -16,7 +16,7 @@ from retry_topic.policy.model import PolicySet
 from wheel_sched.cli.instants import DURATION
 from wheel_sched.cli.options import Session, json_option, pass_session
 from wheel_sched.cli.output import emit, one_line, say, span, table
-from wheel_sched.store.rate_limits.face import RateLimits
+from wheel_sched.store.rate_limits import RateLimits
 
 _file = click.argument("file", default="default", metavar="[FILE|default]")
 _topic = click.option("--topic", metavar="TOPIC", help="The policy of this topic (default: the file's default).")

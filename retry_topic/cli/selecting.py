@@ -164,7 +164,7 @@ def _known_as(connection: Connection, ids: Sequence[str]) -> tuple[dict[str, lis
         for item in page:
             if item.id.startswith(starts):
                 state = entry_of(item).letter.state
-                for name in wanted & {f"{state.id}", state.known_as, state.stem}:
+                for name in wanted & {f"{state.id}", state.known_as, state.id_base}:
                     known.setdefault(name, []).append(item)
         looked_at += len(page)
         if looked_at >= _LOOKED_THROUGH:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from retry_topic.message.headers import replays_key
 from wheel_sched.store import AttemptCounts, DelayStore
 
 MAX_REPLAYS = 3  # replays of one message before it is held back
@@ -21,7 +22,7 @@ def replay_counts(store: DelayStore, roots: Sequence[str]) -> list[int]:
     Raises:
         StoreError: the store does not answer.
     """
-    return AttemptCounts(store).raise_to([(f"{root}!", 0, 0) for root in roots])
+    return AttemptCounts(store).raise_to([(replays_key(root), 0, 0) for root in roots])
 
 
 def count_replays(store: DelayStore, replays: Sequence[tuple[str, int]], now_ms: int) -> None:
@@ -30,4 +31,4 @@ def count_replays(store: DelayStore, replays: Sequence[tuple[str, int]], now_ms:
     Raises:
         StoreError: the store does not answer; some messages may be counted.
     """
-    AttemptCounts(store).raise_to([(f"{root}!", times, now_ms + _REMEMBER_MS) for root, times in replays])
+    AttemptCounts(store).raise_to([(replays_key(root), times, now_ms + _REMEMBER_MS) for root, times in replays])

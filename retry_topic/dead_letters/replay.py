@@ -9,7 +9,7 @@ from itertools import islice
 from retry_topic.dead_letters.loop_guard import count_replays, replay_counts
 from retry_topic.dead_letters.selection import PAGE, DeadLetterInfo
 from retry_topic.message import Message
-from retry_topic.message.body_codec import encode_body
+from retry_topic.message.encoding import encode_body
 from retry_topic.message.headers import RetryState, sign, write
 from wheel_sched.errors import Rejected
 from wheel_sched.store import DelayStore, Item, Outcome

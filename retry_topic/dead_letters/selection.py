@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
 from retry_topic.message import Message
-from retry_topic.message.body_codec import decode_body
+from retry_topic.message.encoding import decode_body
 from retry_topic.message.headers import RetryState, read
 from wheel_sched.errors import Rejected
 from wheel_sched.store import DelayStore, Found

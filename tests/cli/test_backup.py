@@ -36,7 +36,7 @@ def contents(store: DelayStore) -> list[tuple[Any, ...]]:
     )
 
 
-def tries(store: DelayStore) -> set[tuple[str, int, int]]:
+def attempt_counts(store: DelayStore) -> set[tuple[str, int, int]]:
     return {(r.key, r.attempts, r.expiry_ms) for s in range(store.shards) for r in all_tries(store, s)}
 
 
@@ -49,7 +49,7 @@ def store(request: pytest.FixtureRequest) -> Iterator[DelayStore]:
 
 @pytest.fixture
 def filled(store: DelayStore) -> DelayStore:
-    """Every state, paused and parked, refs, routes, odd bytes and attempt records; more than a page."""
+    """Every state, paused and parked, refs, routes, odd bytes and attempt counts; more than a page."""
     now = now_ms()
     store.schedule([Item(f"i{n}", now + HOUR + n, b"\x00\xff%d" % n, f"t{n % 3}", (f"r{n % 5}",)) for n in range(700)])
     store.schedule([Item("routed", now + HOUR, b"x", route="elsewhere"), Item("parked", None, b"", "t1")])
@@ -61,16 +61,16 @@ def filled(store: DelayStore) -> DelayStore:
 
 
 def test_what_is_restored_is_what_was_backed_up(filled: DelayStore, tmp_path: Path) -> None:
-    """States, dues, reasons, versions, refs, routes, pauses and attempt records, into another number of shards."""
-    before, records = contents(filled), tries(filled)
+    """States, dues, reasons, versions, refs, routes, pauses and attempt counts, into another number of shards."""
+    before, records = contents(filled), attempt_counts(filled)
     written = write_backup(filled, tmp_path / "b", namespace="wheel")
     assert written.exact
-    assert (written.items, written.tries) == (733, len(records))
+    assert (written.items, written.attempt_counts) == (733, len(records))
     assert verify_backup(tmp_path / "b") == written
     with open_store("memory:", shards=3) as other:
         assert restore_backup(other, tmp_path / "b") == 733
         assert contents(other) == before
-        assert tries(other) == records
+        assert attempt_counts(other) == records
         assert set(other.counts().paused) == {"t1"}
         assert sorted(other.find("r1")) == sorted(filled.find("r1"))
         counts = other.counts()
@@ -143,11 +143,11 @@ def test_a_harmed_file_is_refused_before_anything_is_written(filled: DelayStore,
 
 
 def test_every_line_is_json_with_a_kind(filled: DelayStore, tmp_path: Path) -> None:
-    """Other tools can read it: header, items, attempt records, footer."""
+    """Other tools can read it: header, items, attempt counts, footer."""
     write_backup(filled, tmp_path / "b", namespace="wheel")
     kinds = [json.loads(line)["kind"] for line in (tmp_path / "b").read_bytes().splitlines()]
     assert (kinds[0], kinds[-1]) == ("wheel-sched-backup", "footer")
-    assert set(kinds[1:-1]) == {"item", "tries"}
+    assert set(kinds[1:-1]) == {"item", "attempt_count"}
 
 
 def test_a_backup_that_fails_leaves_the_earlier_one(filled: DelayStore, tmp_path: Path) -> None:

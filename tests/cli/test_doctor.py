@@ -115,7 +115,7 @@ def test_leases_that_ran_out_are_seen(cli: Any, opened: Any, wait_for: Any) -> N
     """Nobody sweeps: a lease that ended long ago is still there."""
     wait_for("f", now_ms() - 1)
     opened.claim(1)
-    opened.backend.client.zadd("{wheel:0}:fly", {"f": now_ms() - 60_000})
+    opened.backend.client.zadd("{wheel:0}:leased", {"f": now_ms() - 60_000})
     assert harmed(cli, 0) == {("leases", "warn")}
 
 

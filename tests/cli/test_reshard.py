@@ -37,7 +37,7 @@ def now_ms() -> int:
 
 
 def fill(store: DelayStore, count: int = 600) -> None:
-    """Waiting, held, paused, dead and done items, refs, routes and attempt records."""
+    """Waiting, held, paused, dead and done items, refs, routes and attempt counts."""
     now = now_ms()
     items = [
         Item(
@@ -184,7 +184,7 @@ def test_writers_are_fenced_out_while_it_runs(redis_url: str, backend: RedisBack
         fill(store, 100)
 
         def intrude(step: str, moved: int) -> None:
-            if step in ("open", "copied", "lifted", "tries"):
+            if step in ("open", "copied", "lifted", "attempt counts"):
                 for change in (
                     lambda: store.schedule([Item("intruder", 0, b"")]),
                     lambda: store.cancel(["i1"]),
@@ -200,12 +200,12 @@ def test_writers_are_fenced_out_while_it_runs(redis_url: str, backend: RedisBack
         assert store.get(["intruder"]) == [None]
 
 
-STEPS_UP = ("freeze", "open", "copied", "lifted", "tries", "thaw")
-STEPS_DOWN = ("freeze", "copied", "lifted", "tries", "adopted", "dropped", "thaw")
+STEPS_UP = ("freeze", "open", "copied", "lifted", "attempt counts", "thaw")
+STEPS_DOWN = ("freeze", "copied", "lifted", "attempt counts", "adopted", "dropped", "thaw")
 KILLED_AT = """
 import os, signal, sys
 from wheel_sched.store.redis.backend import RedisBackend, client_for
-from wheel_sched.store.redis.conversation import Dialect
+from wheel_sched.store.redis.round_trips import Dialect
 from wheel_sched.store.maintenance.reshard import reshard
 url, target, step, number = sys.argv[1], int(sys.argv[2]), sys.argv[3], int(sys.argv[4])
 def progress(at, moved):
@@ -235,7 +235,7 @@ def test_a_kill_at_any_step_loses_nothing(
     killed = subprocess.run(command, capture_output=True, timeout=50)
     assert killed.returncode == -signal.SIGKILL, killed.stderr.decode()
     if not (step == "thaw" and number == after):
-        with pytest.raises(ReshardRefused, match="go on with --resume"):
+        with pytest.raises(ReshardRefused, match="continue with --resume"):
             reshard(backend, after)
         with pytest.raises(ReshardRefused, match="only be resumed to"):
             reshard(backend, after + 1, resume=True)

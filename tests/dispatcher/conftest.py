@@ -14,11 +14,10 @@ from typing import Any, NamedTuple
 import pytest
 
 from wheel_sched.dispatcher import Answer, Batch, Dispatcher, DispatcherConfig, PublisherTraits
-from wheel_sched.store.core.call import Call
+from wheel_sched.store.core.call import Call, CompletedCalls
 from wheel_sched.store.core.claim import Claimed
 from wheel_sched.store.core.delay_store import DelayStore
 from wheel_sched.store.core.items import Item, Marker, State
-from wheel_sched.store.core.pending import CompletedCalls
 from wheel_sched.store.core.settle import Done
 from wheel_sched.store.memory import MemoryBackend
 from wheel_sched.testing import VirtualClock

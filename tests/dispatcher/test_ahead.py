@@ -29,7 +29,7 @@ def instant(world: World) -> World:
 def test_the_next_batch_is_claimed_while_one_is_published(instant: World) -> None:
     """Only one batch is claimed ahead: the third waits in the store, where others can claim it."""
     flying: list[int] = []
-    instant.receiver.before = lambda batch: flying.append(instant.store.counts().sizes["fly"])
+    instant.receiver.before = lambda batch: flying.append(instant.store.counts().sizes["leased"])
     instant.put(*(f"m{n:02}" for n in range(3 * BATCH)))
     instant.dispatcher(batch=BATCH)
     instant.received(3 * BATCH)
@@ -40,7 +40,7 @@ def test_the_next_batch_is_claimed_while_one_is_published(instant: World) -> Non
 def test_a_publisher_that_may_wait_gets_nothing_claimed_ahead(world: World) -> None:
     """Batches that it cannot publish yet stay in the store for others."""
     flying: list[int] = []
-    world.receiver.before = lambda batch: flying.append(world.store.counts().sizes["fly"])
+    world.receiver.before = lambda batch: flying.append(world.store.counts().sizes["leased"])
     world.put(*(f"m{n:02}" for n in range(3 * BATCH)))
     world.dispatcher(batch=BATCH)
     world.received(3 * BATCH)
@@ -98,7 +98,7 @@ def test_a_pause_stops_what_is_not_claimed_yet(instant: World) -> None:
     instant.dispatcher(batch=BATCH)
     instant.received(2 * BATCH)
     counts = instant.store.counts()
-    assert (counts.total("held"), counts.total("fly"), counts.total("due")) == (2 * BATCH, 0, 0)
+    assert (counts.total("held"), counts.total("leased"), counts.total("due")) == (2 * BATCH, 0, 0)
     instant.handle().resume("t")
     instant.received(4 * BATCH)
 
@@ -148,7 +148,7 @@ def test_a_drain_publishes_what_was_claimed_ahead(instant: World) -> None:
     instant.until(lambda: bool(stopping), "a batch was published")
     stopping[0].join(30)
     counts = instant.store.counts()
-    assert (counts.happened("completed"), counts.sizes["fly"], counts.sizes["due"]) == (2 * BATCH, 0, 3 * BATCH)
+    assert (counts.happened("completed"), counts.sizes["leased"], counts.sizes["due"]) == (2 * BATCH, 0, 3 * BATCH)
 
 
 def test_a_stop_without_patience_gives_back_what_was_not_begun(
@@ -162,7 +162,7 @@ def test_a_stop_without_patience_gives_back_what_was_not_begun(
     instant.until(lambda: dispatcher.stats.store_errors == 1)
     dispatcher.stop(timeout_s=0)
     counts = instant.store.counts()
-    assert (len(instant.receiver.batches), counts.sizes["fly"], counts.sizes["due"]) == (1, 0, BATCH)
+    assert (len(instant.receiver.batches), counts.sizes["leased"], counts.sizes["due"]) == (1, 0, BATCH)
     assert (counts.happened("completed"), dispatcher.stats.in_doubt) == (BATCH, 0)
 
 
@@ -203,7 +203,7 @@ def test_transactional_a_full_batch_waits_behind_the_one_that_goes_out(transacti
     assert going.wait(30)
     transactional.until(lambda: dispatcher.stats.in_flight == 2 * BATCH, "the second is claimed")
     transactional.calm()
-    assert (len(transactional.receiver.batches), transactional.store.counts().sizes["fly"]) == (1, 2 * BATCH)
+    assert (len(transactional.receiver.batches), transactional.store.counts().sizes["leased"]) == (1, 2 * BATCH)
     go_on.set()
     transactional.received(3 * BATCH)
     assert transactional.receiver.ids == [f"m{n:02}" for n in range(3 * BATCH)]

@@ -12,8 +12,8 @@ from wheel_sched.errors import ConfigError, StaleEpoch, StoreUnavailable
 from wheel_sched.store import Claim, Claimed, DelayStore, Done, Item, Settlement, Window, open_store
 from wheel_sched.store.core.call import Call
 from wheel_sched.store.core.claim import ClaimDue
-from wheel_sched.store.core.window import Look
-from wheel_sched.store.push.operations import PushDue
+from wheel_sched.store.core.counts import Look
+from wheel_sched.store.push import PushDue
 
 if TYPE_CHECKING:
     from conftest import World
@@ -42,8 +42,8 @@ class Gate(SharedLeases):
             raise self.error
         return self.look(shard) if self.again_ms is not None else super().claim(shard, limit, epoch)
 
-    def next_look_ms(self, shard: int, due_head_ms: int | None, fly_head_ms: int | None, now_ms: int) -> int | None:
-        head_ms = super().next_look_ms(shard, due_head_ms, fly_head_ms, now_ms)
+    def next_look_ms(self, shard: int, due_head_ms: int | None, lease_head_ms: int | None, now_ms: int) -> int | None:
+        head_ms = super().next_look_ms(shard, due_head_ms, lease_head_ms, now_ms)
         return head_ms if self.again_ms is None or head_ms is None else max(head_ms, self.again_ms)
 
     def to_settle(self, batch: Batch, settlements: Sequence[Settlement]) -> Sequence[Settlement] | None:
@@ -73,12 +73,12 @@ def test_shared_leases_claim_or_push_whatever_is_due(store: DelayStore) -> None:
     assert isinstance(SharedLeases(store, config).look(0).operation, Look)
 
 
-@pytest.mark.parametrize(("due_ms", "fly_ms", "next_ms"), [(None, None, None), (5, None, 5), (None, 7, 7), (9, 7, 7)])
+@pytest.mark.parametrize(("due_ms", "lease_ms", "next_ms"), [(None, None, None), (5, None, 5), (None, 7, 7), (9, 7, 7)])
 def test_shared_leases_look_again_at_the_next_due_or_lease_end(
-    store: DelayStore, due_ms: int | None, fly_ms: int | None, next_ms: int | None
+    store: DelayStore, due_ms: int | None, lease_ms: int | None, next_ms: int | None
 ) -> None:
     """Items of a lease that ends are due again."""
-    assert SharedLeases(store, DispatcherConfig()).next_look_ms(0, due_ms, fly_ms, 0) == next_ms
+    assert SharedLeases(store, DispatcherConfig()).next_look_ms(0, due_ms, lease_ms, 0) == next_ms
 
 
 def test_shared_leases_extend_what_is_still_claimed(store: DelayStore) -> None:
@@ -116,7 +116,7 @@ def test_a_batch_that_nobody_knows_about_is_forgotten_and_its_claim_stays_open(w
     world.put("a")
     world.until(lambda: dispatcher.stats.stale == 1)
     world.calm()
-    assert (dispatcher.stats.in_flight, dispatcher.stats.published, world.state("a")) == (0, 0, "fly")
+    assert (dispatcher.stats.in_flight, dispatcher.stats.published, world.state("a")) == (0, 0, "leased")
     assert dispatcher.ready
 
 

@@ -179,7 +179,7 @@ def test_stop_waits_for_what_is_being_published(threads: Threads) -> None:
         store.schedule([Item("m", 0, b"")])
         dispatcher = Dispatcher(store, publisher)
         dispatcher.start()
-        while store.counts().sizes["fly"] == 0:
+        while store.counts().sizes["leased"] == 0:
             time.sleep(0.001)  # until it is claimed
         dispatcher.stop()
         assert store.counts().happened("completed") == 1

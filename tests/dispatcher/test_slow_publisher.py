@@ -54,7 +54,7 @@ def test_a_slow_publisher_keeps_its_lease(world: World, gate: Gate) -> None:
     for _ in range(60):
         world.advance(LEASE_MS // 3)
         assert rival.claim(10).items == []
-        assert rival.counts().fly_head_ms == world.now_ms + LEASE_MS
+        assert rival.counts().lease_head_ms == world.now_ms + LEASE_MS
     gate.opened.set()
     world.received(2)
     counts = world.store.counts()
@@ -109,7 +109,7 @@ def test_claims_stop_when_enough_is_in_flight(world: World, gate: Gate) -> None:
     world.until(lambda: dispatcher.stats.in_flight == 100)
     world.advance(1_000)
     assert dispatcher.stats.in_flight == 100
-    assert world.store.counts().sizes["fly"] == 100
+    assert world.store.counts().sizes["leased"] == 100
     assert len(world.handle().claim(500).items) == 400
     claims = dispatcher.stats.claims
     world.advance(1_000)
@@ -175,7 +175,7 @@ def test_a_lease_that_was_lost_all_the_same_makes_the_answers_stale(world: World
     assert [item.id for item in claim.items] == ["m0", "m1"]
     gate.opened.set()
     world.until(lambda: slow.stats.stale == 2)
-    assert world.store.counts().sizes["fly"] == 2
+    assert world.store.counts().sizes["leased"] == 2
     assert world.handle().settle(claim, [Done("m0"), Done("m1")]).outcomes == ["o", "o"]
     assert world.store.counts().happened("completed") == 2
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from wheel_sched.errors import InDoubt
-from wheel_sched.store.core.pending import CompletedCalls
+from wheel_sched.store.core.call import CompletedCalls
 from wheel_sched.store.core.settle import Settled
 
 if TYPE_CHECKING:

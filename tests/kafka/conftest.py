@@ -26,7 +26,7 @@ import redis
 
 from retry_topic import Connection, Message, connect
 from retry_topic.brokers.kafka import KafkaBroker
-from retry_topic.message.body_codec import decode_body
+from retry_topic.message.encoding import decode_body
 from retry_topic.message.topic_names import (
     dead_topic_of,
     intake_group_of,
@@ -339,7 +339,7 @@ class Crew:
         """Whether a message is on its way, or will be within a second."""
         counts = self.home.store.counts()
         soon_ms = counts.now_us // 1_000 + 1_000
-        return counts.total("fly") > 0 or (counts.due_head_ms is not None and counts.due_head_ms <= soon_ms)
+        return counts.total("leased") > 0 or (counts.due_head_ms is not None and counts.due_head_ms <= soon_ms)
 
     def ends(self, topic: str, *, committed: bool = False) -> dict[int, int]:
         """The ends of a topic's partitions. `committed`: only up to the first open transaction."""
@@ -387,7 +387,7 @@ class Crew:
     def done(self) -> bool:
         """Whether nothing waits any more, neither in the retry topic nor in the store."""
         counts = self.home.store.counts()
-        return sum(counts.total(state) for state in ("due", "fly", "held")) == 0
+        return sum(counts.total(state) for state in ("due", "leased", "held")) == 0
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from retry_topic import Connection, RetryPolicy, RetryService, ServiceConfig, co
 from retry_topic.brokers.kafka import KafkaBroker
 from retry_topic.intake.records import Taken
 from retry_topic.message import Message
-from retry_topic.message.body_codec import decode_body, encode_body
+from retry_topic.message.encoding import decode_body, encode_body
 from retry_topic.message.topic_names import redelivery_topic_of, retry_topic_of
 from retry_topic.policy import Fixed
 from tests.servers.valkey import temporary_server
@@ -116,7 +116,7 @@ def test_a_broker_that_is_away_for_a_minute(
                         assert service.stats.in_flight <= 3 * MAX_BATCH
                         time.sleep(0.05)  # the outage lasts as long as it lasts
                     grown_mb = _memory_mb() - before
-                    open_ids = home.store.counts().total("fly")
+                    open_ids = home.store.counts().total("leased")
                 assert open_ids <= 2 * MAX_BATCH
                 assert grown_mb < GROWTH_MB
                 until(

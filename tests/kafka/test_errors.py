@@ -13,7 +13,7 @@ from confluent_kafka import admin as _typed_admin
 from retry_topic import Consumer, DeadLetters, Message, RetryPolicy, RetryService, connect
 from retry_topic.brokers.conformance import receive, values
 from retry_topic.brokers.kafka import KafkaBroker
-from retry_topic.message.body_codec import encode_body
+from retry_topic.message.encoding import encode_body
 from retry_topic.policy import Fixed
 from wheel_sched.errors import BrokerError
 from wheel_sched.store import Item
@@ -90,7 +90,7 @@ def test_what_is_refused_is_dead_alone_and_the_rest_of_its_claim_goes_out(
         home.store.schedule([Item(each, 0, encode_body(message), message.topic) for each, message in bodies.items()])
         with RetryService(home, name) as service:
             assert service.hand_over == ("transactions" if transactions else "claim, publish, settle")
-            until(lambda: not home.store.counts().total("due") + home.store.counts().total("fly"), home.store.counts)
+            until(lambda: not home.store.counts().total("due") + home.store.counts().total("leased"), home.store.counts)
         reasons = {letter.id: letter.reason for letter in DeadLetters(home).select()}
     assert_refused(reasons)
     reader = host.consumer([f"{name}-good"], f"{name}-looker")

@@ -21,7 +21,7 @@ from confluent_kafka import TopicPartition
 from retry_topic import Connection, Message, RetryPolicy, RetryService, ServiceConfig
 from retry_topic.brokers.kafka import KafkaBroker
 from retry_topic.brokers.kafka.transactions import claims_topic
-from retry_topic.message.body_codec import decode_body
+from retry_topic.message.encoding import decode_body
 from retry_topic.message.topic_names import dead_topic_of, redelivery_topic_of, retry_topic_of
 from retry_topic.policy import Fixed
 from tests.servers.faulty_proxy import FaultyProxy
@@ -171,7 +171,9 @@ def test_a_replicated_store_loses_and_doubles_nothing(
         group.fail(count, count + 500)
         count += 500
         until(lambda: len(group.sent()) == count, lambda: (len(group.sent()), group.home.store.counts()))
-        until(lambda: not sum(group.home.store.counts().total(state) for state in ("due", "fly", "held")), lambda: "")
+        until(
+            lambda: not sum(group.home.store.counts().total(state) for state in ("due", "leased", "held")), lambda: ""
+        )
     finally:
         group.close()
     assert group.sent() == Counter(range(count))

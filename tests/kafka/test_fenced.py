@@ -74,7 +74,9 @@ def test_a_dispatcher_that_stood_still_is_fenced(
     crew.until(lambda: crew.shard(0).owner not in ("", owner), lambda: crew.shard(0))
     crew.until(crew.done, crew.home.store.counts)
     crew.until(lambda: len(committed(done)) == failures.count, crew.home.store.counts)
-    (_, given_back) = re.findall(r"ownership.resolved: shard 0: (\d+) had gone out, (\d+) had not", other.said())[-1]
+    (_, given_back) = re.findall(
+        r"ownership.resolved: shard 0: (\d+) messages were sent before, (\d+) were not", other.said()
+    )[-1]
     assert int(given_back) > 0
     assert claims
     stopped.thaw()

@@ -12,7 +12,7 @@ from confluent_kafka import TopicPartition
 
 from retry_topic import Message, RetryService
 from retry_topic.brokers.kafka.transactions import claims_topic
-from retry_topic.message.body_codec import encode_body
+from retry_topic.message.encoding import encode_body
 from retry_topic.message.topic_names import redelivery_topic_of, retry_topic_of
 from wheel_sched.store import Item
 from wheel_sched.store.core.plans import shard_of
@@ -59,7 +59,7 @@ def test_claims_that_nobody_knows_of_wait_for_a_person(
     crew.start_service().up()
     crew.strike(crew.services, crew.has_claims, crew.has_claims, feed)
     forget(crew)
-    open_ids = crew.home.store.counts().total("fly")
+    open_ids = crew.home.store.counts().total("leased")
     assert open_ids > 0
     successor = crew.start_service().up()
     crew.until(lambda: not crew.busy() and crew.lag(range(crew.partitions)) == 0, crew.home.store.counts)

@@ -24,7 +24,7 @@ from retry_topic.message.topic_names import redelivery_topic_of, retry_topic_of
 from retry_topic.policy import Breaker, Budget, Fixed, Rate
 from tests.servers.valkey import temporary_server
 from wheel_sched.store import Outcome
-from wheel_sched.store.rate_limits.face import RateLimits
+from wheel_sched.store.rate_limits import RateLimits
 
 if TYPE_CHECKING:
     from conftest import Until

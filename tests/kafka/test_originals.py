@@ -12,7 +12,7 @@ from retry_topic import Connection, Consumer, ConsumerConfig, DeadLetters, Retry
 from retry_topic.brokers.kafka import KafkaBroker
 from retry_topic.brokers.protocol import PublishFailure
 from retry_topic.message import Message, Reference, digest_of
-from retry_topic.message.body_codec import decode_body
+from retry_topic.message.encoding import decode_body
 from retry_topic.message.headers import read
 from retry_topic.message.topic_names import retry_topic_of
 from retry_topic.policy import Fixed

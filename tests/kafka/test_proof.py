@@ -17,7 +17,7 @@ from retry_topic import Message, RetryPolicy, RetryService
 from retry_topic.message.headers import read
 from retry_topic.message.topic_names import dead_topic_of, redelivery_topic_of, retry_topic_of
 from retry_topic.policy import Fixed, Rate
-from wheel_sched.store.ordering.face import OrderedKeys
+from wheel_sched.store.ordering import OrderedKeys
 
 if TYPE_CHECKING:
     from conftest import Crew, Member

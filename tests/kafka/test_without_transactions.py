@@ -50,7 +50,7 @@ def test_what_comes_twice_says_so(crew_of: Callable[..., Crew], committed: Calla
         crew.until(lambda: not crew.busy(), crew.home.store.counts)
         doubled = sent()
         feed()
-        crew.strike(crew.services, lambda _: crew.home.store.counts().total("fly") > 0, unsettled, feed)
+        crew.strike(crew.services, lambda _: crew.home.store.counts().total("leased") > 0, unsettled, feed)
         crew.start_service().up()
     feed(COUNT)
     crew.until(lambda: crew.home.store.counts().happened("completed") == COUNT, crew.home.store.counts)

@@ -14,10 +14,8 @@ from wheel_sched.errors import StoreUnavailable
 from wheel_sched.observability.prometheus import MetricsCollector, metrics_page
 from wheel_sched.purgatory import DelayedOperation, Purgatory
 from wheel_sched.store import Done, Item, open_store
-from wheel_sched.store.ordering.face import OrderedKeys, lock_of, ref_of, scope_of
-from wheel_sched.store.ordering.values import Owner
-from wheel_sched.store.rate_limits.face import RateLimits
-from wheel_sched.store.rate_limits.values import Limits
+from wheel_sched.store.ordering import OrderedKeys, Owner, lock_of, ref_of, scope_of
+from wheel_sched.store.rate_limits import Limits, RateLimits
 from wheel_sched.testing import VirtualClock
 from wheel_sched.wheel import TimingWheel
 

@@ -38,16 +38,16 @@ def backlog(target: ExaminedTarget) -> Finding:
 
 def leases(target: ExaminedTarget) -> Finding:
     """No lease has run out."""
-    heads = [counts.fly_head_ms for counts in target.counts if counts.fly_head_ms is not None]
-    flying = sum(counts.sizes["fly"] for counts in target.counts)
+    heads = [counts.lease_head_ms for counts in target.counts if counts.lease_head_ms is not None]
+    in_flight = sum(counts.sizes["leased"] for counts in target.counts)
     late_ms = target.now_ms - min(heads) if heads else 0
     if late_ms > NOTICED_MS:
         return warn(
             "leases",
-            f"{flying} in flight, the oldest lease ran out {span(late_ms)} ago",
+            f"{in_flight} in flight, the oldest lease ran out {span(late_ms)} ago",
             "start a dispatcher: it takes them back at once",
         )
-    return ok("leases", f"{flying} in flight" if flying else "nothing in flight")
+    return ok("leases", f"{in_flight} in flight" if in_flight else "nothing in flight")
 
 
 def counters(target: ExaminedTarget) -> Finding:
@@ -67,9 +67,11 @@ def _differences(counts: Counts) -> list[str]:
     sizes = counts.sizes
     pairs: list[tuple[str, int, str, int]] = []
     pairs += [(f"counted {state}", counts.total(state), state, sizes[state]) for state in STATES]
-    pairs.append(("bodies", sizes["body"], "waiting, held and in flight", sizes["due"] + sizes["held"] + sizes["fly"]))
+    pairs.append(
+        ("bodies", sizes["body"], "waiting, held and in flight", sizes["due"] + sizes["held"] + sizes["leased"])
+    )
     pairs.append(("dead bodies", sizes["deadbody"], "dead", sizes["dead"]))
-    pairs.append(("claims", sizes["claim"], "in flight", sizes["fly"]))
+    pairs.append(("claims", sizes["claim"], "in flight", sizes["leased"]))
     return [f"{left} {mine}, {right} {theirs}" for left, mine, right, theirs in pairs if mine != theirs]
 
 

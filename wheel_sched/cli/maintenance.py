@@ -41,7 +41,8 @@ def backup(session: Session, file: str, force: bool, as_json: bool) -> None:
     else:
         states = ", ".join(f"{count:,} {state}" for state, count in sorted(written.by_state.items()))
         say(
-            f"{written.items:,} items and {written.tries:,} attempt records in {file}" + (f" ({states})" * bool(states))
+            f"{written.items:,} items and {written.attempt_counts:,} attempt counts in {file}"
+            + (f" ({states})" * bool(states))
         )
     if not written.exact:
         note("items changed during the backup; each is written as it was seen first: stop the services for a copy")

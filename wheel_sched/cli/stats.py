@@ -13,9 +13,8 @@ from wheel_sched.cli.output import amount, emit, relative, say, table, when
 from wheel_sched.cli.overdue import NOTICED_MS, overdue, start_hint
 from wheel_sched.store import Counts
 from wheel_sched.store.core.items import STATES
-from wheel_sched.store.ordering.face import OrderedKeys
-from wheel_sched.store.rate_limits.face import RateLimits
-from wheel_sched.store.rate_limits.values import Flow
+from wheel_sched.store.ordering import OrderedKeys
+from wheel_sched.store.rate_limits import Flow, RateLimits
 
 _EVENTS = ("accepted", "completed", "cancelled", "lapsed", "died", "requeued", "deleted", "trimmed")
 

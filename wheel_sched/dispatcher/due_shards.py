@@ -25,7 +25,7 @@ class Heads(Protocol):
     """A reply of the store with the earliest due time and the earliest lease end of a shard."""
 
     due_head_ms: int | None
-    fly_head_ms: int | None
+    lease_head_ms: int | None
 
 
 class DueShards:
@@ -109,7 +109,7 @@ class DueShards:
 
     def heard(self, shard: int, reply: Heads, now_ms: int, *, keep: bool = False) -> None:
         """Set the alarm of a shard to the time of its next claim, given a reply. `keep`: an earlier alarm stays."""
-        at_ms = self._claim_source.next_look_ms(shard, reply.due_head_ms, reply.fly_head_ms, now_ms)
+        at_ms = self._claim_source.next_look_ms(shard, reply.due_head_ms, reply.lease_head_ms, now_ms)
         self.wake(shard, at_ms, now_ms, keep=keep)
 
     def marked(self, shard: int, due_ms: int | None, now_ms: int) -> None:

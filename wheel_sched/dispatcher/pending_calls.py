@@ -8,9 +8,8 @@ from typing import Any, NamedTuple
 from wheel_sched.dispatcher.publisher import Batch
 from wheel_sched.errors import InDoubt, WheelSchedError
 from wheel_sched.escaping import logger_of
-from wheel_sched.store.core.call import Call
+from wheel_sched.store.core.call import Call, CompletedCalls, SentCalls
 from wheel_sched.store.core.delay_store import DelayStore
-from wheel_sched.store.core.pending import CompletedCalls, SentCalls
 
 logger = logger_of("wheel_sched.dispatcher")
 

@@ -9,7 +9,7 @@ from typing import Protocol
 from wheel_sched.store.core.claim import Claim, Claimed
 from wheel_sched.store.core.items import Outcome
 from wheel_sched.store.core.settle import Settle, Settlement
-from wheel_sched.store.push.operations import Pushed
+from wheel_sched.store.push import Pushed
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from wheel_sched.dispatcher.config import DispatcherConfig
 from wheel_sched.dispatcher.publisher import Answer, Batch, Failed, Publisher
 from wheel_sched.escaping import logger_of
 from wheel_sched.purgatory import HeartbeatMonitor
-from wheel_sched.store.push.operations import Refused
+from wheel_sched.store.push import Refused
 
 logger = logger_of("wheel_sched.dispatcher")
 

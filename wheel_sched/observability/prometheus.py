@@ -28,9 +28,8 @@ from wheel_sched.observability.purgatories import of_purgatories
 from wheel_sched.observability.timed_query import TimedQuery
 from wheel_sched.purgatory import Purgatory
 from wheel_sched.store import Counts, DelayStore
-from wheel_sched.store.ordering.face import OrderedKeys
-from wheel_sched.store.rate_limits.face import RateLimits
-from wheel_sched.store.rate_limits.values import Flow
+from wheel_sched.store.ordering import OrderedKeys
+from wheel_sched.store.rate_limits import Flow, RateLimits
 
 logger = logger_of("wheel_sched.observability")
 

@@ -303,7 +303,7 @@ def export(store: RedisWheelJobStore, stock: Stock, *, dry_run: bool = False) ->
         StoreError: a store does not answer.
     """
     report = MigrationReport()
-    for found in store.repository.pages(("due", "held", "fly")):
+    for found in store.repository.pages(("due", "held", "leased")):
         report.found += 1
         try:
             job = store.codec.decode(found.id, found.body, resolve=False).job

@@ -22,9 +22,9 @@ from wheel_sched.escaping import logger_of
 from wheel_sched.store.connect import open_store
 from wheel_sched.store.core.call import Call
 from wheel_sched.store.core.change import Alteration, Change
+from wheel_sched.store.core.counts import Look
 from wheel_sched.store.core.delay_store import DelayStore, values_of
 from wheel_sched.store.core.items import Found, Item, Outcome
-from wheel_sched.store.core.window import Look
 from wheel_sched_celery.errors import HoldRefused
 from wheel_sched_celery.message.held_task import HeldTask, encode_neutral
 from wheel_sched_celery.release.redis_queue import RedisQueue
@@ -226,7 +226,7 @@ class Wheel:
         if not isinstance(self.settings.url, str):  # a client of the app may have few connections and other users
             return lambda: store.schedule(items, token="")
         started_s = time.monotonic()
-        begun = store.begin(next(store.plans.schedule(items, "")))
+        begun = store.begin(next(store.plans.schedule(items, token="")))
         took_s = time.monotonic() - started_s
 
         def finish() -> None:

@@ -22,7 +22,7 @@ from retry_topic.brokers.redis_streams import faults, scripts
 from retry_topic.brokers.redis_streams.connections import Connections
 from retry_topic.brokers.redis_streams.consumer import RedisStreamsConsumer
 from retry_topic.brokers.redis_streams.publisher import StreamPublisher, topic_problem
-from retry_topic.message.stream_encoding import from_entry
+from retry_topic.message.encoding import from_entry
 from wheel_sched.errors import ConfigError
 from wheel_sched.store.redis.durability import Durability
 

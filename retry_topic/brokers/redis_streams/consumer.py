@@ -29,7 +29,7 @@ from retry_topic.brokers.redis_streams import faults, scripts
 from retry_topic.brokers.redis_streams.connections import Connections, release
 from retry_topic.brokers.redis_streams.publisher import Handle, StreamPublisher, StreamSettler, by_stream
 from retry_topic.message import Message
-from retry_topic.message.stream_encoding import from_entry
+from retry_topic.message.encoding import from_entry
 from wheel_sched.errors import BrokerError, BrokerUnavailable
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from retry_topic.brokers.protocol import BrokerInDoubt, Delivery, PublishFailure
 from retry_topic.brokers.redis_streams import faults, scripts
 from retry_topic.brokers.redis_streams.connections import Connections, tag_of
 from retry_topic.message import Message
-from retry_topic.message.stream_encoding import to_fields
+from retry_topic.message.encoding import to_fields
 from wheel_sched.errors import BrokerError, BrokerUnavailable
 from wheel_sched.store.redis.durability import OURS
 

@@ -24,7 +24,7 @@ from retry_topic.policy import Fixed, Rate
 from retry_topic.service import ServiceConfig
 from tests.servers.mock_cluster import MockCluster
 from wheel_sched.errors import BrokerError
-from wheel_sched.store.rate_limits.face import RateLimits
+from wheel_sched.store.rate_limits import RateLimits
 
 pytestmark = [pytest.mark.proof, pytest.mark.real, pytest.mark.timeout(120)]
 
@@ -189,7 +189,7 @@ def test_transactions_bring_each_failure_back_once(with_transactions: str, name:
             assert service.hand_over == "transactions"
             assert not any(broker.publish([Message(name, value) for value in values]))
             until(lambda: handler.count() == 3 * len(values), lambda: handler.attempts)
-            until(lambda: not sum(home.store.counts().total(state) for state in ("due", "fly")))
+            until(lambda: not sum(home.store.counts().total(state) for state in ("due", "leased")))
         assert handler.attempts == Counter([(value, attempt) for value in values for attempt in (1, 2, 3)])
         reader = broker.consumer([redelivery_topic_of(name)], f"{name}-looker", idle_ms=6_000)
         sent = Counter(one.message.value for one in received(reader, 2 * len(values)))

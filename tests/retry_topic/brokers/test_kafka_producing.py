@@ -10,7 +10,7 @@ import pytest
 
 from retry_topic.brokers.kafka.producing import Placing, oldest_ms
 from retry_topic.message import Message, Source
-from retry_topic.message.body_codec import encode_body
+from retry_topic.message.encoding import encode_body
 from wheel_sched.errors import Rejected
 
 DAY_MS = 86_400_000

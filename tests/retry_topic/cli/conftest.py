@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from retry_topic import Connection, Message, connect
-from retry_topic.message.body_codec import encode_body
+from retry_topic.message.encoding import encode_body
 from retry_topic.message.headers import RetryState, write
 from tests.cli.running import WHEEL_SCHED, Cli, Program, isolate
 from wheel_sched.store import Item

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from retry_topic.message import Message
-from retry_topic.message.body_codec import decode_body, encode_body
+from retry_topic.message.encoding import decode_body, encode_body
 from retry_topic.message.headers import RetryState, read, sign, verify, write
 from wheel_sched.store import Item
 
@@ -245,7 +245,7 @@ def test_signed_letters_are_signed_again_or_left_alone(cli: Any, home: Any, comm
 def published(home: Any, group: str, attempt: int = 1, name: str = "invoice-9") -> str:
     """A failed message whose publisher gave its id, as the intake stores it. Answers the item's id."""
     state = RetryState(id=name, attempt=attempt, consumer_group=group, published_ms=1, original_topic="orders")
-    item_id = f"{state.stem}.{attempt}"
+    item_id = f"{state.id_base}.{attempt}"
     body = encode_body(Message(f"{group}.redelivery", b"1", headers=write((), state)))
     home.store.schedule([Item(item_id, now_ms() + 3_600_000, body, "orders")])
     return item_id

@@ -93,8 +93,8 @@ def test_held_and_in_flight_messages_are_listed_with_their_due(cli: Any, home: A
     home.store.claim(1)
     wait_for("parked", now_ms() + HOUR)
     home.store.hold(["parked"], "quarantine: looks odd")
-    rows = cli.objects("list", "--state", "fly", "--state", "held")
-    assert [(row["id"], row["state"]) for row in rows] == [("flying", "fly"), ("parked", "held")]
+    rows = cli.objects("list", "--state", "leased", "--state", "held")
+    assert [(row["id"], row["state"]) for row in rows] == [("flying", "leased"), ("parked", "held")]
     assert rows[0]["due_ms"] == due
     assert rows[1]["reason"] == "quarantine: looks odd"
 
@@ -157,7 +157,7 @@ def test_show_value_gives_the_bytes_alone(cli: Any, wait_for: Any) -> None:
 
 @pytest.mark.parametrize(
     ("state", "words"),
-    [("dead", "given up: max-attempts"), ("held", "its topic is paused"), ("fly", "under a lease until")],
+    [("dead", "given up: max-attempts"), ("held", "its topic is paused"), ("leased", "under a lease until")],
 )
 def test_show_shows_why_of_every_state(cli: Any, home: Any, wait_for: Any, bury: Any, state: str, words: str) -> None:
     """Dead, held and in flight have their own reasons."""
@@ -167,7 +167,7 @@ def test_show_shows_why_of_every_state(cli: Any, home: Any, wait_for: Any, bury:
         wait_for("m", now_ms() - 5)
     if state == "held":
         home.store.pause("orders")
-    elif state == "fly":
+    elif state == "leased":
         home.store.claim(1)
     shown = cli.json("show", "m")
     assert shown["state"] == state

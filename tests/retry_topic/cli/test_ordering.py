@@ -1,4 +1,4 @@
-"""Ordering keys and flow control on the command line: parked and held messages, and the reasons."""
+"""Ordering keys and flow control on the command line: what is parked or held back is seen, and why."""
 
 from __future__ import annotations
 
@@ -10,17 +10,15 @@ import pytest
 from retry_topic import Connection, Message, connect
 from retry_topic.consumer.retry_record import ordered_state, parked_message
 from retry_topic.message import Source
-from retry_topic.message.body_codec import encode_body
+from retry_topic.message.encoding import encode_body
 from retry_topic.message.headers import RetryState
 from retry_topic.release.flow import flow_of
 from wheel_sched.store import Item, Outcome
-from wheel_sched.store.ordering.face import OrderedKeys, lock_of, ref_of, route_of, scope_of
-from wheel_sched.store.ordering.values import Owner
-from wheel_sched.store.rate_limits.face import RateLimits
-from wheel_sched.store.rate_limits.values import Limits
+from wheel_sched.store.ordering import OrderedKeys, Owner, lock_of, ref_of, route_of, scope_of
+from wheel_sched.store.rate_limits import Limits, RateLimits
 
 SCOPE = scope_of("billing", "orders")
-GATE = lock_of(SCOPE, b"customer-7")
+LOCK = lock_of(SCOPE, b"customer-7")
 FUTURE_MS = 4_000_000_000_000
 
 
@@ -32,23 +30,25 @@ def sharded(redis_url: str) -> Iterator[Connection]:
 
 @pytest.fixture
 def line(sharded: Connection) -> tuple[str, list[str]]:
-    """A closed key: its head waits and two messages are parked behind it, on three shards. Answers the ids."""
-    gates = OrderedKeys(sharded.store)
-    owner = Owner(SCOPE, "me", gates.acquire(SCOPE, "me", 60_000).epoch)
+    """A closed key with its head waiting and two parked behind it, on three shards: the ids."""
+    locks = OrderedKeys(sharded.store)
+    owner = Owner(SCOPE, "me", locks.acquire(SCOPE, "me", 60_000).epoch)
     items = []
     for number in range(3):
         message = Message("orders", b"%d" % number, b"customer-7", (), Source("orders", 0, f"{number}-0"))
-        state = ordered_state("billing", message, RetryState(), GATE)
+        state = ordered_state("billing", message, RetryState(), LOCK)
         body = encode_body(parked_message("billing", message, state))
-        items.append((state.stem, Item(f"{state.stem}.0", FUTURE_MS, body, "orders", (ref_of(GATE),), route_of(GATE))))
-    gates.close(owner, [(GATE, items[0][0], True, "customer-7")])
+        items.append(
+            (state.id_base, Item(f"{state.id_base}.0", FUTURE_MS, body, "orders", (ref_of(LOCK),), route_of(LOCK)))
+        )
+    locks.close(owner, [(LOCK, items[0][0], True, "customer-7")])
     sharded.store.schedule([items[0][1]])
-    assert gates.park(owner, 10, [(GATE, stem, True, item) for stem, item in items[1:]]) == [Outcome.HELD] * 2
+    assert locks.park(owner, 10, [(LOCK, id_base, True, item) for id_base, item in items[1:]]) == [Outcome.HELD] * 2
     return items[0][1].id, [item.id for _, item in items[1:]]
 
 
 def test_list_parked_shows_who_stands_in_line(cli: Any, line: tuple[str, list[str]]) -> None:
-    """In order, with their key, and no other held messages."""
+    """In order, with their key; nothing else that is held."""
     assert [row["id"] for row in cli.objects("--shards", "3", "list", "--parked")] == line[1]
     lines = cli("--shards", "3", "list", "--parked").stdout.splitlines()
     assert len(lines) == 3
@@ -62,20 +62,20 @@ def test_keys_are_listed_with_their_heads_and_released_by_hand(cli: Any, line: t
     """Lock, key, head and its state; `release` lets the next one follow."""
     row = cli.json("--shards", "3", "keys", "list")
     assert (row["lock"], row["key"], row["head"], row["head_state"], row["parked"]) == (
-        GATE,
+        LOCK,
         "customer-7",
         line[0],
         "waiting",
         2,
     )
     assert "customer-7" in cli("--shards", "3", "keys", "list").stdout
-    assert cli.json("--shards", "3", "keys", "release", GATE, "--yes") == {"done": 1}
+    assert cli.json("--shards", "3", "keys", "release", LOCK, "--yes") == {"done": 1}
     assert cli.json("--shards", "3", "keys", "list")["head"] == line[1][0]
     assert "no such key" in cli("--shards", "3", "keys", "release", "x", "--yes", code=1).output
 
 
 def test_deleting_the_head_lets_the_next_one_follow(cli: Any, line: tuple[str, list[str]]) -> None:
-    """The key does not stay closed."""
+    """The key is not left behind closed."""
     cli("--shards", "3", "delete", line[0], "--yes")
     row = cli.json("--shards", "3", "keys", "list")
     assert (row["head"], row["parked"]) == (line[1][0], 1)
@@ -83,22 +83,22 @@ def test_deleting_the_head_lets_the_next_one_follow(cli: Any, line: tuple[str, l
 
 
 def test_a_filter_lets_nobody_out_of_the_line(cli: Any, line: tuple[str, list[str]]) -> None:
-    """`run-now --topic` changes the head only; an id selects exactly its message."""
+    """`run-now --topic` means the head; an id means what it says."""
     assert cli.json("--shards", "3", "run-now", "--topic", "orders")["done"] == 1
     assert len(cli.objects("--shards", "3", "list", "--parked")) == 2
     assert cli.json("--shards", "3", "run-now", line[1][1])["done"] == 1
     assert [row["id"] for row in cli.objects("--shards", "3", "list", "--parked")] == line[1][:1]
 
 
-def test_stats_show_locked_keys_and_reshard_is_refused(cli: Any, line: tuple[str, list[str]]) -> None:
-    """A reshard would separate the messages of a key."""
+def test_stats_tell_of_locked_keys_and_reshard_is_refused(cli: Any, line: tuple[str, list[str]]) -> None:
+    """What a reshard would tear apart it leaves alone."""
     assert cli.json("--shards", "3", "stats")["ordered"] == {"locked_keys": 1, "parked": {"orders": 2}}
     assert "1 key locked, 2 messages parked" in cli("--shards", "3", "stats").stdout
     assert "ordering keys are closed" in cli("--shards", "3", "reshard", "2", "--yes", code=1).output
 
 
-def test_stats_and_explain_show_what_is_held_back(cli: Any, home: Connection, wait_for: Any) -> None:
-    """By rate and by circuit; `show` of the message has the reason."""
+def test_stats_and_explain_tell_what_is_held_back(cli: Any, home: Connection, wait_for: Any) -> None:
+    """By rate and by circuit, with the reason in the message's own story."""
     wait_for("a", FUTURE_MS)
     control = RateLimits(home.store)
     limits = Limits(interval_us=60_000_000, burst=1, trip_ppm=500_000, of=2, within_ms=60_000, open_ms=60_000)
@@ -122,7 +122,7 @@ def test_stats_and_explain_show_what_is_held_back(cli: Any, home: Connection, wa
 
 
 def test_policy_explain_says_what_flow_control_does(cli: Any, tmp_path: Any) -> None:
-    """One line a setting, for the given topic."""
+    """One line a setting, for the topic asked for."""
     file = tmp_path / "retry.toml"
     file.write_text('[topic.orders]\nrate = "5/s"\nspread = "10s"\nbudget = {}\nbreaker = { by = "x-host" }\n')
     told = cli("policy", "explain", str(file), "--topic", "orders").stdout

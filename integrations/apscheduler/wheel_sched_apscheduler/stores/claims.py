@@ -431,7 +431,7 @@ class InFlightClaims:
         """Jobs that were changed while they were in flight, as they are now."""
         for pending, found in zip(about, answer, strict=True):
             settlement = pending.settlement  # if it is no longer ours, the store refuses it
-            if pending.occurrence is not None and found is not None and found.state == "fly":
+            if pending.occurrence is not None and found is not None and found.state == "leased":
                 settlement = self._merged(pending.occurrence, found, pending.split)
             self._decided.append(pending._replace(settlement=settlement))
 

@@ -35,7 +35,7 @@ from wheel_sched_apscheduler.stores.refusals import refusal_of
 from wheel_sched_apscheduler.stores.repository import JobRepository
 from wheel_sched_apscheduler.stores.run_history import InFlightRun, RunRecord, load_records, newest
 
-_PLACES: dict[JobState, State] = {"scheduled": "due", "paused": "held", "in_flight": "fly", "quarantined": "held"}
+_PLACES: dict[JobState, State] = {"scheduled": "due", "paused": "held", "in_flight": "leased", "quarantined": "held"}
 _PAGE = 500
 
 
@@ -165,7 +165,7 @@ class JobQueries:
             for row in worker["occurrences"]:
                 announced[row[1], row[0]] = announced[row[1], None] = (worker["owner"], row)
         runs = []
-        for found in [*self._found("fly", None), *self._found("due", OCCURRENCE)]:
+        for found in [*self._found("leased", None), *self._found("due", OCCURRENCE)]:
             if found.topic not in (JOB, OCCURRENCE):
                 continue
             job_id, occurrence_id = job_id_of(found.id), None

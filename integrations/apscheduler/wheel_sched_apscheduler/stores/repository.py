@@ -43,7 +43,7 @@ from wheel_sched_apscheduler.stores.layout import (
 from wheel_sched_apscheduler.stores.refusals import without_refusal
 
 TRIES = 50  # how often a change is tried, each time after another process has changed the job
-_STATES: tuple[State, ...] = ("due", "held", "fly")
+_STATES: tuple[State, ...] = ("due", "held", "leased")
 _PAGE = 500
 
 
@@ -130,7 +130,7 @@ class JobRepository:
     def _loaded(self, found: Found) -> LookedUpJob | None:
         """The job as a scheduler shows it; None when its last run is under way, or it was removed while it ran."""
         job: Any = self._codec.decode(found.id, found.body, LookedUpJob).job
-        if found.state == "fly":
+        if found.state == "leased":
             if _is_cancelled(found):
                 return None
             if job.next_run_time is not None:
@@ -155,7 +155,7 @@ class JobRepository:
 
     def is_gone(self, found: Found) -> bool:
         """Whether only a run under way is left of a job: nobody can change the job, and its id is free."""
-        if found.state != "fly":
+        if found.state != "leased":
             return False
         if _is_cancelled(found):
             return True
@@ -313,7 +313,7 @@ class JobRepository:
             if found is None or found.topic != JOB or self.is_gone(found):
                 raise JobLookupError(job_id)
             # if the job was claimed meanwhile, read it again: this may be its last run
-            in_flight = found.state == "fly"
+            in_flight = found.state == "leased"
             outcome = store.replace(make(found), keep_due=keep_due, if_version=found.version, in_flight=in_flight)
             if outcome is Outcome.DONE:
                 return
@@ -348,7 +348,7 @@ class JobRepository:
             if not ids:
                 break
             self._connection.store.cancel(ids)
-        in_flight = [found.id for found in self.pages(("fly",))]
+        in_flight = [found.id for found in self.pages(("leased",))]
         if in_flight:
             self._connection.store.cancel(in_flight)
 
@@ -374,4 +374,4 @@ def _us(moment: datetime | None) -> int | None:
 
 
 def _is_cancelled(found: Found) -> bool:
-    return found.state == "fly" and found.reason.startswith("!")
+    return found.state == "leased" and found.reason.startswith("!")

@@ -151,8 +151,8 @@ class ClaimTracker:
             self._connection.note_server_time(server_ms, asked_ms)
             if claim.due_head_ms is not None:
                 next_ms = min(next_ms, max(claim.due_head_ms, asked_ms + claim.due_head_ms - server_ms))
-            if claim.fly_head_ms is not None:
-                next_ms = min(next_ms, asked_ms + max(claim.fly_head_ms - server_ms, 0) + 1)
+            if claim.lease_head_ms is not None:
+                next_ms = min(next_ms, asked_ms + max(claim.lease_head_ms - server_ms, 0) + 1)
         return next_ms
 
     def deferral_ms(self, claims: Iterable[Claim]) -> int:

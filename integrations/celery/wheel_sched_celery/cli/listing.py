@@ -51,7 +51,7 @@ def _row(waiting: WaitingTask, now_ms: int) -> tuple[str, ...]:
     return (
         "?" if eta_ms is None else relative(eta_ms, now_ms),
         "?" if eta_ms is None else instant(eta_ms),
-        {"due": "waiting", "fly": "in flight"}.get(waiting.found.state, waiting.found.state),
+        {"due": "waiting", "leased": "in flight"}.get(waiting.found.state, waiting.found.state),
         waiting.queue,
         waiting.name or "(cannot be read)",
         waiting.id,
@@ -95,7 +95,7 @@ def _tell(waiting: WaitingTask, now_ms: int) -> None:
     lines: list[tuple[str, Any]] = [
         ("id", waiting.id),
         ("task", waiting.name or None),
-        ("state", {"due": "waiting", "fly": "in flight"}.get(found.state, found.state)),
+        ("state", {"due": "waiting", "leased": "in flight"}.get(found.state, found.state)),
         ("why", found.reason if found.state in ("held", "dead") else None),
         ("eta", None if waiting.eta_ms is None else when(waiting.eta_ms, now_ms)),
         ("queue", waiting.queue),

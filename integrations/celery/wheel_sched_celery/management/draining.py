@@ -114,7 +114,7 @@ class _Draining:
         self._claimed.clear()
         if others:
             found = self._store.get(others, anywhere=True)
-            self.published += sum(item is None or item.state == "fly" for item in found)
+            self.published += sum(item is None or item.state == "leased" for item in found)
             self._progress(self.published)
 
     def _batch(self, shard: int) -> int:

@@ -184,7 +184,7 @@ def wheel_stats(state: Any, **_options: Any) -> dict[str, Any]:
     return {
         **answer,
         "held": {queue: n for (kind, queue), n in counts.now.items() if kind == "due"},
-        "states": {kind: counts.total(kind) for kind in ("due", "fly", "held", "dead")},
+        "states": {kind: counts.total(kind) for kind in ("due", "leased", "held", "dead")},
         "next_due": None if counts.due_head_ms is None else iso_of(counts.due_head_ms),
     }
 

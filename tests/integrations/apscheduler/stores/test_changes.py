@@ -137,7 +137,9 @@ def test_a_change_during_a_run_survives_the_process(open_fake: Any, recurring: A
     modify(other, "moved", next_run_time=FAR)
     modify(other, "paused", next_run_time=None)
     runner.store.execute([])
-    other.store.backend.client.zadd(f"{{{other.store.namespace}:0}}:fly", dict.fromkeys(["args", "moved", "paused"], 1))
+    other.store.backend.client.zadd(
+        f"{{{other.store.namespace}:0}}:leased", dict.fromkeys(["args", "moved", "paused"], 1)
+    )
     (occurrence,) = claim(other)
     assert (occurrence.job_id, occurrence.job.args) == ("args", ("new",))
     assert (occurrence.redelivered, occurrence.run_times) == (True, [NOW])
@@ -203,16 +205,16 @@ def test_a_run_whose_id_was_taken_keeps_its_lease(open_fake: Any, make_job: Any)
     runner.add_job(make_job(NOW, id="j", args=["old"]))
     claim(runner)
     other.add_job(make_job(FAR, id="j", args=["new"]))
-    fly = f"{{{other.store.namespace}:0}}:fly"
+    leased = f"{{{other.store.namespace}:0}}:leased"
     soon_ms = other.store.now_ms() + 5_000  # as if most of the lease had passed
-    other.store.backend.client.zadd(fly, dict.fromkeys(other.store.backend.client.zrange(fly, 0, -1), soon_ms))
+    other.store.backend.client.zadd(leased, dict.fromkeys(other.store.backend.client.zrange(leased, 0, -1), soon_ms))
     (before,) = other.in_flight()
     assert before.lease_until_ms == soon_ms
     for _ in range(2):
         runner.tracker.extend_leases()
     (after,) = other.in_flight()
     assert after.lease_until_ms > before.lease_until_ms + 50_000
-    other.store.backend.client.zadd(fly, dict.fromkeys(other.store.backend.client.zrange(fly, 0, -1), 1))
+    other.store.backend.client.zadd(leased, dict.fromkeys(other.store.backend.client.zrange(leased, 0, -1), 1))
     (again,) = claim(other)
     assert (again.job_id, again.job.args, again.run_times, again.redelivered) == ("j", ("old",), [NOW], True)
 

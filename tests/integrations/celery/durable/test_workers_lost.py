@@ -95,7 +95,9 @@ def test_a_worker_stopped_beyond_its_lease_while_it_publishes_loses_nothing(stag
     first = stage.worker("-Q", "elsewhere").wait_ready()
     _park(stage, count, stage.store.now_ms() - 1)
     with redis.Redis.from_url(broker.tcp_url) as queue:
-        stage.wait_until(lambda: queue.llen("parked") and stage.store.counts().sizes["fly"], "it has claimed a batch")
+        stage.wait_until(
+            lambda: queue.llen("parked") and stage.store.counts().sizes["leased"], "it has claimed a batch"
+        )
         first.send_all(signal.SIGSTOP)
         counts = stage.store.counts()
         assert counts.sizes["due"], "it was stopped in the middle"

@@ -347,7 +347,7 @@ def test_a_mark_that_was_copied_into_another_message_means_nothing(house: House,
 
 
 @pytest.mark.parametrize("again", [False, True], ids=["far", "near and redelivered"])
-@pytest.mark.parametrize("state", ["fly", "dead", "held"])
+@pytest.mark.parametrize("state", ["leased", "dead", "held"])
 def test_only_what_waits_in_the_store_is_acknowledged(house: House, state: str, again: bool) -> None:
     """A message without the mark whose item is there: one on its way out, or given up, does not stand for it."""
     eta = iso_of(house.store.now_ms() + 60_000)
@@ -355,7 +355,7 @@ def test_only_what_waits_in_the_store_is_acknowledged(house: House, state: str, 
     scene.receive("copy", 0, due=eta)
     scene.consumer.turn()
     claim = house.claim()
-    if state != "fly":
+    if state != "leased":
         (item,) = claim.items
         house.store.settle(claim, [Dead(item.id, "unroutable") if state == "dead" else Held(item.id, "paused")])
     if again:

@@ -195,8 +195,8 @@ def test_what_is_in_flight_is_named_and_the_exit_code_is_1(run: Run, ids: dict[s
     tasks.run_now(tasks.get(ids["one"]))
     for shard in range(tasks.store.shards):
         tasks.store.claim(10, shard=shard)
-    assert [row["state"] for row in rows(run("list", "--state", "fly", "--json"))] == ["fly"]
-    result = run("cancel", "--state", "fly", "--all", "--yes", code=1)
+    assert [row["state"] for row in rows(run("list", "--state", "leased", "--json"))] == ["leased"]
+    result = run("cancel", "--state", "leased", "--all", "--yes", code=1)
     assert f"left as it was: {ids['one']} is on its way" in result.stdout
 
 

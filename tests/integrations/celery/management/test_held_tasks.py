@@ -141,7 +141,7 @@ def test_a_task_in_flight_is_left_to_revoke(tasks: HeldTasks, ids: dict[str, str
     tasks.run_now(tasks.get(ids["one"]))
     (waiting,) = tasks.get(ids["one"])
     tasks.store.claim(10, shard=shard_of(waiting.route, tasks.store.shards))
-    assert tasks.get(ids["one"])[0].found.state == "fly"
+    assert tasks.get(ids["one"])[0].found.state == "leased"
     assert "on its way" in tasks.reschedule([waiting], tasks.now_ms() + HOUR_MS).left[0][1]
     changed = tasks.cancel([waiting])
     assert changed.done == []

@@ -13,10 +13,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from wheel_sched.errors import ConfigError, NamespaceMismatch, WheelSchedError
-from wheel_sched.store.core.call import Call
+from wheel_sched.store.core.call import Call, CompletedCalls
 from wheel_sched.store.core.items import Marker
-from wheel_sched.store.core.open import SCHEMA, Open
-from wheel_sched.store.core.pending import CompletedCalls
+from wheel_sched.store.core.plans import SCHEMA, Open
 from wheel_sched.store.core.shard import MemoryShard
 from wheel_sched.store.rooms import ROOMS
 
@@ -111,7 +110,7 @@ class MemoryBackend:
         return MemoryWaiter(self._changed)
 
     def wait_for_mark(self, waiter: MemoryWaiter, marks: dict[int, bytes], timeout_ms: int) -> dict[int, Marker]:
-        """Block until a shard's marker is newer than `marks[shard]`; the newer ones by shard, {} at the timeout.
+        """Block until a marker is newer than `marks[shard]`. Returns the newer markers by shard, {} at the timeout.
 
         A timeout of 0 waits for ever, as XREAD does; a closed waiter or backend answers {} at once.
         """
