@@ -7,7 +7,7 @@ import time
 
 import click
 
-from retry_topic.cli.opening import opened_home, policies_of
+from retry_topic.cli.opening import opened_connection, policies_of
 from retry_topic.cli.settings import settings_of
 from retry_topic.policy import DeadDecision, Failure, RetryPolicy, decide, explain, format_duration, plot, simulate
 from retry_topic.policy.dumping import dump_policies
@@ -141,9 +141,9 @@ def explain_policy(
         from retry_topic.cli.selecting import find_messages
         from retry_topic.cli.show import why_due
 
-        with opened_home(settings_of(session)) as home:
-            (entry,) = find_messages(home, [message_id])
-            flows = RateLimits(home.store).flows()
+        with opened_connection(settings_of(session)) as connection:
+            (entry,) = find_messages(connection, [message_id])
+            flows = RateLimits(connection.store).flows()
         why = why_due(entry, flows=flows)
         emit({"id": entry.id, "due_ms": entry.at_ms, "why": why}) if as_json else say(why)
         return

@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from retry_topic.cli.filters import ListedMessage
-from retry_topic.cli.opening import opened_home
+from retry_topic.cli.opening import opened_connection
 from retry_topic.cli.selecting import find_messages
 from retry_topic.cli.settings import settings_of
 from retry_topic.message.headers import HEADER_NAMES
@@ -40,10 +40,10 @@ def show(session: Session, message_id: str, raw: bool, as_json: bool) -> None:
       wheel-sched show 3f2a9c --json | jq .headers
       wheel-sched show 3f2a9c.2 --value > payload.json
     """
-    with opened_home(settings_of(session)) as home:
-        (entry,) = find_messages(home, [message_id])
-        counts = home.store.counts()
-        flows = RateLimits(home.store).flows()
+    with opened_connection(settings_of(session)) as connection:
+        (entry,) = find_messages(connection, [message_id])
+        counts = connection.store.counts()
+        flows = RateLimits(connection.store).flows()
     message = entry.letter.message
     if raw:
         payload = entry.found.body if message is None else message.value
@@ -57,7 +57,7 @@ def show(session: Session, message_id: str, raw: bool, as_json: bool) -> None:
     if as_json:
         emit({**entry.as_dict(), "why": why, **_details(entry)})
     else:
-        _tell(entry, why, counts.now_us // 1000)
+        _show(entry, why, counts.now_us // 1000)
 
 
 def why_due(entry: ListedMessage, paused: bool = False, flows: Sequence[Flow] = ()) -> str:
@@ -137,7 +137,7 @@ def _details(entry: ListedMessage) -> dict[str, Any]:
     }
 
 
-def _tell(entry: ListedMessage, why: str, now_ms: int) -> None:
+def _show(entry: ListedMessage, why: str, now_ms: int) -> None:
     state, message, found = entry.letter.state, entry.letter.message, entry.found
     word = {"due": "due", "leased": "was due", "held": "due", "dead": "died"}[found.state]
     place = filter(None, (f"partition {state.original_partition}" * (state.original_partition is not None),))

@@ -1,4 +1,4 @@
-"""What stands behind a failed message of its key: seen on the command line, in order, and no more than was allowed."""
+"""Messages parked behind a failed message of their key: listed in order, and within their limit."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.kafka, pytest.mark.timeout(240)]
 
 
-def test_ls_parked_shows_the_line_behind_a_failed_message(kafka: TemporaryKafka, name: str, until: Until) -> None:
-    """The head waits for its retry and three are parked in order, as many as may be; the next ones stay with the
-    consumer, another key of the same partition flows past them, and when there is room all follow in order."""
+def test_list_parked_shows_the_line_behind_a_failed_message(kafka: TemporaryKafka, name: str, until: Until) -> None:
+    """The head waits for its retry, and three messages (the limit) are parked in order. The next ones stay with the
+    consumer. Another key of the same partition passes them. When there is room, all follow in order."""
     seen: list[bytes] = []
     well = threading.Event()
 

@@ -31,7 +31,7 @@ def broker(request: pytest.FixtureRequest) -> Iterator[Broker]:
 @pytest.mark.timeout(180)  # 3,000 messages in steps of 7, which take 15 s when the machine is busy
 def test_polling_settling_and_beating_at_once(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every message is read and settled once, forwarded messages arrive once, and the topic is empty at the end."""
-    monkeypatch.setattr("retry_topic.brokers.redis_streams.settling.TRIM_EVERY", 2)
+    monkeypatch.setattr("retry_topic.brokers.redis_streams.publisher.TRIM_EVERY", 2)
     broker.create_topic("failed")
     consumer: BrokerConsumer = broker.consumer(["t"], "g", idle_ms=60_000)
     read: SimpleQueue[list[Delivery]] = SimpleQueue()

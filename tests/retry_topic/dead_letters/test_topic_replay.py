@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from retry_topic import DeadLetterFilter, DeadLetters, RetryPolicy
-from retry_topic.cli.topic_replay import LetterToMessage, TopicReplay
+from retry_topic.dead_letters.dead_topic import LetterToMessage, TopicReplay
 from retry_topic.message.headers import read
 from retry_topic.message.topic_names import GroupTopics
 from wheel_sched.errors import StoreUnavailable

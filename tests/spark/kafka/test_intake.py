@@ -1,5 +1,5 @@
-"""What failed, from a retry topic of a real broker into the store: by both connectors, by turns with services, and by
-drivers that are killed."""
+"""Failed messages from a retry topic of a real broker into the store: by both connectors, in turns with services, and
+by killed drivers."""
 
 from __future__ import annotations
 

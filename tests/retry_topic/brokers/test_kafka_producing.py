@@ -1,4 +1,4 @@
-"""Where on its topic a message goes: what is asked for, as far as the topic has and keeps it."""
+"""The partition and the time of a produced message: what the message asks for, if its topic accepts it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from retry_topic.brokers.kafka.placing import Placing, oldest_ms
+from retry_topic.brokers.kafka.producing import Placing, oldest_ms
 from retry_topic.message import Message, Source
 from retry_topic.message.encoding import encode_body
 from wheel_sched.errors import Rejected
@@ -17,7 +17,7 @@ DAY_MS = 86_400_000
 
 
 class Topics:
-    """Of a cluster that is asked for."""
+    """A cluster's topics."""
 
     def __init__(self, settings: dict[str, str] | None, partitions: int = 3) -> None:
         self.settings = settings
@@ -45,12 +45,12 @@ class Topics:
     ],
 )
 def test_how_old_a_time_may_be_follows_from_the_settings(settings: dict[str, str], expected_ms: float) -> None:
-    """Half of what the topic keeps, or lets in."""
+    """Half of the topic's retention, or of its bound for timestamps."""
     assert oldest_ms(settings) == expected_ms
 
 
 def test_what_a_topic_has_and_keeps_is_kept() -> None:
-    """And what asks for nothing is the same message."""
+    """A message that asks for nothing is not changed."""
     now_ms = time.time_ns() // 1_000_000
     topics: Any = Topics({"retention.ms": str(DAY_MS)})
     plain = Message("t", b"plain")
@@ -75,7 +75,7 @@ def test_what_a_topic_has_and_keeps_is_kept() -> None:
 def test_what_it_has_or_keeps_not_is_left_to_it(
     partition: int | None, age_ms: int | None, kept: tuple[int | None, bool]
 ) -> None:
-    """Each by itself; the source of a message that was read stays."""
+    """Partition and time are checked separately. The source of the message stays."""
     now_ms = time.time_ns() // 1_000_000
     at_ms = 0 if age_ms is None else now_ms - age_ms
     topics: Any = Topics({"retention.ms": str(DAY_MS)})
@@ -91,7 +91,7 @@ def test_what_it_has_or_keeps_not_is_left_to_it(
 
 
 def test_no_time_is_kept_where_the_settings_may_not_be_read(caplog: pytest.LogCaptureFixture) -> None:
-    """It is said once, with the right that is missing."""
+    """One warning names the missing right."""
     topics: Any = Topics(None)
     placing = Placing(topics)
     message = Message("t", b"v", partition=1, timestamp_ms=time.time_ns() // 1_000_000)

@@ -1,4 +1,4 @@
-"""What comes back is what failed: in the partition it came from, with its time, key and headers, byte for byte."""
+"""A failed message returns as it was: in its partition, with its time, key and headers, byte for byte."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Place = tuple[bytes, bytes | None, tuple[tuple[str, bytes], ...], int | None, in
 
 
 def told(message: Message) -> Place:
-    """All of a record that is not ours: payload, key, headers, partition and time."""
+    """The foreign parts of a record: payload, key, headers, partition and time."""
     source = message.source
     headers = tuple(pair for pair in message.headers if pair[0] not in HEADER_NAMES)
     partition = message.partition if source is None else source.partition
@@ -56,8 +56,8 @@ def test_failed_messages_come_back_where_they_were(
     ordering: Literal["none", "key"],
     reference_above: int,
 ) -> None:
-    """Keyless ones in three partitions, one with a key beside the partition its key would choose, a tombstone, a large
-    one; and so are the letters of those that are given up."""
+    """Messages without a key in three partitions, one with a key outside the partition of its key, a tombstone, and a
+    large one. Dead letters keep their place likewise."""
     now_ms = time.time_ns() // 1_000_000
     sent = [
         Message(name, b"%d" % n, None, ODD, partition=n % 3, timestamp_ms=now_ms - DAY_MS - n * 1_001) for n in range(9)
@@ -93,11 +93,11 @@ def test_failed_messages_come_back_where_they_were(
         assert abs((message.source.timestamp_ms or 0) - now_ms) < 3_600_000  # of its failure: retention goes by it
 
 
-def test_a_time_that_its_topic_would_not_keep_is_told_in_a_header(
+def test_a_time_that_its_topic_would_not_keep_is_reported_in_a_header(
     kafka: TemporaryKafka, name: str, committed: Callable[[str], list[Message]]
 ) -> None:
-    """Half of the retention is over, a bound is passed, or the settings may not be read; a partition that the topic
-    does not have is left to the key."""
+    """Half of the retention is over, a bound is passed, or the settings cannot be read. For an absent partition the key
+    decides."""
     now_ms = time.time_ns() // 1_000_000
     broker = KafkaBroker(kafka.bootstrap)
     broker.topology.create([f"{name}-short"], settings={"retention.ms": "60000"})

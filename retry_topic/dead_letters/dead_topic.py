@@ -5,29 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-import click
-
 from retry_topic.brokers.protocol import BrokerConsumer, Delivery
-from retry_topic.dead_letters import MAX_REPLAYS, LoopGuard
+from retry_topic.dead_letters.loop_guard import MAX_REPLAYS, count_replays, replay_counts
 from retry_topic.message import Message
 from retry_topic.message.headers import RetryState, read, retry_id, return_to_origin, sign, write
-from wheel_sched.cli.output import amount, note, say
 from wheel_sched.errors import ConfigError
 from wheel_sched.store import DelayStore
-
-max_replays_option = click.option(
-    "--max-replays",
-    type=click.IntRange(min=1),
-    default=MAX_REPLAYS,
-    show_default=True,
-    help="Loop guard, per message.",
-)
-
-
-def tell_guarded(count: int) -> None:
-    """Show how many letters were not replayed because they had been replayed too often."""
-    if count:
-        say(f"{amount(count, 'dead letter')} held back by the loop guard (--max-replays raises its limit)")
 
 
 def check_secrets(letters: Iterable[RetryState], secrets: Sequence[bytes]) -> None:
@@ -95,6 +78,9 @@ class TopicReplay:
         convert: converts letters to messages.
         store: the store of the group's service, which holds the counts of the loop guard.
         max_replays: how often one message is replayed. The count continues under each new id.
+        replayed: how many letters were replayed.
+        guarded: how many letters the loop guard held back.
+        failed: how many letters could not be replayed.
     """
 
     convert: LetterToMessage
@@ -104,31 +90,32 @@ class TopicReplay:
     guarded: int = 0
     failed: int = 0
 
-    def send(self, consumer: BrokerConsumer, letters: Sequence[Delivery]) -> None:
+    def send(self, consumer: BrokerConsumer, letters: Sequence[Delivery]) -> list[str]:
         """Publish letters as messages and settle them. Letters that were replayed too often are only settled.
+
+        Returns:
+            Why some letters were not replayed.
 
         Raises:
             ConfigError: see `LetterToMessage`; none of these was replayed.
             StoreError, BrokerError: letters that were not settled will be read again.
         """
-        guard = LoopGuard(self.store)
-        states = [read(one.message.headers) for one in letters]
-        counts = guard.counts(
-            [
-                self.convert.id_of(one.message) if state.id is None else state.known_as
-                for one, state in zip(letters, states, strict=True)
-            ]
-        )
-        sent = [(one, count + 1) for one, count in zip(letters, counts, strict=True) if count < self.max_replays]
-        pairs = [(one, self.convert(one.message, replays)) for one, replays in sent]
+        states = [read(letter.message.headers) for letter in letters]
+        roots = [
+            self.convert.id_of(letter.message) if state.id is None else state.known_as
+            for letter, state in zip(letters, states, strict=True)
+        ]
+        counted = [*zip(letters, replay_counts(self.store, roots), strict=True)]
+        sent = [(letter, count + 1) for letter, count in counted if count < self.max_replays]
+        failures: list[str] = []
         if sent:
-            guard.count([(self.convert.id_of(one.message), times) for one, times in sent], self.store.now_ms())
-            failures = [failure for failure in consumer.forward(pairs) if failure is not None]
-            for failure in failures:
-                note(f"not replayed: {failure.reason}")
+            pairs = [(letter, self.convert(letter.message, replays)) for letter, replays in sent]
+            ids = [(self.convert.id_of(letter.message), replays) for letter, replays in sent]
+            count_replays(self.store, ids, self.store.now_ms())
+            failures = [failure.reason for failure in consumer.forward(pairs) if failure is not None]
             self.failed += len(failures)
             self.replayed += len(pairs) - len(failures)
-        held = [one for one, count in zip(letters, counts, strict=True) if count >= self.max_replays]
-        if held:
-            consumer.ack(held)
-            self.guarded += len(held)
+        if guarded := [letter for letter, count in counted if count >= self.max_replays]:
+            consumer.ack(guarded)
+            self.guarded += len(guarded)
+        return failures

@@ -1,4 +1,4 @@
-"""Clusters without transactions: what is promised there, with services that are killed."""
+"""Clusters without transactions: the weaker promise holds when services are killed."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ COUNT, KILLS = 3_000, 5
 
 
 def test_what_comes_twice_says_so(crew_of: Callable[..., Crew], committed: Callable[[str], list[Message]]) -> None:
-    """Services die when some of what they sent is not settled: it comes again, under the same headers `retry-id` and
-    `retry-attempt`. Without those that came before, all is there once."""
+    """Services die before they settle all that they have published. Those messages are published again with the same
+    headers `retry-id` and `retry-attempt`. Without the repetitions each message exists once."""
     crew = crew_of(broker={"transactions": False}, delay_ms=1, dispatcher={"lease_ms": 1_000, "batch": 100})
     done = redelivery_topic_of(crew.name)
     published = 0
@@ -35,11 +35,11 @@ def test_what_comes_twice_says_so(crew_of: Callable[..., Crew], committed: Calla
         published = numbers.stop
 
     def sent() -> int:
-        """How much lies in the topic, beyond what the store knows to be there."""
+        """How many messages are in the topic beyond those that the store knows to be published."""
         return sum(crew.ends(done).values()) - crew.home.store.counts().happened("completed")
 
     def unsettled(_: Member) -> bool:
-        """While he stands still: what he had asked the store for before has been done by the second look."""
+        """Called on a stopped process. By the second look the store has executed what the process had requested."""
         if sent() <= doubled:
             return False
         time.sleep(0.05)  # for the server to do it

@@ -1,4 +1,4 @@
-"""A broker that stands still, or is slow to answer, for longer than every lease: nothing grows, is lost or doubled."""
+"""A broker that stands still, or answers late, for longer than every lease. Nothing grows, is lost or is doubled."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ GROWTH_MB = 50  # what is in hand when it begins, and no more: a fiftieth of tha
 
 @pytest.fixture
 def proxy(kafka: TemporaryKafka) -> Iterator[FaultyProxy]:
-    """In front of the session's broker."""
+    """A proxy in front of the session's broker."""
     with kafka.proxy() as proxy:
         yield proxy
 
 
 @contextmanager
 def frozen(kafka: TemporaryKafka, proxy: FaultyProxy) -> Iterator[None]:
-    """It does nothing at all."""
+    """The broker does nothing."""
     kafka.freeze()
     try:
         yield
@@ -56,7 +56,7 @@ def frozen(kafka: TemporaryKafka, proxy: FaultyProxy) -> Iterator[None]:
 
 @contextmanager
 def slow(kafka: TemporaryKafka, proxy: FaultyProxy) -> Iterator[None]:
-    """It does what it is asked for, and whoever asked hears of it a minute later: in doubt is what was committed."""
+    """The broker executes requests and answers a minute later. So the result of a commit is in doubt."""
     proxy.delay_ms = round(AWAY_S * 1000)
     try:
         yield
@@ -73,8 +73,8 @@ def test_a_broker_that_is_away_for_a_minute(
     until: Until,
     away: Callable[[TemporaryKafka, FaultyProxy], contextmanager[None]],
 ) -> None:
-    """While messages are sent and taken in. No more is claimed than before, the shard stays its owner's, and when the
-    broker goes on all is there once."""
+    """The broker is away while messages are sent and taken in. No more claims open than before, and the shard keeps its
+    owner. When the broker continues, each message arrives once."""
     topic = redelivery_topic_of(name)
     # ends a transaction that nobody goes on with before the outage is over
     broker = KafkaBroker(f"127.0.0.1:{proxy.port}", partitions=2, transaction_timeout_ms=30_000)

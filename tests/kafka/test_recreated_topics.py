@@ -1,4 +1,4 @@
-"""Topics that are made anew under a running service: another log, read from its beginning, each record once."""
+"""Topics that are deleted and recreated under a running service: the new log is read whole, each record once."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.kafka, pytest.mark.timeout(240)]
 
 
 def made_anew(broker: KafkaBroker, topic: str, partitions: int, until: Until) -> None:
-    """Delete it, and make it again at once."""
+    """Delete the topic and create it again at once."""
     admin: Any = broker.topology.admin
     for future in admin.delete_topics([topic], operation_timeout=30).values():
         future.result(30)
@@ -33,9 +33,9 @@ def made_anew(broker: KafkaBroker, topic: str, partitions: int, until: Until) ->
     broker.topology.create([topic], partitions)
 
 
-def test_a_retry_topic_made_anew_is_read_whole_and_once(kafka: TemporaryKafka, name: str, until: Until) -> None:
-    """With more records than the one before it had: none is skipped, none is taken in twice, though the positions in
-    the store and the offsets in Kafka are the old one's."""
+def test_a_retry_topic_recreated_is_read_whole_and_once(kafka: TemporaryKafka, name: str, until: Until) -> None:
+    """The new topic has more records than the old one had. None is skipped and none is taken in twice, although the
+    store's positions and Kafka's offsets belong to the old topic."""
     taken: list[Taken] = []
     topic = retry_topic_of(name)
     broker = KafkaBroker(kafka.bootstrap, partitions=2)
@@ -58,9 +58,9 @@ def test_a_retry_topic_made_anew_is_read_whole_and_once(kafka: TemporaryKafka, n
 
 
 @pytest.mark.parametrize("held", [0, 40], ids=["settled", "held"])
-def test_a_source_topic_made_anew_is_read_whole(kafka: TemporaryKafka, name: str, until: Until, held: int) -> None:
-    """By who was reading the one before it, and by who comes after: settling records of the old one, whenever that is,
-    says nothing about the new one's at the same offsets."""
+def test_a_source_topic_recreated_is_read_whole(kafka: TemporaryKafka, name: str, until: Until, held: int) -> None:
+    """The present reader and a later one both read the whole new topic. Settling records of the old topic does not
+    settle records of the new one at the same offsets."""
     broker = KafkaBroker(kafka.bootstrap)
     broker.create_topic(name)
     consumer = broker.consumer([name], "g")
