@@ -2,8 +2,7 @@
 -- Gives one dispatcher the shard for a while. For brokers that record which claims they have published.
 -- A new owner raises the epoch, so the owner before it can claim nothing any more.
 -- ARGV[3] -> owner   ARGV[4] -> for how long from now (ms), 0 = give up the shard
--- Answers {1 = the caller owns the shard, epoch, owner, until (ms), now (us), 1 = a new owner, number of the last
--- claim}.
+-- Answers {1 = the caller owns the shard, epoch, owner, until (ms), now (us), 1 = a new owner, last claim number}.
 local s = begin(KEYS, ARGV, LATER, 'owner', 'owned', 'claims')
 if s.err then return s end
 local mine, lease = ARGV[3], tonumber(ARGV[4])
