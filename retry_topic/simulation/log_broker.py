@@ -480,7 +480,8 @@ class RemoteLogConsumer(_GroupMember):
         try:
             self._call("commit", lambda: self._server.commit(self._group, member, offsets))
         except Expelled:
-            return  # the deliveries are dead: another member gets them
+            self.rejoin()
+            return
         self._forget(offsets)
 
     def _forget(self, offsets: Mapping[Place, tuple[int, int]]) -> None:
@@ -515,7 +516,8 @@ class RemoteLogConsumer(_GroupMember):
             if done:
                 self._forget(offsets)
         except Expelled:
-            done = True  # the deliveries are dead
+            self.rejoin()
+            raise BrokerUnavailable("the group has expelled this member: nothing was sent") from None
         except BrokerInDoubt:
             self.rejoin()
             raise

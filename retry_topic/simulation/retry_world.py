@@ -140,7 +140,7 @@ class RetryWorld:
 
     def _ended(self) -> bool:
         """Whether nothing waits any more, in the store and in the topics."""
-        waiting = any(shard.due or shard.fly or shard.held for shard in self.store.backend.shards)
+        waiting = any(shard.due or shard.leased or shard.held for shard in self.store.backend.shards)
         return not waiting and len(self.told) == len(self.sends) and not self.unsettled()
 
     def unsettled(self) -> dict[str, int]:

@@ -152,7 +152,7 @@ SAFEGUARDS = [
     ),
     Safeguard(
         "attempts are counted in the store",
-        "wheel_sched.store.attempt_counts.operations:AttemptCountsInMemory.attempts",
+        "wheel_sched.store.attempt_counts:AttemptCountsInMemory.attempts",
         "",
         "",
     ),

@@ -15,7 +15,7 @@ from wheel_sched.simulation.world import MS, Lost, Refused, Server, World
 from wheel_sched.store import DelayStore
 from wheel_sched.store.core.call import Call
 from wheel_sched.store.core.items import Marker
-from wheel_sched.store.memory.backend import MemoryBackend
+from wheel_sched.store.memory import MemoryBackend
 
 REPEATS = 2  # as the backend on Redis repeats a call after a lost reply
 
