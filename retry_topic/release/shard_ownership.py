@@ -80,6 +80,7 @@ class ShardOwner:
         """A shard that this process owns and has taken over; else None. Requests a shard that has no known owner.
 
         Raises:
+            StaleEpoch: the store has another epoch. The next call asks who owns the shard.
             StoreError: the store could not say who owns it.
         """
         with self._lock:
@@ -89,7 +90,11 @@ class ShardOwner:
         if owned is None or not owned.ready:
             return None
         if owned.suspect:
-            self._resolve(shard, owned)
+            try:
+                self._resolve(shard, owned)
+            except StaleEpoch:  # a store that has lost writes may have lost that this process owns the shard
+                self.outdated(shard)
+                raise
         return owned
 
     def is_settled(self, shard: int) -> bool:

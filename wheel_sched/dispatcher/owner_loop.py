@@ -227,6 +227,8 @@ class OwnerLoop:
             return AT_ONCE
         local_us = self._local_us()
         until_us = [self._back_off_until_us] if self._back_off_until_us > local_us else []
+        if self.shards.unread and not until_us and self._drain_by_ns is None:
+            return AT_ONCE
         if not until_us and self._time.known and (alarm_ms := self.shards.next_ms()) is not None:
             until_us.append(local_us + alarm_ms * 1000 - self._time.now_us(local_us))
         if (timer_ms := self.in_flight.timer.next_ms()) is not None:
