@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
 from typing import Any
 
@@ -80,7 +81,11 @@ class OwnershipInMemory:
 
 @dataclass(slots=True)
 class Own(Operation[Ownership]):
-    """Acquire the shard for `lease_ms` from now (0 = give it up). A new owner raises the epoch."""
+    """Acquire the shard for `lease_ms` from now (0 = give it up).
+
+    A new owner raises the epoch, by a step that depends on its name. So two owners never have the same epoch, even if
+    the server has lost the writes of the first one.
+    """
 
     script = "own"
     writes = False
@@ -104,7 +109,7 @@ class Own(Operation[Ownership]):
             room.owner, room.until_ms = "", 0
             return Ownership(False, shard.epoch, "", 0, shard.now_us, False, shard.claims)
         if not mine:
-            shard.epoch += 1
+            shard.epoch += int(hashlib.sha1(encode_text(self.owner), usedforsecurity=False).hexdigest()[:5], 16) + 1
         room.owner, room.until_ms = self.owner, shard.now_ms + self.lease_ms
         return Ownership(True, shard.epoch, room.owner, room.until_ms, shard.now_us, not mine, shard.claims)
 
