@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from retry_topic.brokers.memory import MemoryBroker
+from retry_topic.brokers.memory import MemoryBroker, MemoryConsumer
 from retry_topic.brokers.protocol import Delivery, PublishFailure
 from retry_topic.message import Message
 from wheel_sched.errors import BrokerUnavailable
@@ -132,7 +132,7 @@ class RemoteBroker(_Client):
 class RemoteConsumer(_Client):
     """A member of a group, see `BrokerConsumer`."""
 
-    def __init__(self, world: World, server: QueueServer, inner: object) -> None:
+    def __init__(self, world: World, server: QueueServer, inner: MemoryConsumer) -> None:
         super().__init__(world, server)
         self._inner = inner
 

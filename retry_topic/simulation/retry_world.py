@@ -18,7 +18,8 @@ from retry_topic.consumer.consumer import Consumer
 from retry_topic.message import Message
 from retry_topic.policy import Fixed, RetryPolicy
 from retry_topic.service import RetryService, ServiceConfig
-from retry_topic.simulation.log_broker import LogServer, RemoteLogBroker
+from retry_topic.simulation.log_client import RemoteLogBroker
+from retry_topic.simulation.log_server import LogServer
 from retry_topic.simulation.queue_broker import QueueServer, RemoteBroker
 from wheel_sched.dispatcher import DispatcherConfig
 from wheel_sched.errors import WheelSchedError

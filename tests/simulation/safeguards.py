@@ -39,7 +39,7 @@ SAFEGUARDS = [
     Safeguard(
         "settling compares the claim number",
         f"{STORE}.settle:Settle.in_memory",
-        ' or item.claim != self.claim:',
+        " or item.claim != self.claim:",
         ":",
     ),
     Safeguard(

@@ -1,7 +1,7 @@
 """The simulator's command: run many histories, or replay one.
 
-    python -m wheel_sched.simulation --seeds 10000             run the seeds 0 to 9,999 of each kind of world
-    python -m wheel_sched.simulation --world retry --seed 42   replay one history with its whole trace
+python -m wheel_sched.simulation --seeds 10000             run the seeds 0 to 9,999 of each kind of world
+python -m wheel_sched.simulation --world retry --seed 42   replay one history with its whole trace
 """
 
 from __future__ import annotations
@@ -33,7 +33,9 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--seeds", type=int, default=1_000, help="how many histories of each kind; default: 1,000")
     parser.add_argument("--first", type=int, default=0, help="the first seed; default: 0")
     parser.add_argument("--seed", type=int, help="replay this history and print its trace")
-    parser.add_argument("--shrink", action="store_true", help="with --seed: print the smallest scenario that still fails")
+    parser.add_argument(
+        "--shrink", action="store_true", help="with --seed: print the smallest scenario that still fails"
+    )
     parser.add_argument("--json", action="store_true", help="print JSON")
     options = parser.parse_args(argv)
     chosen = [known[options.world]] if options.world else list(known.values())
@@ -60,7 +62,7 @@ def _run(chosen: list[Kind], seeds: range, *, as_json: bool) -> int:
         "violations": len(failed),
         "seeds": [f"{kind.name} {result.scenario.seed}" for kind, result in failed][:100],
     }
-    print(json.dumps(figures) if as_json else f"{done} histories, {len(failed)} with violations, {took_s:.0f} s")
+    _say(json.dumps(figures) if as_json else f"{done} histories, {len(failed)} with violations, {took_s:.0f} s")
     return 1 if failed else 0
 
 
@@ -69,19 +71,23 @@ def _replay(kind: Kind, seed: int, *, smaller: bool) -> int:
     if smaller and result.violations:
         result = shrink(kind, result)
     for step in result.scenario.steps:
-        print(f"  {step}")
-    print(f"  {result.scenario.options}, order {result.scenario.order}")
+        _say(f"  {step}")
+    _say(f"  {result.scenario.options}, order {result.scenario.order}")
     for event in result.trace or ():
-        print(event)
-    print(f"{kind.name} {seed}: trace {result.digest}, {result.steps} steps")
+        _say(event)
+    _say(f"{kind.name} {seed}: trace {result.digest}, {result.steps} steps")
     for violation in result.violations:
-        print(violation)
+        _say(violation)
     return 1 if result.violations else 0
 
 
 def _print_failure(kind: Kind, result: Result) -> None:
-    print(f"{kind.name} {result.scenario.seed}: {result.violations[0]}")
-    print(f"  commit {_commit()}; python -m wheel_sched.simulation --world {kind.name} --seed {result.scenario.seed}")
+    _say(f"{kind.name} {result.scenario.seed}: {result.violations[0]}")
+    _say(f"  commit {_commit()}; python -m wheel_sched.simulation --world {kind.name} --seed {result.scenario.seed}")
+
+
+def _say(text: object) -> None:
+    sys.stdout.write(f"{text}\n")
 
 
 def _commit() -> str:

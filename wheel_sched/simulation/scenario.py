@@ -7,7 +7,7 @@ interleave is not part of it: that follows from `Scenario.order`, the seed of th
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 CALL_FAULTS = {
@@ -126,7 +126,7 @@ def draw_faults(
     rng: random.Random,
     count: int,
     processes: Sequence[str],
-    servers: dict[str, Sequence[str]],
+    servers: Mapping[str, Sequence[str]],
     *,
     calls: int,
     span_ms: int,
@@ -149,7 +149,11 @@ def draw_faults(
         where = rng.random()
         if where < 0.65:
             kind, target = rng.choice(list(CALL_FAULTS)), rng.choice(processes)
-            amount = rng.choice(pause_ms) if kind == "pause" else rng.choice((20, 200, 2_000, 5_000)) * kind.startswith("late-")
+            amount = (
+                rng.choice(pause_ms)
+                if kind == "pause"
+                else rng.choice((20, 200, 2_000, 5_000)) * kind.startswith("late-")
+            )
             # the first calls are rare and delicate: starting, joining, reading the state
             at = rng.randrange(12) if rng.random() < 0.3 else rng.randrange(calls)
             found.append(Fault(kind, target, at, amount))

@@ -73,7 +73,7 @@ def _simpler(steps: tuple[Step, ...]) -> list[Sequence[Step]]:
 
 
 def _simpler_step(step: Step) -> list[Step]:
-    if isinstance(step, Send):
-        plain = [replace(step, **{name: 0}) for name in ("delay", "lasts", "fails") if getattr(step, name)]
-        return [*plain, *([replace(step, kind="plain")] if step.kind != "plain" else [])]
-    return []
+    if not isinstance(step, Send):
+        return []
+    simpler = [replace(step, delay=0), replace(step, lasts=0), replace(step, fails=0), replace(step, kind="plain")]
+    return [one for one in simpler if one != step]

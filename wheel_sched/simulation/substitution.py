@@ -1,8 +1,8 @@
 """Puts the simulated threads, clocks and randomness into the product's modules, and takes them out again.
 
-The product imports `threading`, `time`, `queue`, `random`, `os`, `uuid` and `concurrent.futures` as everyone does. While
-a simulation is installed, the names in its modules stand for simulated ones: module globals, attributes and base
-classes of classes, and default arguments of functions. No line of the product knows of it.
+The product imports `threading`, `time`, `queue`, `random`, `os`, `uuid` and `concurrent.futures` as everyone does.
+While a simulation is installed, these names in its modules mean the simulated ones: as module globals, as attributes
+and base classes of classes, and as default arguments of functions. No line of the product asks whether it is simulated.
 
 Only modules of the named packages change. Objects that were made before keep what they have, so make all objects of a
 history while the simulation is installed.
@@ -25,7 +25,7 @@ from types import FunctionType, ModuleType
 from typing import Any
 
 from wheel_sched.simulation import threads
-from wheel_sched.simulation.threads import running
+from wheel_sched.simulation.scheduler import running
 
 
 class _Part(ModuleType):
@@ -84,7 +84,10 @@ class _Random(random.Random):
 
 
 def _chosen(name: str) -> Any:
-    return lambda *args, **kwargs: getattr(running.scheduler.rng, name)(*args, **kwargs)
+    def choose(*args: Any, **kwargs: Any) -> Any:
+        return getattr(running.scheduler.rng, name)(*args, **kwargs)
+
+    return choose
 
 
 _CHOOSERS = ("random", "randrange", "randint", "shuffle", "choice", "choices", "sample", "uniform", "getrandbits")

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import contextlib
 import random
+import traceback
 from collections.abc import Callable
 from typing import TypeVar
 
 from wheel_sched.simulation.scenario import CALL_FAULTS, Fault, Scenario
-from wheel_sched.simulation.threads import Process, Scheduler, Task, running
+from wheel_sched.simulation.scheduler import Process, Scheduler, Task, running
 from wheel_sched.simulation.trace import Trace
 
 T = TypeVar("T")
@@ -199,8 +200,7 @@ class World:
             Refused: the server is away.
         """
         scheduler = self.scheduler
-        task = scheduler.current
-        assert task is not None
+        task = scheduler.running_task()
         host = self.hosts_of.get(task.process)
         faults: list[Fault] = []
         if host is not None:
@@ -273,8 +273,6 @@ class World:
             self.servers[fault.target].strike(fault)
 
     def _thread_failed(self, task: Task, error: BaseException) -> None:
-        import traceback
-
         where = "".join(traceback.format_exception(error))[-1_500:]
         self.broken.append(f"the thread {task.process.name}/{task.name} ended by {error!r}\n{where}")
 
