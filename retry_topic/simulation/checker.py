@@ -16,7 +16,7 @@ from retry_topic.simulation.retry_world import (
     LEASE_MS,
     MAX_ATTEMPTS,
     TOPIC,
-    Attempt,
+    HandlerCall,
     RetryWorld,
     draw,
 )
@@ -63,7 +63,7 @@ def _allows(fault: Fault, call: str, log: bool) -> int:
 def violations(run: RetryWorld) -> list[str]:
     """What the history did wrong; empty when it kept every promise. Each line begins with the invariant's name."""
     found = [f"broken: {what}" for what in run.world.broken]
-    calls: dict[int, list[Attempt]] = {}
+    calls: dict[int, list[HandlerCall]] = {}
     for attempt in run.attempts:
         calls.setdefault(attempt.number, []).append(attempt)
     dead = _dead_letters(run)
@@ -96,7 +96,7 @@ def _number_in(item_id: str) -> int:
     return int(found[1]) if found else -1
 
 
-def _lost(run: RetryWorld, calls: dict[int, list[Attempt]], dead: dict[int, int]) -> list[str]:
+def _lost(run: RetryWorld, calls: dict[int, list[HandlerCall]], dead: dict[int, int]) -> list[str]:
     """Every message that the producer was told is sent ends: a handler succeeds, or it is a dead letter."""
     found = []
     undone = _undone(run)
@@ -123,7 +123,7 @@ def _stepped(run: RetryWorld, since_ns: int, until_ns: int) -> bool:
     return any(since_ns - 1_500 * MS <= moment <= until_ns for moment in moments)
 
 
-def _early(run: RetryWorld, calls: dict[int, list[Attempt]]) -> list[str]:
+def _early(run: RetryWorld, calls: dict[int, list[HandlerCall]]) -> list[str]:
     """No attempt begins before its time: the delay after the failure, by the store's clock."""
     found = []
     # a step back of up to 5 s is ignored, so for that time the clocks of two shards may differ by it
@@ -150,7 +150,7 @@ def _early(run: RetryWorld, calls: dict[int, list[Attempt]]) -> list[str]:
     return found
 
 
-def _caps(run: RetryWorld, calls: dict[int, list[Attempt]], dead: dict[int, int]) -> list[str]:
+def _caps(run: RetryWorld, calls: dict[int, list[HandlerCall]], dead: dict[int, int]) -> list[str]:
     """No message has more attempts than its policy allows, and none dies before it has had them."""
     found = []
     for number, attempts in sorted(calls.items()):
@@ -166,7 +166,7 @@ def _caps(run: RetryWorld, calls: dict[int, list[Attempt]], dead: dict[int, int]
     return found
 
 
-def _duplicates(run: RetryWorld, calls: dict[int, list[Attempt]]) -> list[str]:
+def _duplicates(run: RetryWorld, calls: dict[int, list[HandlerCall]]) -> list[str]:
     """An attempt runs once, and nothing runs after a success, unless a fault allows it."""
     again: list[str] = []
     for number, attempts in sorted(calls.items()):

@@ -26,7 +26,7 @@ from retry_topic.message.headers import return_to_origin
 from retry_topic.message.topic_names import source_of
 from retry_topic.simulation.log_server import Expelled, LogServer, Place
 from wheel_sched.errors import BrokerUnavailable
-from wheel_sched.simulation.world import MS, Lost, Refused, World
+from wheel_sched.simulation.world import MS, ConnectionRefused, Lost, World
 
 T = TypeVar("T")
 
@@ -50,7 +50,7 @@ class _Client:
     def _call(self, what: str, perform: Callable[[], T]) -> T:
         try:
             return self._world.call(self._server, what, perform)
-        except Refused:
+        except ConnectionRefused:
             raise BrokerUnavailable("the broker is away: nothing was done") from None
         except Lost:
             raise BrokerInDoubt("no reply", in_doubt=True) from None

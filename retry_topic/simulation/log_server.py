@@ -25,7 +25,7 @@ from retry_topic.brokers.protocol import (
 )
 from retry_topic.message import Message, Source
 from wheel_sched.simulation.scenario import Fault
-from wheel_sched.simulation.world import MS, Server, World
+from wheel_sched.simulation.world import MS, SimulatedServer, World
 
 T = TypeVar("T")
 Place = tuple[str, int]  # topic and partition
@@ -59,7 +59,7 @@ class Expelled(Exception):
     """The member does not own the partition any more."""
 
 
-class LogServer(Server):
+class LogServer(SimulatedServer):
     """The cluster. Every method is one request."""
 
     def __init__(self, world: World) -> None:
@@ -73,7 +73,7 @@ class LogServer(Server):
         self._numbers = 0
 
     def strike(self, fault: Fault) -> None:
-        """See `Server`. "redeliver" expels all members: each joins again, and partitions may change hands."""
+        """See `SimulatedServer`. "redeliver" expels all members: each joins again, and partitions may change hands."""
         if fault.kind != "redeliver":
             super().strike(fault)
             return

@@ -11,12 +11,12 @@ from retry_topic.brokers.protocol import Delivery, PublishFailure
 from retry_topic.message import Message
 from wheel_sched.errors import BrokerUnavailable
 from wheel_sched.simulation.scenario import Fault
-from wheel_sched.simulation.world import Lost, Refused, Server, World
+from wheel_sched.simulation.world import ConnectionRefused, Lost, SimulatedServer, World
 
 T = TypeVar("T")
 
 
-class QueueServer(Server):
+class QueueServer(SimulatedServer):
     """The server of the topics."""
 
     def __init__(self, world: World) -> None:
@@ -33,7 +33,7 @@ class QueueServer(Server):
         return self.broker.records(topic)
 
     def strike(self, fault: Fault) -> None:
-        """See `Server`. "redeliver" ends all leases."""
+        """See `SimulatedServer`. "redeliver" ends all leases."""
         if fault.kind != "redeliver":
             super().strike(fault)
             return
@@ -62,7 +62,7 @@ class _Client:
     def _call(self, what: str, perform: Callable[[], T]) -> T:
         try:
             return self._world.call(self._server, what, perform)
-        except Refused:
+        except ConnectionRefused:
             raise BrokerUnavailable("the broker is away: nothing was done") from None
         except Lost:
             raise BrokerUnavailable("no reply", in_doubt=True) from None

@@ -23,7 +23,7 @@ from retry_topic.simulation.log_server import LogServer
 from retry_topic.simulation.queue_broker import QueueServer, RemoteBroker
 from wheel_sched.dispatcher import DispatcherConfig
 from wheel_sched.errors import WheelSchedError
-from wheel_sched.simulation.scenario import Scenario, Send, Step, draw_faults
+from wheel_sched.simulation.scenario import HandIn, Scenario, Step, draw_faults
 from wheel_sched.simulation.store import StoreServer, remote_store
 from wheel_sched.simulation.world import MS, World
 
@@ -56,7 +56,7 @@ class Told:
 
 
 @dataclass(slots=True)
-class Attempt:
+class HandlerCall:
     """One call of the handler. `outcome`: "running", "ok" or "failed"; "running" for ever if the process died."""
 
     number: int
@@ -88,7 +88,7 @@ def draw(seed: int, *, log: bool = False, messages: int = 20, faults: int | None
     steps: list[Step] = []
     for number in range(messages):
         steps.append(
-            Send(
+            HandIn(
                 number,
                 at=rng.randrange(SPAN_MS // 2),
                 delay=rng.choice((0, 0, 0, 300, 1_500)),
@@ -126,7 +126,7 @@ class RetryWorld:
         self.broker.create(TOPIC)
         self.told: dict[int, Told] = {}
         self.begun: dict[int, tuple[int, int]] = {}  # when a producer began to publish: store's wall ms, true ns
-        self.attempts: list[Attempt] = []
+        self.attempts: list[HandlerCall] = []
         self.sends = {send.number: send for send in scenario.sends}
         start = {"service": self._service, "consumer": self._consumer, "producer": self._producer}
         for name in _processes(options):
@@ -193,7 +193,7 @@ class RetryWorld:
                 self._publish(connection, send)
         return lambda: None
 
-    def _publish(self, connection: Connection, send: Send) -> None:
+    def _publish(self, connection: Connection, send: HandIn) -> None:
         """Publish a message as a careful producer does: in doubt, it repeats the call with the same id."""
         world = self.world
         wall_ms, at_ns = self.store.wall_ms(), world.scheduler.now_ns
@@ -221,7 +221,9 @@ class RetryWorld:
         number = int(message.value)
         header = message.header("retry-attempt")
         send = self.sends[number]
-        attempt = Attempt(number, int(header or b"0"), scheduler.process.name, scheduler.now_ns, self.store.wall_ms())
+        attempt = HandlerCall(
+            number, int(header or b"0"), scheduler.process.name, scheduler.now_ns, self.store.wall_ms()
+        )
         self.attempts.append(attempt)
         if send.lasts:
             scheduler.sleep_ns(send.lasts * MS)

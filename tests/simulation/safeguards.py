@@ -103,12 +103,6 @@ SAFEGUARDS = [
         "if True:",
     ),
     Safeguard(
-        "an item without an answer is not settled as published",
-        "wheel_sched.dispatcher.backoff:Backoff.settlements",
-        "",
-        "",
-    ),
-    Safeguard(
         "the dispatcher reads all shards anew after a reconnect",
         "wheel_sched.dispatcher.dispatcher:Dispatcher._on_reconnect",
         "self._shards.read_anew(shards)",
@@ -149,12 +143,6 @@ SAFEGUARDS = [
         "retry_topic.intake.worker:IntakeWorker._until_available",
         "beat()",
         "pass",
-    ),
-    Safeguard(
-        "attempts are counted in the store",
-        "wheel_sched.store.attempt_counts:AttemptCountsInMemory.attempts",
-        "",
-        "",
     ),
     Safeguard(
         "the consumer acknowledges after the handler",
@@ -199,22 +187,10 @@ SAFEGUARDS = [
         "if False:",
     ),
     Safeguard(
-        "a policy's cap ends the attempts",
-        "retry_topic.policy.decision:decide_by",
-        "",
-        "",
-    ),
-    Safeguard(
         "a stopped consumer settles what it has handled",
         "retry_topic.consumer.consumer:Consumer._drain",
         "self._in_flight.wait_until_at_most(0, left_s())",
         "pass",
-    ),
-    Safeguard(
-        "a token survives the repeat of a call",
-        "wheel_sched.simulation.store:RemoteStore.execute",
-        "",
-        "",
     ),
 ]
 

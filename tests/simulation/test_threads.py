@@ -8,7 +8,14 @@ from collections.abc import Callable
 import pytest
 
 from wheel_sched.simulation.scheduler import Process, Scheduler, TooManySteps, running
-from wheel_sched.simulation.threads import Condition, Event, Lock, SimpleQueue, Thread, ThreadPoolExecutor
+from wheel_sched.simulation.threads import (
+    SimulatedCondition,
+    SimulatedEvent,
+    SimulatedLock,
+    SimulatedSimpleQueue,
+    SimulatedThread,
+    SimulatedThreadPoolExecutor,
+)
 
 SECOND = 1_000_000_000
 
@@ -32,7 +39,7 @@ def test_a_wait_takes_its_timeout_of_virtual_time() -> None:
     seen: list[float] = []
 
     def work() -> None:
-        assert not Event().wait(5.0)
+        assert not SimulatedEvent().wait(5.0)
         seen.append(running.scheduler.now_ns / SECOND)
 
     run(work)
@@ -41,7 +48,7 @@ def test_a_wait_takes_its_timeout_of_virtual_time() -> None:
 
 def test_a_queue_hands_over_in_order_and_a_lock_excludes() -> None:
     """Two producers and a consumer."""
-    queue, lock, taken, inside = SimpleQueue(), Lock(), [], []
+    queue, lock, taken, inside = SimulatedSimpleQueue(), SimulatedLock(), [], []
 
     def produce(name: str) -> None:
         for number in range(3):
@@ -62,7 +69,7 @@ def test_a_queue_hands_over_in_order_and_a_lock_excludes() -> None:
 
 def test_a_condition_wakes_those_that_wait() -> None:
     """One notification wakes one waiter; notify_all wakes the others."""
-    changed, woken = Condition(), []
+    changed, woken = SimulatedCondition(), []
 
     def wait(name: str) -> None:
         with changed:
@@ -132,12 +139,12 @@ def test_threads_and_executors_run_their_work() -> None:
         return number
 
     def work() -> None:
-        thread = Thread(target=lambda: running.scheduler.sleep_ns(SECOND))
+        thread = SimulatedThread(target=lambda: running.scheduler.sleep_ns(SECOND))
         thread.start()
         assert thread.is_alive()
         thread.join()
         assert not thread.is_alive()
-        with ThreadPoolExecutor(2) as pool:
+        with SimulatedThreadPoolExecutor(2) as pool:
             futures = [pool.submit(job, number) for number in range(6)]
         assert [future.result() for future in futures] == list(range(6))
 

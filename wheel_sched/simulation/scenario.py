@@ -57,7 +57,7 @@ class Fault:
 
 
 @dataclass(frozen=True, slots=True)
-class Send:
+class HandIn:
     """A message, task or job that is handed in.
 
     Args:
@@ -88,7 +88,7 @@ class Send:
         return ", ".join(parts)
 
 
-Step = Fault | Send
+Step = Fault | HandIn
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,8 +110,8 @@ class Scenario:
     options: dict[str, int] = field(default_factory=dict)
 
     @property
-    def sends(self) -> list[Send]:
-        return [step for step in self.steps if isinstance(step, Send)]
+    def sends(self) -> list[HandIn]:
+        return [step for step in self.steps if isinstance(step, HandIn)]
 
     @property
     def faults(self) -> list[Fault]:

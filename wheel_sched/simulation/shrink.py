@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from wheel_sched.simulation.runner import Kind, Result, run_scenarios
-from wheel_sched.simulation.scenario import Scenario, Send, Step
+from wheel_sched.simulation.scenario import HandIn, Scenario, Step
 
 ORDERS = 6  # orders of the threads that each smaller scenario is tried with
 
@@ -73,7 +73,7 @@ def _simpler(steps: tuple[Step, ...]) -> list[Sequence[Step]]:
 
 
 def _simpler_step(step: Step) -> list[Step]:
-    if not isinstance(step, Send):
+    if not isinstance(step, HandIn):
         return []
     simpler = [replace(step, delay=0), replace(step, lasts=0), replace(step, fails=0), replace(step, kind="plain")]
     return [one for one in simpler if one != step]

@@ -11,7 +11,7 @@ from typing import Any
 
 from wheel_sched.errors import StoreFull, StoreReadOnly, StoreUnavailable
 from wheel_sched.simulation.scenario import Fault
-from wheel_sched.simulation.world import MS, Lost, Refused, Server, World
+from wheel_sched.simulation.world import MS, ConnectionRefused, Lost, SimulatedServer, World
 from wheel_sched.store import DelayStore
 from wheel_sched.store.core.call import Call
 from wheel_sched.store.core.items import Marker
@@ -20,7 +20,7 @@ from wheel_sched.store.memory import MemoryBackend
 REPEATS = 2  # as the backend on Redis repeats a call after a lost reply
 
 
-class StoreServer(Server):
+class StoreServer(SimulatedServer):
     """The server of the delay store.
 
     Args:
@@ -58,7 +58,7 @@ class StoreServer(Server):
         return self.backend.execute(calls)
 
     def strike(self, fault: Fault) -> None:
-        """See `Server`."""
+        """See `SimulatedServer`."""
         now_ns = self.world.scheduler.now_ns
         if fault.kind == "read-only":
             self._refusal = (now_ns + fault.amount * MS, StoreReadOnly)
@@ -123,7 +123,7 @@ class RemoteStore:
         for _ in range(1 + REPEATS):
             try:
                 return self._world.call(self._server, what, lambda: self._server.perform(calls))
-            except Refused:
+            except ConnectionRefused:
                 return [StoreUnavailable("the server is away", in_doubt=in_doubt) for _ in calls]
             except Lost as lost:
                 in_doubt = True
@@ -150,7 +150,7 @@ class RemoteStore:
         """See `Backend`: a restarted server has another run id."""
         try:
             return self._world.call(self._server, "identity", lambda: (f"run-{self._server.restarts}", 0))
-        except (Lost, Refused):
+        except (Lost, ConnectionRefused):
             return None
 
     def waiter(self, shard: int, timeout_ms: int) -> Any:

@@ -93,15 +93,15 @@ def _chosen(name: str) -> Any:
 _CHOOSERS = ("random", "randrange", "randint", "shuffle", "choice", "choices", "sample", "uniform", "getrandbits")
 
 THREADING = {
-    "Thread": threads.Thread,
-    "Timer": threads.Timer,
-    "Lock": threads.Lock,
-    "RLock": threads.RLock,
-    "Condition": threads.Condition,
-    "Event": threads.Event,
-    "Semaphore": threads.Semaphore,
-    "BoundedSemaphore": threads.Semaphore,
-    "local": threads.Local,
+    "Thread": threads.SimulatedThread,
+    "Timer": threads.SimulatedTimer,
+    "Lock": threads.SimulatedLock,
+    "RLock": threads.SimulatedRLock,
+    "Condition": threads.SimulatedCondition,
+    "Event": threads.SimulatedEvent,
+    "Semaphore": threads.SimulatedSemaphore,
+    "BoundedSemaphore": threads.SimulatedSemaphore,
+    "local": threads.SimulatedLocal,
     "current_thread": threads.current_thread,
     "get_ident": threads.get_ident,
 }
@@ -114,12 +114,12 @@ TIME = {
     "time_ns": _time_ns,
     "sleep": _sleep,
 }
-QUEUE = {"SimpleQueue": threads.SimpleQueue, "Queue": threads.SimpleQueue}
+QUEUE = {"SimpleQueue": threads.SimulatedSimpleQueue, "Queue": threads.SimulatedSimpleQueue}
 RANDOM = {"Random": _Random, **{name: _chosen(name) for name in _CHOOSERS}}
 OS = {"urandom": _urandom, "getpid": _getpid}
 UUID = {"uuid4": _uuid4}
 SECRETS = {"token_hex": _token_hex}
-FUTURES = {"ThreadPoolExecutor": threads.ThreadPoolExecutor}
+FUTURES = {"ThreadPoolExecutor": threads.SimulatedThreadPoolExecutor}
 
 _REPLACED: tuple[tuple[ModuleType, dict[str, Any]], ...] = (
     (threading, THREADING),

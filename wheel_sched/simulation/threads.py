@@ -26,7 +26,7 @@ def _timeout_ns(timeout_s: float | None) -> int | None:
     return timeout_ns + 1_000 - (timeout_ns * drift // 1_000_000 if drift else 0)
 
 
-class Lock:
+class SimulatedLock:
     """As `threading.Lock`."""
 
     def __init__(self) -> None:
@@ -72,11 +72,11 @@ class Lock:
         self.release()
 
 
-class RLock:
+class SimulatedRLock:
     """As `threading.RLock`."""
 
     def __init__(self) -> None:
-        self._lock = Lock()
+        self._lock = SimulatedLock()
         self._owner: Task | None = None
         self._count = 0
 
@@ -118,11 +118,11 @@ class RLock:
         self._count, self._owner = saved
 
 
-class Condition:
+class SimulatedCondition:
     """As `threading.Condition`."""
 
     def __init__(self, lock: Any = None) -> None:
-        self._lock: Any = RLock() if lock is None else lock
+        self._lock: Any = SimulatedRLock() if lock is None else lock
         self._waiting: list[Task] = []
         self.acquire = self._lock.acquire
         self.release = self._lock.release
@@ -137,7 +137,7 @@ class Condition:
         scheduler = running.scheduler
         task = scheduler.running_task()
         self._waiting.append(task)
-        reentrant = isinstance(self._lock, RLock)
+        reentrant = isinstance(self._lock, SimulatedRLock)
         saved = self._lock._release_save() if reentrant else self._lock.release()
         notified = scheduler.block(_timeout_ns(timeout))
         if not notified and task in self._waiting:
@@ -171,7 +171,7 @@ class Condition:
         self.notify(len(self._waiting))
 
 
-class Event:
+class SimulatedEvent:
     """As `threading.Event`."""
 
     def __init__(self) -> None:
@@ -201,11 +201,11 @@ class Event:
         return self._flag
 
 
-class Semaphore:
+class SimulatedSemaphore:
     """As `threading.Semaphore`."""
 
     def __init__(self, value: int = 1) -> None:
-        self._changed = Condition(Lock())
+        self._changed = SimulatedCondition(SimulatedLock())
         self._value = value
 
     def acquire(self, blocking: bool = True, timeout: float | None = None) -> bool:
@@ -227,7 +227,7 @@ class Semaphore:
         self.release()
 
 
-class Thread:
+class SimulatedThread:
     """As `threading.Thread`. It belongs to the process of the task that starts it."""
 
     _count = 0
@@ -246,7 +246,7 @@ class Thread:
         self.name = name or "thread"
         self.daemon = bool(daemon)
         self._task: Task | None = None
-        self._over = Event()
+        self._over = SimulatedEvent()
 
     def start(self) -> None:
         if self._task is not None:
@@ -280,7 +280,7 @@ class Thread:
     native_id = ident
 
 
-class Timer(Thread):
+class SimulatedTimer(SimulatedThread):
     """As `threading.Timer`."""
 
     def __init__(
@@ -292,7 +292,7 @@ class Timer(Thread):
     ) -> None:
         super().__init__(target=function, args=args, kwargs=kwargs)
         self._interval = interval
-        self._finished = Event()
+        self._finished = SimulatedEvent()
 
     def cancel(self) -> None:
         self._finished.set()
@@ -331,7 +331,7 @@ def get_ident() -> int:
     return 1 if task is None else id(task)
 
 
-class Local:
+class SimulatedLocal:
     """As `threading.local`."""
 
     def __init__(self) -> None:
@@ -362,13 +362,13 @@ class Local:
             raise AttributeError(name) from None
 
 
-class SimpleQueue:
+class SimulatedSimpleQueue:
     """As `queue.SimpleQueue` and, with a size, as `queue.Queue`."""
 
     def __init__(self, maxsize: int = 0) -> None:
         self._items: deque[Any] = deque()
         self._most = maxsize
-        self._changed = Condition(Lock())
+        self._changed = SimulatedCondition(SimulatedLock())
 
     def put(self, item: Any, block: bool = True, timeout: float | None = None) -> None:
         with self._changed:
@@ -406,7 +406,7 @@ class SimpleQueue:
         return len(self._items)
 
 
-class ThreadPoolExecutor:
+class SimulatedThreadPoolExecutor:
     """As `concurrent.futures.ThreadPoolExecutor`; a future is only good for its callbacks and its result when done."""
 
     def __init__(
@@ -418,8 +418,8 @@ class ThreadPoolExecutor:
     ) -> None:
         self._most = max_workers or 4
         self._prefix = thread_name_prefix or "pool"
-        self._jobs: SimpleQueue = SimpleQueue()
-        self._threads: list[Thread] = []
+        self._jobs: SimulatedSimpleQueue = SimulatedSimpleQueue()
+        self._threads: list[SimulatedThread] = []
         self._idle = 0
         self._closed = False
 
@@ -429,7 +429,7 @@ class ThreadPoolExecutor:
         future: Future[Any] = Future()
         self._jobs.put((future, function, args, kwargs))
         if self._idle < self._jobs.qsize() and len(self._threads) < self._most:
-            thread = Thread(target=self._work, name=f"{self._prefix}_{len(self._threads)}", daemon=True)
+            thread = SimulatedThread(target=self._work, name=f"{self._prefix}_{len(self._threads)}", daemon=True)
             self._threads.append(thread)
             thread.start()
         return future

@@ -30,11 +30,11 @@ class Lost(Exception):
         self.performed = performed
 
 
-class Refused(Exception):
+class ConnectionRefused(Exception):
     """The server is away: the connection was refused, so it has not seen the call."""
 
 
-class Server:
+class SimulatedServer:
     """A server: its clock, and whether it answers.
 
     Args:
@@ -146,7 +146,7 @@ class World:
         self.drift_ppm = self.rng.choice((0, 0, 100, -100))
         self.hosts: dict[str, Host] = {}
         self.hosts_of: dict[Process, Host] = {}
-        self.servers: dict[str, Server] = {}
+        self.servers: dict[str, SimulatedServer] = {}
         self.broken: list[str] = []  # what no part of the product may ever do, such as a thread that ends by an error
         self.struck: list[tuple[Fault, str]] = []  # the faults that have struck, each with the call that it hit
         self._fates = 0  # actions of `later` that are not over
@@ -192,12 +192,12 @@ class World:
 
     # -- calls
 
-    def call(self, server: Server, what: str, perform: Callable[[], T]) -> T:
+    def call(self, server: SimulatedServer, what: str, perform: Callable[[], T]) -> T:
         """Call a server from the process that runs now.
 
         Raises:
             Lost: the request or the reply was lost.
-            Refused: the server is away.
+            ConnectionRefused: the server is away.
         """
         scheduler = self.scheduler
         task = scheduler.running_task()
@@ -219,7 +219,7 @@ class World:
         if server.away_until_ns > scheduler.now_ns:
             self.note(who, f"{server.name} {what}: refused")
             scheduler.block(self._latency_ns())
-            raise Refused
+            raise ConnectionRefused
         kinds = {fault.kind for fault in faults}
         if "lose-request" in kinds or "late-request" in kinds:
             for fault in faults:
