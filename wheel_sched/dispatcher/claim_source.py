@@ -40,7 +40,9 @@ class ClaimSource(Protocol):
         ...
 
     def claim(self, shard: int, limit: int, epoch: int | None) -> Call[Any]:
-        """The call that claims up to `limit` due items of a shard. While claiming is not allowed, a look instead.
+        """Return the call that claims up to `limit` due items of a shard.
+
+        While the dispatcher may not claim from the shard, return the call of `look` instead. It only reads the shard.
 
         Args:
             shard: where items are due.

@@ -124,7 +124,10 @@ class HeartbeatMonitor(Generic[M]):
             return self._queue.next_ms()
 
     def run_due(self) -> int:
-        """Expire the due members. Returns how many. When `on_expired` raises, so does this; other members stay due."""
+        """Expire the due members, and return how many expired.
+
+        An exception of `on_expired` ends the call. The due members that did not expire yet stay due.
+        """
         count = 0
         try:
             while due := self._due():

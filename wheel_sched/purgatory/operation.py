@@ -57,7 +57,7 @@ class WatchingPurgatory(Protocol):
     ended_by_try: Callable[[], object]
 
     def expired(self, handle: Any) -> None:
-        """An operation has expired; `handle` is its timer."""
+        """Count an expired operation, and record how late its timer `handle` was."""
         ...
 
     def emptied(self, operation: DelayedOperation) -> None:

@@ -49,12 +49,12 @@ class Occurrence:
     """One claimed run of a job.
 
     Args:
-        job: what to run; nobody else holds this object.
-        job_id: of the job.
-        scheduled: its next run time when it was claimed.
-        token: fencing token; greater than that of every earlier hand-out of this job.
-        redelivered: whether it was handed out before and its holder was lost.
-        claimed_ms: when it was claimed, in ms since 1970. Defaults to 0: the present time.
+        job: the job to run. Only this occurrence uses the object.
+        job_id: the id of the job.
+        scheduled: the next run time of the job at the time of the claim.
+        token: the fencing token. Each claim of a job gets a greater token than the claims before.
+        redelivered: whether another process had claimed this occurrence before, and was lost. Defaults to False.
+        claimed_ms: the time of the claim, in ms since 1970. Defaults to 0: the present time.
     """
 
     __slots__ = (
@@ -137,15 +137,15 @@ class Occurrence:
 
 @dataclass(frozen=True, slots=True)
 class CurrentOccurrence:
-    """The occurrence as the running job sees it.
+    """What a running job can read about its occurrence.
 
     `id` is `job:run_time_ms`. Use it as an idempotency key.
 
     Args:
-        job_id: of the job.
+        job_id: the id of the job.
         run_time: the time for which the run was scheduled.
-        token: fencing token; give it to systems that refuse a smaller token than they have seen.
-        redelivered: whether an earlier process got this occurrence and was lost, perhaps during the run.
+        token: the fencing token. Pass it to a system that refuses tokens smaller than one that it has seen.
+        redelivered: whether an earlier process claimed this occurrence and was lost, perhaps during the run.
     """
 
     job_id: str

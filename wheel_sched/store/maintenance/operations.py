@@ -48,7 +48,10 @@ class Freeze(Operation[ShardState]):
 
 @dataclass(slots=True)
 class Lift(Operation[int]):
-    """Remove ids from a frozen shard, as if it had never accepted them. Answers how many were removed."""
+    """Remove from a frozen shard the ids that another shard has now. The answer is the number of removed ids.
+
+    The shard's counters change too: they read as if the shard had never accepted these ids.
+    """
 
     script = "lift"
     writes = True

@@ -165,7 +165,10 @@ class _Run:
             self._progress("freeze", self._moved)
 
     def _take_back(self, frozen: Sequence[int]) -> str:
-        """Undo the freeze of a run that has done nothing else. Returns the text for the caller."""
+        """Thaw the shards that this run has frozen. Returns the end of the error's text: the state, and what to do.
+
+        A run that resumes another run thaws nothing, because some items may have moved already.
+        """
         if self._resuming:
             return "no more was moved and the namespace stays frozen; stop every process that uses it and resume again"
         for shard in reversed(frozen):

@@ -238,7 +238,7 @@ class Admit(Operation[list[Admitted]]):
         burst: int,
         why: WhyNot,
     ) -> Admitted:
-        """The answer for one destination."""
+        """Decide for one destination how many of the `wanted` items may be released now, and when the others may."""
         granted, first_ms, mark = self._pass_circuit(shard, destination, wanted)
         if granted < wanted:
             _add(numbers, "granted", granted)

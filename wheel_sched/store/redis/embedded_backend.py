@@ -58,7 +58,10 @@ class EmbeddedBackend(RedisBackend):
             raise
 
     def _take_over(self) -> bool:
-        """Make sure that the folder has a server. Returns whether it is a new one."""
+        """Find or start another server if the folder's server has ended. Returns whether it is another one than before.
+
+        After a failure the method does nothing for `AGAIN_S`, and returns False.
+        """
         with self._taking:
             if time.monotonic() < self._not_before_s:
                 return False

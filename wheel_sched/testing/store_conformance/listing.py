@@ -62,7 +62,10 @@ class ListingCases:
         assert stayed <= set(listed) | {f"i{n:03d}" for n in range(60 - step, 60)}
 
     def test_equals_that_left_are_skipped_by_bytes(self, bench: Bench) -> None:
-        """When the last listed item has left, its equals continue behind it, upper case before lower case."""
+        """The last listed item leaves. The next page begins with the next id of the same score.
+
+        The order of ids is the order of their bytes, so upper case comes before lower case.
+        """
         bench.put("A", "B", "a", "b", "é", "\udc80", in_ms=5)
         first = bench.store.list_items("due", limit=3)
         assert [f.id for f in first.found] == ["A", "B", "a"]
@@ -70,7 +73,7 @@ class ListingCases:
         assert [f.id for f in bench.store.list_items("due", cursor=first.cursor).found] == ["b", "\udc80", "é"]
 
     def test_many_equals_that_left_are_skipped(self, bench: Bench) -> None:
-        """More of them have left than one step of the search looks at."""
+        """The last listed item leaves. To find its place, the search reads the items of its score in several steps."""
         bench.put(*(f"i{n:04d}" for n in range(1500)), in_ms=5)
         page = bench.store.list_items("due", limit=500)
         page = bench.store.list_items("due", limit=500, cursor=page.cursor)

@@ -91,7 +91,10 @@ class LogIntakeCases:
     @pytest.mark.parametrize("state", ["due", "held", "dead"])
     @pytest.mark.parametrize("dies", [False, True])
     def test_a_log_batch_with_an_id_that_exists_stores_nothing(self, bench: Bench, state: str, dies: bool) -> None:
-        """In any state of the id, for any use in the batch: nothing of the batch is stored, nor its position."""
+        """The store refuses the whole batch and does not store its position.
+
+        This holds for each state of the existing item, and whether the batch has an item or a dead letter with its id.
+        """
         there = Item("b", None if state == "held" else bench.now_ms, b"first")
         bench.store.bury([(there, "why")]) if state == "dead" else bench.store.schedule([there])
         until_ms = bench.now_ms + 60_000
@@ -106,7 +109,7 @@ class LogIntakeCases:
         assert bench.log_intake.accept(Position("s", None, 3), items).outcomes == [Outcome.STORED]
 
     def test_a_log_batch_with_an_id_twice_stores_nothing(self, bench: Bench) -> None:
-        """Both in the items, or one of them in the dead letters."""
+        """The id is twice among the items, or once among the items and once among the dead letters."""
         item = Item("a", bench.now_ms, b"")
         for items, dead_letters in (([item, item], []), ([item], [(item, "fatal")])):
             with pytest.raises(TakenId):

@@ -66,11 +66,11 @@ class Signer:
         return self._secrets
 
     def sign(self, job_id: str, body: bytes) -> bytes:
-        """The body behind its signature."""
+        """Return the signature followed by the body."""
         return MARK + _mac(self._known()[0], job_id, body) + body
 
     def verify(self, job_id: str, signed: bytes) -> bytes:
-        """The body.
+        """Check the signature and return the body without it.
 
         Raises:
             BadSignature: none of the secrets has signed it for this job.

@@ -45,7 +45,7 @@ _WORTHWHILE = 32  # an executor has room when at least this fraction of its limi
 
 
 class ClaimingJobSource:
-    """One of our jobstores.
+    """Gives a scheduler the due jobs of one of our jobstores.
 
     Args:
         store: a started `ClaimingStore`.
@@ -138,7 +138,10 @@ class ClaimingJobSource:
         return batch
 
     def put_back(self, submissions: list[Submission]) -> list[Submission]:
-        """Put submissions back, because the scheduler was paused or ends. Returns those that remain: none."""
+        """Give submissions back to the store, because the scheduler was paused or ends.
+
+        Returns the submissions that could not be given back. Here the list is always empty.
+        """
         for submission in submissions:
             submission.end(())
         return []

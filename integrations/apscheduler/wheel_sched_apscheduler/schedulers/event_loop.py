@@ -107,10 +107,10 @@ class WheelAsyncIOScheduler(WheelScheduler, AsyncIOScheduler):
         threading.Thread(target=self._end, args=(wait,), name="wheel-sched-shutdown", daemon=False).start()
 
     def _submit_all(self, submissions: list[Submission]) -> None:
-        """Also wait until the event loop has started them, before more are claimed.
+        """Submit jobs, and wait up to `_PATIENCE_S` until the event loop has started them. Claim no jobs meanwhile.
 
-        While this thread reads a batch, the event loop waits for the interpreter. And other processes may take jobs
-        that this one cannot start yet.
+        There are two reasons. While this thread claims and reads a batch, the event loop waits for the interpreter's
+        lock. And jobs that this process cannot start yet stay in the store, where other processes may claim them.
         """
         super()._submit_all(submissions)
         for adapter in list(self._adapters.values()):

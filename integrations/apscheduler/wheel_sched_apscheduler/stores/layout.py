@@ -184,10 +184,10 @@ class RunWriter:
 
 
 class PendingSettlement(NamedTuple):
-    """A settlement for the next round trip.
+    """The settlement of one item, to be sent with the next round trip.
 
     Args:
-        shard, claim_number: the claim that it settles a part of.
+        shard, claim_number: the claim that the item belongs to.
         settlement: what becomes of the item.
         occurrence: the run that has ended, was released or was split off. Defaults to None: the item was not run.
         split: whether the run continues as a split item. Defaults to False.

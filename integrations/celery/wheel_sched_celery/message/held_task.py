@@ -242,7 +242,11 @@ class MessageKind:
 
 
 def _counting(headers: Mapping[str, Any]) -> dict[str, Any]:
-    """The headers that count. None means the same as no header. Some libraries repeat theirs below `headers`."""
+    """The headers that belong to the digest. Headers that brokers and tracing libraries add do not belong to it.
+
+    A header with the value None counts as absent. Some libraries repeat their headers in a header named `headers`. It
+    is filtered in the same way.
+    """
     counting = {
         name: value
         for name, value in headers.items()

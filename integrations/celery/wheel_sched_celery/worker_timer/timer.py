@@ -38,12 +38,12 @@ FAR_MS: Final = 1 << 53  # 285,000 years: for an eta beyond any clock, and the l
 
 
 class WheelEntry(KombuEntry):
-    """kombu's `Entry`, whose `cancel` takes it out of the queue.
+    """An `Entry` of kombu. Its `cancel` also removes it from the deadline queue.
 
     Args:
-        once: the entry runs once, and drops its arguments then. A request of Celery 5.7 keeps its entry. The cycle of
-            both would wait for the garbage collector, which stops a worker for 0.1 s every few thousand tasks. Defaults
-            to False.
+        once: whether the entry runs only once. Then it drops its arguments when it runs. In Celery 5.7 a request
+            refers to its entry, and the entry's arguments refer to the request. Without the drop, only the garbage
+            collector could free the two, and it stops a worker for 0.1 s every few thousand tasks. Defaults to False.
     """
 
     __slots__ = ("once", "place", "timer")
