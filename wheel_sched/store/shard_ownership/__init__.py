@@ -1,4 +1,4 @@
-"""Shard ownership: one dispatcher at a time owns a shard. Its broker records which claims were published."""
+"""Shard ownership: one dispatcher at a time owns a shard. For brokers that record which claims were published."""
 
 from __future__ import annotations
 
