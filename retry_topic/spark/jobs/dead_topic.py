@@ -164,7 +164,7 @@ class _Run:
         """Count the letters by what becomes of them: replayed, skipped, refused.
 
         Raises:
-            ConfigError: a letter comes from another topic, or its target is missing or not allowed; nothing was replayed.
+            ConfigError: a letter is in another topic, or its target is absent or not allowed; nothing was replayed.
         """
         counts: dict[str, int] = {}
         for row in judged.groupBy("fate", "target").count().collect():
