@@ -1,5 +1,5 @@
-# The house in one page: `make help`. Each target sets up what it needs in .venv first; the second time it starts at once.
-# Needs git, make, Python >= 3.11 and the package registry. ARGS goes to the program behind the target.
+# All targets: `make help`. Each target first sets up what it needs in .venv; the second run starts at once.
+# Needs git, make, Python >= 3.11 and the package registry. ARGS is passed to the program of the target.
 
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
@@ -7,25 +7,25 @@ SHELL := /bin/sh
 
 PY := .venv/bin/python
 export ARGS ?=
-unexport PYTHONDONTWRITEBYTECODE # tests, and the processes they start, are compiled once
-WORKERS ?= 3 # tests wait as long as they compute: for servers, processes and clocks of their own
+unexport PYTHONDONTWRITEBYTECODE # so that tests and their processes compile each module once
+WORKERS ?= 3 # more than two processors: tests often wait for servers, processes and clocks
 BENCHMARKS ?= store dispatch wheel purgatory apscheduler celery kafka
 
-# An empty layer is a failure, unless the caller has narrowed the run and the other layer holds what was asked for.
+# A layer without tests is a failure, unless ARGS has narrowed the run: then the tests may be in the other layer.
 pytest = $(PY) -m pytest $(1) $(ARGS) || { code=$$?; [ $$code -eq 5 ] && [ -n "$$ARGS" ]; }
 
 .PHONY: help demo test test-unit test-real proofs rabbit-test kafka-test test-celery spark-test spark-kafka-test test-pythons check lint types mypy pyright imports built-wheel bench clean distclean venv-demo venv-test venv-spark venv-dev
 
 help: ## show this
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' Makefile
-	@printf '\n  ARGS="..." is handed on: make demo ARGS=--json, make test ARGS="-k wheel", make bench ARGS=--quick\n  INPUT=events.jsonl gives the demo your own records, one JSON object a line.\n'
+	@printf '\n  ARGS="..." is passed on: make demo ARGS=--json, make test ARGS="-k wheel", make bench ARGS=--quick\n  INPUT=events.jsonl gives the demo your own records, one JSON object a line.\n'
 
 demo: venv-demo ## see it work: an embedded server, failing messages, retries on the millisecond
 	@.venv/bin/wheel-sched demo $(if $(INPUT),--input $(INPUT)) $(ARGS)
 
 test: test-unit test-real ## every test: the unit layer, then real servers and real processes
 
-test-unit: venv-test ## the unit layer alone: seconds, no server
+test-unit: venv-test ## the unit layer alone: no server
 	@printf '==> unit layer\n'
 	@$(call pytest,-m "not real and not slow and not proof and not built and not spark and not kafka" -n $(WORKERS))
 
@@ -41,7 +41,7 @@ rabbit-test: venv-test ## Celery over RabbitMQ: needs rabbitmq-server, starts a 
 	@printf '==> RabbitMQ layer\n'
 	@$(PY) -m pytest -m rabbit tests/integrations/celery $(ARGS)
 
-test-pythons: venv-test ## tests/wheel on every Python 3.11, 3.12 and 3.13 there is, both cores
+test-pythons: venv-test ## tests/wheel on each installed Python from 3.11 on, both cores
 	@.ci/pythons
 
 kafka-test: venv-test ## the retry service over a real Kafka broker: needs Java 17 and Maven, fetches 46 jars once
@@ -50,10 +50,10 @@ kafka-test: venv-test ## the retry service over a real Kafka broker: needs Java 
 	@$(PY) -c 'from tests.servers.kafka import kafka_classpath; kafka_classpath()' # once, before the brokers start
 	@$(PY) -m pytest -m kafka tests/kafka tests/packaging/test_house.py -n $(WORKERS) $(ARGS)
 
-test-celery: venv-test ## Celery 5.5 and 5.6, the releases before the one that all other tests run on
+test-celery: venv-test ## Celery 5.5 and 5.6; all other tests run on the newest release
 	@.ci/celery-versions
 
-spark-test: venv-spark ## the jobs on Spark; needs Java 17 and half a gigabyte of packages
+spark-test: venv-spark ## the jobs on Spark: needs Java 17 and half a gigabyte of packages
 	@printf '==> Spark\n'
 	@java -version >/dev/null 2>&1 || [ -n "$$JAVA_HOME" ] || { printf 'error: Spark needs Java 17: apt-get install openjdk-17-jre-headless (macOS: brew install openjdk@17), or set JAVA_HOME; nothing was run\n' >&2; exit 1; }
 	@$(PY) -m pytest -m "spark and not kafka" tests/spark $(ARGS)
@@ -81,15 +81,15 @@ pyright: venv-dev
 	@printf '==> pyright\n'
 	@PYRIGHT_PYTHON_IGNORE_WARNINGS=1 $(PY) -m pyright --pythonpath $(PY)
 
-imports: venv-dev ## import contracts: which package may know which
+imports: venv-dev ## import contracts: which package may import which
 	@printf '==> import contracts\n'
 	@$(PY) .venv/bin/lint-imports --no-logo
 
-built-wheel: venv-dev ## build sdist and wheel, install the wheel into an empty environment, use it there
+built-wheel: venv-dev ## build sdist and wheel, and test the wheel in an empty environment
 	@printf '==> built wheel\n'
 	@$(PY) -m pytest -m built tests/packaging
 
-bench: venv-dev ## benchmarks against peers measured in the same run, one after another
+bench: venv-dev ## all benchmarks, one after another
 	@for name in $(BENCHMARKS); do printf '==> benchmark: %s\n' $$name >&2; $(PY) -m benchmarks $$name $(ARGS) || exit; done
 
 clean: ## remove caches and build results

@@ -1,5 +1,5 @@
-"""Benchmarks: `python -m benchmarks store` and `python -m benchmarks dispatch`.
+"""Benchmarks of each part, beside its peers: `python -m benchmarks NAME`.
 
-Each starts a server of its own, measures its baseline in the same run, takes medians of interleaved rounds, and judges
-its figures by gates that are part of the code. docs/benchmarks.md says what each figure means.
+Each starts its own server, measures a baseline in the same run, takes medians of rounds that take turns, and judges its
+figures by gates that are part of the code. docs/benchmarks.md says what each figure means.
 """

@@ -1,8 +1,8 @@
-"""The command line: one JSON object or a table on stdout, everything else on stderr.
+"""The command line: one JSON object or a table on stdout, progress on stderr.
 
 A benchmark is a module of this package with `FIGURES`, `QUICK`, `FULL` and `run(sizes)`. It may add `sections(result)`
 (more tables for its page, by name), `write_plots(result, folder)`, and, when it also measures on the JVM,
-`JVM_FIGURES` and `run(sizes, jvm=True)`. Exit code 0 when it has measured; with `--check` 1 when a gate is missed.
+`JVM_FIGURES` and `run(sizes, jvm=True)`. The exit code is 0, or 1 with `--check` when a gate is missed.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 from benchmarks.figures import Figure, missed
 from benchmarks.report import markdown, table, write_section
 
-# By name, so that one's packages need not be there for another.
+# Imported by name: a benchmark needs only its own packages.
 BENCHMARKS = ("store", "dispatch", "wheel", "purgatory", "apscheduler", "celery", "spark", "kafka")
 
 
@@ -30,7 +30,7 @@ def main(argv: list[str] | None = None) -> int:
     figures: tuple[Figure, ...] = benchmark.FIGURES
     if options.jvm:
         if not hasattr(benchmark, "JVM_FIGURES"):
-            parser.error(f"{options.benchmark} measures nothing on the JVM")
+            parser.error(f"{options.benchmark} has no comparison with the JVM")
         figures += benchmark.JVM_FIGURES
     if options.plots is not None and not hasattr(benchmark, "write_plots"):
         parser.error(f"{options.benchmark} has no plots")
@@ -60,15 +60,21 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks", description="What each part does, and its peers.")
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks", description="Measure a part of the project beside its peers."
+    )
     parser.add_argument("benchmark", choices=BENCHMARKS)
-    parser.add_argument("--quick", action="store_true", help="smaller numbers, an answer in about a minute")
-    parser.add_argument("--jvm", action="store_true", help="wheel: Kafka's and Netty's timers too (Java 17, Maven)")
-    parser.add_argument("--plots", nargs="?", const=".", metavar="DIR", help="SVG files into DIR, or into this folder")
-    parser.add_argument("--check", action="store_true", help="exit 1 when a gate is missed, and say which")
-    parser.add_argument("--json", action="store_true", help="one JSON object on stdout")
+    parser.add_argument("--quick", action="store_true", help="smaller sizes, done in about a minute")
     parser.add_argument(
-        "--markdown", nargs="?", const="-", metavar="PAGE", help="a Markdown table on stdout, or into PAGE's section"
+        "--jvm", action="store_true", help="wheel: also Kafka's and Netty's timers (needs Java 17 and Maven)"
+    )
+    parser.add_argument(
+        "--plots", nargs="?", const=".", metavar="DIR", help="write SVG files into DIR, by default into this folder"
+    )
+    parser.add_argument("--check", action="store_true", help="exit 1 when a gate is missed, and name it")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument(
+        "--markdown", nargs="?", const="-", metavar="PAGE", help="print a Markdown table, or write it into PAGE"
     )
     return parser
 

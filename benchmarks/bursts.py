@@ -1,8 +1,8 @@
 """Bursts: 10,000 messages due at the same millisecond, from that moment to the last one at the receiver.
 
-The dispatcher is up and asleep when the messages are stored, ahead of their due. The receiver's clock judges: a
-`MemoryBroker` notes when it took each record in, a stream entry's id says when the server did. Both are whole
-milliseconds, rounded down, so one is added: the rate is never flattered.
+The messages are stored before they are due, while the dispatcher sleeps. The receiver's clock decides: a `MemoryBroker`
+notes when it took each record, and the id of a stream entry says when the server added it. Both are whole milliseconds,
+rounded down, so one millisecond is added to the time. The rate is never too high.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from typing import Any, NamedTuple
 from benchmarks.messages import BATCH, TOPIC, NullPublisher, ids, in_batches, message, push_items
 from benchmarks.server import BenchServer
 from retry_topic.brokers.memory import MemoryBroker
-from retry_topic.message.stream_encoding import to_fields
+from retry_topic.message.encoding import to_fields
 from retry_topic.release.broker_publisher import BrokerPublisher
 from wheel_sched.dispatcher import Dispatcher, PushTarget
 from wheel_sched.store import DelayStore
 
 _GIVE_UP_S = 60.0
 _LEAD_MS = 250
-_SLOWEST_PER_MS = 10  # messages stored per ms at the least; sets how far ahead the due lies
-_MARGIN_MS = 50  # all must be stored so long before they are due
+_SLOWEST_PER_MS = 10  # messages stored per ms on the slowest machine; sets how far ahead the due time is
+_MARGIN_MS = 50  # all must be stored this long before they are due
 
 
 class Burst(NamedTuple):
@@ -74,7 +74,7 @@ def xadd_rate(server: BenchServer, count: int) -> float:
 
 
 def store_ahead(store: DelayStore, count: int) -> int:
-    """Store a burst before it is due; its due."""
+    """Store a burst before it is due; its due time."""
     names = ids(count)
     due_ms = time.time_ns() // 1_000_000 + _LEAD_MS + count // _SLOWEST_PER_MS
     stored_us = 0
@@ -85,11 +85,11 @@ def store_ahead(store: DelayStore, count: int) -> int:
 
 
 def wait_for(done: Callable[[], bool]) -> None:
-    """Look until something is so; the receiver's clock, not this one, is what counts."""
+    """Wait until `done`. This clock is not part of the figure."""
     give_up = time.monotonic() + _GIVE_UP_S
     while not done():
         assert time.monotonic() < give_up, "the burst did not arrive"
-        time.sleep(0.02)  # looking more often would take the processor from what is measured
+        time.sleep(0.02)  # more often would take processor time from the measured threads
 
 
 def _length(server: BenchServer) -> int:

@@ -1,7 +1,7 @@
-"""`python -m benchmarks dispatch`: what the dispatcher delivers, judged by whoever receives it.
+"""`python -m benchmarks dispatch`: what the dispatcher delivers, judged by the receiver.
 
-Bursts are explained in `bursts`; lateness, wake-up and idleness in `timing`. The baselines of the same run say what
-this machine could do at best: a sleeping thread's wake-up for the latencies, a bare pipelined XADD for the bursts.
+`bursts` explains the bursts; `timing` explains lateness, wake-up and idleness. The baselines say what this machine can
+do at best: the wake-up of a sleeping thread for the latencies, a bare pipelined XADD for the bursts.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from benchmarks.timing import Timed, idle_commands, lateness, sleeping_thread, w
 FIGURES = (
     Figure("burst_memory_msgs_per_s", "msg/s", "burst through claim, memory broker, settle", at_least=50_000),
     Figure("burst_streams_msgs_per_s", "msg/s", "burst by the one-script push to a stream", at_least=20_000),
-    Figure("lateness_ms.p50", "ms", "due to receiver, half of the messages", at_most=1.5),
+    Figure("lateness_ms.p50", "ms", "from due time to receiver, half of the messages", at_most=1.5),
     Figure("lateness_ms.p99", "ms", "due to receiver, 99 of 100", at_most=10),
-    Figure("lateness_ms.max", "ms", "due to receiver, the latest of all"),
-    Figure("early", "messages", "before their due, in everything above and below", at_most=0),
-    Figure("lost", "messages", "never at the receiver", at_most=0),
+    Figure("lateness_ms.max", "ms", "the same, the latest message"),
+    Figure("early", "messages", "messages before their due time, in all of this run", at_most=0),
+    Figure("lost", "messages", "messages that never reached the receiver", at_most=0),
     Figure("wakeup_ms.p50", "ms", "an earlier message from another process, half of them", at_most=3),
     Figure("wakeup_ms.p99", "ms", "the same, 99 of 100"),
     Figure("idle_commands", "commands", "sent in 10 s by a dispatcher with nothing to do", at_most=0),
@@ -39,17 +39,17 @@ FIGURES = (
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """How much is measured.
+    """The sizes of a run.
 
     Args:
-        rounds: of the bursts and their baseline. Defaults to 7.
-        burst_messages: due at the same millisecond. Defaults to 10,000.
-        lateness_rounds: Defaults to 5.
-        lateness_messages: of a round. Defaults to 2,000.
-        lateness_s: over how many seconds they are due. Defaults to 5.
-        wakeups: samples. Defaults to 100.
+        rounds: rounds of the bursts and their baseline. Defaults to 7.
+        burst_messages: messages due at the same millisecond. Defaults to 10,000.
+        lateness_rounds: rounds that measure lateness. Defaults to 5.
+        lateness_messages: messages in each of them. Defaults to 2,000.
+        lateness_s: the messages are due over so many seconds. Defaults to 5.
+        wakeups: samples of the wake-up. Defaults to 100.
         sleeps: samples of the sleeping thread in each round of lateness. Defaults to 200.
-        idle_s: how long nothing may be sent. Defaults to 10.
+        idle_s: seconds in which no command may be sent. Defaults to 10.
     """
 
     rounds: int = 7

@@ -1,6 +1,6 @@
-"""Figures and gates: one row of data per figure, from which the table, the page and the verdict all follow.
+"""Figures and gates: one row of data per figure. The tables, the page and the verdict are made from these rows.
 
-A gate is a bound that must hold. A figure that is missing or no number misses its gate: a benchmark that measured
+A gate is a bound that must hold. A figure that is missing or not a number misses its gate, so a benchmark that measured
 nothing never passes.
 """
 
@@ -18,11 +18,11 @@ class Figure:
     """One figure of a result.
 
     Args:
-        key: where it stands in the JSON, dots lead inwards.
+        key: its place in the JSON; a dot leads into an object.
         unit: of its value.
-        meaning: one line for people.
-        at_least: its gate from below. Defaults to None: none.
-        at_most: its gate from above. Defaults to None: none.
+        meaning: one line that explains it.
+        at_least: lower bound. Defaults to None: no bound.
+        at_most: upper bound. Defaults to None: no bound.
     """
 
     key: str
@@ -32,7 +32,7 @@ class Figure:
     at_most: float | None = None
 
     def value(self, result: Result) -> float | None:
-        """The figure in `result`, None when it is not there or no number."""
+        """The figure in `result`; None if it is absent or not a number."""
         found: Any = result
         for step in self.key.split("."):
             found = found.get(step) if isinstance(found, Mapping) else None
@@ -40,7 +40,7 @@ class Figure:
 
     @property
     def bound(self) -> str:
-        """The gate in words, "" when there is none."""
+        """The gate as text, "" without a gate."""
         if self.at_least is not None:
             return f">= {self.at_least:,}"
         return "" if self.at_most is None else f"<= {self.at_most:,}"
@@ -52,12 +52,12 @@ class Figure:
         value = self.value(result)
         if value is None:
             return False
-        # written so that NaN, which is neither above nor below anything, misses
+        # NaN fails both comparisons, so it misses
         return (self.at_least is None or value >= self.at_least) and (self.at_most is None or value <= self.at_most)
 
 
 def missed(figures: Sequence[Figure], result: Result) -> list[str]:
-    """A line for each gate that does not hold: its figure, the value and the bound."""
+    """A line for each missed gate: the figure, its value and the gate."""
     return [
         f"{figure.key}: {shown(figure.value(result))} {figure.unit}, the gate is {figure.bound}".replace("  ", " ")
         for figure in figures
@@ -66,7 +66,7 @@ def missed(figures: Sequence[Figure], result: Result) -> list[str]:
 
 
 def shown(value: float | None) -> str:
-    """A value as people read it."""
+    """A value as text."""
     if value is None:
         return "missing"
     return f"{value:,.0f}" if isinstance(value, int) or abs(value) >= 1000 else f"{value:,.2f}"

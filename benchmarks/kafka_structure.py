@@ -1,9 +1,9 @@
-"""Kafka's timer, structure for structure: linked `TimerTaskList`s, wheels of 20 slots by division, a queue of buckets.
+"""Kafka's timer, structure for structure: linked `TimerTaskList`s, wheels of 20 slots, a queue of buckets.
 
 A literal port of `org.apache.kafka.server.util.timer` (`TimingWheel`, `TimerTaskList`, `TimerTaskEntry`, `SystemTimer`)
-with virtual time in place of threads and locks. It is an oracle in the tests and a peer in the benchmarks, with its
-faults kept: it rounds deadlines down, so a timer may fire up to a tick early, and of two timers of one tick the older
-one may come second. The delay queue of buckets is a heap of (expiration, bucket), as a `DelayQueue` is inside.
+to virtual time, without threads and locks. Tests use it as an oracle, benchmarks as a peer. It keeps Kafka's faults: it
+rounds deadlines down, so a timer may fire up to a tick early, and of two timers of one tick the older one may come
+second. The delay queue of buckets is a heap of (expiration, bucket), as inside a `DelayQueue`.
 """
 
 from __future__ import annotations
@@ -48,13 +48,13 @@ class TimerTaskList:
         root.next = root.prev = root
 
     def set_expiration(self, expiration_ms: int) -> bool:
-        """Whether it is another one than before."""
+        """Whether the expiration has changed."""
         changed = self.expiration_ms != expiration_ms
         self.expiration_ms = expiration_ms
         return changed
 
     def add(self, entry: TimerTaskEntry) -> None:
-        """Append."""
+        """Append the entry."""
         entry.remove()
         root = self.root
         tail = root.prev
@@ -64,7 +64,7 @@ class TimerTaskList:
         self.counter[0] += 1
 
     def remove(self, entry: TimerTaskEntry) -> None:
-        """Take out."""
+        """Remove the entry."""
         following, before = entry.next, entry.prev
         assert following is not None
         assert before is not None
@@ -96,7 +96,7 @@ class TimingWheel:
         self.buckets = [TimerTaskList(timer.counter, timer.next_number()) for _ in range(wheel_size)]
 
     def add(self, entry: TimerTaskEntry) -> bool:
-        """Whether it waits: False when it has expired."""
+        """Whether the entry waits; False if it has expired."""
         expiration_ms = entry.expiration_ms
         if expiration_ms < self.current_ms + self.tick_ms:
             return False
@@ -112,7 +112,7 @@ class TimingWheel:
         return self.overflow.add(entry)
 
     def advance_clock(self, now_ms: int) -> None:
-        """Move this level and those above."""
+        """Move the clock of this level and of the levels above."""
         if now_ms >= self.current_ms + self.tick_ms:
             self.current_ms = now_ms - now_ms % self.tick_ms
             if self.overflow is not None:
@@ -130,7 +130,7 @@ class SystemTimer:
         self.wheel = TimingWheel(tick_ms, wheel_size, now_ms, self)
 
     def next_number(self) -> int:
-        """A bucket's number."""
+        """The next number for a bucket."""
         self._numbers += 1
         return self._numbers
 
@@ -138,7 +138,7 @@ class SystemTimer:
         return self.counter[0]
 
     def schedule(self, task: Any, deadline_ms: int) -> TimerTaskEntry:
-        """Kafka's `add`, with the handle it does not give."""
+        """Kafka's `add`; unlike Kafka's it returns a handle."""
         entry = TimerTaskEntry(task, deadline_ms)
         if not self.wheel.add(entry):
             self._due.append(entry)

@@ -1,7 +1,7 @@
-"""What is scheduled: messages as the retry service makes them, ids of its own kind and bodies of 100 bytes.
+"""Items and messages for the benchmarks, with ids as the retry service makes them and bodies of 100 bytes.
 
-Bodies are plain for the store's figures. For the dispatcher's they hold a whole message, with its due and a number as
-headers beside the 100 bytes, so that a receiver can judge each message by what it carries.
+For the store's figures a body is the 100 bytes alone. For the dispatcher's figures it holds a whole message, with its
+due time and a number as headers, so that a receiver can judge each message by itself.
 """
 
 from __future__ import annotations
@@ -9,19 +9,19 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from retry_topic.message import Message
-from retry_topic.message.body_codec import encode_body
-from retry_topic.message.headers.state import member_id, retry_id
+from retry_topic.message.encoding import encode_body
+from retry_topic.message.headers.state import retry_id
 from wheel_sched.dispatcher import Batch, PublisherTraits
 from wheel_sched.store import Claimed, Dead, Done, Item
 
 TOPIC = "orders-retry"
 VALUE = bytes(range(32, 132))  # 100 bytes
-BATCH = 500  # items a call: the most a store takes
+BATCH = 500  # items a call, the limit of the store
 
 
 def ids(count: int, series: str = "") -> list[str]:
     """Ids of the retry service: 16 url-safe characters, a dot and the attempt."""
-    return [member_id(retry_id("billing", f"orders{series}", 0, str(offset)), 1) for offset in range(count)]
+    return [retry_id("billing", f"orders{series}", 0, str(offset)) + ".1" for offset in range(count)]
 
 
 def plain_items(names: Sequence[str], due_ms: int) -> list[Item]:
@@ -38,18 +38,18 @@ def push_items(names: Sequence[str], dues_ms: Sequence[int], stream: str = TOPIC
 
 
 def message(due_ms: int, number: int, topic: str = TOPIC) -> Message:
-    """A message that says when it is due and which one it is."""
+    """A message with its due time and its number as headers."""
     return Message(topic, VALUE, headers=(("due", b"%d" % due_ms), ("n", b"%d" % number)))
 
 
 def in_batches(items: Sequence[Item]) -> Iterator[Sequence[Item]]:
-    """What one call takes at a time."""
+    """The items in batches of one call each."""
     for at in range(0, len(items), BATCH):
         yield items[at : at + BATCH]
 
 
 class NullPublisher:
-    """Says "published" to everything, so that store and dispatcher alone are measured."""
+    """Answers "published" for every item, so that only store and dispatcher are measured."""
 
     traits = PublisherTraits()
 

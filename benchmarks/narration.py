@@ -1,4 +1,4 @@
-"""What a benchmark says while it runs: on stderr, as a bar on a terminal and as plain lines elsewhere."""
+"""Progress of a benchmark on stderr: a bar on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class Narration:
 
     Args:
         steps: how many `step` calls there will be.
-        stream: where it goes. Defaults to stderr.
+        stream: the output. Defaults to stderr.
     """
 
     def __init__(self, steps: int, stream: TextIO | None = None) -> None:
@@ -23,7 +23,7 @@ class Narration:
         self._done = 0
 
     def step(self, what: str) -> None:
-        """Say what begins now."""
+        """Show the step that begins now."""
         if self._bar:
             full = _WIDTH * self._done // self._steps
             bar = "#" * full + "." * (_WIDTH - full)

@@ -1,7 +1,7 @@
-"""Processes beside the dispatcher's: whoever judges lateness, wake-ups and stalls shares no lock with what it judges.
+"""Processes beside the dispatcher's process: the judge of lateness, wake-ups and stalls shares no lock with it.
 
-A task runs in a fresh interpreter and speaks through a pipe: "ready" once it is set up, its result at the end. Clocks
-are wall clocks of one machine, the same that the server's TIME reads.
+A task runs in a fresh interpreter and speaks through a pipe: "ready" after its setup, its result at the end. All
+processes are on one machine and use its wall clock, which the server's TIME reads too.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from wheel_sched.store.redis.deferred import DeferredConnection
 if TYPE_CHECKING:
     import redis
 
-_SILENCE_MS = 5_000  # a receiver that hears nothing for so long reports what it has
+_SILENCE_MS = 5_000  # after this silence a receiver reports what it has
 _ASK_PAUSE_NS = 500_000
 _NS_PER_MS = 1_000_000
 
 
 class Arrival(NamedTuple):
-    """A message at its receiver: its number, its due, when the server took it in, when the receiver had it."""
+    """A message at its receiver: number, due time, when the server added it, when the receiver had it."""
 
     number: int
     due_ms: int
@@ -42,15 +42,15 @@ class Arrival(NamedTuple):
 
     @property
     def early(self) -> bool:
-        """Out before its due, by the server's clock or the receiver's."""
+        """Whether it came before its due time, by the server's or the receiver's clock."""
         return self.entry_ms < self.due_ms or self.lateness_ms < 0
 
 
 class Waits(NamedTuple):
-    """What an asker met with at the longest, in ms.
+    """The longest times that an asker measured, in ms.
 
-    `wait`: from its question to when the server came to it, by the server's clock. `stall`: how much of that was the
-    server's work, see `benchmarks.stalls`. `withheld`: for how long the server had no processor meanwhile. `idle`: as
+    `wait`: from its question until the server read it, by the server's clock. `stall`: the part of the wait in which
+    the server worked, see `benchmarks.stalls`. `withheld`: the time in which the server had no processor. `idle`: as
     `wait`, at a server that nobody else calls. `oversleep`: how much longer the asker slept than it wanted.
     """
 
@@ -62,7 +62,7 @@ class Waits(NamedTuple):
 
 
 class Outside:
-    """A task in a process of its own; started and ready when made."""
+    """A task in a separate process. When the constructor returns, the task is ready."""
 
     def __init__(self, task: Callable[..., None], *args: Any) -> None:
         context = multiprocessing.get_context("spawn")  # a fork would take threads' locks along
@@ -73,23 +73,23 @@ class Outside:
         self._pipe.recv()
 
     def ask(self, question: Any) -> Any:
-        """Wait for what a task says to a question; EOFError when it died."""
+        """Send a question and wait for the answer; EOFError if the task died."""
         self._pipe.send(question)
         return self._pipe.recv()
 
     def stop(self) -> None:
-        """Ask a task that runs until told so to end."""
+        """Stop a task that runs until it gets this message."""
         self._pipe.send("stop")
 
     def result(self) -> Any:
-        """Wait for what the task found; EOFError when it died."""
+        """Wait for the result; EOFError if the task died."""
         found = self._pipe.recv()
         self._process.join()
         return found
 
 
 def receive(pipe: Connection, url: str, stream: str, count: int) -> None:
-    """Read `count` entries of a stream as they come: a list of `Arrival`."""
+    """Read `count` entries of a stream; the result is a list of `Arrival`."""
     arrivals: list[Arrival] = []
     client = client_for(url)
     pipe.send("ready")
@@ -102,14 +102,14 @@ def receive(pipe: Connection, url: str, stream: str, count: int) -> None:
 
 
 def visit(pipe: Connection, url: str, stream: str, samples: int, pause_ms: tuple[int, int]) -> None:
-    """Schedule one message that is due now, wait for it, pause, again: a list of `Arrival`."""
+    """Again and again: schedule a message that is due now, wait for it, pause. The result is a list of `Arrival`."""
     store, client = open_store(url, namespace=NAMESPACE), client_for(url)
     arrivals: list[Arrival] = []
     pauses = random.Random(7)
     last: bytes = b"0"
     pipe.send("ready")
     for number in range(samples):
-        time.sleep(pauses.uniform(*pause_ms) / 1000)  # the dispatcher falls asleep again, at no fixed beat
+        time.sleep(pauses.uniform(*pause_ms) / 1000)  # the dispatcher sleeps again; the pause varies
         store.schedule(push_items([f"visit.{number}"], [time.time_ns() // _NS_PER_MS], stream, number))
         entries = _next_entries(client, stream, last, _SILENCE_MS)
         now_ns = time.time_ns()
@@ -121,10 +121,10 @@ def visit(pipe: Connection, url: str, stream: str, samples: int, pause_ms: tuple
 
 
 def ask_the_time(pipe: Connection, url: str, pid: int, idle_url: str) -> None:
-    """Ask a server (`pid`) and an idle one for their time every 0.5 ms until told to stop: `Waits`.
+    """Ask a server (`pid`) and an idle one for their time every 0.5 ms until `stop`; the result is `Waits`.
 
-    Both are asked at the same moment, and what they answer says when they came to it: how long this process then slept
-    before it read that is in none of the figures.
+    Both get the question at the same moment. The answer is the time at which the server read it. So no figure includes
+    the time that this process needs to read the answer.
     """
     server, idle = DeferredConnection(client_for(url)), DeferredConnection(client_for(idle_url))
     processor = Processor(pid)
@@ -136,20 +136,20 @@ def ask_the_time(pipe: Connection, url: str, pid: int, idle_url: str) -> None:
         asked_ns = time.time_ns()
         server.send([("TIME",)])
         idle.send([("TIME",)])
-        wait_ns = max(0, _told_ns(server) - asked_ns)
+        wait_ns = max(0, _answered_ns(server) - asked_ns)
         worked_ns = processor.worked_ns() - before[1]
         withheld_ns = min(wait_ns, processor.withheld_ns() - before[0])
-        idle_ns = _told_ns(idle) - asked_ns
+        idle_ns = _answered_ns(idle) - asked_ns
         found_ns = wait_ns, min(wait_ns - withheld_ns, worked_ns), withheld_ns, idle_ns, overslept_ns
         waits.append(Waits(*(ns / _NS_PER_MS for ns in found_ns)))
-        answered_ns = time.perf_counter_ns()
-        time.sleep(_ASK_PAUSE_NS / 1e9)  # so that it asks, and does not load
-        overslept_ns = time.perf_counter_ns() - answered_ns - _ASK_PAUSE_NS
+        slept_from_ns = time.perf_counter_ns()
+        time.sleep(_ASK_PAUSE_NS / 1e9)  # a pause, so that the questions are no load
+        overslept_ns = time.perf_counter_ns() - slept_from_ns - _ASK_PAUSE_NS
     pipe.send(Waits(*map(max, zip(*waits, strict=True))))
 
 
-def _told_ns(line: DeferredConnection) -> int:
-    """The time that a server tells, which it took when it came to the question."""
+def _answered_ns(line: DeferredConnection) -> int:
+    """The time in the server's answer, in nanoseconds."""
     (reply,) = line.replies()
     seconds, micros = reply
     return (int(seconds) * 1_000_000 + int(micros)) * 1_000

@@ -1,7 +1,7 @@
-"""What the kernel says of a server and its processor: how long it worked, how long and how often it could not.
+"""What the kernel reports about a server process: processor time used, and time without a processor.
 
-Waiting and losing are those of the main thread, which in a Redis or Valkey server is the one that serves. Linux alone
-tells; elsewhere nothing was withheld and all time is work, so that nothing is taken off any figure.
+The waiting time is that of the main thread, which serves clients in a Redis or Valkey server. Only Linux reports it.
+Elsewhere the waiting time is 0 and all time counts as work, so nothing is subtracted from a figure.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from pathlib import Path
 
 
 class Processor:
-    """What a process got of its processor, seen from another process.
+    """Processor time of a process, seen from another process.
 
     Args:
         pid: of the process.
@@ -24,19 +24,19 @@ class Processor:
         self._clock = (~pid << 3) | 2  # as clock_getcpuclockid(3) makes it, which Python does not have
 
     def preemptions(self) -> int:
-        """How often it had to give its processor to somebody else although it had more to do (`status`)."""
+        """How often another process took its processor while it had work to do (`status`)."""
         lines = self._status.read_text().splitlines() if self._status.exists() else []
         return sum(int(line.split()[1]) for line in lines if line.startswith("nonvoluntary"))
 
     def withheld_ns(self) -> int:
-        """How long it has been ready to run without a processor, in nanoseconds (`schedstat`, the second figure)."""
+        """How long it was ready to run and had no processor, in nanoseconds (`schedstat`, second figure)."""
         try:
             return int(self._schedstat.read_bytes().split()[1])
         except FileNotFoundError:
             return 0
 
     def worked_ns(self) -> int:
-        """How long all threads of it have run until now, in nanoseconds: without what a hypervisor took."""
+        """Processor time of all its threads, in nanoseconds, without time that a hypervisor took."""
         try:
             return time.clock_gettime_ns(self._clock)
         except OSError:

@@ -1,4 +1,4 @@
-"""A result as a table for the terminal and as a table of docs/benchmarks.md; both made from the list of figures."""
+"""A result as a table for the terminal and as a table of docs/benchmarks.md."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from benchmarks.figures import Figure, Result, shown
 
 
 def table(figures: Sequence[Figure], result: Result) -> str:
-    """Aligned columns for people at a terminal."""
+    """Aligned columns for a terminal."""
     rows = [
         (figure.key, shown(figure.value(result)), figure.unit, figure.bound, _verdict(figure, result))
         for figure in figures
@@ -32,7 +32,7 @@ def markdown(figures: Sequence[Figure], result: Result | None) -> str:
 
 
 def write_section(page: Path, name: str, text: str) -> None:
-    """Put `text` between the page's marks of section `name`.
+    """Replace the text of section `name` on the page.
 
     Raises:
         ValueError: the page has no such section; nothing was written.

@@ -1,4 +1,4 @@
-"""Rounds and what is made of them: interleaved, so that a slow minute of the machine falls on everything alike."""
+"""Rounds that take turns, so that a slow moment of the machine affects all measurements alike; medians over rounds."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 def interleaved(rounds: int, runs: Mapping[str, Callable[[], T]], narration: Narration) -> dict[str, list[T]]:
-    """Run each of `runs` once a round, in the opposite order every other round; the values by name."""
+    """Run each of `runs` once a round, in reverse order every second round; the values by name."""
     values: dict[str, list[T]] = {name: [] for name in runs}
     for number in range(rounds):
         names = list(runs)[:: -1 if number % 2 else 1]
@@ -39,7 +39,7 @@ def spread(values_ms: Sequence[float]) -> dict[str, float]:
 
 
 def median_spread(rounds: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """The median over rounds of each of their figures; only `max` stays the greatest of all."""
+    """The median over rounds of each figure; `max` is the largest of all rounds."""
     return {
         name: max(r[name] for r in rounds) if name == "max" else round(median(r[name] for r in rounds), 3)
         for name in rounds[0]

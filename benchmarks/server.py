@@ -1,7 +1,7 @@
-"""The server under measurement: a real process over a temporary folder, and its own view of what it did.
+"""The measured server: a real process over a temporary folder.
 
-Settings are those of the embedded server (append-only file, synced each second), except that the file is never
-rewritten: a rewrite started by one round would run into the next.
+It has the settings of the embedded server (append-only file, synced each second), but never rewrites the file: a
+rewrite that one round starts would run into the next.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ _SLOWLOG_LENGTH = 200_000  # longer than any drain has commands
 
 
 class Stalls(NamedTuple):
-    """What the server noted, in ms: the longest turn of its event loop, the longest script, the longest of each event
-    of its latency monitor (whole ms, from 1 up); and how often the machine took the processor from it meanwhile."""
+    """What the server recorded, in ms: the longest turn of its event loop, the longest script, and the longest of each
+    event of its latency monitor (whole ms, from 1 up). `preemptions`: how often it lost its processor."""
 
     turn: float
     script: float
@@ -54,14 +54,14 @@ class BenchServer:
         return int(self._info("memory")["used_memory"])
 
     def commands(self) -> dict[str, int]:
-        """How often each command was called so far; INFO, which is how we ask, is left out."""
+        """How often each command was called so far, without INFO, which reads this."""
         stats = self._info("commandstats")
         calls = {name.removeprefix("cmdstat_"): int(entry["calls"]) for name, entry in stats.items()}
         calls.pop("info", None)
         return calls
 
     def watch_stalls(self) -> None:
-        """Begin to record every command, the event loop's longest turn and what else takes time."""
+        """Begin to record commands, turns of the event loop and latency events."""
         self.client.config_set("slowlog-max-len", _SLOWLOG_LENGTH)
         self.client.slowlog_reset()
         self.client.config_set("slowlog-log-slower-than", 0)
@@ -71,7 +71,7 @@ class BenchServer:
         self.client.config_resetstat()
 
     def stalls(self) -> Stalls:
-        """End recording; what was recorded."""
+        """End recording; the record."""
         self.client.config_set("slowlog-log-slower-than", -1)
         turn_us = int(self._info("debug")["eventloop_duration_max"])
         preemptions = self._processor.preemptions() - self._preempted_before
@@ -95,7 +95,7 @@ class BenchServer:
 
 @contextlib.contextmanager
 def bench_server() -> Iterator[BenchServer]:
-    """A server that is gone at the end."""
+    """A server that ends with the block."""
     with temporary_server(extra={"auto-aof-rewrite-percentage": "0"}) as process:
         server = BenchServer(process.url, process.pid)
         try:
@@ -105,7 +105,7 @@ def bench_server() -> Iterator[BenchServer]:
 
 
 def surroundings(server: BenchServer, rounds: int) -> dict[str, Any]:
-    """What the figures depend on."""
+    """What the figures depend on: versions, processors, rounds."""
     return {
         "python": platform.python_version(),
         "server": server.label(),

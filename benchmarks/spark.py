@@ -1,11 +1,12 @@
-"""`python -m benchmarks spark`: the data source against a plain loop with the same calls, the jobs on a million rows.
+"""`python -m benchmarks spark`: the data source against a plain loop with the same calls, and the jobs on a million
+rows.
 
-`writer_vs_plain` is the Arrow stream writer's rate (the sink's own time, as Spark's progress tells it) divided by that
-of a loop in one Python process that reads the same Parquet files and makes the same calls; the two run next to each
-other. The reader is judged against that loop too: it reads a full store on a server of its own, filled once, and all of
-a query counts, from planning to the last row (`reader_start_s` of it go by before the first one). Nothing here says
-that Spark is faster on one machine: the workers, the JVM and the server share its processors. The start of the session
-is left out.
+`writer_vs_plain` is the rate of the Arrow stream writer divided by that of a loop in one Python process, which reads
+the same Parquet files and makes the same calls. The writer's time is the sink's own time in Spark's progress. The
+reader is compared with the same loop: it reads a full store on another server. The whole query counts, from planning to
+the last row (`reader_start_s` passes before the first one). The start of the session does not count.
+
+Spark is not faster on one machine: the workers, the JVM and the server share its processors.
 """
 
 from __future__ import annotations
@@ -46,13 +47,13 @@ _PAYLOAD = "x" * 150
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """How much is measured.
+    """The sizes of a run.
 
     Args:
-        rounds: of the rates. Defaults to 5.
-        rows: written in a round. Defaults to 200,000.
-        stored: read in a round. Defaults to 1 M.
-        attempts: in the history, about, and dead letters. Defaults to 1 M.
+        rounds: rounds that measure rates. Defaults to 5.
+        rows: rows written in a round. Defaults to 200,000.
+        stored: rows read in a round. Defaults to 1 M.
+        attempts: number of dead letters, and about the number of attempts in the history. Defaults to 1 M.
     """
 
     rounds: int = 5
@@ -74,7 +75,7 @@ def run(sizes: Sizes) -> dict[str, Any]:
         narration.step("starting Spark")
         spark = stack.enter_context(session(folder))
         files = write_rows(spark, folder / "rows", sizes.rows)
-        stream_rate(spark, server, files, sizes.rows, folder)  # workers and JIT are warm from here on
+        stream_rate(spark, server, files, sizes.rows, folder)  # warms up the workers and the JIT
         plain_rate(full, write_rows(spark, folder / "stored", sizes.stored), sizes.stored)
         read_rate(spark, full, sizes.stored)
         runs = {
@@ -134,7 +135,7 @@ def emptied(server: BenchServer) -> None:
 
 
 def plain_rate(server: BenchServer, files: Path, count: int) -> float:
-    """Rows per second of one process that makes the same calls."""
+    """Rows per second of one process with the same calls."""
     import pyarrow.parquet as parquet
 
     from retry_topic.spark.source.writing import items_of
@@ -154,7 +155,7 @@ def plain_rate(server: BenchServer, files: Path, count: int) -> float:
 
 
 def stream_rate(spark: SparkSession, server: BenchServer, files: Path, count: int, folder: Path) -> float:
-    """Rows per second of a stream's one batch, by the time that Spark gave the sink."""
+    """Rows per second of a stream with one batch, by the sink's own time."""
     emptied(server)
     frame = spark.readStream.schema("id string, due_ms bigint, topic string, value string").parquet(str(files))
     with tempfile.TemporaryDirectory(dir=folder) as checkpoint:
@@ -169,7 +170,7 @@ def stream_rate(spark: SparkSession, server: BenchServer, files: Path, count: in
 
 
 def read_rate(spark: SparkSession, server: BenchServer, count: int) -> float:
-    """Rows per second of reading everything there is, every column."""
+    """Rows per second of reading every row and column."""
     return count / read_seconds(spark, server, "true")
 
 
@@ -203,7 +204,7 @@ def job_seconds(spark: SparkSession, folder: Path, attempts: int, narration: Nar
 
 
 def write_history(spark: SparkSession, path: str, attempts: int) -> None:
-    """Three topics and error classes, each with a law of its own, looked at by doubling delays with jitter."""
+    """Three topics and error classes, each with its own recovery law, tried again with doubling delays and jitter."""
     laws = [("orders", "shop.Timeout", 0.95, 20), ("mail", "smtplib.Down", 0.8, 120), ("stock", "http.Limited", 0.9, 5)]
     messages = attempts // 5
     cases = ", ".join(f"named_struct('t', '{t}', 'e', '{e}', 'p', {p}D, 'm', {m}000D)" for t, e, p, m in laws)
@@ -229,7 +230,7 @@ def write_history(spark: SparkSession, path: str, attempts: int) -> None:
 
 
 def write_letters(spark: SparkSession, path: str, count: int) -> None:
-    """Forty kinds of errors."""
+    """Dead letters with forty kinds of errors."""
     spark.range(0, count, 1, 4).selectExpr(
         "'d' || id id",
         "concat('topic-', id % 5) topic",

@@ -1,29 +1,31 @@
-"""How long a backlog makes others wait: 100,000 messages due at the same millisecond, drained by a real dispatcher.
+"""How long a backlog makes other clients wait: 100,000 messages due at the same millisecond, drained by a dispatcher.
 
-A server serves one client at a time, so a stall is what anybody else waits while it is at work. `max_stall_ms` is
-that: a process of its own asks for the server's TIME every 0.5 ms, and the answer says, by the server's own clock, when
-it came to the question. How much of such a wait was the server's work has two bounds, both measured over that very
-interval, and the lower one counts:
+A server serves one client at a time, so all others wait while it works. A separate process asks the server for its TIME
+every 0.5 ms. The answer says, by the server's clock, when the server read the question. `max_stall_ms` is the part of
+the longest wait in which the server worked. Two bounds of this part are measured over the same wait; the lower one
+counts:
 
-- the wait without the time in which the server was ready to run and had no processor, as the kernel counts it
-  (`schedstat`): a machine with more to do than it has processors makes any program wait, also one that does nothing;
-- the processor time that the server, with all its threads, has used from the question to the answer: what a hypervisor
-  takes, or needs to wake a processor that it had put to sleep, is no work of the server either.
+- the wait without the time in which the server was ready to run and had no processor (`schedstat`). On a machine with
+  more work than processors every program waits, also an idle one;
+- the processor time that all threads of the server used between question and answer. It does not include time that a
+  hypervisor takes.
 
-Nothing is modelled; every script, and whatever stood in line before the question, is in both. Where the kernel does not
-tell, the whole wait is the stall. Not in it is waiting for the disk (`stall_events` has that), and a stall that begins
-while the asker sleeps is up to 0.5 ms longer than told.
+Where the kernel reports neither, the whole wait is the stall. Waiting for the disk is not part of it (see
+`stall_events`). A stall that begins while the asker sleeps is up to 0.5 ms longer than measured.
 
-What was not corrected stands beside it, so that anybody can judge the machine: `max_wait_ms` is the longest wait as a
-whole, `max_turn_ms` the server's own `eventloop_duration_max` (the longest time between two looks at its sockets),
-`max_script_ms` the longest FCALL in its slow log, which records everything during the drain, and `stall_events` what
-its latency monitor saw beside it: a write to the append-only file that had to wait for the disk (`aof-write-...`) is a
-stall too, though not the scripts'. `idle_wait_ms` is the baseline: the same question, asked at the same moment, of
-a second server that nobody else calls; no stall below it can be seen from outside at all. `oversleep_ms` is how much
-longer the asker slept than it wanted, without any server. `withheld` and `preemptions` count what the machine did to
-the server: the longest time without a processor in one wait, and how often in a drain one was taken from it.
+The result also has the raw values, to judge the machine:
 
-Both ways are measured, claim and settle as well as the one-script push; the slower one counts.
+- `max_wait_ms`: the whole of the longest wait;
+- `max_turn_ms`: `eventloop_duration_max` of the server, the longest time between two looks at its sockets;
+- `max_script_ms`: the longest FCALL in the slow log, which records every command during the drain;
+- `stall_events`: events of the latency monitor, such as a write to the append-only file that waited for the disk;
+- `idle_wait_ms`: the baseline, the same question at the same moment at a server that nobody else calls. No client can
+  notice a shorter stall;
+- `oversleep_ms`: how much longer the asker slept than it wanted, without a server;
+- `withheld`, `preemptions`: the longest time without a processor in one wait, and how often in a drain another process
+  took a processor from the server.
+
+The drain is measured with claim and settle, and with the one-script push; the slower one counts.
 """
 
 from __future__ import annotations
@@ -56,7 +58,7 @@ class Stall(NamedTuple):
 def measure_stalls(
     server: BenchServer, count: int, rounds: int, narration: Narration
 ) -> tuple[dict[str, Any], dict[str, float]]:
-    """Medians over rounds of each way, the slower way as the headline, and the worst of all rounds; the baselines."""
+    """The figures of the stalls, and the baselines. A figure is the median over rounds of the slower way."""
     names = ids(count)
     with bench_server() as idle:
         runs: dict[str, Callable[[], Stall]] = {
@@ -96,7 +98,7 @@ def _medians(stalls: Sequence[Stall]) -> dict[str, float]:
 
 
 def drain(server: BenchServer, idle: BenchServer, names: Sequence[str], push: PushTarget | None) -> Stall:
-    """Drain messages that are due at once."""
+    """Drain messages that are due now."""
     count = len(names)
     store = server.empty_store()
     due_ms = time.time_ns() // 1_000_000
@@ -109,7 +111,7 @@ def drain(server: BenchServer, idle: BenchServer, names: Sequence[str], push: Pu
         give_up = time.monotonic() + _GIVE_UP_S
         while dispatcher.stats.published < count:
             assert time.monotonic() < give_up, f"not drained: {dispatcher!r}"
-            time.sleep(0.005)  # the dispatcher tells nobody when it is through
+            time.sleep(0.005)  # the dispatcher does not signal the end
     asker.stop()
     waits = asker.result()
     return Stall(server.stalls(), waits)

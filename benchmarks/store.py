@@ -1,9 +1,9 @@
 """`python -m benchmarks store`: what the delay store costs.
 
-`schedule_vs_zadd` is a ratio, so it holds on any machine: our schedule (duplicate check, record, counters, repeatable
-answer) against the least a delay queue could do with the same client, a pipelined ZADD of the same ids and dues
-without any body. `lifecycle_msgs_per_s` is one client that schedules, claims and settles, 500 messages a call.
-`bytes_per_message` is the growth of the server's `used_memory`. The stalls are explained in `stalls`.
+`schedule_vs_zadd` compares our schedule (duplicate check, record, counters, repeatable answer) with a pipelined ZADD of
+the same ids and due times by the same client, without bodies. It is a ratio, so it holds on any machine.
+`lifecycle_msgs_per_s` is one client that schedules, claims and settles, 500 messages a call. `bytes_per_message` is the
+growth of the server's `used_memory`. `stalls` explains the stalls.
 """
 
 from __future__ import annotations
@@ -26,30 +26,35 @@ from wheel_sched.store import Done
 _HOUR_MS = 3_600_000
 
 FIGURES = (
-    Figure("schedule_vs_zadd", "x", "rate of our schedule divided by that of a bare pipelined ZADD", at_least=0.8),
+    Figure("schedule_vs_zadd", "x", "rate of our schedule divided by the rate of a bare pipelined ZADD", at_least=0.8),
     Figure("schedule_msgs_per_s", "msg/s", "our schedule, 500 a call"),
     Figure("lifecycle_msgs_per_s", "msg/s", "schedule, claim and settle, 500 a call, one client"),
     Figure("bytes_per_message", "bytes", "server memory per waiting message with a body of 100 bytes", at_most=350),
-    Figure("max_stall_ms", "ms", "longest a client waited for the server at work while a backlog drains", at_most=5),
-    Figure("max_wait_ms", "ms", "the whole of the longest wait, with the time in which the server had no processor"),
-    Figure("max_turn_ms", "ms", "longest turn of the server's event loop, by its own count, likewise"),
-    Figure("max_script_ms", "ms", "longest single script in its slow log, likewise"),
+    Figure(
+        "max_stall_ms",
+        "ms",
+        "longest time for which the server's work made another client wait, while a backlog drains",
+        at_most=5,
+    ),
+    Figure("max_wait_ms", "ms", "the whole of the longest wait, also while the server had no processor"),
+    Figure("max_turn_ms", "ms", "longest turn of the server's event loop, by its own count"),
+    Figure("max_script_ms", "ms", "longest script in the server's slow log"),
     Figure("baseline.idle_wait_ms", "ms", "baseline: longest wait for a server that nobody else calls"),
-    Figure("baseline.oversleep_ms", "ms", "baseline: the most that the client slept too long, without any server"),
+    Figure("baseline.oversleep_ms", "ms", "baseline: how much too long the client slept, without a server"),
     Figure("baseline.zadd_msgs_per_s", "msg/s", "baseline: a bare pipelined ZADD, 500 a round trip"),
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """How much is measured.
+    """The sizes of a run.
 
     Args:
-        rounds: of the rates. Defaults to 7.
-        messages_per_round: of the rates. Defaults to 50,000.
-        messages: waiting while memory is measured. Defaults to 1 M.
-        stall_rounds: of the stalls, for each of the two ways. Defaults to 5.
-        stall_messages: due at the same millisecond. Defaults to 100,000.
+        rounds: rounds that measure rates. Defaults to 7.
+        messages_per_round: messages in each of them. Defaults to 50,000.
+        messages: messages that wait while memory is measured. Defaults to 1 M.
+        stall_rounds: rounds that measure stalls, for each of the two ways. Defaults to 5.
+        stall_messages: messages due at the same millisecond. Defaults to 100,000.
     """
 
     rounds: int = 7
@@ -79,7 +84,7 @@ def run(sizes: Sizes) -> dict[str, Any]:
         stalls, machine = measure_stalls(server, sizes.stall_messages, sizes.stall_rounds, narration)
         around = surroundings(server, sizes.rounds)
     narration.close()
-    # the two of one round ran next to each other, so their ratio is taken before the median
+    # both ran in the same round, so the ratio is taken before the median
     ratios = [ours / bare for ours, bare in zip(rates["schedule"], rates["zadd"], strict=True)]
     return {
         "schedule_vs_zadd": round(median(ratios), 3),
@@ -107,7 +112,7 @@ def zadd_rate(server: BenchServer, names: Sequence[str]) -> float:
 
 
 def schedule_rate(server: BenchServer, names: Sequence[str]) -> float:
-    """Messages per second of `schedule`, every one of them new."""
+    """Messages per second of `schedule`; all are new."""
     store = server.empty_store()
     items = plain_items(names, _in_an_hour_ms())
     accepted = 0
@@ -136,11 +141,11 @@ def lifecycle_rate(server: BenchServer, names: Sequence[str]) -> float:
 
 
 def bytes_per_message(server: BenchServer, count: int) -> float:
-    """Growth of the server's memory, with all that is kept beside the messages."""
+    """Growth of the server's memory for each message, with indexes and counters."""
     store = server.empty_store()
     before = server.used_memory()
     due_ms = _in_an_hour_ms()
-    for part in range(0, count, 50_000):  # so that not all items exist in this process at once
+    for part in range(0, count, 50_000):  # not all items in this process at once
         for batch in in_batches(plain_items(ids(min(50_000, count - part), str(part)), due_ms)):
             store.schedule(batch)
     return (server.used_memory() - before) / count

@@ -1,14 +1,14 @@
-"""Timing: lateness, wake-up and idleness of a dispatcher, as others see them.
+"""Lateness, wake-up and idleness of a dispatcher, measured from outside.
 
-Lateness and wake-up are judged in another process, which reads the stream with a blocking XREAD and takes its own
-clock when the message is in its hands, minus the due the message carries: the hand-over, the server and the
-receiver's own wake-up are all in it. A message is early when either the server's entry id or the receiver says so.
+Another process judges lateness and wake-up. It reads the stream with a blocking XREAD, takes its clock when it holds
+the message, and subtracts the due time that the message carries. So the hand-over, the server and the receiver's own
+wake-up are included. A message is early if the id of the server's entry or the receiver's clock says so.
 
-Wake-up: the dispatcher sleeps on a message due in an hour; a visitor from outside stores one that is due now. Its due
-is the current millisecond rounded down, so up to 1 ms of the figure had passed before the call began.
+Wake-up: the dispatcher sleeps on a message that is due in an hour. Another process stores one that is due now. This due
+time is the current millisecond, rounded down, so up to 1 ms had passed before the call began.
 
-Idleness: every command the server counted in ten seconds, with nothing in the store and, on a second server at the
-same time, with 1,000 messages due in an hour.
+Idleness: the commands that the server counted in ten seconds, over an empty store and, on a second server at the same
+time, over 1,000 messages that are due in an hour.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from wheel_sched.dispatcher import Dispatcher, PushTarget
 _STREAM = "arrivals"
 _PUSH_TO = PushTarget(create=True)
 _HOUR_MS = 3_600_000
-_LEAD_MS = 1_000  # for storing what is to be on time
-_SETTLE_S = 1.0  # the dispatcher reads its window and falls asleep
+_LEAD_MS = 1_000  # time for storing the messages
+_SETTLE_S = 1.0  # the dispatcher reads the next due times and sleeps
 _IDLE_MESSAGES = 1_000
 
 
 class Timed(NamedTuple):
-    """What receivers saw, in ms, and how many messages were early or never came."""
+    """What receivers measured, in ms, and how many messages were early or lost."""
 
     lateness_ms: dict[str, float]
     early: int
@@ -54,7 +54,7 @@ def lateness(server: BenchServer, count: int, over_s: float) -> Timed:
 
 
 def wake_up(server: BenchServer, samples: int, pause_ms: tuple[int, int] = (20, 100)) -> Timed:
-    """`samples` messages that are due at once, from another process, to a dispatcher asleep on a later one."""
+    """Another process stores `samples` messages that are due now, while the dispatcher sleeps on a later one."""
     store = server.empty_store()
     store.schedule(push_items(["later"], [time.time_ns() // 1_000_000 + _HOUR_MS], _STREAM))
     with Dispatcher(store, NullPublisher(), push=_PUSH_TO):
@@ -62,19 +62,18 @@ def wake_up(server: BenchServer, samples: int, pause_ms: tuple[int, int] = (20, 
 
 
 def idle_commands(seconds: float) -> dict[str, int]:
-    """Commands in `seconds` with an empty store, and with messages due in an hour."""
+    """Commands in `seconds` over an empty store, and over messages due in an hour."""
     waiting_for = {"empty": 0, "waiting": _IDLE_MESSAGES}
     with contextlib.ExitStack() as stack:
         servers = {name: stack.enter_context(bench_server()) for name in waiting_for}
         for name, count in waiting_for.items():
             store = servers[name].empty_store()
-            if count:
-                store.schedule(plain_items(ids(count)[:500], time.time_ns() // 1_000_000 + _HOUR_MS))
-                store.schedule(plain_items(ids(count)[500:], time.time_ns() // 1_000_000 + _HOUR_MS))
+            for batch in in_batches(plain_items(ids(count), time.time_ns() // 1_000_000 + _HOUR_MS)):
+                store.schedule(batch)
             stack.enter_context(Dispatcher(store, NullPublisher()))
         time.sleep(_SETTLE_S)
         before = {name: server.commands() for name, server in servers.items()}
-        time.sleep(seconds)  # the measurement itself: nothing must happen
+        time.sleep(seconds)  # the measurement: no command may be sent
         after = {name: server.commands() for name, server in servers.items()}
     return {name: sum(after[name].values()) - sum(before[name].values()) for name in servers}
 

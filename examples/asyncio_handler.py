@@ -1,4 +1,4 @@
-"""An `async def` handler: many messages wait for the network side by side, and failures come back all the same.
+"""An `async def` handler: many messages wait for the network at the same time, and failed ones come back.
 
 python examples/asyncio_handler.py
 """
@@ -20,7 +20,7 @@ done: set[bytes] = set()
 
 
 async def call_the_api(message: Message) -> None:
-    """Every third call times out the first time; the handler just lets it."""
+    """Every third call times out the first time. The handler does not catch the error."""
     await asyncio.sleep(0.05)  # the network
     if int(message.value) % 3 == 0 and read(message.headers).attempt == 0:
         raise TimeoutError("no answer")
@@ -30,14 +30,14 @@ async def call_the_api(message: Message) -> None:
 def main(url: str = "memory:") -> None:
     started = time.monotonic()
     with (
-        connect(url) as home,
-        Consumer(home, "calls", call_the_api, group="caller", config=ConsumerConfig(concurrency=50)) as consumer,
-        RetryService(home, "caller", RetryPolicy(delay=Fixed(base_ms=100), max_attempts=3)),
+        connect(url) as connection,
+        Consumer(connection, "calls", call_the_api, group="caller", config=ConsumerConfig(concurrency=50)) as consumer,
+        RetryService(connection, "caller", RetryPolicy(delay=Fixed(base_ms=100), max_attempts=3)),
     ):
         for n in range(COUNT):
-            home.publish("calls", str(n).encode())
+            connection.publish("calls", str(n).encode())
         while len(done) < COUNT and time.monotonic() < started + 60:
-            time.sleep(0.01)  # handlers run on a loop of their own
+            time.sleep(0.01)  # handlers run on another event loop
     print(f"{len(done)} calls answered, {consumer.stats.retried} of them at the second attempt")
     print(f"one after the other it would have taken {COUNT * 0.05:.0f} s")
 

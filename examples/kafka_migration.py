@@ -11,10 +11,11 @@ import threading
 
 from confluent_kafka import Consumer as PlainConsumer
 
-from retry_topic import Consumer, RetryPolicy, RetryService, connect
+from retry_topic import Consumer, Message, RetryPolicy, RetryService, connect
 from retry_topic.brokers.kafka import KafkaBroker
 from retry_topic.policy import Fixed
 
+POLICY = RetryPolicy(delay=Fixed(base_ms=200))
 COUNT = 5  # orders to ship before this example ends
 failed: set[bytes] = set()
 shipped = threading.Semaphore(0)
@@ -25,7 +26,7 @@ def ship(value: bytes) -> None:
     if value not in failed:
         failed.add(value)
         raise ConnectionError(f"the carrier does not answer for {value.decode()}")
-    sys.stdout.write(f"shipped: {value.decode()}\n")  # in one piece, which `print` is not
+    sys.stdout.write(f"shipped: {value.decode()}\n")  # in one call; `print` makes two
     shipped.release()
 
 
@@ -37,16 +38,17 @@ def before(servers: str, topic: str) -> None:
     while True:
         record = consumer.poll(1.0)
         if record is not None and record.error() is None:
-            ship(record.value())  # what is raised here ends the loop, or is swallowed: the order is lost
+            ship(record.value())  # an error ends the loop; if you catch it, the order is lost
 
 
 def after(servers: str, topic: str) -> None:
-    home = connect("embedded:.wheel-sched", broker=KafkaBroker(servers))  # 1: where failures wait
-    service = RetryService(
-        home, "shipping", RetryPolicy(delay=Fixed(base_ms=200))
-    )  # 2: or `wheel-sched serve shipping`
-    consumer = Consumer(home, topic, lambda message: ship(message.value), group="shipping")  # 3: instead of the loop
-    with home, service, consumer:
+    def shipping(message: Message) -> None:
+        ship(message.value)
+
+    connection = connect("embedded:.wheel-sched", broker=KafkaBroker(servers))  # 1: where failures wait
+    service = RetryService(connection, "shipping", POLICY)  # 2: or `wheel-sched serve shipping`
+    consumer = Consumer(connection, topic, shipping, group="shipping")  # 3: instead of the loop
+    with connection, service, consumer:
         for _ in range(COUNT):
             shipped.acquire()
 

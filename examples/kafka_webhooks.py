@@ -2,7 +2,7 @@
 
 python examples/kafka_webhooks.py localhost:9092 http://127.0.0.1:8080/ webhooks
 
-Retry-After is obeyed, 5xx and refused connections come back, other 4xx are dead at once.
+Retry-After is obeyed. After 5xx or a refused connection the message comes back. After other 4xx it is dead at once.
 """
 
 # ruff: noqa: S310 - the address is the caller's
@@ -28,13 +28,13 @@ ended = threading.Semaphore(0)
 
 
 def say(line: str) -> None:
-    """One whole line, also while other handlers print: `print` writes text and line end apart."""
+    """Print a whole line, also while other handlers print: `print` writes the text and the line end in two calls."""
     sys.stdout.write(f"{line}\n")
     sys.stdout.flush()
 
 
 def post(address: str, message: Message) -> Retry | DeadLetter | None:
-    """Deliver one message; the verdict is what becomes of it."""
+    """Post one message; the verdict says what happens to it."""
     attempt = read(message.headers).attempt + 1
     try:
         with urllib.request.urlopen(urllib.request.Request(address, message.value), timeout=5) as reply:
@@ -53,9 +53,9 @@ def post(address: str, message: Message) -> Retry | DeadLetter | None:
 
 def main(servers: str, address: str, topic: str, count: int) -> None:
     with (
-        connect("embedded:.wheel-sched", broker=KafkaBroker(servers)) as home,
-        RetryService(home, "webhooks", POLICIES),
-        Consumer(home, topic, lambda message: post(address, message), group="webhooks"),
+        connect("embedded:.wheel-sched", broker=KafkaBroker(servers)) as connection,
+        RetryService(connection, "webhooks", POLICIES),
+        Consumer(connection, topic, lambda message: post(address, message), group="webhooks"),
     ):
         for _ in range(count):
             ended.acquire()

@@ -1,4 +1,4 @@
-"""A consumer whose failures come back on time, are capped, dead-lettered and replayed. One process, no server.
+"""A consumer whose failed messages come back on time, become dead letters and are replayed. One process, no server.
 
 python examples/retry_consumer.py                 # in memory
 python examples/retry_consumer.py embedded:./data # over a folder: messages outlive the process
@@ -41,7 +41,7 @@ ended = threading.Semaphore(0)
 
 
 def ship(message: Message) -> Retry | DeadLetter | None:
-    """Say by the return value what becomes of the message; what is raised is judged by the policy."""
+    """The return value says what happens to the message. The policy judges exceptions."""
     attempt = read(message.headers).attempt + 1
     item = message.value.decode()
     print(f"attempt {attempt}: {item}")
@@ -60,20 +60,20 @@ def ship(message: Message) -> Retry | DeadLetter | None:
 
 def main(url: str = "memory:") -> None:
     with (
-        connect(url) as home,
-        Consumer(home, "orders", ship, group="shipping", config=ConsumerConfig(concurrency=1)),
-        RetryService(home, "shipping", POLICIES, seen=lambda taken: ended.release() if taken.dead else None),
+        connect(url) as connection,
+        Consumer(connection, "orders", ship, group="shipping", config=ConsumerConfig(concurrency=1)),
+        RetryService(connection, "shipping", POLICIES, seen=lambda taken: ended.release() if taken.dead else None),
     ):
         for item in ("screw", "nut", "bolt", "unicorn", "???"):
-            home.publish("orders", item.encode())
+            connection.publish("orders", item.encode())
         for _ in range(5):
             ended.acquire(timeout=60)
-        letters = DeadLetters(home)
+        letters = DeadLetters(connection)
         for group in letters.groups():
             print(f"dead: {group.count} x {group.sample.reason}")
         stock["bolt"] = 100
         replayed = letters.replay(DeadLetterFilter(error="*LookupError")).replayed
-        ended.acquire(timeout=60)  # nothing is printed meanwhile: `print` does not write a line in one piece
+        ended.acquire(timeout=60)  # nothing else prints meanwhile: `print` writes a line in two calls
         print(f"replayed: {replayed}")
 
 

@@ -1,10 +1,11 @@
-"""Two processes with a stock APScheduler share one store: every job occurrences once, also when a process is killed.
+"""Two processes with a stock APScheduler share one store: each job runs once, also if a process is killed.
 
     python examples/shared_jobs.py
 
-The parent opens the folder (and so owns its server) and adds jobs without running a scheduler. Each child runs an
-ordinary BackgroundScheduler. One child is killed half-way; what it had in its hands comes to the other when its lease
-has ended. Jobs are signed with a secret that all processes share, so whoever else writes to the store chooses nothing.
+The parent opens the folder, so it owns the server of the folder. It adds jobs without a scheduler. Each child runs an
+ordinary BackgroundScheduler. One child is killed half-way. The other child gets the jobs that it was running, when
+their lease has ended. All processes share a secret and sign the jobs with it, so nobody else can add a job to the
+store.
 """
 
 # ruff: noqa: T201 - an example shows what it does
@@ -29,7 +30,7 @@ COUNT = 60
 
 
 def send_report(number: int) -> None:
-    """The job: tells its occurrence, so that the parent can count."""
+    """The job: prints its number and its occurrence, so that the parent can count."""
     time.sleep(0.01)  # some work
     occurrence = current_occurrence()
     assert occurrence is not None  # noqa: S101 - a job of ours has one
@@ -37,7 +38,7 @@ def send_report(number: int) -> None:
 
 
 def run_scheduler(url: str) -> None:
-    """The child: nothing but the store is unusual. Ends when its stdin does."""
+    """The child: an ordinary scheduler over our store. It ends when its stdin is closed."""
     scheduler = BackgroundScheduler(timezone="UTC")
     scheduler.add_jobstore("wheel-redis", url=url, lease_s=2)
     scheduler.start()
@@ -74,7 +75,7 @@ def main(folder: str) -> None:
             ran = numbers(first.communicate()[0])
             print(f"killed the first process after {len(ran)} jobs")
             while store.count():
-                time.sleep(0.01)  # the other one goes on
+                time.sleep(0.01)  # the other one runs the rest
         ran += numbers(second.communicate()[0])
         print(f"{len(set(ran))} of {COUNT} jobs ran, {len(ran) - len(set(ran))} of them twice")
 

@@ -2,8 +2,8 @@
 
     python examples/two_processes.py
 
-The parent opens the folder (and so owns its server), runs the retry service and publishes. The child consumes, and
-is killed with SIGKILL half-way; a second child goes on with what the first one had in its hands.
+The parent opens the folder, so it owns the server of the folder. It runs the retry service and publishes. The child
+consumes, and is killed with SIGKILL half-way. A second child gets the messages that the first one had not settled.
 """
 
 # ruff: noqa: T201 - an example shows what it does
@@ -25,7 +25,7 @@ COUNT = 60
 
 
 def consume(url: str) -> None:
-    """The child: every fourth message fails once. Ends when its stdin does."""
+    """The child: every fourth message fails once. It ends when its stdin is closed."""
 
     def handle(message: Message) -> None:
         if int(message.value) % 4 == 0 and read(message.headers).attempt == 0:
@@ -34,7 +34,7 @@ def consume(url: str) -> None:
         os.write(1, b"%s\n" % message.value)
 
     config = ConsumerConfig(concurrency=4, idle_ms=500)  # after half a second of silence others take over
-    with connect(url) as home, Consumer(home, "orders", handle, group="billing", config=config):
+    with connect(url) as connection, Consumer(connection, "orders", handle, group="billing", config=config):
         sys.stdin.read()
 
 
@@ -46,10 +46,10 @@ def start_child(url: str) -> subprocess.Popen[bytes]:
 def main(folder: str) -> None:
     url = f"embedded:{folder}"
     policy = RetryPolicy(delay=Fixed(base_ms=100), max_attempts=5)
-    with connect(url) as home, RetryService(home, "billing", policy):
-        home.broker.create_topic("orders")
+    with connect(url) as connection, RetryService(connection, "billing", policy):
+        connection.broker.create_topic("orders")
         for n in range(COUNT):
-            home.publish("orders", str(n).encode())
+            connection.publish("orders", str(n).encode())
         first = start_child(url)
         handled = [number_of(first) for _ in range(COUNT // 3)]
         os.kill(first.pid, signal.SIGKILL)

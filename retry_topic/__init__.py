@@ -1,7 +1,7 @@
 """Retry topics: failed messages wait durably, come back on time, are capped and dead-lettered.
 
-Names are imported when they are first asked for: who needs one part, as each process that Spark starts, waits for no
-other.
+A name is imported at its first use. So a process that needs one part, such as each process that Spark starts, does not
+wait for the others.
 """
 
 from importlib import import_module
@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from retry_topic.connection import Connection, connect
     from retry_topic.consumer import Consumer, ConsumerConfig
+    from retry_topic.consumer.outcome import Ack, DeadLetter, Retry
     from retry_topic.dead_letters import DeadLetterFilter, DeadLetterInfo, DeadLetters
     from retry_topic.message import Message, Source
     from retry_topic.message.topic_names import GroupTopics
     from retry_topic.policy import PolicySet, RetryPolicy, load_policies
     from retry_topic.service import RetryService, ServiceConfig
-    from retry_topic.verdict import Ack, DeadLetter, Retry
 
 __all__ = [
     "Ack",
@@ -48,11 +48,11 @@ _MODULES = MappingProxyType(
         "message.topic_names": ("GroupTopics",),
         "policy": ("PolicySet", "RetryPolicy", "load_policies"),
         "service": ("RetryService", "ServiceConfig"),
-        "verdict": ("Ack", "DeadLetter", "Retry"),
+        "consumer.outcome": ("Ack", "DeadLetter", "Retry"),
     }
 )
 
-if not TYPE_CHECKING:  # a checker knows the names, and is to tell of others
+if not TYPE_CHECKING:  # a type checker knows the names and reports all others
 
     def __getattr__(name: str) -> Any:
         for module, names in _MODULES.items():

@@ -15,7 +15,7 @@ from typing import Any
 
 from retry_topic.brokers.protocol import Broker, LogBroker, NamesBroker, OnceBroker
 from retry_topic.message import Headers, Message
-from retry_topic.message.body_codec import encode_body
+from retry_topic.message.encoding import encode_body
 from retry_topic.message.headers import published, without_ours
 from wheel_sched.dispatcher import PushTarget
 from wheel_sched.errors import (
@@ -165,7 +165,7 @@ class Connection:
             hint = f"did you mean {close[0]!r}? " if close else ""
             raise UnknownTopic(
                 f"there is no topic {topic!r}: nothing was sent; {hint}a consumer of it creates it, as "
-                f"do home.broker.create_topic({topic!r}) and, for every topic, connect(..., create_topics=True)"
+                f"do connection.broker.create_topic({topic!r}) and, for every topic, connect(..., create_topics=True)"
             )
 
     def prepare_topic(self, topic: str) -> None:
@@ -201,7 +201,7 @@ class Connection:
         if there is not None and there.topic != message.topic:
             raise Rejected(
                 f"the id {message_id!r} is that of a message for {there.topic!r}, which is stored: nothing was sent; "
-                "give it another id, or publish it when that one has gone out"
+                "give it another id, or publish it after that one was sent"
             )
 
     def _publish_now(self, message: Message, message_id: str, known_ms: int) -> None:

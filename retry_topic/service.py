@@ -15,15 +15,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal
 
-from retry_topic.brokers.protocol import (
-    LogBroker,
-    OriginalsBroker,
-    create_topics,
-)
+from retry_topic.brokers.protocol import LogBroker, OriginalsBroker, create_topics
 from retry_topic.connection import Connection
-from retry_topic.consumer.config import secrets_problems
+from retry_topic.consumer.config import settings_problems
 from retry_topic.intake.from_log import IntakeFromLog
 from retry_topic.intake.from_queue import IntakeFromQueue
+from retry_topic.intake.origins import origins_problems
 from retry_topic.intake.records import Taken
 from retry_topic.intake.worker import IntakeWorker, Reading
 from retry_topic.message.topic_names import NAMED_AFTER_GROUP, GroupTopics, check_group
@@ -31,10 +28,8 @@ from retry_topic.policy import PolicySet, RetryPolicy
 from retry_topic.release.broker_publisher import BrokerPublisher
 from retry_topic.release.flow import FlowPublisher, is_limited
 from retry_topic.release.originals import OriginalsPublisher
-from retry_topic.release.origins import origins_problems
-from retry_topic.release.owned_shards import OwnedShards, transactional_config
 from retry_topic.release.shard_ownership import ShardOwner
-from retry_topic.release.transactional_publisher import TransactionalPublisher
+from retry_topic.release.transactions import OwnedShards, TransactionalPublisher, transactional_config
 from wheel_sched.dispatcher import Dispatcher, DispatcherConfig, DispatcherStats, Publisher
 from wheel_sched.errors import ConfigError, StoreError
 from wheel_sched.escaping import logger_of
@@ -79,25 +74,11 @@ class ServiceConfig:
     group_topics: GroupTopics = NAMED_AFTER_GROUP
 
     def __post_init__(self) -> None:
-        problems = []
-        if self.redelivery not in ("group", "origin"):
-            problems.append(f"expected redelivery to be 'group' or 'origin', got: {self.redelivery!r}")
+        choices = {"redelivery": ("group", "origin"), "headers": ("own", "spring"), "hand_over": ("auto", "settle")}
+        problems = settings_problems(self, {"idle_ms": 100, "history": 0, "reference_above": 0}, choices)
         problems += origins_problems(self.origins, self.redelivery)
-        if self.headers not in ("own", "spring"):
-            problems.append(f"expected headers to be 'own' or 'spring', got: {self.headers!r}")
-        if self.hand_over not in ("auto", "settle"):
-            problems.append(f"expected hand_over to be 'auto' or 'settle', got: {self.hand_over!r}")
         if type(self.batch) is not int or not 1 <= self.batch <= 500:
             problems.append(f"expected batch to be a whole number from 1 to 500, got: {self.batch!r}")
-        if type(self.idle_ms) is not int or self.idle_ms < 100:
-            problems.append(f"expected idle_ms to be a whole number from 100 up, got: {self.idle_ms!r}")
-        if type(self.history) is not int or self.history < 0:
-            problems.append(f"expected history to be a whole number from 0 up, got: {self.history!r}")
-        if type(self.reference_above) is not int or self.reference_above < 0:
-            problems.append(f"expected reference_above to be a whole number from 0 up, got: {self.reference_above!r}")
-        if not isinstance(self.group_topics, GroupTopics):
-            problems.append(f"expected group_topics to be GroupTopics, got: {self.group_topics!r}")
-        problems += secrets_problems(self.secrets)
         if problems:
             raise ConfigError(problems)
 
@@ -106,7 +87,7 @@ class RetryService:
     """Takes in failed messages, holds them, and sends them again on time.
 
     Args:
-        home: the connection (store and broker), see `connect`.
+        connection: the connection (store and broker), see `connect`.
         group: the consumer group whose failed messages it takes in.
         policies: a `PolicySet`, or one policy for all topics. Defaults to the default policy.
         config: see `ServiceConfig`.
@@ -115,22 +96,23 @@ class RetryService:
 
     def __init__(
         self,
-        home: Connection,
+        connection: Connection,
         group: str,
         policies: PolicySet | RetryPolicy | None = None,
         *,
         config: ServiceConfig | None = None,
         seen: Callable[[Taken], None] | None = None,
     ) -> None:
-        self.home = home
+        self.connection = connection
         self.group = check_group(group)
         self.config = config or ServiceConfig()
         self._topics = self.config.group_topics.of(group)
         policy_set = PolicySet(policies) if isinstance(policies, RetryPolicy) else policies or PolicySet()
-        log_broker = home.broker if isinstance(home.broker, LogBroker) else None
+        broker, store, dispatching = connection.broker, connection.store, self.config.dispatcher
+        log_broker = broker if isinstance(broker, LogBroker) else None
         make: type[IntakeFromQueue | IntakeFromLog] = IntakeFromQueue if log_broker is None else IntakeFromLog
         self.intake: IntakeFromQueue | IntakeFromLog = make(
-            home,
+            connection,
             group,
             policy_set,
             redelivery=self.config.redelivery,
@@ -145,22 +127,20 @@ class RetryService:
         )
         limited = is_limited(policy_set)
         # limits cannot hold back a message that the server itself pushes
-        push = home.push_target() if self.config.hand_over == "auto" and not limited else None
-        self._log_broker = log_broker
-        self._sender = None if log_broker is None else log_broker.sender(home.store.namespace, home.store.shards)
+        push = connection.push_target() if self.config.hand_over == "auto" and not limited else None
+        self._sender = None if log_broker is None else log_broker.sender(store.namespace, store.shards)
         self._ownership: ShardOwner | None = None
         self._transactions: TransactionalPublisher | None = None
         claims: OwnedShards | None = None
-        publisher: Publisher = BrokerPublisher(home.broker)
-        store, dispatching = home.store, self.config.dispatcher
+        publisher: Publisher = BrokerPublisher(broker)
         if self._sender is not None:
             dispatching = transactional_config(dispatching, store.shards)
             lease_ms, lapse_cap = dispatching.lease_ms, dispatching.lapse_cap
             self._ownership = ShardOwner(store, self._sender, lease_ms=lease_ms, lapse_cap=lapse_cap)
             claims = OwnedShards(self._ownership)
             publisher = self._transactions = TransactionalPublisher(store, self._ownership, self._sender)
-        if isinstance(home.broker, OriginalsBroker):
-            publisher = OriginalsPublisher(publisher, home.broker)
+        if isinstance(broker, OriginalsBroker):
+            publisher = OriginalsPublisher(publisher, broker)
         elif self.config.reference_above:
             raise ConfigError("expected reference_above to be 0: the broker cannot read single records again")
         if limited:
@@ -170,7 +150,7 @@ class RetryService:
         reading = Reading(
             self._topics["retry"], group, config.batch, config.idle_ms, lambda: self.dispatcher.stats.reconnects
         )
-        self._worker = IntakeWorker(home.broker, self.intake, reading)
+        self._worker = IntakeWorker(broker, self.intake, reading)
         self._state = "new"
         self._lock = threading.Lock()
 
@@ -215,20 +195,20 @@ class RetryService:
         with self._lock:
             if self._state != "new":
                 return
-            create_topics(self.home.broker, self._topics)
+            create_topics(self.connection.broker, self._topics)
             self._warn_of_timeouts()
             self.dispatcher.start()
             self._worker.start()
             self._state = "running"
 
     def _warn_of_timeouts(self) -> None:
-        """Warn when the time-outs are not in the expected order.
+        """Warn when the timeouts are not in the expected order.
 
-        The service still starts, because no message is delivered twice: a claim is sent in a transaction with its
-        number, independently of the lease. But a claim may be taken back while it is sent, and is then sent later.
+        The service still starts. No message is delivered twice, because a claim is sent in a transaction with its
+        number, whatever the lease says. But a claim may be taken back while it is sent. Then it is sent later.
         """
-        delivery_ms = getattr(self.home.broker, "delivery_timeout_ms", None)
-        transaction_ms = getattr(self.home.broker, "transaction_timeout_ms", None)
+        delivery_ms = getattr(self.connection.broker, "delivery_timeout_ms", None)
+        transaction_ms = getattr(self.connection.broker, "transaction_timeout_ms", None)
         if self._sender is None or delivery_ms is None or transaction_ms is None:
             return
         lease_ms = self.config.dispatcher.lease_ms

@@ -8,7 +8,6 @@ semantic conventions ask. A first delivery is a child of that context. A delayed
 from __future__ import annotations
 
 import functools
-import inspect
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -18,10 +17,10 @@ from opentelemetry import propagate, trace
 from opentelemetry.context import Context, attach, detach
 from opentelemetry.trace import Link, Span, SpanKind, StatusCode, TracerProvider
 
-from retry_topic.consumer.handlers import Handler
+from retry_topic.consumer.handlers import Handler, is_async
+from retry_topic.consumer.outcome import DeadLetter, Retry
 from retry_topic.message import Headers, Message
 from retry_topic.message.headers import read
-from retry_topic.verdict import DeadLetter, Retry
 from wheel_sched.errors import ConfigError
 
 _SYSTEM = "wheel_sched"
@@ -54,7 +53,7 @@ def traced(handler: Handler, *, tracer_provider: TracerProvider | None = None) -
         raise ConfigError([f"expected a handler that can be called, got: {handler!r}"])
     tracer = trace.get_tracer("retry_topic", tracer_provider=tracer_provider)
 
-    if inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(getattr(handler, "__call__", None)):  # noqa: B004
+    if is_async(handler):
 
         async def process_async(message: Message) -> Any:
             with _processing(tracer, message) as span:

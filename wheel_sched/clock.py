@@ -1,11 +1,11 @@
-"""Clocks: the only way in which timers and other drivers read time and sleep. A test can pass another clock.
+"""Clocks: timers and other drivers read time and sleep only through a clock. A test can pass another one.
 
-Monotonic time drives the wheel and never steps; wall time names moments to people and other machines, and may step
-either way. All readings are floored: a clock never says a millisecond has come before it has. Any thread may use a
-clock. `SystemClock` is the real one, `wheel_sched.testing.VirtualClock` the one of the tests.
+Monotonic time drives the wheel and never steps. Wall time is for people and other machines, and may step in either
+direction. All readings are rounded down, so a clock is never ahead. Any thread may use a clock. `SystemClock` is the
+machine's clock, `wheel_sched.testing.VirtualClock` is for tests.
 
-Two injected functions are the stdlib's idea too (`sched.scheduler(timefunc, delayfunc)`); waiting goes through a
-condition here, because whoever waits must be woken early when something earlier is scheduled.
+The stdlib injects time and waiting too (`sched.scheduler(timefunc, delayfunc)`). Here waiting takes a condition: a new,
+earlier deadline can wake the driver.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Protocol, runtime_checkable
 
 @runtime_checkable
 class Clock(Protocol):
-    """What a driver needs of time."""
+    """Time and waiting for a driver."""
 
     def monotonic_ns(self) -> int:
         """Nanoseconds since a fixed but arbitrary moment; never goes back."""
@@ -28,24 +28,24 @@ class Clock(Protocol):
         ...
 
     def wall_ms(self) -> int:
-        """Milliseconds since 1970-01-01 UTC, rounded down; may step."""
+        """Milliseconds since 1970-01-01 UTC, rounded down. It may step."""
         ...
 
     def wait(self, condition: threading.Condition, timeout_ms: float | None) -> bool:
-        """Wait on `condition`, which the caller holds, for up to `timeout_ms` of this clock (None = for ever).
+        """Wait on `condition`, which the caller holds, for up to `timeout_ms` of this clock. None: without a limit.
 
-        Answers whether it was notified; False = the time has passed. As with every condition, either answer may
-        come without cause: look at what was waited for, and at the clock, again.
+        Returns True after a notification and False after the timeout. As with every condition, both may happen without
+        a cause, so check the awaited state and the clock again.
         """
         ...
 
 
 class SystemClock:
-    """The machine's clocks. Stateless: all instances are alike."""
+    """The clocks of the machine. Stateless."""
 
     __slots__ = ()
 
-    monotonic_ns = staticmethod(time.monotonic_ns)  # as it is: a method around it would double its cost
+    monotonic_ns = staticmethod(time.monotonic_ns)  # no method around it, because that would double its cost
 
     def monotonic_ms(self) -> int:
         """See `Clock`."""
@@ -56,7 +56,7 @@ class SystemClock:
         return time.time_ns() // 1_000_000
 
     def wait(self, condition: threading.Condition, timeout_ms: float | None) -> bool:
-        """See `Clock`. More than the platform can wait (49 days on Windows) is cut to that: a False too early."""
+        """See `Clock`. A longer wait than the platform allows (49 days on Windows) ends early, with False."""
         if timeout_ms is None:
             return condition.wait()
         return condition.wait(min(max(timeout_ms / 1000, 0.0), threading.TIMEOUT_MAX))

@@ -1,14 +1,13 @@
-"""Settings of the command line, from four places: flag, environment, `wheel-sched.toml`, default, in this order.
+"""Settings of the command line. Four sources, in this order: flag, environment, `wheel-sched.toml`, default.
 
     store = "redis://localhost:6379/0"       # wheel-sched.toml
     WHEEL_SCHED_NAMESPACE=orders             # environment
     wheel-sched --shards 4 stats             # flag
 
-A frozen dataclass declares settings: each field that `setting` makes is one. `Settings` holds those of the core. A
-package that extends the command line declares its own in a subclass of `Settings`, so one object holds both.
+A frozen dataclass declares settings: each field made by `setting` is a setting. `Settings` has those of the core. A
+package that extends the command line declares its settings in a subclass of `Settings`, so one object has both.
 
-Loading reports all mistakes at once, each with its place, and never uses a wrong value. It reads the file and the
-environment and changes nothing. Any thread may load.
+Loading reports all mistakes at once, each with its source, and never uses a wrong value. Any thread may load.
 """
 
 from __future__ import annotations
@@ -40,9 +39,9 @@ class SettingSpec:
 
     Args:
         kind: "text", "number" (a whole number from 1 to 1024) or "switch" (true or false). Defaults to "text".
-        choices: the texts that are allowed. Defaults to (): any.
-        file: the ending of values that name a file. A relative one in the settings file starts from that file's folder.
-            Defaults to None: no value names a file; "" means that every value does.
+        choices: the allowed texts. Defaults to (): any text.
+        file: the ending of values that name a file; "": every value names a file. A relative path in the settings file
+            starts from the folder of that file. Defaults to None: no value names a file.
         may_be_empty: whether "" is allowed. Defaults to False.
         flag_help: help of the global flag `--name`. Defaults to "": there is no such flag.
         metavar: placeholder of the value in that help. Defaults to "".
@@ -60,9 +59,9 @@ def setting(default: Any, spec: SettingSpec, *, shown: bool = True) -> Any:
     """Declare a setting as a field of a dataclass.
 
     Args:
-        default: the value when no place has one.
+        default: the value when no other source has one.
         spec: how it is checked and shown.
-        shown: whether the dataclass's repr holds the value. Defaults to True.
+        shown: whether the repr of the dataclass shows the value. Defaults to True.
     """
     return field(default=default, repr=shown, metadata={_SPEC: spec})
 
@@ -74,7 +73,7 @@ class Settings:
     Args:
         store: redis://, rediss://, unix:// or embedded:FOLDER. Defaults to "embedded:.wheel-sched".
         namespace: prefix of all keys. Defaults to "wheel".
-        shards: shard count of a new namespace; of an existing one it must agree. Defaults to None: 1 for a new
+        shards: shard count of a new namespace; must equal that of an existing one. Defaults to None: 1 for a new
             namespace, any for an existing one.
         durability: memory, everysec, fsync or replicated. Defaults to "everysec".
         replicas: how many replicas confirm under "replicated". Defaults to 1.
@@ -105,7 +104,7 @@ S = TypeVar("S", bound=Settings)
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """Values that were loaded, and where each is from.
+    """The loaded values, and the source of each.
 
     Args:
         values: every declared setting.
@@ -121,7 +120,7 @@ class Loaded:
         return self.read(Settings)
 
     def read(self, kind: type[S]) -> S:
-        """The settings as an object of `kind`, which must have been among the kinds that were loaded."""
+        """The settings as an object of `kind`, which must be one of the loaded kinds."""
         return kind(**{name: self.values[name] for name in specs((kind,))})
 
 
@@ -139,7 +138,7 @@ def load_settings(
     other_variables: Collection[str] = (),
     refuse_unknown: bool = True,
 ) -> Loaded:
-    """Load settings from all four places.
+    """Load settings from all four sources.
 
     Args:
         flags: values of the command line; a None value counts as not given. Defaults to none.
@@ -150,7 +149,7 @@ def load_settings(
         refuse_unknown: whether an unknown name is a mistake. Defaults to True.
 
     Raises:
-        ConfigError: with every mistake and its place.
+        ConfigError: with every mistake and its source.
     """
     env = os.environ if env is None else env
     declared = specs(kinds)
@@ -212,7 +211,7 @@ def _file_path(file: str | os.PathLike[str] | None, env: Mapping[str, str]) -> P
 
 
 def _read(path: Path, problems: list[str]) -> dict[str, Any]:
-    import tomllib  # only where there is a file: every command pays for the imports at the top
+    import tomllib  # here, because most runs have no file, and every command pays for imports at the top
 
     try:
         return tomllib.loads(path.read_text("utf-8"))

@@ -1,7 +1,7 @@
 """Durations as text: `250ms`, `90s`, `1h30m`, `1.5s`, `1d`, `2w`, or ISO 8601 (`PT1H30M`, `P1DT12H`).
 
 Invariant: `parse_duration(format_duration(ms)) == ms`. The arithmetic is decimal, never float. A fraction of a
-millisecond rounds up, so that no deadline of a text fires early. Units stand largest first, each at most once. Months
+millisecond rounds up, so that no deadline fires early. The largest unit comes first, and each unit at most once. Months
 and years are refused, because they have no fixed length. A number without a unit is refused too.
 """
 
@@ -30,7 +30,7 @@ def parse_duration(text: str) -> int:
     """The milliseconds of a duration text, rounded up.
 
     Raises:
-        ConfigError: the text is no duration, or it is longer than ten years.
+        ConfigError: the text is not a duration, or it is longer than ten years.
     """
     compact = text.replace(" ", "")
     match = _SHORT.fullmatch(compact) or _ISO.fullmatch(compact)

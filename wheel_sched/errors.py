@@ -1,7 +1,7 @@
-"""Errors: each type stands for whose fault an error is and what to do about it.
+"""Errors: the type of an error says who caused it and who can fix it.
 
 Every message says what is wrong, what stayed unchanged and what to do. `transient` says whether the same call may
-succeed later although nobody changes anything.
+succeed later without any change.
 """
 
 from __future__ import annotations
@@ -101,8 +101,8 @@ class StalePosition(StoreError):
     def __init__(self, position: str | int | None) -> None:
         self.position = None if position in ("", None) else int(str(position))
         super().__init__(
-            f"the source's next position is {self.position}, the call came with another one: nothing was stored; "
-            "read its log again from there"
+            f"the store expects position {self.position} of the source's log next, the call began at another one: "
+            "nothing was stored; read the log again from there"
         )
 
 
@@ -111,14 +111,14 @@ class StaleCount(StoreError):
 
 
 class TakenId(StoreError):
-    """An id of a batch exists already: nothing was stored. Look it up; then leave it out or give it another id."""
+    """An id of a batch exists already: nothing was stored. Omit this item, or give it another id."""
 
 
 class EmbeddedServerError(StoreError):
     """The embedded server cannot be started here. The message says why and what to use instead.
 
     Args:
-        last_words: the last lines of its log, with which the message ends. Defaults to none.
+        last_words: the last lines of its log; they end the message. Defaults to none.
     """
 
     def __init__(self, *args: object, last_words: Sequence[str] = ()) -> None:

@@ -1,7 +1,7 @@
-"""Escapes foreign text for a terminal or a log: it stays on one line, is visible, and controls nothing.
+"""Escapes foreign text for a terminal or a log: it stays on one line, is visible, and cannot control the terminal.
 
-These characters are escaped: control characters (ANSI and C1 among them), line and paragraph separators, direction
-marks, zero-width and other format characters, lone surrogates, and unassigned ones. All functions are pure except
+These characters are escaped: control characters (also those of ANSI and C1), line and paragraph separators, direction
+marks, zero-width and other format characters, lone surrogates, and unassigned characters. All functions are pure except
 `logger_of`.
 """
 
@@ -21,7 +21,7 @@ _SUSPECT = re.compile(r"[^ -~]")
 
 
 def escaped(text: str) -> str:
-    """The text with an escape in place of each unsafe character."""
+    """The text with an escape for each unsafe character."""
     return text if text.isascii() and text.isprintable() else _SUSPECT.sub(_shown, text)
 
 

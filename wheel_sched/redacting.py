@@ -1,10 +1,10 @@
 """Removes passwords from text for people and logs: from a URL, however malformed, and from text that quotes URLs.
 
 Invariant: these parts of a URL are always hidden: the text between the first colon after the scheme and the last `@`;
-the query from its first parameter that is not known as harmless, or whose value looks unusual; a fragment; a user or
-host with an encoded `:` or `@`; and for redis:// a port or path that is not a number. In doubt more is hidden, because
-a URL is shown only so that people recognise it.
-Pure. Any thread.
+the query, from its first parameter that is unknown or has an unusual value; a fragment; a user or host with an encoded
+`:` or `@`; and for redis:// a port or path that is not a number. In doubt more is hidden: people only need to recognise
+the URL.
+Pure functions. Any thread.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ def _addressed(found: re.Match[str]) -> str:
 
 
 def _asked(query: str) -> str:
-    """A query or fragment up to its first part that may be secret; the rest may belong to that part."""
+    """A query or fragment up to the first part that may be secret. Later text may belong to that part."""
     mark, parts, shown = query[:1], query[1:].split("&"), []
     if mark != "?" or not query[1:]:
         return mark and mark + (_HIDDEN if query[1:] else "")

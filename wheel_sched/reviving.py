@@ -1,9 +1,9 @@
 """A thread that starts its work again after an error, with a growing delay, and logs the error.
 
-Invariant: the work ends for good when it returns, or when it fails after `stopping` was set. Everything it raises
+Invariant: the thread ends only when the work returns, or when the work fails after `stopping` was set. Every exception
 counts as an error, also `SystemExit`, which would end only the thread.
 
-The thread costs nothing while the work goes well. Any thread may read `down` and `works`.
+The thread costs nothing while the work succeeds. Any thread may read `down` and `works`.
 """
 
 from __future__ import annotations

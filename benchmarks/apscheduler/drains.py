@@ -1,4 +1,4 @@
-"""Bursts: jobs that are all due, from the moment the scheduler may begin to the last call, in µs a job."""
+"""Bursts: µs a job, for jobs that are all due, from the resume of the scheduler to the last call."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ TRIGGERS = {"date": date_trigger, "interval": interval_trigger}
 
 
 def drain(kind: Any, store: Any, trigger: str, count: int) -> float:
-    """µs a job."""
+    """µs a job for one burst."""
     due = datetime.now(UTC) - timedelta(seconds=1)
     with paused(kind, store) as scheduler:
         fill(store, make_jobs([due] * count, TRIGGERS[trigger]))
@@ -41,7 +41,7 @@ def drain(kind: Any, store: Any, trigger: str, count: int) -> float:
 
 
 def fill(store: Any, jobs: Any) -> None:
-    """Store them, in bulk where the store can."""
+    """Store the jobs, in bulk if the store can."""
     if hasattr(store, "add_jobs"):
         assert not list(store.add_jobs(list(jobs)) or ())
         return
@@ -50,7 +50,7 @@ def fill(store: Any, jobs: Any) -> None:
 
 
 def memory_drains(trigger: str, count: int) -> dict[str, Callable[[], float]]:
-    """Stock in memory, and ours."""
+    """Stock and ours, in memory."""
     return {
         f"stock, {trigger}": lambda: drain(BackgroundScheduler, MemoryJobStore(), trigger, count),
         f"ours, {trigger}": lambda: drain(WheelBackgroundScheduler, WheelJobStore(), trigger, count),
@@ -67,13 +67,13 @@ def redis_drains(server: BenchServer, count: int) -> dict[str, Callable[[], floa
 
 
 def stock_redis(server: BenchServer) -> RedisJobStore:
-    """APScheduler's own store in an emptied server, over the same kind of connection."""
+    """APScheduler's own store in an empty server, over the same kind of connection."""
     server.client.flushall()
     options = server.client.connection_pool.connection_kwargs
     return RedisJobStore(unix_socket_path=options["path"])
 
 
 def our_redis(server: BenchServer) -> RedisWheelJobStore:
-    """Our store in an emptied server."""
+    """Our store in an empty server."""
     server.client.flushall()
     return RedisWheelJobStore(server.url, allow=ALLOWED)

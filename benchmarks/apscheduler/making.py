@@ -1,4 +1,4 @@
-"""Many jobs at once, without the 20 to 40 µs that building each through a scheduler costs, and no-op functions."""
+"""Many jobs at once, and functions for them that do nothing. A scheduler would need 20 to 40 µs to make each job."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _reached = threading.Event()
 
 
 def count() -> None:
-    """A no-op that tells when it was called for the last time."""
+    """Do nothing but count; the last expected call sets the event."""
     if next(_counter) >= _target:
         _reached.set()
 
@@ -35,7 +35,7 @@ async def count_async() -> None:
 
 
 def expect(calls: int) -> None:
-    """Begin to count."""
+    """Start a new count of `calls` calls."""
     global _counter, _target
     _counter, _target = itertools.count(1), calls
     _reached.clear()
@@ -47,7 +47,7 @@ def wait_counted() -> None:
 
 
 def counted() -> bool:
-    """Whether the last call was made."""
+    """Whether the last expected call was made."""
     return _reached.is_set()
 
 
@@ -57,14 +57,14 @@ def date_trigger(due: datetime) -> DateTrigger:
 
 
 def interval_trigger(due: datetime) -> IntervalTrigger:
-    """Due then, and an hour later."""
+    """Due at `due`, and every hour after it."""
     return IntervalTrigger(hours=1, start_date=due, timezone=UTC)
 
 
 def make_jobs(
     dues: Iterable[datetime], trigger: Any, func: Any = count, *, due_as_argument: bool = False
 ) -> Iterator[Job]:
-    """A job for each due time; `trigger` is shared by them where it is one, or makes one of a due time."""
+    """A job for each due time. `trigger` is a trigger for all of them, or a function of the due time that makes one."""
     scheduler = BackgroundScheduler(timezone=UTC)
     shared = None if callable(trigger) else trigger
     state: dict[str, Any] = {
@@ -95,7 +95,7 @@ def make_jobs(
 
 @contextmanager
 def paused(kind: Any, store: Any, **options: Any) -> Iterator[Any]:
-    """A scheduler over `store`, started and paused, with nothing to drop; it is gone at the end."""
+    """A scheduler over `store`, started and paused, that drops no late job; it is shut down at the end."""
     gc.collect()
     scheduler = kind(timezone=UTC, job_defaults={"misfire_grace_time": None}, **options)
     scheduler.add_jobstore(store)

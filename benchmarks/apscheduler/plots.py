@@ -1,6 +1,6 @@
-"""The figures as one SVG, stock and ours as two marks on a logarithmic scale; written by hand, without a library.
+"""The figures as one SVG, stock and ours as two marks on a logarithmic scale. No plot library is needed.
 
-Marks and no bars: a bar on such a scale has no beginning.
+They are marks, because a bar on a logarithmic scale has no zero.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Waiting: how late jobs run at a steady rate, how long `add_job` takes beside a burst, how long an event loop stands.
+"""Waiting: how late jobs are at a steady rate, how long `add_job` takes beside a burst, how long an event loop stalls.
 
-Each is told by whoever waits: the job itself takes the time when it runs, the caller of `add_job` when it comes back,
-a coroutine of the loop when it should have had its turn.
+Whoever waits measures: the job when it runs, the caller of `add_job` when it returns, a coroutine when it gets its
+turn.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from benchmarks.apscheduler.making import (
 from benchmarks.rounds import spread
 
 _LEAD_S = 0.5  # between the last add and the first due
-_PROBE_S = 0.001  # between two calls of add_job, and between two turns that are asked for
+_PROBE_S = 0.001  # between two calls of add_job, and between two turns of the coroutine
 
 _late_s: list[float] = []
 
 
 def note(due_s: float) -> None:
-    """How late am I?"""
+    """The job: record how late it runs."""
     _late_s.append(time.time() - due_s)
 
 
@@ -49,19 +49,19 @@ def lateness(kind: Any, store: Any, per_s: int, over_s: float) -> dict[str, floa
             fill(store, jobs)
             if datetime.now(UTC) < start:
                 break
-            store.remove_all_jobs()  # a slower machine than thought: the first would have been late from the start
+            store.remove_all_jobs()  # the machine is too slow: the first jobs would be late at once
             build_s *= 2
         scheduler.resume()
         end_s = time.monotonic() + 60 + over_s
         while len(_late_s) < count:
             assert time.monotonic() < end_s, f"only {len(_late_s)} of {count} ran"
-            time.sleep(0.02)  # the jobs tell nobody when the last of them has run
+            time.sleep(0.02)  # the jobs do not signal the end
     assert min(_late_s) >= 0, "a job ran before it was due"
     return spread([late * 1000 for late in _late_s])
 
 
 def worst_add(kind: Any, store: Any, due: int) -> float:
-    """The longest `add_job` of another thread, in ms, while `due` jobs are worked off."""
+    """The longest `add_job` of another thread, in ms, while `due` jobs run."""
     now = datetime.now(UTC)
     later = now + timedelta(hours=1)
     worst_s = 0.0
@@ -73,12 +73,12 @@ def worst_add(kind: Any, store: Any, due: int) -> float:
             start = time.perf_counter()
             scheduler.add_job(note, "date", args=[0.0], run_date=later)
             worst_s = max(worst_s, time.perf_counter() - start)
-            time.sleep(_PROBE_S)  # so that the burst is what is measured, not the adds
+            time.sleep(_PROBE_S)  # so that the adds do not slow the burst
     return worst_s * 1000
 
 
 def loop_stall(kind: Any, store: Any, due: int) -> float:
-    """The longest time in ms in which the event loop gave nobody a turn, while `due` coroutine jobs are worked off."""
+    """The longest time in ms in which the event loop gave a coroutine no turn, while `due` coroutine jobs run."""
     gc.collect()
     return asyncio.run(_loop_stall(kind, store, due))
 

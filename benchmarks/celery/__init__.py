@@ -1,7 +1,7 @@
 """`python -m benchmarks celery`: ETA tasks in stock Celery and with wheel_sched_celery, in real workers.
 
-The same scenarios for both, in one run (see `scenarios`). What measures milliseconds runs alone, stock and ours in
-turn; what measures survival and doubles runs side by side, behind what measures memory.
+Both run the same scenarios in one run (see `scenarios`). Scenarios that measure milliseconds run alone, stock and ours
+by turns. Scenarios that count survivors and doubles run side by side, after the one that measures memory.
 """
 
 from __future__ import annotations
@@ -77,24 +77,24 @@ FIGURES: tuple[Figure, ...] = (
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """How much is measured.
+    """The sizes of the scenarios.
 
     Args:
         rounds: of the enqueue rates. Defaults to 7.
         enqueued: tasks sent one by one in a round. Defaults to 1,000.
-        held: tasks that wait while memory is looked at. Defaults to 50,000.
+        held: tasks that wait while memory is measured. Defaults to 50,000.
         late_rounds: of each pool's lateness. Defaults to 3.
         late_tasks: of a round. Defaults to 5,000.
-        late_s: over how many seconds they are due. Defaults to 10.
-        lead_s: how long before the first is due they are sent. Defaults to 10: stock's worker has taken them by then.
-        give_up_s: how long after the last due a round waits for what has not run in stock. Defaults to 45.
+        late_s: the tasks of a round are due over so many seconds. Defaults to 10.
+        lead_s: how long before the first due time they are sent. Defaults to 10: stock's worker has them by then.
+        give_up_s: how long after the last due time a round waits for stock's missing runs. Defaults to 45.
         killed: tasks that wait when a worker is killed. Defaults to 1,000.
         killed_s: when they are due. Defaults to 10.
-        visibility_s: the visibility timeout then. Defaults to 20, in place of Celery's hour.
-        doubled_s: the ETA held against a visibility timeout of 5 s. Defaults to 20.
-        limit_s: how long after its due a task of these is waited for. Defaults to 40.
-        memory_first: memory is looked at before the rest begins, for stock's worker is busy with taking the tasks in;
-            with few of them that may run beside. Defaults to True.
+        visibility_s: the visibility timeout in that scenario. Defaults to 20; Celery's own is an hour.
+        doubled_s: the ETA beyond a visibility timeout of 5 s. Defaults to 20.
+        limit_s: how long after its due time such a task is waited for. Defaults to 40.
+        memory_first: measure memory before the rest begins, because stock's worker is busy with receiving the tasks.
+            With few tasks it may run beside the rest. Defaults to True.
         pools: whose lateness is measured. Defaults to all three.
     """
 
@@ -199,7 +199,7 @@ def run(sizes: Sizes) -> dict[str, Any]:
 
 
 def _side_by_side(sizes: Sizes, narration: Narration) -> dict[str, dict[str, Any]]:
-    """What does not measure time in milliseconds, stock and ours at once."""
+    """Run the scenarios that do not measure milliseconds, stock and ours at once."""
     runs: dict[str, Callable[[Kind], dict[str, Any]]] = {
         "memory": lambda kind: scenarios.memory(kind, sizes.held),
         "kill9": lambda kind: scenarios.kill9(kind, sizes.killed, sizes.killed_s, sizes.limit_s, sizes.visibility_s),

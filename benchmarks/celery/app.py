@@ -1,7 +1,6 @@
-"""The Celery app that workers of the benchmark run; told by its environment what to be.
+"""The Celery app of the benchmark's workers. Environment variables set it up.
 
-Each run of a task is written down by the task itself, with the due it was given and the time: lateness is judged by
-the receiver.
+Each task writes its own run, with its due time and the time. So the receiver judges the lateness.
 """
 
 from __future__ import annotations

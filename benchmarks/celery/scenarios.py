@@ -1,4 +1,4 @@
-"""What is done to stock Celery and to ours alike; each scenario answers plain figures."""
+"""The scenarios, for stock Celery and ours alike. Each returns plain figures."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def memory(kind: Kind, tasks: int) -> dict[str, float]:
 
 
 def lateness(kind: Kind, pool: str, tasks: int, over_s: float, lead_s: float, give_up_s: float) -> Lateness:
-    """`tasks` over `over_s` seconds through one worker; stock is given up on `give_up_s` after the last is due."""
+    """`tasks` over `over_s` seconds through one worker. Waits for stock until `give_up_s` after the last."""
     while True:
         with site(kind, workers=1, pool=pool, concurrency=_CONCURRENCY[pool]) as place:
             time.sleep(_SETTLE_S)  # as above
@@ -70,7 +70,7 @@ def _lateness(runs: list[Run], span_s: float, start_s: float) -> Lateness:
 
 
 def kill9(kind: Kind, tasks: int, due_in_s: float, limit_s: float, visibility_s: int) -> dict[str, Any]:
-    """One of two workers dies while all tasks wait: how late the 99th of 100 runs, and how often tasks ran."""
+    """One of two workers dies while all tasks wait. How late the 99th of 100 runs, and how often tasks ran."""
     with site(kind, {**EAGER_RESTORE, "visibility_timeout": visibility_s}, workers=2) as place:
         due_s = time.time() + due_in_s
         place.send([due_s] * tasks)
@@ -81,7 +81,7 @@ def kill9(kind: Kind, tasks: int, due_in_s: float, limit_s: float, visibility_s:
 
 
 def doubled(kind: Kind, tasks: int, due_in_s: float) -> dict[str, Any]:
-    """An ETA several visibility timeouts away, two workers: how often tasks ran too often."""
+    """An ETA several visibility timeouts away, and two workers: how many runs were too many."""
     with site(kind, {**EAGER_RESTORE, "visibility_timeout": _DOUBLED_VISIBILITY_S}, workers=2) as place:
         due_s = time.time() + due_in_s
         place.send([due_s] * tasks)
@@ -119,7 +119,8 @@ def enqueue(kind: str, tasks: int, sites: dict[Kind, Any]) -> float:
 
 
 def _late_p99_s(runs: list[Run], tasks: int, limit_s: float) -> float:
-    """The 99th percentile over all tasks, by each one's first run; a task that never ran is as late as was waited."""
+    """The 99th percentile over all tasks, by each one's first run. A task that never ran counts as late by the whole
+    wait."""
     first: dict[int, float] = {}
     for run in runs:
         first[run.number] = min(run.late_s, first.get(run.number, run.late_s))

@@ -1,7 +1,7 @@
-"""A broker of its own with Celery workers in processes: stock, or ours with its store in the same server.
+"""A broker with Celery workers in processes: stock, or ours with its store in the same server.
 
-Messages are sent as `apply_async` makes them. Where sending thousands would take longer than what is measured, stock's
-are put into its queue ready-made: the very bytes that a stock producer sends, which is what ours holds.
+Messages are sent as `apply_async` makes them. Where sending thousands would take longer than the measurement, stock's
+messages are put into its queue ready-made. These are the bytes that a stock producer sends, and that ours holds.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class Site:
         worker.wait()
 
     def wait(self, condition: Any, what: str, limit_s: float = _WAIT_S) -> bool:
-        """Wait for a condition; an error with the workers' log when it does not come."""
+        """Wait for a condition. Fails with the workers' log."""
         if not self.seen(condition, limit_s):
             raise RuntimeError(f"waited {limit_s:g} s for {what}; the workers said: {self._log.read_text()[-2000:]}")
         return True
@@ -100,7 +100,7 @@ class Site:
         return True
 
     def send(self, dues_s: list[float]) -> None:
-        """One task for each due; its number is its place."""
+        """Send one task for each due time. Its number is its place."""
         from wheel_sched_celery import TaskCall, apply_many
         from wheel_sched_celery.management import HeldTasks
 
@@ -180,7 +180,7 @@ def site(
     pool: str = "threads",
     concurrency: int = 4,
 ) -> Iterator[Site]:
-    """A site that is gone at the end, with `workers` started."""
+    """A site with `workers` started. It is gone at the end."""
     with temporary_server(extra={"auto-aof-rewrite-percentage": "0"}) as server:
         place = Site(server, kind, transport or {})
         try:

@@ -1,10 +1,12 @@
 """`python -m benchmarks kafka`: the retry service over a real Kafka broker, judged by a reader of committed records.
 
-Broker and server run on this machine. Intake is compared with a bare confluent-kafka loop that writes the same rows
-with the same script and knows nothing of policies, headers or positions; redelivery and lateness with bare loops over
-transactional producers, which have no store behind them; lateness also with consumers that pause and seek, given the
-same mixed delays: of a topic per level of delay, as Spring Kafka's are, and of one topic for all. Needs Java 17 and
-Maven.
+Broker and server run on this machine; Java 17 and Maven are needed. What is compared with what:
+
+- intake: with a bare confluent-kafka loop that writes the same rows with the same script, without policies, headers and
+  positions;
+- redelivery and lateness: with bare loops over transactional producers, without a store;
+- lateness of mixed delays: with consumers that pause and seek, over a topic for each level of delay, as in Spring
+  Kafka, and over one topic for all.
 """
 
 from __future__ import annotations
@@ -28,13 +30,16 @@ FIGURES = (
         "intake_vs_plain", "x", "intake with policy and position, against a bare loop writing the same", at_least=0.7
     ),
     Figure(
-        "redeliver_msgs_per_s", "msg/s", "due at once, through store and transactions to the reader", at_least=15_000
+        "redeliver_msgs_per_s",
+        "msg/s",
+        "messages due at once, through store and transactions to the reader",
+        at_least=15_000,
     ),
-    Figure("redeliver_vs_bare", "x", "that, against a bare loop of transactions with the same records"),
-    Figure("lateness_ms.p50", "ms", "due to reader at 2,000 messages a second, half of them"),
+    Figure("redeliver_vs_bare", "x", "the same, against a bare loop of transactions with the same records"),
+    Figure("lateness_ms.p50", "ms", "from due time to reader at 2,000 messages a second, half of them"),
     Figure("lateness_ms.p99", "ms", "the same, 99 of 100", at_most=25),
-    Figure("lateness_vs_bare", "x", "that, against bare transactions at the same rate"),
-    Figure("early", "messages", "before their due, in all of it", at_most=0),
+    Figure("lateness_vs_bare", "x", "p99 against that of bare transactions at the same rate"),
+    Figure("early", "messages", "messages before their due time, in all of this run", at_most=0),
     Figure("mixed_lateness_ms.p50", "ms", "mixed delays: half of them"),
     Figure("mixed_lateness_ms.p99", "ms", "the same, 99 of 100"),
     Figure("spring_style_lateness_ms.p50", "ms", "theirs: topic per level of delay, pause and seek: half of them"),
@@ -42,7 +47,7 @@ FIGURES = (
     Figure("spring_style_beyond_level_ms.p99", "ms", "the same, without the wait for the end of the level"),
     Figure("one_topic_lateness_ms.p50", "ms", "theirs: one topic for all delays, pause and seek: half of them"),
     Figure("one_topic_lateness_ms.p99", "ms", "the same, 99 of 100"),
-    Figure("intake_msgs_per_s", "msg/s", "taken in"),
+    Figure("intake_msgs_per_s", "msg/s", "records that our intake takes in"),
     Figure("plain_msgs_per_s", "msg/s", "baseline: the bare loop"),
     Figure("bare_transactions_msgs_per_s", "msg/s", "baseline: bare transactions to the reader"),
     Figure("bare_lateness_ms.p50", "ms", "baseline: bare transactions at the same rate, half of them"),
@@ -52,14 +57,14 @@ FIGURES = (
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """How much is measured.
+    """The sizes of a run.
 
     Args:
-        rounds: of intake, its baseline and redelivery. Defaults to 5.
-        messages: of each of these. Defaults to 20,000.
-        lateness_rounds: Defaults to 5.
-        lateness_s: how long 2,000 messages a second are due. Defaults to 5.
-        mixed: messages with mixed delays. Defaults to 2,000.
+        rounds: rounds of intake, redelivery and their baselines. Defaults to 5.
+        messages: messages in each of them. Defaults to 20,000.
+        lateness_rounds: rounds that measure lateness. Defaults to 5.
+        lateness_s: seconds in which 2,000 messages a second are due. Defaults to 5.
+        mixed: number of messages with mixed delays. Defaults to 2,000.
         longest_s: the longest of the mixed delays. Defaults to 60.
     """
 
@@ -122,10 +127,10 @@ def run(sizes: Sizes) -> dict[str, Any]:
 
 
 def _spread(per_s: int, seconds: float) -> list[int]:
-    """Delays that make so many messages due a second, beginning in 2 s."""
+    """Delays that make `per_s` messages due a second, from 2 s on."""
     return [2_000 + round(n * 1000 / per_s) for n in range(round(per_s * seconds))]
 
 
 def _mixed(count: int, longest_s: float) -> list[int]:
-    """Delays from 1 s up, evenly, in an order that has nothing to do with them."""
+    """Evenly spread delays from 1 s up, in a mixed order."""
     return [1_000 + round((n * 7919 % count) * (longest_s * 1000 - 1_000) / count) for n in range(count)]

@@ -1,7 +1,7 @@
-"""Bare loops over transactional producers, as their manual shows it: what redelivery is compared with.
+"""Bare loops over transactional producers, as their manual shows them: the baseline of redelivery.
 
-The same records in transactions, each with an offset committed in it. No store, no claims, no answers for single
-messages; nobody could take over from them.
+They send the same records in transactions, and commit an offset in each. They have no store, no claims and no answers
+for single messages, and nobody could take over from them.
 """
 
 from __future__ import annotations
@@ -24,8 +24,7 @@ _TIMEOUT_S = 30
 
 
 def bare_transactions(where: Site, count: int) -> float:
-    """Messages a second from the first transaction to the reader of committed records, in transactions as large as
-    a claim."""
+    """Messages a second from the first transaction to the reader, in transactions as large as a claim."""
     with _Bare(where, producers=1, linger_ms=1) as bare, Reader(where.servers, bare.topic, 2) as reader:
         began_s = time.time()
         for start in range(0, count, MAX_BATCH):
@@ -36,9 +35,9 @@ def bare_transactions(where: Site, count: int) -> float:
 
 
 def bare_lateness(where: Site, delays_ms: Sequence[int]) -> Timed:
-    """How late messages of these delays are at the reader when a loop sends whatever is due, and sleeps."""
+    """How late messages with these delays reach the reader, if a loop sends what is due and then sleeps."""
     with _Bare(where, producers=2, linger_ms=0) as bare, Reader(where.servers, bare.topic, 2) as reader:
-        for _ in range(2):  # one for each producer: the first one pays for its connections
+        for _ in range(2):  # one for each producer: its first transaction opens connections
             bare.send([b"0"])
         reader.wait(2)
         now_ms = time.time_ns() // 1_000_000
@@ -57,7 +56,7 @@ def bare_lateness(where: Site, delays_ms: Sequence[int]) -> Timed:
 
 
 class _Bare:
-    """A topic, and producers that take turns at it."""
+    """A topic, and producers that take turns."""
 
     def __init__(self, where: Site, *, producers: int, linger_ms: int) -> None:
         run = uuid4().hex[:8]
@@ -85,7 +84,7 @@ class _Bare:
         self._member.close()
 
     def send(self, values: Sequence[bytes]) -> None:
-        """One transaction."""
+        """Send the values in one transaction."""
         producer = self._producers[0]
         self._producers.append(self._producers.pop(0))
         producer.begin_transaction()

@@ -1,10 +1,10 @@
-"""Delays by pause and seek, as consumers without a delay store do them: a topic per level of delay, or one for all.
+"""Delays by pause and seek, as consumers without a delay store make them: a topic for each level of delay, or one for
+all.
 
-Spring Kafka's retry topics have a level each: a message goes to the topic of the shortest level that is not shorter
-than its delay, so nobody waits for others, and most for longer than they should. Where one topic holds mixed delays,
-each waits for all that are ahead of it. A consumer that reads a record before its time pauses the partition, seeks back
-to it and resumes when the time has come. How late a message is, is counted from the moment it was meant for, and from
-the end of its level.
+With Spring Kafka's retry topics a message goes to the topic of the shortest level that is not shorter than its delay.
+So it waits for no other message, and mostly longer than it should. In one topic for all delays each message waits for
+all before it. A consumer that reads a record too early pauses the partition, seeks back to the record and resumes when
+it is due. The lateness counts from the moment for which the message was meant, and from the end of its level.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ PATIENCE_S = 180.0
 
 
 class Paused(NamedTuple):
-    """How late messages were, in ms, see `spread`: with a topic per level, beyond their level's end, in one topic."""
+    """Lateness in ms, see `spread`: with a topic per level, after the end of the level, in one topic."""
 
     meant: dict[str, float]
     beyond_level: dict[str, float]
@@ -33,12 +33,12 @@ class Paused(NamedTuple):
 
 
 class _Came(NamedTuple):
-    meant_ms: int  # after the moment it was meant for
-    beyond_ms: int  # after the moment at which its topic let it go
+    meant_ms: int  # after the moment for which it was meant
+    beyond_ms: int  # after the end of its level
 
 
 def pause_and_seek(servers: str, delays_ms: Sequence[int], longest_s: float) -> Paused:
-    """How late messages of these delays are; both designs at the same time, each with as many messages."""
+    """How late messages with these delays are; both designs run at the same time, with the same messages."""
     run = uuid4().hex[:8]
     levels_ms = [level_s * 1000 for level_s in LEVELS_S if level_s < longest_s] + [round(longest_s * 1000)]
     topics = {f"levels-{run}-{level_ms}": level_ms for level_ms in levels_ms}
@@ -82,7 +82,7 @@ def pause_and_seek(servers: str, delays_ms: Sequence[int], longest_s: float) -> 
 
 def _read(servers: str, topic: str, found: list[_Came], over: threading.Event) -> None:
     settings = {"bootstrap.servers": servers, "group.id": topic, "enable.auto.commit": False, "fetch.wait.max.ms": 10}
-    client: Any = Consumer(settings)  # a long wait of one partition would keep a resumed one waiting
+    client: Any = Consumer(settings)  # a long fetch of one partition would delay a resumed one
     client.assign([TopicPartition(topic, n, 0) for n in range(2)])
     paused: dict[int, int] = {}
     while not over.is_set():

@@ -1,4 +1,4 @@
-"""The judge: a reader of committed records, in a process of its own, so that it shares no lock with what it judges."""
+"""The judge: a reader of committed records in a separate process, which shares no lock with the measured one."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ PATIENCE_S = 180.0
 
 
 class Reader:
-    """Reads a topic from its start, and notes when each record came.
+    """Reads a topic from its start, and notes when each record arrives.
 
     Args:
-        servers: of the cluster.
-        topic: to be read.
-        partitions: it has.
+        servers: addresses of the cluster.
+        topic: its name.
+        partitions: their number.
     """
 
     def __init__(self, servers: str, topic: str, partitions: int) -> None:
@@ -34,10 +34,10 @@ class Reader:
         self._outside.stop()
 
     def wait(self, count: int) -> None:
-        """Until so many have come: `came` has the value of each, and when it was there, in ms.
+        """Wait for `count` records. Then `came` has the value of each record, and its time in ms.
 
         Raises:
-            TimeoutError: they did not come.
+            TimeoutError: fewer records arrived.
         """
         self.came = self._outside.ask(count)
         if len(self.came) < count:
@@ -45,7 +45,7 @@ class Reader:
 
 
 def _read(pipe: Connection, servers: str, topic: str, partitions: int) -> None:
-    """Ready when it reads; asked for a number of records it tells all it has as soon as these have come."""
+    """Ready when it reads. Asked for a number of records, it answers with all records as soon as it has so many."""
     client: Any = Consumer(
         {
             "bootstrap.servers": servers,
@@ -65,8 +65,8 @@ def _read(pipe: Connection, servers: str, topic: str, partitions: int) -> None:
             if record.error() is None:
                 came.append((record.value(), now_ms))
 
-    take(1.0)  # what is there before the first question counts too
-    gc.disable()  # a collection is a stop of 30 ms, which would be told of whom it judges; it makes no cycles
+    take(1.0)  # records before the first question count too
+    gc.disable()  # a collection stops it for 30 ms, which would count as lateness; it makes no cycles
     pipe.send("ready")
     wanted, until_s = 0, 0.0
     while True:

@@ -1,4 +1,4 @@
-"""A broker, a server, and the service between them; each run has topics and a namespace of its own."""
+"""A broker, a server, and the retry service between them. Each run has its own topics and its own namespace."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from retry_topic.brokers.kafka.records import from_record
 from retry_topic.connection import Connection
 from retry_topic.intake.from_log import IntakeFromLog
 from retry_topic.message import Message
-from retry_topic.message.body_codec import encode_body
+from retry_topic.message.encoding import encode_body
 from retry_topic.message.headers import RetryState, write
 from retry_topic.message.topic_names import redelivery_topic_of, retry_topic_of
 from retry_topic.policy import PolicySet, RetryPolicy
@@ -37,13 +37,13 @@ _BODY = b"x" * 200
 
 @dataclass(slots=True)
 class Site:
-    """Where it is measured."""
+    """The broker and the server of a benchmark."""
 
     servers: str
     server: BenchServer
     version = VERSION
 
-    def home(self) -> Connection:
+    def connection(self) -> Connection:
         """A new namespace over the same server, and a client of the broker."""
         store: DelayStore = open_store(self.server.url, namespace=f"n{uuid4().hex[:8]}")
         return Connection(store, KafkaBroker(self.servers, partitions=2))
@@ -51,7 +51,7 @@ class Site:
 
 @contextlib.contextmanager
 def site() -> Iterator[Site]:
-    """A broker and a server that are gone at the end."""
+    """A broker and a server that end with the block."""
     with bench_server() as server, temporary_kafka() as kafka:
         yield Site(kafka.bootstrap, server)
 
@@ -63,10 +63,10 @@ class Timed(NamedTuple):
     early: int
 
 
-def failed(home: Connection, group: str, count: int) -> None:
+def failed(connection: Connection, group: str, count: int) -> None:
     """Put failed messages into the group's retry topic, as a consumer does."""
     topic = retry_topic_of(group)
-    home.broker.create_topic(topic)
+    connection.broker.create_topic(topic)
     for start in range(0, count, 2_000):
         messages = []
         for number in range(start, min(start + 2_000, count)):
@@ -81,18 +81,18 @@ def failed(home: Connection, group: str, count: int) -> None:
                 consumer_group=group,
             )
             messages.append(Message(topic, _BODY, b"%d" % (number % 100), write((), state)))
-        if any(home.broker.publish(messages)):
-            raise RuntimeError("the broker refused what was to be measured")
+        if any(connection.broker.publish(messages)):
+            raise RuntimeError("the broker refused the messages of the benchmark")
 
 
 def intake(where: Site, count: int) -> float:
     """Messages a second, by the service's own intake."""
     group = f"g{uuid4().hex[:8]}"
-    with where.home() as home:
-        failed(home, group, count)
-        taking = IntakeFromLog(home, group, PolicySet(RetryPolicy()), rng=random.Random(1))
-        broker: Any = home.broker
-        reader = broker.log_reader(retry_topic_of(group), f"{group}.intake", LogIntake(home.store).positions)
+    with where.connection() as connection:
+        failed(connection, group, count)
+        taking = IntakeFromLog(connection, group, PolicySet(RetryPolicy()), rng=random.Random(1))
+        broker: Any = connection.broker
+        reader = broker.log_reader(retry_topic_of(group), f"{group}.intake", LogIntake(connection.store).positions)
         try:
             taken = 0
             began_s = 0.0
@@ -115,8 +115,8 @@ def _once(call: Callable[[], T]) -> T:
 def plain_loop(where: Site, count: int) -> float:
     """Messages a second, by a bare loop: consume, store the same rows by the same script, commit."""
     group = f"g{uuid4().hex[:8]}"
-    with where.home() as home:
-        failed(home, group, count)
+    with where.connection() as connection:
+        failed(connection, group, count)
         client: Any = Consumer(
             {
                 "bootstrap.servers": where.servers,
@@ -141,7 +141,7 @@ def plain_loop(where: Site, count: int) -> float:
                 message = from_record(record)
                 item_id = f"{record.partition()}:{record.offset()}"
                 items.append(Item(item_id, due_ms, encode_body(message.to(target)), "orders"))
-            home.store.schedule(items)
+            connection.store.schedule(items)
             client.commit(asynchronous=True)
             taken += len(records)
         rate = count / (time.perf_counter() - began_s)
@@ -150,13 +150,12 @@ def plain_loop(where: Site, count: int) -> float:
 
 
 def redeliver(where: Site, count: int, early: Callable[[int], object]) -> float:
-    """Messages a second from their common due to the reader of committed records; `early` is told how many came before
-    it."""
+    """Messages a second from their common due time to the reader; `early` gets the number of early messages."""
     group = f"g{uuid4().hex[:8]}"
-    with where.home() as home:
-        service = RetryService(home, group)
-        home.broker.create_topic(redelivery_topic_of(group))
-        due_ms = _schedule(home, group, [4_000] * count)
+    with where.connection() as connection:
+        service = RetryService(connection, group)
+        connection.broker.create_topic(redelivery_topic_of(group))
+        due_ms = _schedule(connection, group, [4_000] * count)
         with service, Reader(where.servers, redelivery_topic_of(group), 2) as reader:
             reader.wait(count)
             last_ms = max(at_ms for _, at_ms in reader.came)
@@ -165,43 +164,43 @@ def redeliver(where: Site, count: int, early: Callable[[int], object]) -> float:
 
 
 def lateness(where: Site, delays_ms: Sequence[int]) -> Timed:
-    """How late messages of these delays are at the reader."""
+    """How late messages with these delays reach the reader."""
     group = f"g{uuid4().hex[:8]}"
-    with where.home() as home:
-        service = RetryService(home, group)
-        home.broker.create_topic(redelivery_topic_of(group))
+    with where.connection() as connection:
+        service = RetryService(connection, group)
+        connection.broker.create_topic(redelivery_topic_of(group))
         with Reader(where.servers, redelivery_topic_of(group), 2) as reader, service:
-            _warm(home, reader, group)
+            _warm(connection, reader, group)
             gc.collect()
             gc.freeze()  # as `wheel-sched serve` does
-            _schedule(home, group, delays_ms)
+            _schedule(connection, group, delays_ms)
             reader.wait(len(delays_ms) + 1)
             gc.unfreeze()
         return timed(reader)
 
 
 def timed(reader: Reader) -> Timed:
-    """How late what came was, by its values, which are its dues in ms; those of 0 warmed things up and do not count."""
+    """Lateness of the records. Their values are their due times in ms; a value of 0 is a warm-up and does not count."""
     late_ms = [at_ms - int(value) for value, at_ms in reader.came if value != b"0"]
     return Timed(spread(late_ms), sum(late < 0 for late in late_ms))
 
 
-def _warm(home: Connection, reader: Reader, group: str) -> None:
-    """The first message of a namespace pays for taking its shard over."""
+def _warm(connection: Connection, reader: Reader, group: str) -> None:
+    """Send one message first: with it the service acquires the shard."""
     topic = redelivery_topic_of(group)
-    home.store.schedule([Item("warm", 0, encode_body(Message(topic, b"0")), topic)])
+    connection.store.schedule([Item("warm", 0, encode_body(Message(topic, b"0")), topic)])
     reader.wait(1)
 
 
-def _schedule(home: Connection, group: str, delays_ms: Sequence[int]) -> int:
-    """Store messages whose value is their due; the due of the first."""
+def _schedule(connection: Connection, group: str, delays_ms: Sequence[int]) -> int:
+    """Store messages whose value is their due time; the due time of the first."""
     topic = redelivery_topic_of(group)
-    now_ms = home.store.now_ms()
+    now_ms = connection.store.now_ms()
     for start in range(0, len(delays_ms), _BATCH):
         items = []
         for number, delay_ms in enumerate(delays_ms[start : start + _BATCH], start):
             due_ms = now_ms + delay_ms
             message = Message(topic, b"%d" % due_ms, b"%d" % number)
             items.append(Item(f"{group}-{number}", due_ms, encode_body(message), topic))
-        home.store.schedule(items)
+        connection.store.schedule(items)
     return now_ms + delays_ms[0]

@@ -1,8 +1,8 @@
-"""`python -m benchmarks purgatory`: the benchmark that Kafka's purgatory redesign is known for, old design against new.
+"""`python -m benchmarks purgatory`: the benchmark of Kafka's purgatory redesign, old design against new.
 
-Rates are raised until a design no longer sustains them: at least 98 % of the requests made in time, and the backlog
-gone within a moment of the last. A rate that was missed is tried once more, for the machine is shared. Every point is a
-process of its own, the designs by turns.
+The rate rises until a design no longer sustains it: at least 98 % of the requests are made in time, and the backlog is
+gone shortly after the last. A rate that was missed is tried once more, because the machine is shared. Every point is a
+separate process, and the designs take turns.
 """
 
 from __future__ import annotations
@@ -10,13 +10,12 @@ from __future__ import annotations
 import json
 import os
 import platform
-import subprocess
-import sys
-from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import product
 from statistics import median
 from typing import Any
 
+from benchmarks.child import run_module
 from benchmarks.figures import Figure
 from benchmarks.narration import Narration
 from benchmarks.purgatory.demand import CASES
@@ -43,18 +42,18 @@ FIGURES = (
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """How much is measured.
+    """The sizes of a run.
 
     Args:
-        rates: targets, rising.
-        new_from: the first of them that the new design is given.
-        seconds: length of a point; 0: as long as `requests` take.
-        requests: of a point.
-        rounds: of new against bare.
-        bare_rate: the target at which these are compared.
-        tries: of a rate that is missed.
-        members, beats: of the heartbeats.
-        sizes: of wheels, besides the default.
+        rates: target rates, rising.
+        new_from: the first rate of the new design.
+        seconds: length of a point; 0: until `requests` are made.
+        requests: requests of a point.
+        rounds: rounds that compare new and bare.
+        bare_rate: the target rate of these rounds.
+        tries: how often a rate is tried.
+        members, beats: members and beats of the heartbeats.
+        sizes: wheel sizes besides the default.
     """
 
     rates: tuple[int, ...] = (10_000, 20_000, 40_000, 60_000, 80_000, 105_000, 120_000, 150_000, 200_000)
@@ -92,7 +91,7 @@ def run(sizes: Sizes) -> dict[str, Any]:
                 running[design, case] = bench.sustains(design, case, rate)
                 if running[design, case]:
                     best[design, case] = rate
-    for rate in [rate for rate in reversed(sizes.rates) if rate < sizes.new_from]:  # a machine that is very busy
+    for rate in [rate for rate in reversed(sizes.rates) if rate < sizes.new_from]:  # for a very busy machine
         for case in CASES:
             if not best["new", case] and bench.sustains("new", case, rate):
                 best["new", case] = rate
@@ -107,13 +106,13 @@ def run(sizes: Sizes) -> dict[str, Any]:
     costs = bench.costs()
     ratios = [round(median(new) / median(bare), 2) for new, bare in costs.values()]
     narration.step(f"{sizes.members:,} members, {sizes.beats:,} beats")
-    beats = _child("benchmarks.purgatory.heartbeats", str(sizes.members), str(sizes.beats))
+    beats = run_module("benchmarks.purgatory.heartbeats", str(sizes.members), str(sizes.beats))
     narration.close()
     lowest = sizes.rates[0]
     return {
         "core": CORE,
         **{f"{design}_{case}_rate": rate for (design, case), rate in best.items()},
-        # a design that did not sustain the lowest target is taken at that: the ratio is then a lower bound
+        # a design that misses the lowest rate counts as if it held it, so the ratio is a lower bound
         **{f"new_vs_old_{case}": round(best["new", case] / max(best["old", case], lowest), 2) for case in CASES},
         "pure_high_rate": pure_best,
         "cpu_vs_bare": max(ratios),
@@ -136,7 +135,7 @@ class _Bench:
         self.points: list[dict[str, Any]] = []
 
     def sustains(self, design: str, case: str, rate: int, core: str = CORE) -> bool:
-        """Whether one of the tries does."""
+        """Whether the design sustains the rate in one of the tries."""
         return any(
             self.point(design, case, rate, core=core, seed=1 + attempt)["sustained"]
             for attempt in range(self._sizes.tries)
@@ -145,7 +144,7 @@ class _Bench:
     def point(
         self, design: str, case: str, rate: int, *, core: str = CORE, wheel_size: int = 4096, seed: int = 1
     ) -> dict[str, Any]:
-        """Measure one."""
+        """Measure one point."""
         self._narration.step(f"{design}, {case} time-outs, {rate:,} a second, {core} core")
         seconds = self._sizes.seconds
         requests = int(rate * seconds) if seconds else self._sizes.requests
@@ -157,32 +156,15 @@ class _Bench:
             "wheel_size": wheel_size,
             "seed": seed,
         }
-        point = _child("benchmarks.purgatory.load", json.dumps(load), core=core)
+        point = run_module("benchmarks.purgatory.load", json.dumps(load), pure=core == "pure")
         point |= {"core": core, "wheel_size": wheel_size, "requests": requests}
         self.points.append(point)
         return point
 
     def costs(self) -> dict[str, tuple[list[float], list[float]]]:
-        """Processor time per request of new and bare by case, by turns."""
+        """Processor time per request of new and bare, by case."""
         costs: dict[str, tuple[list[float], list[float]]] = {case: ([], []) for case in CASES}
-        for turn, case in self._turns():
-            designs = ("new", "bare") if turn % 2 else ("bare", "new")
-            for design in designs:
+        for turn, case in product(range(self._sizes.rounds), CASES):
+            for design in ("new", "bare") if turn % 2 else ("bare", "new"):
                 costs[case][design == "bare"].append(self.point(design, case, self._sizes.bare_rate)["cpu_us"])
         return costs
-
-    def _turns(self) -> Iterator[tuple[int, str]]:
-        for turn in range(self._sizes.rounds):
-            for case in CASES:
-                yield turn, case
-
-
-def _child(module: str, *arguments: str, core: str = CORE) -> dict[str, Any]:
-    environment = os.environ | ({"WHEEL_SCHED_PURE": "1"} if core == "pure" else {})
-    done = subprocess.run(
-        [sys.executable, "-m", module, *arguments], env=environment, capture_output=True, text=True, check=False
-    )
-    if done.returncode:
-        raise RuntimeError(f"{module} ended with {done.returncode}: {done.stderr[-2000:]}")
-    found: dict[str, Any] = json.loads(done.stdout)
-    return found

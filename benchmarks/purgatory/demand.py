@@ -1,8 +1,8 @@
-"""What is asked of a purgatory: Kafka's TestPurgatoryPerformance, with the latency where the latency belongs.
+"""The load on a purgatory, as in Kafka's TestPurgatoryPerformance.
 
-Requests arrive at exponential intervals, in whole milliseconds with the remainder carried on, as its generator does.
-Each would be complete after a log-normal latency given by two percentiles; one whose latency is not below the timeout
-expires instead. (Kafka's later rewrite in Java takes the timeout for the latency, so nothing in it completes early.)
+Requests arrive at exponential intervals, in whole milliseconds; the remainder is carried over, as in the original. A
+request is complete after a log-normal latency, which two percentiles describe. If the latency is not below the timeout,
+the request expires. (Kafka's later rewrite in Java uses the timeout as the latency, so nothing completes early there.)
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ TIMEOUT_MS: Final = 200
 KEYS: Final = ("fakeKey0", "fakeKey1", "fakeKey2")
 REQUEST_BYTES: Final = 100
 
-_SAMPLES: Final = 100_000  # drawn once and gone through in a circle, so that drawing costs the run nothing
+_SAMPLES: Final = 100_000  # drawn once and used in a circle, so that the run draws none
 _P75: Final = 0.674490  # of the standard normal distribution
 
 

@@ -1,4 +1,4 @@
-"""What is compared: the new design (the library's), the old one, and the harness's own floor without locks."""
+"""The designs that are compared: ours, Kafka's old one, and a floor without locks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PURGE_INTERVAL = 1000  # Kafka's `purgatory.purge.interval.requests`
 
 
 class Request(Protocol):
-    """What the harness makes and completes."""
+    """A request, as the harness makes and completes it."""
 
     def force_complete(self) -> bool: ...
 
@@ -25,7 +25,7 @@ class Design(Protocol):
     """One design under load."""
 
     def request(self, completes_at_ns: int, done: Callable[[], object]) -> Request:
-        """A request that is complete from `completes_at_ns` on and calls `done` once."""
+        """Make a request that can complete from `completes_at_ns` on and then calls `done` once."""
         ...
 
     def try_complete_else_watch(self, operation: Any, keys: Sequence[str], /) -> bool: ...
@@ -39,7 +39,7 @@ class NewRequest(DelayedOperation):
     __slots__ = ("_completes_at_ns", "_data", "on_complete")
 
     def __init__(self, completes_at_ns: int, done: Callable[[], object]) -> None:
-        DelayedOperation.__init__(self, TIMEOUT_MS)  # as fast as super() is not
+        DelayedOperation.__init__(self, TIMEOUT_MS)  # faster than super()
         self._data = bytes(REQUEST_BYTES)
         self._completes_at_ns = completes_at_ns
         self.on_complete = done  # type: ignore[method-assign,assignment]
@@ -49,7 +49,7 @@ class NewRequest(DelayedOperation):
 
 
 class New:
-    """The library: per-operation locks, two tries, watcher lists left at once, a timing wheel."""
+    """Our purgatory: a lock per operation, two tries, lists that completed operations leave at once, a timing wheel."""
 
     def __init__(self, wheel_size: int) -> None:
         self._reaper = Reaper(wheel_size=wheel_size)
@@ -63,7 +63,7 @@ class New:
 
 
 class BareRequest:
-    """As little as a request can be and still be completed once, in one thread at a time."""
+    """The least that a request needs to complete once, on one thread at a time."""
 
     __slots__ = ("_completes_at_ns", "_data", "completed", "entry", "lists", "on_complete")
 
@@ -94,7 +94,7 @@ class BareRequest:
 
 
 class Bare:
-    """The floor: the same tries, lists and wheel; no lock, no statistics, nothing safe about it."""
+    """The floor: the same tries, lists and wheel, without locks and statistics. It is not safe for threads."""
 
     def __init__(self, wheel_size: int) -> None:
         self._reaper = Reaper(wheel_size=wheel_size)
@@ -121,7 +121,7 @@ class Bare:
 
 
 class OldRequest:
-    """An operation of the old design: completed once by a flag, and left where it waits."""
+    """An operation of the old design: a flag completes it once, and it stays in its lists."""
 
     __slots__ = ("_completes_at_ns", "_data", "_lock", "completed", "on_complete")
 
@@ -147,10 +147,10 @@ class OldRequest:
 class Old:
     """Kafka's purgatory before the redesign: one heap entry per request, and scans for what is completed.
 
-    A completed request stays in the heap and in its watcher lists. After each request that expired, or 200 ms without,
-    the reaper purges all lists if they hold `PURGE_INTERVAL` entries, and the heap if that does; so once this many
-    requests really wait, it scans them all for each that expires. As in the original, taking an entry out of the heap
-    searches the heap for it (`DelayQueue`'s iterator); lists are filtered in one go, which is kinder than the original.
+    A completed request stays in the heap and in its watcher lists. After each expired request, or after 200 ms, the
+    reaper purges all lists if they hold `PURGE_INTERVAL` entries, and the heap if it holds so many. So if this many
+    requests really wait, it scans all of them for each request that expires. To remove an entry it searches the heap,
+    as the original does (`DelayQueue`'s iterator). It filters a list in one pass, which is faster than the original.
 
     Source: `ExpiredOperationReaper.doWork` before KAFKA-1989 (0.8.2).
     """
@@ -205,7 +205,7 @@ class Old:
                     heapq.heapify(heap)
 
     def _poll_expired(self) -> None:
-        """Expire one request, past those that were completed before; or none came up for 200 ms."""
+        """Expire one request that is not completed; give up after 200 ms without one."""
         until = time.monotonic() + 0.2
         while not self._closed:
             with self._changed:

@@ -1,4 +1,4 @@
-"""Beats of a `HeartbeatMonitor` with many members, on one thread; in a process of its own, for its memory.
+"""Beats of a `HeartbeatMonitor` with many members, on one thread.
 
 `python -m benchmarks.purgatory.heartbeats MEMBERS BEATS` prints one JSON object.
 """
@@ -11,14 +11,14 @@ import random
 import sys
 import time
 
-from benchmarks.purgatory.memory import resident_bytes
+from benchmarks.resident import resident_bytes
 from wheel_sched.purgatory import HeartbeatMonitor
 
 SESSION_MS = 45_000  # Kafka's `session.timeout.ms`
 
 
 def run(members: int, beats: int) -> dict[str, float]:
-    """Beat in random order; the rate, and the memory of a member without its own id."""
+    """Beat in random order: the rate, and the memory of a member without its id."""
     ids = list(range(10**6, 10**6 + members))
     order = random.Random(1).choices(ids, k=beats)
     gc.collect()

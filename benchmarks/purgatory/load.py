@@ -1,13 +1,13 @@
-"""One point of the benchmark: a design under one load, in a process of its own so that its memory is its own.
+"""One point of the benchmark: a design under one load.
 
 `python -m benchmarks.purgatory.load '{"design": "new", "case": "low", "rate": 100000, ...}'` prints one JSON object.
 
-The calling thread makes requests at their arrival times, as fast as it can when it is behind; another completes each
-when its latency is over; the design's own thread expires the rest. Requests made as planned, but completed long after
-they could have been, are a backlog: `drained` says that all were through soon after the last one was made.
+The calling thread makes requests at their arrival times, or as fast as it can when it is behind. A second thread
+completes each request when its latency is over. The design's own thread expires the rest. Completions may fall behind;
+`drained` says that all requests ended soon after the last was made.
 
-The interpreter's cycle collector runs every 50,000 allocations, as a server that holds many live objects sets it, for
-every design alike: at its default of 700 a quarter of the processor time goes into walking what waits, again and again.
+The garbage collector runs every 50,000 allocations in every design, as a server that holds many live objects sets it.
+At its default of 700 a quarter of the processor time is spent on walking what waits.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from typing import Any
 
 from benchmarks.purgatory.demand import CASES, KEYS, TIMEOUT_MS, intervals_ms
 from benchmarks.purgatory.designs import DESIGNS, Request
-from benchmarks.purgatory.memory import peak_bytes, resident_bytes
+from benchmarks.resident import peak_bytes, resident_bytes
 from wheel_sched.purgatory.statistics import Tally
 
-DRAIN_S = 1.5  # after the last request; what waits then has all expired, were it only for the time
-_REVISITED = 50  # ms for which a completion may be noted too late and is still found at once
+DRAIN_S = 1.5  # after the last request; by then every timeout has passed
+_REVISITED = 50  # ms by which a completion may be late and is still found at once
 _MS = 1_000_000
 _COLLECT_AT = (50_000, 20, 100)
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What one point is.
+    """The load of one point.
 
     Args:
         design: "old", "new" or "bare".
@@ -54,12 +54,12 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """What it came to.
+    """The result of one point.
 
     Args:
         achieved: requests a second that were made.
         cpu_us: processor time of the whole process per request, in microseconds.
-        peak_mib: the most memory the process had, above what it had at the start.
+        peak_mib: the largest memory of the process, minus its memory at the start.
         drained: whether all were completed within `DRAIN_S` after the last was made.
         sustained: at least 98 % of the rate were made, and drained.
     """
@@ -112,12 +112,12 @@ def run(load: Load) -> Point:
     done = completed.add
     design = DESIGNS[load.design](load.wheel_size)
     make, watch = design.request, design.try_complete_else_watch
-    # room for a run that takes ten times as long; what is later still is completed at the end
+    # room for a run that takes ten times as long; later requests complete at the end
     start_ns = time.monotonic_ns()
     completer = Completer(start_ns, planned_ms * 10 + 10 * TIMEOUT_MS)
     buckets, last = completer.buckets, len(completer.buckets) - 1
     timeout_ns = TIMEOUT_MS * _MS
-    give_up_ns = (planned_ms + 500) * _MS  # so far behind, it will not come back
+    give_up_ns = (planned_ms + 500) * _MS  # too far behind to catch up
     start_ns = completer._start_ns = time.monotonic_ns()
     arrival_ns, samples = start_ns, len(intervals)
     memory_before = resident_bytes()
@@ -165,7 +165,7 @@ def run(load: Load) -> Point:
 
 
 def main() -> None:
-    """Measure what the argument says."""
+    """Measure the load that the argument describes."""
     arguments: dict[str, Any] = json.loads(sys.argv[1])
     gc.freeze()
     gc.set_threshold(*_COLLECT_AT)

@@ -1,4 +1,4 @@
-"""The two plots of the original: what was achieved, and what it cost, against what was asked for."""
+"""The two plots of the original benchmark: achieved rate and processor time, by target rate."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Points = Sequence[Mapping[str, Any]]
 
 
 def write_plots(result: Mapping[str, Any], folder: Path) -> list[Path]:
-    """Write `purgatory-rate.svg` and `purgatory-cpu.svg`; where."""
+    """Write `purgatory-rate.svg` and `purgatory-cpu.svg`; their paths."""
     points: Points = result["points"]
     folder.mkdir(parents=True, exist_ok=True)
     rate, cpu = folder / "purgatory-rate.svg", folder / "purgatory-cpu.svg"
@@ -27,7 +27,7 @@ def write_plots(result: Mapping[str, Any], folder: Path) -> list[Path]:
 def _plot(
     points: Points, path: Path, title: str, axis: str, value: Callable[[Mapping[str, Any]], float], *, log: bool = False
 ) -> None:
-    """One line a design and case through the medians of each target; a small mark for each single run."""
+    """One line for each design and case, through the median of each target."""
     import matplotlib as mpl
 
     mpl.use("svg")

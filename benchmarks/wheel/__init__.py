@@ -1,8 +1,8 @@
 """`python -m benchmarks wheel`: what a timer costs, ours and others', in one run.
 
-A ratio "a vs b" is b's time over a's: above 1, a is faster; `_vs_floor` and `_vs_handle` are ours over the least there
-can be. Times are CPU time of the thread, in nanoseconds, medians over interleaved rounds; ratios are taken within a
-round, then their median. The mixes are explained in `mixes`, the peers in `subjects`.
+A ratio "a vs b" is b's time divided by a's: above 1, a is faster. `_vs_floor` and `_vs_handle` are our time divided by
+the least possible. Times are CPU time of the thread, in nanoseconds. Ratios are taken within a round; figures are
+medians over rounds. `mixes` explains the mixes, `subjects` the peers.
 """
 
 from __future__ import annotations
@@ -15,11 +15,12 @@ from functools import partial
 from statistics import median
 from typing import Any
 
+from benchmarks.child import run_module
 from benchmarks.figures import Figure
 from benchmarks.narration import Narration
 from benchmarks.rounds import interleaved, median_spread
 from benchmarks.wheel import jvm as on_the_jvm
-from benchmarks.wheel import lateness, memory
+from benchmarks.wheel import lateness
 from benchmarks.wheel.mixes import (
     Mix,
     deadlines_ms,
@@ -39,7 +40,7 @@ __all__ = ["FIGURES", "FULL", "JVM_FIGURES", "QUICK", "Sizes", "run", "sections"
 FIGURES = (
     Figure("compiled_schedule_vs_floor", "x", "schedule at 10 k over a C call and a slotted object", at_most=1.5),
     Figure("pure_schedule_vs_handle", "x", "schedule at 10 k over making and keeping a handle", at_most=2.5),
-    Figure("compiled_expire_ns_100k", "ns", "to expire one of 100 k timers spread over an hour; the goal is 150"),
+    Figure("compiled_expire_ns_100k", "ns", "expire one of 100 k timers spread over an hour; our goal: 150"),
     Figure("compiled_vs_kombu_100k.expire", "x", "expire against kombu's timer at 100 k", at_least=10),
     Figure("compiled_vs_heapq_90cancelled.10k", "x", "90 % cancelled, 10 k live, against heapq", at_least=5),
     Figure("compiled_vs_heapq_90cancelled.100k", "x", "90 % cancelled, 100 k live, against heapq", at_least=5),
@@ -50,38 +51,38 @@ FIGURES = (
     Figure("bytes_per_timer.compiled", "bytes", "memory of a pending timer", at_most=100),
     Figure("kept_after_cancel.pure", "bytes", "memory kept per timer after all were cancelled", at_most=10),
     Figure("kept_after_cancel.compiled", "bytes", "memory kept per timer after all were cancelled", at_most=10),
-    Figure("wakeups_after_cancel", "wake-ups", "asked for after all were cancelled", at_most=0),
+    Figure("wakeups_after_cancel", "wake-ups", "wake-ups after all timers were cancelled", at_most=0),
     Figure("lateness_ms.threads.p50", "ms", "2,000 timers over 2 s, half of them", at_most=1),
     Figure("lateness_ms.threads.p99", "ms", "99 of 100", at_most=5),
     Figure("lateness_ms.asyncio.p50", "ms", "2,000 timers over 2 s, half of them", at_most=1),
     Figure("lateness_ms.asyncio.p99", "ms", "99 of 100", at_most=5),
-    Figure("early", "timers", "fired before their deadline, of all of these", at_most=0),
+    Figure("early", "timers", "timers that fired before their deadline", at_most=0),
 )
 JVM_FIGURES = (
     Figure("vs_kafka.add", "x", "compiled core against Kafka's SystemTimer, schedule at 100 k", at_least=1),
-    Figure("vs_kafka.add_clock_apart", "x", "the same, without what reading the clock costs Kafka's"),
-    Figure("vs_kafka.expire", "x", "from waiting to run: advance, hand-over and the thread that runs", at_least=3),
-    Figure("vs_kafka.expire_caller", "x", "Kafka's advance with its hand-over alone, ours with its hand-out alone"),
+    Figure("vs_kafka.add_clock_apart", "x", "the same, without the time in which Kafka's reads the clock"),
+    Figure("vs_kafka.expire", "x", "from waiting timers to tasks that have run", at_least=3),
+    Figure("vs_kafka.expire_caller", "x", "the same, without running the tasks"),
     Figure("vs_netty.add", "x", "compiled core against Netty's HashedWheelTimer, schedule at 100 k"),
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """How much is measured.
+    """The sizes of a run.
 
     Args:
-        rounds: of everything but the largest counts. Defaults to 7.
-        counts: pending timers. Defaults to 1 k, 10 k, 100 k and 1 M.
+        rounds: rounds of all but the largest counts. Defaults to 7.
+        counts: numbers of pending timers. Defaults to 1 k, 10 k, 100 k and 1 M.
         large: counts from here on get `large_rounds` rounds. Defaults to 1 M.
-        large_rounds: Defaults to 3.
-        mixes: Defaults to both.
-        live: live timers of the programs with 90 % cancelled. Defaults to 1 k, 10 k and 100 k.
+        large_rounds: rounds of these. Defaults to 3.
+        mixes: the mixes to measure. Defaults to both.
+        live: numbers of live timers in the programs with 90 % cancelled. Defaults to 1 k, 10 k and 100 k.
         constant_most: counts above it are measured with uniform deadlines only. Defaults to 1 M.
         all: whether subjects without a gate run the programs too. Defaults to True.
         memory: timers in the measurement of memory. Defaults to 1 M.
-        lateness_rounds: Defaults to 3.
-        timers: of a round of lateness. Defaults to 2,000.
+        lateness_rounds: rounds that measure lateness. Defaults to 3.
+        timers: timers in each of them. Defaults to 2,000.
         over_s: seconds over which they are due. Defaults to 2.
     """
 
@@ -98,13 +99,23 @@ class Sizes:
     timers: int = 2_000
     over_s: float = 2.0
 
-    def counts_of(self, mix: Mix) -> tuple[int, ...]:
-        """The counts of a mix."""
-        return self.counts if mix == "uniform" else tuple(n for n in self.counts if n <= self.constant_most)
+    def plain(self) -> list[tuple[Mix, int, int]]:
+        """Mix, pending timers and rounds of each measurement of schedule and expire."""
+        return [
+            (mix, count, self.large_rounds if count >= self.large else self.rounds)
+            for mix in self.mixes
+            for count in self.counts
+            if mix == "uniform" or count <= self.constant_most
+        ]
 
-    def live_of(self, mix: Mix) -> tuple[int, ...]:
-        """The live timers of a mix."""
-        return self.live if mix == "uniform" else tuple(n for n in self.live if n <= self.constant_most)
+    def mixed(self) -> list[tuple[Mix, int, int]]:
+        """Mix, live timers and rounds of each program with 90 % cancelled."""
+        return [
+            (mix, live, self.large_rounds if live >= min(self.large, 100_000) else _MORE * self.rounds)
+            for mix in self.mixes
+            for live in self.live
+            if mix == "uniform" or live <= self.constant_most
+        ]
 
 
 FULL = Sizes()
@@ -116,12 +127,12 @@ QUICK = Sizes(
     live=(10_000, 100_000),
     constant_most=10_000,
     all=False,
-    memory=500_000,  # so that what an arena more or less makes is small beside the gate
+    memory=500_000,  # so many that one arena of memory more or less does not matter
     lateness_rounds=1,
 )
 _LABELS = {1_000: "1k", 10_000: "10k", 100_000: "100k", 1_000_000: "1m"}
-_MORE = 2  # times the rounds where a busy machine blurs most
-_SLOW_TO_DRAIN = 100_000  # sched and asyncio take minutes for more, and nobody gains from it
+_MORE = 2  # times the usual rounds, where a busy machine disturbs most
+_SLOW_TO_DRAIN = 100_000  # sched and asyncio take minutes for more
 
 Rounds = dict[str, list[float]]
 
@@ -132,18 +143,15 @@ def run(sizes: Sizes, *, jvm: bool = False) -> dict[str, Any]:
     table: dict[str, dict[str, dict[str, dict[str, float]]]] = {"schedule": {}, "expire": {}, "cancelled90": {}}
     plain: dict[tuple[Mix, int], tuple[Rounds, Rounds]] = {}
     mixed: dict[tuple[Mix, int], Rounds] = {}
-    for mix in sizes.mixes:
-        for count in sizes.counts_of(mix):
-            rounds = sizes.large_rounds if count >= sizes.large else sizes.rounds
-            plain[mix, count] = _plain(mix, count, rounds, narration)
-            for name, values in zip(("schedule", "expire"), plain[mix, count], strict=True):
-                _enter(table[name], mix, count, values)
-        for live in sizes.live_of(mix):
-            rounds = sizes.large_rounds if live >= min(sizes.large, 100_000) else _MORE * sizes.rounds
-            mixed[mix, live] = _mixed(sizes, mix, live, rounds, narration)
-            _enter(table["cancelled90"], mix, live, mixed[mix, live])
+    for mix, count, rounds in sizes.plain():
+        plain[mix, count] = _plain(mix, count, rounds, narration)
+        for name, values in zip(("schedule", "expire"), plain[mix, count], strict=True):
+            _enter(table[name], mix, count, values)
+    for mix, live, rounds in sizes.mixed():
+        mixed[mix, live] = _mixed(sizes, mix, live, rounds, narration)
+        _enter(table["cancelled90"], mix, live, mixed[mix, live])
     narration.step("memory")
-    cores = {core: memory.measure(core, sizes.memory) for core in sorted(wheel.CORES)}
+    cores = {core: run_module("benchmarks.wheel.memory", core, str(sizes.memory)) for core in sorted(wheel.CORES)}
     late = _late(sizes, narration)
     result = {
         "core": wheel.CORE,
@@ -164,29 +172,23 @@ def run(sizes: Sizes, *, jvm: bool = False) -> dict[str, Any]:
 
 
 def sections(result: Mapping[str, Any]) -> dict[str, str]:
-    """More tables for the page: everything that was measured."""
+    """More tables for the page: all measurements."""
     return {"wheel, all": full_table(result)}
 
 
 def _steps(sizes: Sizes) -> int:
-    steps = 1 + 2 * sizes.lateness_rounds
-    for mix in sizes.mixes:
-        for count in sizes.counts_of(mix):
-            rounds = sizes.large_rounds if count >= sizes.large else sizes.rounds
-            steps += rounds * (1 + len(_subjects(count)))
-        for live in sizes.live_of(mix):
-            rounds = sizes.large_rounds if live >= min(sizes.large, 100_000) else _MORE * sizes.rounds
-            steps += rounds * (1 + len(_mixed_subjects(sizes, live)))
-    return steps
+    plain = sum(rounds * (1 + len(_subjects(count))) for _, count, rounds in sizes.plain())
+    mixed = sum(rounds * (1 + len(_mixed_subjects(sizes, live))) for _, live, rounds in sizes.mixed())
+    return 1 + 2 * sizes.lateness_rounds + plain + mixed
 
 
 def _mixed_subjects(sizes: Sizes, live: int) -> list[str]:
-    """Those with a gate, and in a full run the others."""
+    """Subjects with a gate; in a full run also the others."""
     return [name for name in MIXED if name.startswith(("wheel", "heapq")) or (sizes.all and live < _SLOW_TO_DRAIN)]
 
 
 def _subjects(count: int) -> list[str]:
-    """Those that finish with that many."""
+    """Subjects that can handle this many timers."""
     if count < _SLOW_TO_DRAIN:
         return list(SUBJECTS)
     kept = [name for name in SUBJECTS if name not in ("sched", "asyncio", "uvloop")]
@@ -194,7 +196,7 @@ def _subjects(count: int) -> list[str]:
 
 
 def _plain(mix: Mix, count: int, rounds: int, narration: Narration) -> tuple[Rounds, Rounds]:
-    """Nanoseconds to schedule and to expire, by subject and round; the floor is among those to schedule."""
+    """Nanoseconds to schedule and to expire, by subject and round. The first also has the floor."""
     due_ms = deadlines_ms(mix, count, seed=count)
     steps_ms = moments_ms(due_ms)
     runs: dict[str, Any] = {"floor": lambda: (floor_ns(due_ms), None)}
@@ -205,26 +207,19 @@ def _plain(mix: Mix, count: int, rounds: int, narration: Narration) -> tuple[Rou
     both = dict(zip(runs, found.values(), strict=True))
     schedule = {name: [pair[0] for pair in pairs if pair] for name, pairs in both.items()}
     expire = {name: [pair[1] for pair in pairs if pair and pair[1] is not None] for name, pairs in both.items()}
-    return {n: v for n, v in schedule.items() if v}, {n: v for n, v in expire.items() if v and n != "handle only"}
+    return {n: v for n, v in schedule.items() if v}, {n: v for n, v in expire.items() if v}
 
 
 def _fresh(name: str, due_ms: list[int], steps_ms: list[int]) -> tuple[float, float | None] | None:
     try:
         subject = SUBJECTS[name]()
-    except ModuleNotFoundError:  # a peer that is not installed: what it is measured against misses its gate
+    except ModuleNotFoundError:  # the peer is not installed, so its figures miss their gates
         return None
-    if name == "handle only":
-        return fill_and_drain(_WithoutDrain(subject), due_ms, steps_ms)
     return fill_and_drain(subject, due_ms, steps_ms)
 
 
-class _WithoutDrain:
-    def __init__(self, subject: Any) -> None:
-        self.fill, self.close = subject.fill, subject.close
-
-
 def _mixed(sizes: Sizes, mix: Mix, live: int, rounds: int, narration: Narration) -> Rounds:
-    """Nanoseconds a request costs, by subject and round, net of the loop."""
+    """Nanoseconds a request costs, by subject and round, without the loop."""
     plan = program(mix, live, seed=live)
     label = f"{mix}, 90 % cancelled, {_LABELS.get(live, live)}"
     runs = {f"loop ({label})": lambda: run_program(None, plan)}
@@ -241,7 +236,7 @@ def _enter(table: dict[str, dict[str, dict[str, float]]], mix: Mix, count: int, 
 
 
 def _ratio(values: Rounds, over: str, under: str) -> float | None:
-    """The median over rounds of one subject's time over another's."""
+    """The median over rounds of `over`'s time divided by `under`'s."""
     if over not in values or under not in values:
         return None
     return round(median([a / b for a, b in zip(values[over], values[under], strict=True)]), 2)

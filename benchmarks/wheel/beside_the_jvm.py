@@ -1,4 +1,5 @@
-"""Our side of the comparison with the JVM, in a process as fresh as the JVM's: `jvm` asks it by lines on stdin."""
+"""Our side of the comparison with the JVM, in a fresh process. It reads names of files from stdin, as the JVM's side
+does."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ _MOST = 100_000
 
 
 def main() -> None:
-    """A line of JSON for each line that names a file of delays."""
+    """Answer each line that names a file of delays with a line of JSON."""
     gc.disable()
     kept: list[Any] = []
     for line in sys.stdin:
@@ -32,9 +33,9 @@ def main() -> None:
 
 
 def _pages(timers: int) -> list[Any]:
-    """A few entries of many that are gone. While they live Python keeps the others' pages, as a JVM does its heap.
+    """A few of many cancelled entries. As long as they live, Python keeps the memory of all, as a JVM keeps its heap.
 
-    Else it would give them back after each round, and the kernel would zero them anew.
+    Otherwise Python would free the memory after each round, and the kernel would fill it with zeros again.
     """
     wheel = CORES["compiled"]()
     entries = [wheel.schedule(None, HOUR_MS) for _ in range(timers)]

@@ -1,19 +1,19 @@
-"""Kafka's own `SystemTimer` and Netty's `HashedWheelTimer`, from their published jars, beside our compiled core.
+"""Kafka's `SystemTimer` and Netty's `HashedWheelTimer`, from their published jars, beside our compiled core.
 
-Each side is a process of its own, warmed up by rounds that are not counted, and asked by turns: while one measures, the
-other waits for its stdin. Both get the same delays. The driver of the JVM (`benchmarks/jvm`) is built by Maven into
-`target/` the first time; ours is `beside_the_jvm`.
+Each side is a separate process with the same delays. It warms up for some rounds, which do not count. The sides take
+turns: while one measures, the other waits for its stdin. Maven builds the driver of the JVM (`benchmarks/jvm`) into
+`target/` the first time. Ours is `beside_the_jvm`.
 
-Add is the call that users write. Kafka's makes its task and its entry, reads the clock and takes a lock; what the clock
-costs is measured apart. Ours makes its entry; the deadline is given. Nobody keeps a handle.
+Add is the call that users write. Kafka's makes its task and its entry, reads the clock and takes a lock; the clock is
+measured apart. Ours makes its entry and gets the deadline. Nobody keeps a handle.
 
-Expire begins with timers that wait and ends with tasks that have run, a counter's increment each, by the same thousand
-steps of time. Kafka's advance hands each task to a thread of its own, so that thread's CPU counts; ours hands them out
-and the loop around it runs them. `caller` is what is left of both without the runs: Kafka's advance with the hand-over
-alone, ours with the hand-out alone.
+Expire begins with waiting timers and ends when their tasks have run, an increment of a counter each, in the same
+thousand steps of time. Kafka's advance gives each task to another thread, so the CPU time of that thread counts. Ours
+returns the tasks, and the loop around it runs them. `caller` is the part without the runs: Kafka's advance with the
+hand-over, and our `advance` alone.
 
-The JVM's collector and compiler work on threads that are not counted, so Python's collector is off. Netty expires on a
-thread of its own by real time, so only its add is compared.
+The JVM's collector and compiler run on threads that are not counted, so Python's collector is off. Netty expires timers
+on its own thread in real time, so only its add is compared.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def compare(narration: Narration) -> dict[str, Any]:
 
 
 class _Side:
-    """A process that answers a line of JSON to each line with a file of delays."""
+    """A process. It reads the name of a file of delays and answers with a line of JSON."""
 
     def __init__(self, command: list[str]) -> None:
         self._command = command
@@ -90,7 +90,7 @@ class _Side:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         assert self._process.stdin is not None
-        self._process.stdin.close()  # its end
+        self._process.stdin.close()  # ends the process
         try:
             self._process.wait(30)
         except subprocess.TimeoutExpired:
@@ -134,7 +134,7 @@ def _delays(count: int, seed: int) -> bytes:
 
 
 def _over(rounds: list[dict[str, float]], theirs: str, ours: str) -> float | None:
-    """The median over rounds of their time over ours."""
+    """The median over rounds of their time divided by ours."""
     if ours not in rounds[0]:
         return None
     return round(median(one[theirs] / one[ours] for one in rounds), 2)

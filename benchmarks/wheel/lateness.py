@@ -1,8 +1,7 @@
-"""How late real timers are: `SystemTimer` and `AsyncTimer` on the machine's clock, judged by the callback itself.
+"""How late real timers are: `SystemTimer` and `AsyncTimer` on the machine's clock, judged by the callback.
 
-Early is against the very nanosecond that was asked for, taken from the same clock before the timer was asked. Late is
-from the millisecond the timer made of it, its handle's `deadline_ms`: a wheel of 1 ms ticks rounds up by half a
-millisecond on average, by contract.
+A timer is early if it runs before the nanosecond that was asked for, which is read from the same clock before the call.
+Lateness counts from `deadline_ms` of the handle, the millisecond to which the timer rounded up.
 """
 
 from __future__ import annotations
@@ -16,11 +15,11 @@ from typing import NamedTuple
 from benchmarks.rounds import spread
 from wheel_sched.timers import AsyncTimer, SystemTimer
 
-_LEAD_MS = 300  # for scheduling them all
+_LEAD_MS = 300  # time for scheduling all of them
 
 
 class Late(NamedTuple):
-    """What the callbacks saw."""
+    """Lateness in ms, and how many callbacks were early."""
 
     lateness_ms: dict[str, float]
     early: int

@@ -1,14 +1,13 @@
-"""The mixes, and the nanoseconds of this thread's CPU they cost.
+"""The mixes, and the CPU time that a timer costs in them, in nanoseconds.
 
-Schedule and expire: n timers into an empty timer, then time passes in a thousand steps until all are due. Uniform: 1 ms
-to 1 h. Constant: all 200 ms, as request timeouts are, 50 begun each millisecond.
+Schedule and expire: n timers go into an empty timer, then time passes in a thousand steps until all are due. Uniform:
+due after 1 ms to 1 h. Constant: all after 200 ms, as request timeouts are, 50 begun each millisecond.
 
-90 % cancelled: a steady state of n live timers. Each request schedules one; nine of ten cancel it at a moment evenly
-spread over its time, one of ten expires; time moves on by ten requests at a step, when everything due is handed out. A
-handle is kept until its request ends, not longer. The loop that drives this costs the same for all; it is measured by
-itself, without any timer, and taken off. The state has settled when four times as many requests as are live have come,
-which is longer than any lives; so many are measured then that what happens now and then, as compactions and collections
-of garbage, is in it with its share.
+90 % cancelled: n timers are live at any time. Each request schedules one. Nine of ten requests cancel it at a moment
+that is evenly spread over its time; one of ten lets it expire. Time moves on by ten requests a step, and each step
+takes what is due. A handle is kept until its request ends. The loop that drives this costs the same for all subjects;
+it is measured without a timer and subtracted. Four requests for each live timer come first, which is longer than any
+timer lives. Then so many are measured that rare work, such as compactions and garbage collections, has its share.
 """
 
 from __future__ import annotations
@@ -50,7 +49,7 @@ def moments_ms(due_ms: Sequence[int]) -> list[int]:
 def fill_and_drain(subject: Any, due_ms: Sequence[int], steps_ms: Sequence[int]) -> tuple[float, float | None]:
     """Nanoseconds to schedule a timer and, where it can be measured, to let it expire."""
     gc.collect()
-    gc.freeze()  # what the other subjects left behind is not this one's to walk
+    gc.freeze()  # garbage collections skip what other subjects left behind
     try:
         begun_ns = time.thread_time_ns()
         handles = subject.fill(due_ms)
@@ -70,7 +69,7 @@ def fill_and_drain(subject: Any, due_ms: Sequence[int], steps_ms: Sequence[int])
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """Steps: now, deadlines to schedule, requests to cancel, requests that expire. The first only fill up."""
+    """Steps: now, deadlines to schedule, requests to cancel, requests that expire. `warm_up` steps are not measured."""
 
     steps: list[tuple[int, list[int], list[int], list[int]]]
     warm_up: int
@@ -78,7 +77,7 @@ class Program:
 
 
 def program(mix: Mix, live: int, seed: int) -> Program:
-    """Requests enough to be steady, then those that are measured."""
+    """The program: requests to warm up, then the measured ones."""
     rng = random.Random(seed)
     warm_up, measured = _WARM_UP * live, max(_MEASURED, 2 * live)
     count = warm_up + measured
@@ -98,7 +97,7 @@ def program(mix: Mix, live: int, seed: int) -> Program:
 
 
 def _ended(ends: deque[tuple[float, int]], before_ms: float) -> list[int]:
-    """Take those requests from the front that end before that moment."""
+    """Take from the front the requests that end before that moment."""
     ended = []
     while ends and ends[0][0] < before_ms:
         ended.append(ends.popleft()[1])
@@ -106,7 +105,7 @@ def _ended(ends: deque[tuple[float, int]], before_ms: float) -> list[int]:
 
 
 def run_program(timer: Any, plan: Program) -> float:
-    """Nanoseconds a request costs, with the loop's own; without a timer, the loop's own."""
+    """Nanoseconds that a request and the loop cost; without a timer, the loop alone."""
     if timer is None:
         return _run_loop(plan)
     handles: list[Any] = []
@@ -152,7 +151,7 @@ class _Slotted:
 
 
 def floor_ns(due_ms: Sequence[int]) -> float:
-    """A two-argument C function called and a slotted object allocated and kept, for each deadline."""
+    """Nanoseconds of a call of a two-argument C function and of one slotted object that is kept."""
     from operator import is_
 
     gc.collect()

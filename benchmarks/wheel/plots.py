@@ -1,4 +1,4 @@
-"""The page's plots as SVG: what schedule, expire and the 90 % mix cost by the number of timers, uniform deadlines."""
+"""The page's plots as SVG: the cost of schedule, expire and the 90 % mix by number of timers, uniform deadlines."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _COLOURS = {
 
 
 def write_plots(result: Mapping[str, Any], folder: Path) -> list[Path]:
-    """One plot for each of the three; where they were written."""
+    """Write one plot for each of the three; the paths."""
     import matplotlib as mpl
 
     mpl.use("svg")
@@ -48,7 +48,7 @@ def write_plots(result: Mapping[str, Any], folder: Path) -> list[Path]:
                 axes.annotate(f"{value:,.0f}", (value, place), (6, -2.5), textcoords="offset points", fontsize=7)
         axes.set_yticks([at + 0.42 - width / 2 for at in range(len(counts))], [f"{count} timers" for count in counts])
         axes.set_ylim(len(counts) - 0.08, -0.12)  # the first one on top
-        axes.set_xscale("log")  # marks and no bars: a bar on such a scale has no beginning
+        axes.set_xscale("log")  # marks, because a bar on a logarithmic scale has no zero
         axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
         axes.grid(axis="x", color="#dddddd", linewidth=0.6)
         axes.set_axisbelow(True)

@@ -1,7 +1,7 @@
-"""Who is measured: our cores and the timers Python programs use, all on virtual time where they let us.
+"""The timers that are measured: our cores and the timers that Python programs use, on virtual time where possible.
 
-Each is given deadlines in whole milliseconds and keeps its own units inside its own loop, so that no adapter stands
-between the measurement and the timer. None runs callbacks it need not: the cost of a callback is the same everywhere.
+Each gets deadlines in whole milliseconds and converts them inside its own loop, so no adapter adds to its time. No
+callback is called where the timer allows that, because its cost is the same everywhere.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ import asyncio
 import sched
 from collections.abc import Callable, Sequence
 from heapq import heapify, heappop, heappush
-from typing import Any, Protocol
+from typing import Any
 
 from benchmarks.kafka_structure import SystemTimer as KafkaStructure
 from wheel_sched.wheel import CORES
 
 
 class Task:
-    """What every timer is to run; not None, which some of them would take for a cancelled one."""
+    """The callback of every timer. It is not None, because some timers use None for a cancelled entry."""
 
     def __call__(self) -> None:
         """Nothing."""
@@ -26,46 +26,28 @@ class Task:
 TASK = Task()
 
 
-class Subject(Protocol):
-    """A timer under measurement."""
-
-    def fill(self, deadlines_ms: Sequence[int]) -> list[Any]:
-        """Schedule all of them and keep the handles."""
-        ...
-
-    def cancel(self, handles: Sequence[Any]) -> None:
-        """Cancel all of them."""
-        ...
-
-    def drain(self, moments_ms: Sequence[int]) -> int:
-        """Let time stand at each moment in turn; how many expired."""
-        ...
-
-    def close(self) -> None:
-        """Let go of what outlives it."""
-        ...
-
-
-class Handed:
-    """A subject with `schedule(task, deadline_ms)`, handles with `cancel()` and `advance(now_ms)`."""
+class Filled:
+    """A timer with `schedule(task, deadline_ms)`, which can be filled and never expires."""
 
     def __init__(self, timer: Any) -> None:
         self.timer = timer
 
     def fill(self, deadlines_ms: Sequence[int]) -> list[Any]:
+        """Schedule all of them and keep the handles."""
         schedule = self.timer.schedule
         return [schedule(TASK, deadline_ms) for deadline_ms in deadlines_ms]
 
-    def cancel(self, handles: Sequence[Any]) -> None:
-        for handle in handles:
-            handle.cancel()
-
-    def drain(self, moments_ms: Sequence[int]) -> int:
-        advance = self.timer.advance
-        return sum([len(advance(now_ms)) for now_ms in moments_ms])
-
     def close(self) -> None:
         """Nothing outlives it."""
+
+
+class Handed(Filled):
+    """The same for a timer that also has `advance(now_ms)`."""
+
+    def drain(self, moments_ms: Sequence[int]) -> int:
+        """Advance to each moment; how many expired."""
+        advance = self.timer.advance
+        return sum([len(advance(now_ms)) for now_ms in moments_ms])
 
 
 class LazyEntry:
@@ -78,7 +60,7 @@ class LazyEntry:
     task: Any
 
     def cancel(self) -> None:
-        """Mark, and rebuild the heap when most of it is marked."""
+        """Mark the entry; rebuild the heap if most of its entries are marked."""
         if self.cancelled:
             return
         self.cancelled = True
@@ -92,14 +74,14 @@ class LazyEntry:
 
 
 class LazyHeap:
-    """The best of the usual: `heapq` over tuples, cancel by mark, compaction."""
+    """The usual timer over `heapq`, at its best: tuples, cancel by mark, compaction."""
 
     def __init__(self) -> None:
         self.queue: list[tuple[int, int, LazyEntry]] = []
         self.dead = self.number = 0
 
     def schedule(self, task: Any, deadline_ms: int) -> LazyEntry:
-        """Ties by order of scheduling."""
+        """Entries with the same deadline keep their order."""
         entry = LazyEntry()
         entry.task = task
         entry.cancelled = False
@@ -109,7 +91,7 @@ class LazyHeap:
         return entry
 
     def advance(self, now_ms: int) -> list[LazyEntry]:
-        """What is due."""
+        """The due entries."""
         due = []
         queue = self.queue
         while queue and queue[0][0] <= now_ms:
@@ -123,18 +105,18 @@ class LazyHeap:
 
 
 class HandleOnly:
-    """Creates a handle and gives it to the caller, nothing else: what no timer in pure Python can go below."""
+    """Creates a handle and returns it. No timer in Python can cost less."""
 
     class Handle:
-        """As many fields as ours."""
+        """It has as many fields as our handle."""
 
         __slots__ = ("deadline_ms", "slot", "state", "task", "wheel")
 
         def cancel(self) -> None:
-            """Nothing to take it out of."""
+            """Does nothing."""
 
     def schedule(self, task: Any, deadline_ms: int) -> HandleOnly.Handle:
-        """A handle with what a timer must remember."""
+        """A handle with the fields that a timer needs."""
         handle = HandleOnly.Handle()
         handle.task = task
         handle.deadline_ms = deadline_ms
@@ -154,7 +136,7 @@ class _VirtualLoop(asyncio.SelectorEventLoop):
 
 
 class AsyncioLoop:
-    """`loop.call_at`, its loop run at each moment."""
+    """`loop.call_at`; the loop runs once at each moment."""
 
     def __init__(self) -> None:
         self.loop = _VirtualLoop()
@@ -166,10 +148,6 @@ class AsyncioLoop:
     def fill(self, deadlines_ms: Sequence[int]) -> list[Any]:
         call_at, fire = self.loop.call_at, self._fire
         return [call_at(deadline_ms / 1000, fire) for deadline_ms in deadlines_ms]
-
-    def cancel(self, handles: Sequence[Any]) -> None:
-        for handle in handles:
-            handle.cancel()
 
     def drain(self, moments_ms: Sequence[int]) -> int:
         for now_ms in moments_ms:
@@ -183,7 +161,7 @@ class AsyncioLoop:
 
 
 class Uvloop:
-    """`loop.call_at` of uvloop, whose clock is libuv's own: it cannot be drained on virtual time."""
+    """`loop.call_at` of uvloop, whose clock is that of libuv, so it cannot run on virtual time."""
 
     def __init__(self) -> None:
         import uvloop
@@ -194,16 +172,12 @@ class Uvloop:
         call_at, start_s = self.loop.call_at, self.loop.time() + 3600
         return [call_at(start_s + deadline_ms / 1000, TASK) for deadline_ms in deadlines_ms]
 
-    def cancel(self, handles: Sequence[Any]) -> None:
-        for handle in handles:
-            handle.cancel()
-
     def close(self) -> None:
         self.loop.close()
 
 
 class Kombu:
-    """`kombu.asynchronous.timer.Timer`, Celery's ETA heap; cancelled entries stay until their time."""
+    """`kombu.asynchronous.timer.Timer`, Celery's ETA heap; cancelled entries stay until their deadline."""
 
     def __init__(self) -> None:
         from kombu.asynchronous.timer import Timer
@@ -218,10 +192,6 @@ class Kombu:
     def fill(self, deadlines_ms: Sequence[int]) -> list[Any]:
         call_at = self.timer.call_at
         return [call_at(deadline_ms / 1000, TASK) for deadline_ms in deadlines_ms]
-
-    def cancel(self, handles: Sequence[Any]) -> None:
-        for handle in handles:
-            handle.cancel()
 
     def drain(self, moments_ms: Sequence[int]) -> int:
         fired = 0
@@ -262,7 +232,7 @@ class Sched:
         """Nothing outlives it."""
 
 
-# By the name it has in tables and plots. A core that is not there is not measured, and its gates are missed.
+# By the name in tables and plots. A core that is absent is not measured, and misses its gates.
 SUBJECTS: dict[str, Callable[[], Any]] = {
     **{f"wheel, {core}": lambda core=core: Handed(CORES[core]()) for core in sorted(CORES)},
     "heapq": lambda: Handed(LazyHeap()),
@@ -271,7 +241,7 @@ SUBJECTS: dict[str, Callable[[], Any]] = {
     "uvloop": Uvloop,
     "sched": Sched,
     "Kafka's structure": lambda: Handed(KafkaStructure()),
-    "handle only": lambda: Handed(HandleOnly()),
+    "handle only": lambda: Filled(HandleOnly()),
 }
-# Those that take a program of schedules, cancels and moments with the same three calls.
+# Subjects with `schedule`, `cancel` and `advance`, which run the programs with 90 % cancelled.
 MIXED = (*(f"wheel, {core}" for core in sorted(CORES)), "heapq", "Kafka's structure", "handle only")

@@ -1,9 +1,9 @@
-"""A program of one's own on a cluster: reminders for all customers, and yesterday's dead letters once more.
+"""An example program for a cluster: it schedules reminders for all customers and replays dead letters.
 
 MASTER=spark://host:7077 deploy/spark/submit.sh deploy/spark/reminders.py redis://store:6379/0
 
-Run again it stores nothing and replays nothing: the rows have a job id, and the letters are not dead any more. Answers
-a JSON object on the last line of stdout.
+A second run stores nothing and replays nothing: the rows have a job id, and the letters are not dead any more. The last
+line of stdout is a JSON object.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from retry_topic.spark.jobs.store import place_of
 
 
 def main(url: str) -> None:
-    spark = spark_session()  # spark-submit has said where
+    spark = spark_session()  # spark-submit sets the master
     place = place_of(url)
     customers = spark.range(0, 3_000, 1, 4).selectExpr("id customer", "4000000000000 + id remind_at")
     stored = backfill(

@@ -1,4 +1,4 @@
-"""A producer with wheel-sched: its tasks go to the delay store and lie in no worker.
+"""A producer with wheel-sched: its tasks wait in the delay store and in no worker.
 
 python producer.py 20
 """

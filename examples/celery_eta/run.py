@@ -1,8 +1,8 @@
-"""All of it together: a server of its own, two workers, a producer with wheel-sched and a stock one beside it.
+"""The whole example: a server, two workers, a producer with wheel-sched and a stock producer.
 
     python examples/celery_eta/run.py ./data
 
-While everything waits for an hour, one of the two workers is killed; then the hour is made two seconds.
+All tasks are due in an hour. One of the two workers is killed. Then the tasks are made due in two seconds.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def produce(program: str, env: dict[str, str]) -> list[str]:
 
 
 def workers_hold(app: Celery) -> int:
-    """How many tasks the store holds, as the workers tell."""
+    """How many tasks the store holds, as a worker reports."""
     for reply in app.control.broadcast("wheel_stats", reply=True, timeout=1.0, limit=1) or []:
         for stats in reply.values():
             return sum(stats.get("held", {}).values())

@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable
 from uuid import uuid4
 
 from hypothesis import given, settings
@@ -181,10 +180,8 @@ class MessageCases(_Cases):
     def test_everything_can_be_closed_twice(self, broker: Broker) -> None:
         """Closing a consumer or the broker again does nothing."""
         consumer = self.member(broker, fresh_topic(broker))
-        consumer.close()
-        consumer.close()
-        broker.close()
-        broker.close()
+        for opened in (consumer, consumer, broker, broker):
+            opened.close()
 
 
 class GroupCases(_Cases):
@@ -267,7 +264,11 @@ class GroupCases(_Cases):
         busy, other = self.member(broker, topic), self.member(broker, topic)
         publish(broker, Message(topic, b"slow"))
         held = receive(busy, 1)
-        assert self.beating(busy, held, lambda: other.poll(1, self.idle_ms // 10)) == []
+        until = time.monotonic() + 3 * self.idle_ms / 1000
+        while time.monotonic() < until:
+            busy.beat(held)
+            assert other.poll(1, self.idle_ms // 10) == []
+        busy.beat(held)
         assert receive(other, 1)[0].deliveries == 2
 
     def test_beat_never_takes_a_delivery_back(self, broker: Broker) -> None:
@@ -325,9 +326,8 @@ class GroupCases(_Cases):
         consumer, reader = self.member(broker, source), self.member(broker, target)
         publish(broker, Message(source, b"to nowhere"), Message(source, b"fine"))
         nowhere, fine = receive(consumer, 2)
-        failure, done = consumer.forward(
-            [(nowhere, nowhere.message.to(absent_topic())), (fine, fine.message.to(target))]
-        )
+        pairs = [(nowhere, nowhere.message.to(absent_topic())), (fine, fine.message.to(target))]
+        failure, done = consumer.forward(pairs)
         assert done is None
         assert failure is not None
         assert not failure.transient
@@ -341,9 +341,9 @@ class GroupCases(_Cases):
         topic = fresh_topic(broker)
         consumer = self.member(broker, topic)
         with open_store("memory:") as store:
-            home, copied = Connection(store, broker), ("retry-attempt", b"7")
-            home.publish(topic, b"m", key=b"k", headers=(("a", b"1"), copied), delay=0.001, id="daily")
-            made = home.publish(topic, b"n", delay=0.001)
+            connection, copied = Connection(store, broker), ("retry-attempt", b"7")
+            connection.publish(topic, b"m", key=b"k", headers=(("a", b"1"), copied), delay=0.001, id="daily")
+            made = connection.publish(topic, b"n", delay=0.001)
             dispatcher = Dispatcher(store, BrokerPublisher(broker))
             dispatcher.start()
             messages = [delivery.message for delivery in receive(consumer, 2)]
@@ -360,18 +360,6 @@ class GroupCases(_Cases):
         consumer = self.member(broker, topic)
         publish(broker, Message(topic, b"a"))
         assert values(receive(consumer, 1)) == [b"a"]
-
-    def beating(
-        self, consumer: BrokerConsumer, held: list[Delivery], meanwhile: Callable[[], list[Delivery]]
-    ) -> list[Delivery]:
-        """Keep `held` alive for three times `idle_ms`. Answers the result of `meanwhile`."""
-        found: list[Delivery] = []
-        until = time.monotonic() + 3 * self.idle_ms / 1000
-        while time.monotonic() < until:
-            consumer.beat(held)
-            found += meanwhile()
-        consumer.beat(held)
-        return found
 
 
 class BrokerConformance(MessageCases, GroupCases):

@@ -20,7 +20,7 @@ from itertools import count
 
 from retry_topic.brokers.protocol import Backlog, Delivery, PublishFailure, joining
 from retry_topic.message import Message, Source
-from retry_topic.message.stream_encoding import from_fields
+from retry_topic.message.encoding import from_fields
 from wheel_sched.errors import BrokerUnavailable, ConfigError
 
 
@@ -81,25 +81,13 @@ class _Topic:
             return from_fields(name, message, Source(name, 0, str(offset), at_ms))
         return Message(name, message.value, message.key, message.headers, Source(name, 0, str(offset), at_ms))
 
-    def trim(self, maxlen: int) -> None:
-        """Drop the oldest settled records beyond `maxlen`, never one that a group has not settled."""
-        if self.groups:
-            self.drop(min(len(self.records) - maxlen, self._settled()))
-
-    def drop(self, count: int) -> int:
-        """Drop the `count` oldest records. Answers how many were dropped."""
-        count = max(count, 0)
+    def trim(self, keep: int) -> int:
+        """Drop the oldest records beyond `keep`, but none that a group has not settled. Answers their number."""
+        settled = min((group.first_unsettled() for group in self.groups.values()), default=self.end) - self.base
+        count = max(0, min(len(self.records) - keep, settled))
         del self.records[:count]
         self.base += count
         return count
-
-    def drop_beyond(self, keep: int) -> int:
-        """As `trim`, but also when no group reads the topic. Answers how many were dropped."""
-        excess = len(self.records) - keep
-        return self.drop(min(excess, self._settled()) if self.groups else excess)
-
-    def _settled(self) -> int:
-        return min(group.first_unsettled() for group in self.groups.values()) - self.base
 
 
 class MemoryBroker:
@@ -197,7 +185,7 @@ class MemoryBroker:
         """Drop a topic's oldest records beyond `keep`, see `TrimBroker`."""
         with self._changed:
             held = self._topics.get(topic)
-            return 0 if held is None else held.drop_beyond(keep)
+            return 0 if held is None else held.trim(keep)
 
     def topics(self) -> dict[str, int]:
         """The known topics, and how many records each holds."""

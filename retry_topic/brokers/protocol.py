@@ -307,7 +307,7 @@ class FieldsBroker(Protocol):
     """A broker that can publish a body of the delay store without decoding the body to a message."""
 
     def publish_fields(self, entries: Sequence[tuple[str, list[bytes]]]) -> list[PublishFailure | None]:
-        """As `Broker.publish`, for pairs of a topic and the fields of `retry_topic.message.stream_encoding`."""
+        """As `Broker.publish`, for pairs of a topic and the fields of `retry_topic.message.encoding`."""
         ...
 
 

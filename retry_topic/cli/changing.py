@@ -8,17 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from functools import wraps
+from typing import Any, TypeVar
 
 import click
 
-from retry_topic.cli.filters import Filter
-from retry_topic.cli.opening import opened_home, secrets_of
-from retry_topic.cli.selecting import Member, Selected, select, selecting_options, tell_elsewhere
+from retry_topic.cli.filters import Filter, ListedMessage
+from retry_topic.cli.opening import opened_connection, secrets_of
+from retry_topic.cli.selecting import Member, Selected, select, selecting_options
 from retry_topic.cli.settings import settings_of
-from retry_topic.cli.topic_replay import check_secrets
 from retry_topic.connection import Connection
 from retry_topic.dead_letters import DeadLetterFilter, DeadLetters
+from retry_topic.dead_letters.dead_topic import check_secrets
 from wheel_sched.cli.instants import DURATION, INSTANT
 from wheel_sched.cli.options import Session, confirm, dry_run_option, json_option, pass_session, yes_option
 from wheel_sched.cli.output import Progress, amount, emit, note, one_line, relative, say
@@ -26,13 +27,15 @@ from wheel_sched.store import MAX_BATCH, DelayStore, Outcome, State
 from wheel_sched.store.core.call import Plan
 from wheel_sched.store.core.change import Alteration
 
+F = TypeVar("F", bound=Callable[..., Any])
+
 rate_option = click.option("--rate", type=click.FloatRange(0, 1e6, min_open=True), metavar="N", help="N a second.")
 spread_option = click.option(
     "--spread", "spread_ms", type=DURATION, metavar="DURATION", help="Spread them evenly over this time."
 )
 
 _LIVING: tuple[State, ...] = ("due", "held")
-_DELETE = {"due": "c", "held": "c", "fly": "c", "dead": "x"}  # verbs of change.lua: cancel, delete a dead letter
+_DELETE = {"due": "c", "held": "c", "leased": "c", "dead": "x"}  # verbs of change.lua: cancel, delete a dead letter
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,25 +62,94 @@ class ChangePace:
         return self.rate
 
 
+@dataclass(frozen=True, slots=True)
+class ChangeRequest:
+    """What a command changes, and whether it asks, only shows, and writes JSON: the options of `change_options`."""
+
+    session: Session
+    ids: tuple[str, ...]
+    chosen: Filter
+    everything: bool
+    dry_run: bool
+    yes: bool
+    as_json: bool
+
+    def select(self, connection: Connection, *, parked: bool | None = None, dead: str = "add --dead") -> Selected:
+        """Select the messages to change. When a filter selects none, a note says where it would match.
+
+        Args:
+            connection: where they are stored.
+            parked: False leaves out messages that are parked behind their key's head, unless an id names them.
+                Defaults to None: no difference.
+            dead: what the note says about dead letters. Defaults to the option that selects them.
+
+        Raises:
+            UsageError, CommandFailed: see `select`.
+        """
+        chosen = replace(self.chosen, parked=parked)
+        meant = select(connection, self.ids, chosen, self.everything, _LIVING)
+        if not len(meant) and (words := chosen.elsewhere(connection, _LIVING, dead)):
+            note(words)
+        return meant
+
+    def agreed(self, action: str, meant: Selected, now_ms: int, *, for_good: bool = False) -> bool:
+        """Ask before several messages are changed. A dry run shows what would be changed, and answers False.
+
+        Args:
+            action: such as "reschedule {}".
+            meant: the messages.
+            now_ms: the time of the store.
+            for_good: ask also for one message, because the change cannot be undone. Defaults to False.
+
+        Raises:
+            UsageError, CommandFailed: see `confirm`.
+        """
+        action = action.format(amount(len(meant), "message"))
+        if self.dry_run:
+            self._show(action, meant.samples, len(meant), now_ms)
+        elif len(meant) > (0 if for_good else 1):
+            confirm(f"{action[0].upper()}{action[1:]}{' for good' if for_good else ''}?", self.yes)
+        return not self.dry_run
+
+    def _show(self, action: str, samples: Sequence[ListedMessage], count: int, now_ms: int) -> None:
+        if self.as_json:
+            emit({"dry_run": True, "count": count, "samples": [entry.as_dict() for entry in samples]})
+            return
+        say(f"would {action}")
+        for entry in samples:
+            at = f"  {relative(entry.at_ms, now_ms)}" if entry.at_ms is not None else ""
+            say(f"  {entry.id}  {entry.found.state}{at}  {entry.letter.topic}  {one_line(entry.error, 60)}".rstrip())
+        note("nothing was changed")
+
+
+def change_options(command: F) -> F:
+    """Add the options of a command that changes messages. The command receives them as one argument `ChangeRequest`."""
+
+    @wraps(command)
+    def bundled(
+        session: Session,
+        ids: tuple[str, ...],
+        chosen: Filter,
+        everything: bool,
+        dry_run: bool,
+        yes: bool,
+        as_json: bool,
+        **own: Any,
+    ) -> Any:
+        return command(ChangeRequest(session, ids, chosen, everything, dry_run, yes, as_json), **own)
+
+    wrapped: Any = pass_session(bundled)
+    for option in (json_option, yes_option, dry_run_option):
+        wrapped = option(wrapped)
+    result: F = selecting_options(wrapped)
+    return result
+
+
 @click.command(name="run-now")
-@selecting_options
+@change_options
 @rate_option
 @spread_option
-@dry_run_option
-@yes_option
-@json_option
-@pass_session
-def run_now(
-    session: Session,
-    ids: tuple[str, ...],
-    chosen: Filter,
-    everything: bool,
-    rate: float | None,
-    spread_ms: int | None,
-    dry_run: bool,
-    yes: bool,
-    as_json: bool,
-) -> int:
+def run_now(request: ChangeRequest, rate: float | None, spread_ms: int | None) -> int:
     """Make messages due now. Held messages are released, dead letters are replayed.
 
     \b
@@ -90,47 +162,30 @@ def run_now(
     behind a failed message of its key is selected by its id alone, and then loses its order.
     """
     pace = ChangePace(rate, spread_ms)
-    with opened_home(settings_of(session)) as home:
-        meant = select(home, ids, _in_order(chosen), everything, _LIVING)
-        tell_elsewhere(home, meant, _in_order(chosen), _LIVING)
-        secrets = secrets_of(settings_of(session))
+    settings = settings_of(request.session)
+    with opened_connection(settings) as connection:
+        meant = request.select(connection, parked=False)
+        secrets = secrets_of(settings)
         check_secrets((entry.letter.state for entry in meant.samples if entry.found.state == "dead"), secrets)
-        counts = home.store.counts()
+        counts = connection.store.counts()
         now_ms = counts.now_us // 1000
-        if dry_run:
-            tell_dry_run("make {} due now", meant, now_ms, as_json)
+        if not request.agreed("make {} due now", meant, now_ms):
             return 0
-        agree("Make {} due now", meant, yes)
-        outcomes = _reschedule(home, meant.living(), now_ms, pace)
-        outcomes += _replay(home, [member.id for member in meant.dead()], pace, secrets)
+        outcomes = _reschedule(connection, meant.living(), now_ms, pace)
+        outcomes += _replay(connection, [member.id for member in meant.dead()], pace, secrets)
         paused = sum(member.topic in counts.paused for member in meant.living())
-    code = tell_outcomes("due now", outcomes, as_json)
+    code = show_outcomes("due now", outcomes, request.as_json)
     if paused:
         note(f"{amount(paused, 'message')} stay held, because their topic is paused: `wheel-sched resume TOPIC`")
     return code
 
 
 @click.command()
-@selecting_options
+@change_options
 @click.option("--in", "delay_ms", type=DURATION, metavar="DURATION", help="This long from now.")
 @click.option("--at", "at_ms", type=INSTANT, metavar="INSTANT", help="At this time: RFC 3339, or +5m.")
 @spread_option
-@dry_run_option
-@yes_option
-@json_option
-@pass_session
-def reschedule(
-    session: Session,
-    ids: tuple[str, ...],
-    chosen: Filter,
-    everything: bool,
-    delay_ms: int | None,
-    at_ms: int | None,
-    spread_ms: int | None,
-    dry_run: bool,
-    yes: bool,
-    as_json: bool,
-) -> int:
+def reschedule(request: ChangeRequest, delay_ms: int | None, at_ms: int | None, spread_ms: int | None) -> int:
     """Give messages another due time.
 
     \b
@@ -142,36 +197,21 @@ def reschedule(
         raise click.UsageError("When? Give --in or --at.")
     if delay_ms is not None and at_ms is not None:
         raise click.UsageError("Give --in or --at, not both.")
-    if "dead" in chosen.states:
+    if "dead" in request.chosen.states:
         raise click.UsageError("Dead letters have no due time; `wheel-sched replay` delivers them again.")
-    with opened_home(settings_of(session)) as home:
-        meant = select(home, ids, _in_order(chosen), everything, _LIVING)
-        tell_elsewhere(home, meant, _in_order(chosen), _LIVING, "see `wheel-sched replay`")
-        now_ms = home.store.windows(0, 0)[0].now_us // 1000
-        if dry_run:
-            tell_dry_run("reschedule {}", meant, now_ms, as_json)
+    with opened_connection(settings_of(request.session)) as connection:
+        meant = request.select(connection, parked=False, dead="see `wheel-sched replay`")
+        now_ms = connection.store.now_ms()
+        if not request.agreed("reschedule {}", meant, now_ms):
             return 0
-        agree("Reschedule {}", meant, yes)
         start_ms = now_ms + delay_ms if delay_ms is not None else at_ms or 0
-        outcomes = _reschedule(home, meant.members, start_ms, ChangePace(None, spread_ms))
-    return tell_outcomes("rescheduled", outcomes, as_json, due_ms=start_ms)
+        outcomes = _reschedule(connection, meant.members, start_ms, ChangePace(None, spread_ms))
+    return show_outcomes("rescheduled", outcomes, request.as_json, due_ms=start_ms)
 
 
 @click.command()
-@selecting_options
-@dry_run_option
-@yes_option
-@json_option
-@pass_session
-def delete(
-    session: Session,
-    ids: tuple[str, ...],
-    chosen: Filter,
-    everything: bool,
-    dry_run: bool,
-    yes: bool,
-    as_json: bool,
-) -> int:
+@change_options
+def delete(request: ChangeRequest) -> int:
     """Delete messages for good. A message in flight is not tried again after its present attempt.
 
     \b
@@ -182,42 +222,16 @@ def delete(
 
     A filter selects messages that wait or are held; --dead or an id selects dead letters.
     """
-    with opened_home(settings_of(session)) as home:
-        meant = select(home, ids, chosen, everything, _LIVING)
-        tell_elsewhere(home, meant, chosen, _LIVING)
-        if dry_run:
-            tell_dry_run("delete {}", meant, home.store.windows(0, 0)[0].now_us // 1000, as_json)
+    with opened_connection(settings_of(request.session)) as connection:
+        meant = request.select(connection)
+        if not request.agreed("delete {}", meant, connection.store.now_ms(), for_good=True):
             return 0
-        if len(meant):
-            confirm(f"Delete {amount(len(meant), 'message')} for good?", yes)
-        outcomes = alter(home, meant.members, lambda member, _: Alteration(member.id, _DELETE[member.state]))
-    return tell_outcomes("deleted", outcomes, as_json)
-
-
-def agree(action: str, meant: Selected, yes: bool) -> None:
-    """Ask before several messages are changed.
-
-    Raises:
-        UsageError, CommandFailed: see `confirm`.
-    """
-    if len(meant) > 1:
-        confirm(f"{action.format(amount(len(meant), 'message'))}?", yes)
-
-
-def tell_dry_run(action: str, chosen: Selected, now_ms: int, as_json: bool) -> None:
-    """Show how many messages would be changed, and five of them."""
-    if as_json:
-        emit({"dry_run": True, "count": len(chosen), "samples": [entry.as_dict() for entry in chosen.samples]})
-        return
-    say(f"would {action.format(amount(len(chosen), 'message'))}")
-    for entry in chosen.samples:
-        at = f"  {relative(entry.at_ms, now_ms)}" if entry.at_ms is not None else ""
-        say(f"  {entry.id}  {entry.found.state}{at}  {entry.letter.topic}  {one_line(entry.error, 60)}".rstrip())
-    note("nothing was changed")
+        outcomes = alter(connection, meant.members, lambda member, _: Alteration(member.id, _DELETE[member.state]))
+    return show_outcomes("deleted", outcomes, request.as_json)
 
 
 def alter(
-    home: Connection, members: Sequence[Member], alteration: Callable[[Member, int], Alteration]
+    connection: Connection, members: Sequence[Member], alteration: Callable[[Member, int], Alteration]
 ) -> list[Outcome]:
     """Change each member as `alteration(member, place)` says, step by step. The outcomes have no order."""
     by_route: dict[str | None, list[Alteration]] = {}
@@ -228,7 +242,7 @@ def alter(
         for route, alterations in by_route.items():
             for at in range(0, len(alterations), MAX_BATCH):
                 outcomes += _performed(
-                    home.store, home.store.plans.change(alterations[at : at + MAX_BATCH], route, None)
+                    connection.store, connection.store.plans.change(alterations[at : at + MAX_BATCH], route=route)
                 )
                 progress(len(outcomes))
     return outcomes
@@ -257,7 +271,7 @@ _WORDS = {
 }
 
 
-def tell_outcomes(done: str, outcomes: Sequence[Outcome], as_json: bool, **extra: Any) -> int:
+def show_outcomes(done: str, outcomes: Sequence[Outcome], as_json: bool, **extra: Any) -> int:
     """Show how many messages were changed; returns the exit code: 0 when all of them were."""
     counts = {outcome: outcomes.count(outcome) for outcome in Outcome if outcome in outcomes}
     changed = counts.pop(Outcome.DONE, 0)
@@ -270,20 +284,17 @@ def tell_outcomes(done: str, outcomes: Sequence[Outcome], as_json: bool, **extra
     return 0 if set(counts) <= {Outcome.CANCELLED} else 1
 
 
-def _in_order(chosen: Filter) -> Filter:
-    """The filter without parked messages: only an id selects a message that is parked behind its key's head."""
-    return replace(chosen, parked=False)
-
-
-def _reschedule(home: Connection, members: Sequence[Member], start_ms: int, pace: ChangePace) -> list[Outcome]:
+def _reschedule(connection: Connection, members: Sequence[Member], start_ms: int, pace: ChangePace) -> list[Outcome]:
     total = len(members)
-    return alter(home, members, lambda member, place: Alteration(member.id, "r", pace.due_ms(start_ms, place, total)))
+    return alter(
+        connection, members, lambda member, place: Alteration(member.id, "r", pace.due_ms(start_ms, place, total))
+    )
 
 
-def _replay(home: Connection, ids: Sequence[str], pace: ChangePace, secrets: Sequence[bytes]) -> list[Outcome]:
+def _replay(connection: Connection, ids: Sequence[str], pace: ChangePace, secrets: Sequence[bytes]) -> list[Outcome]:
     if not ids:
         return []
-    done = DeadLetters(home, secrets=secrets).replay(
+    done = DeadLetters(connection, secrets=secrets).replay(
         DeadLetterFilter(ids=frozenset(ids)), rate=pace.per_second(len(ids))
     )
     left = len(ids) - done.replayed

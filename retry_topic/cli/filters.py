@@ -1,6 +1,6 @@
 """The filter of the commands list, run-now, reschedule, delete and replay.
 
-    --topic T  --state due|fly|held|dead  --error GLOB  --fingerprint HEX  --since I  --until I  --key K  --limit N
+    --topic T  --state due|leased|held|dead  --error GLOB  --fingerprint HEX  --since I  --until I  --key K  --limit N
 
 A message matches when all conditions hold. `--dead` is short for `--state dead`. The time of a message is its due time;
 the time of a dead letter is that of its death. A fingerprint may be given by its beginning.
@@ -18,7 +18,8 @@ import click
 
 from retry_topic.cli.topics import unknown_topic
 from retry_topic.connection import Connection
-from retry_topic.dead_letters import DeadLetterFilter, DeadLetterInfo, read_dead
+from retry_topic.dead_letters import DeadLetterFilter, DeadLetterInfo
+from retry_topic.dead_letters.selection import read_dead
 from wheel_sched.cli.instants import INSTANT
 from wheel_sched.cli.output import instant
 from wheel_sched.store import MAX_BATCH, Found, State
@@ -44,7 +45,7 @@ class ListedMessage:
     @property
     def at_ms(self) -> int | None:
         """The due time, or the time of death of a dead letter; None for a held message without a due time."""
-        if self.found.state == "fly":
+        if self.found.state == "leased":
             return claimed_due_ms(self.found)
         return self.found.score_ms or None
 
@@ -124,11 +125,11 @@ class Filter:
             and (self.key is None or (letter.message is not None and letter.message.key == self.key.encode()))
         )
 
-    def elsewhere(self, home: Connection, states: Sequence[State], dead: str = "add --dead") -> str | None:
+    def elsewhere(self, connection: Connection, states: Sequence[State], dead: str = "add --dead") -> str | None:
         """A sentence for people when no message in `states` matches: other states that match, or an unknown topic.
 
         Args:
-            home: where to look.
+            connection: where to look.
             states: the states that were searched.
             dead: what to do about dead letters. Defaults to the option that selects them.
 
@@ -136,35 +137,35 @@ class Filter:
             None when there is nothing to say, also when the command line names the states.
         """
         if self.states:
-            return None if self.topic is None else unknown_topic(home, self.topic)
+            return None if self.topic is None else unknown_topic(connection, self.topic)
         found = []
         wide = replace(self, limit=_COUNTED, parked=None)
         places: tuple[tuple[State, str, str, str], ...] = (
             ("dead", "dead letter does", "dead letters do", dead),
             ("due", "that waits does", "that wait do", "see `wheel-sched run-now`"),
             ("held", "that is held does", "that are held do", "see `wheel-sched run-now`"),
-            ("fly", "in flight does", "in flight do", "its attempt runs now"),
+            ("leased", "in flight does", "in flight do", "its attempt runs now"),
         )
         for state, one, several, advice in places:
-            found_here = () if state in states else replace(wide, states=(state,)).entries(home, ())
+            found_here = () if state in states else replace(wide, states=(state,)).entries(connection, ())
             count = sum(1 for _ in found_here)
             if count:
                 more = "+" if count == _COUNTED else ""
                 found.append(f"{count:,}{more} {one if count == 1 else several}: {advice}")
         if found:
             return f"nothing that is {' or '.join(states)} matches; {'; '.join(found)}"
-        return None if self.topic is None else unknown_topic(home, self.topic)
+        return None if self.topic is None else unknown_topic(connection, self.topic)
 
     def selection(self, fingerprint: str | None = None) -> DeadLetterFilter:
         """The filter as a selection of dead letters: without the limit, and with a whole fingerprint or none."""
         key = None if self.key is None else self.key.encode()
         return DeadLetterFilter(self.topic, self.error, fingerprint, self.since_ms or 0, self.until_ms, key)
 
-    def entries(self, home: Connection, states: Sequence[State]) -> Iterator[ListedMessage]:
+    def entries(self, connection: Connection, states: Sequence[State]) -> Iterator[ListedMessage]:
         """The messages that match, state by state in order of time, at most `limit`.
 
         Args:
-            home: where to look.
+            connection: where to look.
             states: the states to search when the filter names none.
         """
         left = self.limit
@@ -175,7 +176,7 @@ class Filter:
                 greatest_ms = MAX_DUE_MS if self.until_ms is None else self.until_ms - 1
             cursor = None
             while True:
-                page = home.store.list_items(
+                page = connection.store.list_items(
                     state,
                     topic=self.topic,
                     cursor=cursor,

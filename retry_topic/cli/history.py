@@ -8,9 +8,8 @@ import click
 
 from retry_topic.cli.settings import settings_of
 from wheel_sched.cli.opening import opened
-from wheel_sched.cli.options import Session, json_option, pass_session
+from wheel_sched.cli.options import Session, force_option, json_option, may_replace, pass_session
 from wheel_sched.cli.output import amount, emit, instant, note, say
-from wheel_sched.cli.replacing import force_option, may_replace
 
 
 @click.group(name="history", help="Export what became of each attempt of messages that failed.")

@@ -12,8 +12,9 @@ import click
 
 from retry_topic.cli.group_topics import topics_options
 from retry_topic.cli.opening import kafka_broker, secrets_of
+from retry_topic.cli.replay import max_replays_option, show_guarded
 from retry_topic.cli.settings import settings_of
-from retry_topic.cli.topic_replay import LetterToMessage, TopicReplay, max_replays_option, tell_guarded
+from retry_topic.dead_letters.dead_topic import LetterToMessage, TopicReplay
 from retry_topic.message import Message
 from retry_topic.message.topic_names import GroupTopics, intake_group_of
 from wheel_sched.cli.failing import FAILED, OK, CommandFailed
@@ -122,7 +123,7 @@ def init(
             "expected at least 1 copy, or -1 for the cluster's default", param_hint="--replication"
         )
     with _opened(session, partitions=partitions, replication=replication, topic_settings=settings) as broker:
-        from retry_topic.brokers.kafka.sender import claims_topic
+        from retry_topic.brokers.kafka.transactions import claims_topic
 
         owned = _owned(topics, groups)
         claims = claims_topic(settings_of(session).namespace)
@@ -257,9 +258,11 @@ def replay(
                 letters = [one for one in consumer.poll(min(200, left), 500) if _is_before(last, one.message)]
                 if letters:
                     try:
-                        done.send(consumer, letters)
+                        failures = done.send(consumer, letters)
                     except ConfigError as error:
                         raise ConfigError(f"{error}; {amount(done.replayed, 'dead letter')} replayed before") from error
+                    for reason in failures:
+                        note(f"not replayed: {reason}")
                     left -= len(letters)
                     idle_until_s = time.monotonic() + _IDLE_S
             consumer.close()
@@ -267,7 +270,7 @@ def replay(
         emit({"replayed": done.replayed, "guarded": done.guarded})
     else:
         say(f"{amount(done.replayed, 'dead letter')} replayed to {to}")
-        tell_guarded(done.guarded)
+        show_guarded(done.guarded)
     if done.guarded:
         note("this command now skips these letters; `wheel-sched replay` has them as long as the store keeps them")
     return FAILED if done.failed or done.guarded else OK

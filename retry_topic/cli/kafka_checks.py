@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from confluent_kafka import KafkaException, TopicPartition
 from confluent_kafka import admin as _typed_admin
 
-from retry_topic.brokers.kafka.sender import claims_topic
 from retry_topic.brokers.kafka.topology import TIMEOUT_S
+from retry_topic.brokers.kafka.transactions import claims_topic
 from wheel_sched.cli.doctor_finding import Finding, ok, problem, warn
 from wheel_sched.cli.failing import CommandFailed
 from wheel_sched.cli.opening import opened

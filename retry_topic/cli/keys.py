@@ -6,15 +6,14 @@ from typing import Any
 
 import click
 
-from retry_topic.cli.opening import opened_home
+from retry_topic.cli.opening import opened_connection
 from retry_topic.cli.settings import settings_of
 from retry_topic.connection import Connection
 from wheel_sched.cli.failing import CommandFailed
 from wheel_sched.cli.options import Session, confirm, json_option, pass_session, yes_option
 from wheel_sched.cli.output import amount, emit, note, one_line, relative, say, table
 from wheel_sched.store import Outcome
-from wheel_sched.store.ordering.face import OrderedKeys, ref_of
-from wheel_sched.store.ordering.values import ClosedKey
+from wheel_sched.store.ordering import ClosedKey, OrderedKeys, ref_of
 
 _SHOWN = 100
 
@@ -38,10 +37,10 @@ def list_keys(session: Session, limit: int, as_json: bool) -> None:
       wheel-sched keys list
       wheel-sched keys list --json | jq -r .lock
     """
-    with opened_home(settings_of(session)) as home:
-        found = sorted(OrderedKeys(home.store).closed(), key=lambda key: (key.since_ms, key.lock))
-        rows = [_as_dict(home, key) for key in found[:limit]]
-        now_ms = home.store.now_ms()
+    with opened_connection(settings_of(session)) as connection:
+        found = sorted(OrderedKeys(connection.store).closed(), key=lambda key: (key.since_ms, key.lock))
+        rows = [_as_dict(connection, key) for key in found[:limit]]
+        now_ms = connection.store.now_ms()
     if as_json:
         for row in rows:
             emit(row)
@@ -65,16 +64,16 @@ def list_keys(session: Session, limit: int, as_json: bool) -> None:
         note(f"the first {limit} of {len(found):,} are shown; --limit N shows more")
 
 
-def _as_dict(home: Connection, key: ClosedKey) -> dict[str, Any]:
+def _as_dict(connection: Connection, key: ClosedKey) -> dict[str, Any]:
     """A locked key as plain data, with the state of its head."""
-    ids = [item_id for item_id in home.store.find(ref_of(key.lock)) if item_id.startswith(f"{key.head}.")]
-    items = [item for item in home.store.get(ids, anywhere=True) if item is not None and item.state != "dead"]
+    ids = [item_id for item_id in connection.store.find(ref_of(key.lock)) if item_id.startswith(f"{key.head}.")]
+    items = [item for item in connection.store.get(ids, anywhere=True) if item is not None and item.state != "dead"]
     return {
         "lock": key.lock,
         "key": key.label,
         "since_ms": key.since_ms,
         "head": items[0].id if items else key.head,
-        "head_state": {"due": "waiting", "fly": "in flight"}.get(items[0].state, "held") if items else "out",
+        "head_state": {"due": "waiting", "leased": "in flight"}.get(items[0].state, "held") if items else "out",
         "parked": key.parked,
     }
 
@@ -93,9 +92,9 @@ def release(session: Session, locks: tuple[str, ...], yes: bool, as_json: bool) 
     Examples:
       wheel-sched keys release 0hZkP3xYaQ1_.7fK2mWq9sT4vB8nC --yes
     """
-    with opened_home(settings_of(session)) as home:
+    with opened_connection(settings_of(session)) as connection:
         confirm(f"Release {amount(len(locks), 'key')}, although the heads were not handled?", yes)
-        outcomes = OrderedKeys(home.store).pass_by_hand(locks)
+        outcomes = OrderedKeys(connection.store).pass_by_hand(locks)
     released = outcomes.count(Outcome.DONE)
     if not released:
         raise CommandFailed("no such key is locked: nothing was changed; see `wheel-sched keys list`")

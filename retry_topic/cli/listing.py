@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from retry_topic.cli.filters import Filter, ListedMessage, filter_options
-from retry_topic.cli.opening import opened_home
+from retry_topic.cli.opening import opened_connection
 from retry_topic.cli.settings import settings_of
 from retry_topic.cli.untaken import untaken_lines
 from retry_topic.connection import Connection
@@ -53,23 +53,23 @@ def list_messages(session: Session, chosen: Filter, parked: bool, group: bool, p
         if group or chosen.states not in ((), ("held",)):
             raise click.UsageError("--parked lists held messages only: remove --state, --dead and --group.")
         chosen = replace(chosen, states=("held",), parked=True)
-    with opened_home(settings_of(session)) as home:
-        now_ms = home.store.windows(0, 0)[0].now_us // 1000
+    with opened_connection(settings_of(session)) as connection:
+        now_ms = connection.store.windows(0, 0)[0].now_us // 1000
         if group:
-            _groups(home, chosen, now_ms, as_json)
+            _groups(connection, chosen, now_ms, as_json)
         else:
-            _entries(home, chosen, now_ms, payload, as_json)
-        for line in () if as_json else untaken_lines(home.broker, settings_of(session).retry_topic):
+            _entries(connection, chosen, now_ms, payload, as_json)
+        for line in () if as_json else untaken_lines(connection.broker, settings_of(session).retry_topic):
             note(line)
 
 
-def _entries(home: Connection, chosen: Filter, now_ms: int, payload: bool, as_json: bool) -> None:
+def _entries(connection: Connection, chosen: Filter, now_ms: int, payload: bool, as_json: bool) -> None:
     limit = chosen.limit or (None if as_json else _SHOWN)
     states: tuple[State, ...] = chosen.states or ("due",)
     rows = []
     more = False
     wanted = replace(chosen, limit=None if limit is None else limit + 1)
-    for number, entry in enumerate(wanted.entries(home, states)):
+    for number, entry in enumerate(wanted.entries(connection, states)):
         if limit is not None and number == limit:
             more = True
             break
@@ -88,7 +88,7 @@ def _entries(home: Connection, chosen: Filter, now_ms: int, payload: bool, as_js
     else:
         what = "parked" if chosen.parked else " or ".join(states)
         note(f"nothing is {what}" + (" that matches" if chosen.narrow and not _only_state(chosen) else ""))
-        if chosen.narrow and (words := chosen.elsewhere(home, states)):
+        if chosen.narrow and (words := chosen.elsewhere(connection, states)):
             note(words)
     if more and chosen.limit is None:
         note(f"the first {limit} are shown; --limit N shows more")
@@ -140,10 +140,10 @@ def _row(entry: ListedMessage, now_ms: int, with_state: bool) -> tuple[str, ...]
     )
 
 
-def _groups(home: Connection, chosen: Filter, now_ms: int, as_json: bool) -> None:
+def _groups(connection: Connection, chosen: Filter, now_ms: int, as_json: bool) -> None:
     groups = [
         group
-        for group in DeadLetters(home).groups(chosen.selection())
+        for group in DeadLetters(connection).groups(chosen.selection())
         if group.fingerprint.startswith(chosen.fingerprint or "")
     ][: chosen.limit]
     if as_json:

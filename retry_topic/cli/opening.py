@@ -12,18 +12,17 @@ from retry_topic.cli.settings import RetrySettings
 from retry_topic.connection import Connection
 from retry_topic.consumer.config import secrets_problems
 from retry_topic.policy import PolicySet, load_policies
-from wheel_sched.cli.opening import server_url, shards_of
+from wheel_sched.cli.opening import opened
 from wheel_sched.errors import ConfigError
-from wheel_sched.store import open_store
 
 if TYPE_CHECKING:
     from retry_topic.brokers.kafka import KafkaBroker
 
-KEEP = 10_000  # records that a topic keeps after every group has settled them; the default of `connect`
+_KEEP = 10_000  # records that a topic keeps after every group has settled them; the default of `connect`
 
 
 @contextlib.contextmanager
-def opened_home(settings: RetrySettings, *, create: bool = False) -> Iterator[Connection]:
+def opened_connection(settings: RetrySettings, *, create: bool = False) -> Iterator[Connection]:
     """Open store and topics for the block. Only with `create` are a namespace and a data folder created."""
     from retry_topic.brokers.redis_streams import RedisStreamsBroker  # first: its extra may be missing
 
@@ -31,26 +30,17 @@ def opened_home(settings: RetrySettings, *, create: bool = False) -> Iterator[Co
         broker: Broker | None = None
         if settings.kafka is not None:  # before anything is created: its settings can be wrong
             broker = stack.enter_context(contextlib.closing(kafka_broker(settings)))
-        url = stack.enter_context(server_url(settings, create=create))
-        store = open_store(
-            url,
-            namespace=settings.namespace,
-            shards=shards_of(settings, url, create=create),
-            durability=settings.durability,
-            replicas=settings.replicas,
-        )
-        with store:
-            if broker is None:
-                backend: Any = store.backend  # a store with an address has a backend with a client
-                broker = RedisStreamsBroker(
-                    backend.client,
-                    prefix=settings.prefix,
-                    maxlen=KEEP,
-                    durability=settings.durability,
-                    replicas=settings.replicas,
-                )
-            with Connection(store, broker) as home:
-                yield home
+        store = stack.enter_context(opened(settings, create=create))
+        if broker is None:
+            backend: Any = store.backend  # a store with an address has a backend with a client
+            broker = RedisStreamsBroker(
+                backend.client,
+                prefix=settings.prefix,
+                maxlen=_KEEP,
+                durability=settings.durability,
+                replicas=settings.replicas,
+            )
+        yield stack.enter_context(Connection(store, broker))
 
 
 def kafka_broker(settings: RetrySettings, **more: Any) -> KafkaBroker:
@@ -59,17 +49,26 @@ def kafka_broker(settings: RetrySettings, **more: Any) -> KafkaBroker:
     Raises:
         ConfigError: the settings name none, the extra is missing, the file is unreadable, or a setting is wrong.
     """
-    if settings.kafka is None:
-        raise ConfigError("which cluster? Give --kafka HOST:PORT, WHEEL_SCHED_KAFKA or kafka = in wheel-sched.toml")
+    client = cluster_of(settings)
     try:
         from retry_topic.brokers.kafka import KafkaBroker
     except ImportError as error:
         raise ConfigError('Kafka needs the extra: pip install "wheel-sched[kafka]"; nothing was opened') from error
-    client = kafka_settings(settings.kafka)
     if settings.group_protocol is not None:
         client["group.protocol"] = settings.group_protocol  # the command's setting beats the file of client properties
     client.setdefault("log_level", "0")  # librdkafka writes a line for each failed attempt; the errors say the same
     return KafkaBroker(client, transactions=settings.transactions, **more)
+
+
+def cluster_of(settings: RetrySettings) -> dict[str, str]:
+    """The settings of a client of the Kafka cluster.
+
+    Raises:
+        ConfigError: the settings name no cluster, or see `kafka_settings`.
+    """
+    if settings.kafka is None:
+        raise ConfigError("which cluster? Give --kafka HOST:PORT, WHEEL_SCHED_KAFKA or kafka = in wheel-sched.toml")
+    return kafka_settings(settings.kafka)
 
 
 def kafka_settings(servers: str) -> dict[str, str]:

@@ -7,7 +7,7 @@ import time
 
 import click
 
-from retry_topic.cli.opening import opened_home, policies_of
+from retry_topic.cli.opening import opened_connection, policies_of
 from retry_topic.cli.settings import settings_of
 from retry_topic.policy import DeadDecision, Failure, RetryPolicy, decide, explain, format_duration, plot, simulate
 from retry_topic.policy.dumping import dump_policies
@@ -16,7 +16,7 @@ from retry_topic.policy.model import PolicySet
 from wheel_sched.cli.instants import DURATION
 from wheel_sched.cli.options import Session, json_option, pass_session
 from wheel_sched.cli.output import emit, one_line, say, span, table
-from wheel_sched.store.rate_limits.face import RateLimits
+from wheel_sched.store.rate_limits import RateLimits
 
 _file = click.argument("file", default="default", metavar="[FILE|default]")
 _topic = click.option("--topic", metavar="TOPIC", help="The policy of this topic (default: the file's default).")
@@ -141,9 +141,9 @@ def explain_policy(
         from retry_topic.cli.selecting import find_messages
         from retry_topic.cli.show import why_due
 
-        with opened_home(settings_of(session)) as home:
-            (entry,) = find_messages(home, [message_id])
-            flows = RateLimits(home.store).flows()
+        with opened_connection(settings_of(session)) as connection:
+            (entry,) = find_messages(connection, [message_id])
+            flows = RateLimits(connection.store).flows()
         why = why_due(entry, flows=flows)
         emit({"id": entry.id, "due_ms": entry.at_ms, "why": why}) if as_json else say(why)
         return

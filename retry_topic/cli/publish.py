@@ -10,7 +10,7 @@ from typing import BinaryIO
 
 import click
 
-from retry_topic.cli.opening import opened_home
+from retry_topic.cli.opening import opened_connection
 from retry_topic.cli.settings import settings_of
 from retry_topic.connection import Connection
 from retry_topic.message import Headers
@@ -85,13 +85,13 @@ def publish(
     folder = embedded_folder(settings_of(session))
     if folder is not None and not create and not folder.is_dir():
         raise CommandFailed(f"there is no topic {topic!r}, nor a data folder {folder}; nothing was published; {_MAKE}")
-    with opened_home(settings_of(session), create=True) as home:
-        _ensure_topic(home, topic, create)
-        later = bool(delay_ms) or (at_ms is not None and at_ms > home.store.now_ms())
+    with opened_connection(settings_of(session), create=True) as connection:
+        _ensure_topic(connection, topic, create)
+        later = bool(delay_ms) or (at_ms is not None and at_ms > connection.store.now_ms())
         count = 0
         with Progress("published") as progress:
             for payload in _payloads(value, lines):
-                name = home.publish(
+                name = connection.publish(
                     topic,
                     payload,
                     key=None if key is None else key.encode("utf-8", "surrogateescape"),
@@ -110,14 +110,14 @@ def publish(
     note(f"{amount(count, 'message')} {'stored, to be published when due' if later else 'published'}")
 
 
-def _ensure_topic(home: Connection, topic: str, create: bool) -> None:
+def _ensure_topic(connection: Connection, topic: str, create: bool) -> None:
     if create:
         try:
-            home.broker.create_topic(topic)
+            connection.broker.create_topic(topic)
         except BrokerUnavailable as error:
             raise BrokerUnavailable(f"creating the topic {topic!r}: {error}; no message was published") from error
         return
-    known = home.broker.topics()
+    known = connection.broker.topics()
     if topic not in known:
         close = get_close_matches(topic, known, 1)
         hint = f"did you mean {close[0]!r}? " if close else ""

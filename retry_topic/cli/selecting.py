@@ -34,7 +34,7 @@ _ATTEMPT = re.compile(r"(.*?)(?:r([0-9]+))?\.([0-9]+)")
 
 def selecting_options(command: F) -> F:
     """Add ids, the options of the filter, and --all."""
-    command = click.option("--all", "everything", is_flag=True, help="All messages; instead of ids or a filter.")(
+    command = click.option("--all", "everything", is_flag=True, help="All of them; instead of ids or a filter.")(
         command
     )
     command = filter_options(command)
@@ -68,11 +68,13 @@ class Selected:
         return [member for member in self.members if member.state != "dead"]
 
 
-def select(home: Connection, ids: Sequence[str], chosen: Filter, everything: bool, states: Sequence[State]) -> Selected:
+def select(
+    connection: Connection, ids: Sequence[str], chosen: Filter, everything: bool, states: Sequence[State]
+) -> Selected:
     """Select messages.
 
     Args:
-        home: where they are stored.
+        connection: where they are stored.
         ids: selected by id.
         chosen: the filter.
         everything: whether --all was given.
@@ -87,8 +89,8 @@ def select(home: Connection, ids: Sequence[str], chosen: Filter, everything: boo
     if not ids and not chosen.narrow and not everything:
         raise click.UsageError("Which messages? Give ids, a filter (--topic, --error, ...) or --all.")
     if ids:
-        return _gathered(find_messages(home, ids, "nothing was changed"))
-    return _gathered(chosen.entries(home, states))
+        return _gathered(find_messages(connection, ids, "nothing was changed"))
+    return _gathered(chosen.entries(connection, states))
 
 
 def _gathered(entries: Iterable[ListedMessage]) -> Selected:
@@ -101,19 +103,11 @@ def _gathered(entries: Iterable[ListedMessage]) -> Selected:
     return chosen
 
 
-def tell_elsewhere(
-    home: Connection, meant: Selected, chosen: Filter, states: Sequence[State], dead: str = "add --dead"
-) -> None:
-    """When a filter selected nothing, say in which other states messages match it."""
-    if not len(meant) and (words := chosen.elsewhere(home, states, dead)):
-        note(words)
-
-
-def find_messages(home: Connection, ids: Sequence[str], unchanged: str = "") -> list[ListedMessage]:
+def find_messages(connection: Connection, ids: Sequence[str], unchanged: str = "") -> list[ListedMessage]:
     """Find the messages of these ids, each once. A note names the stored id where it differs.
 
     Args:
-        home: where they are stored.
+        connection: where they are stored.
         ids: in the three forms that the module describes.
         unchanged: a part of errors, such as "nothing was changed". Defaults to "".
 
@@ -121,16 +115,16 @@ def find_messages(home: Connection, ids: Sequence[str], unchanged: str = "") -> 
         CommandFailed: no message has an id, or several have it.
     """
     wanted = list(dict.fromkeys(ids))
-    found = dict(zip(wanted, home.store.get(wanted, anywhere=True), strict=True))
+    found = dict(zip(wanted, connection.store.get(wanted, anywhere=True), strict=True))
     for item_id in wanted:
         if found[item_id] is None:
             attempts = [f"{item_id}.{number}" for number in range(1, _ATTEMPTS_TRIED + 1)]
-            items = home.store.get(attempts, anywhere=True)
+            items = connection.store.get(attempts, anywhere=True)
             found[item_id] = next((item for item in reversed(items) if item is not None), None)
     missing = [item_id for item_id in wanted if found[item_id] is None]
     every = True
     if missing:
-        known, every = _known_as(home, missing)
+        known, every = _known_as(connection, missing)
         problems = []
         for item_id in missing:
             latest = _latest(known.get(item_id, []))
@@ -161,16 +155,16 @@ def _absent(ids: Sequence[str], unchanged: str, every: bool) -> str:
     return f"{said}: {told}"
 
 
-def _known_as(home: Connection, ids: Sequence[str]) -> tuple[dict[str, list[Found]], bool]:
+def _known_as(connection: Connection, ids: Sequence[str]) -> tuple[dict[str, list[Found]], bool]:
     """Search the items whose message has one of these ids; returns them, and whether every item was read."""
     known: dict[str, list[Found]] = {}
     wanted, starts = set(ids), tuple(item_id[:_KEPT] for item_id in ids)
     looked_at = 0
-    for page in _pages(home):
+    for page in _pages(connection):
         for item in page:
             if item.id.startswith(starts):
                 state = entry_of(item).letter.state
-                for name in wanted & {f"{state.id}", state.known_as, state.stem}:
+                for name in wanted & {f"{state.id}", state.known_as, state.id_base}:
                     known.setdefault(name, []).append(item)
         looked_at += len(page)
         if looked_at >= _LOOKED_THROUGH:
@@ -178,11 +172,11 @@ def _known_as(home: Connection, ids: Sequence[str]) -> tuple[dict[str, list[Foun
     return known, True
 
 
-def _pages(home: Connection) -> Iterator[list[Found]]:
+def _pages(connection: Connection) -> Iterator[list[Found]]:
     for state in STATES:
         cursor = None
         while True:
-            page = home.store.list_items(state, cursor=cursor, limit=MAX_BATCH)
+            page = connection.store.list_items(state, cursor=cursor, limit=MAX_BATCH)
             yield page.found
             cursor = page.cursor
             if cursor is None:

@@ -13,13 +13,13 @@ import logging
 import os
 import signal
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from types import FrameType
 
 import click
 
 from retry_topic.cli.group_topics import topics_options
-from retry_topic.cli.opening import kafka_broker, opened_home, policies_of, secrets_of
+from retry_topic.cli.opening import kafka_broker, opened_connection, policies_of, secrets_of
 from retry_topic.cli.settings import settings_of
 from retry_topic.connection import Connection
 from retry_topic.message.topic_names import GroupTopics
@@ -37,60 +37,6 @@ from wheel_sched.store.embedded import EmbeddedServer
 from wheel_sched.store.embedded.settings import fsync_for
 
 _LOOK_S = 1.0  # how soon the end of an embedded server is noticed; looking sends no command
-
-
-def _embedded(settings: Settings) -> EmbeddedServer | None:
-    """Open the embedded server of the settings, if there is one. When it ends, the service takes it over."""
-    folder = embedded_folder(settings)
-    if folder is None:
-        return None
-    server = EmbeddedServer.open(folder, fsync=fsync_for(settings.durability))
-    if not server.started_here:
-        note(f"the server in {folder} belongs to another process (it is pid {server.pid}) until that ends")
-    return server
-
-
-def _take_over(server: EmbeddedServer) -> None:
-    """Start the server again after its end, unless another process was faster. The folder holds what it had stored.
-
-    Raises:
-        EmbeddedServerError: the server cannot be started, or has another address now.
-    """
-    pid, url = server.pid, server.url
-    if server.take_over():
-        if server.url != url:
-            raise EmbeddedServerError(
-                f"the embedded server (pid {pid}) has ended, and its successor has another socket, for the path of "
-                f"{server.folder} is too long for one: start `wheel-sched serve` again"
-            )
-        note(f"the server in {server.folder} (pid {pid}) had ended; it runs again (pid {server.pid})")
-
-
-def _endpoint(address: tuple[str, int], services: Mapping[str, RetryService], home: Connection) -> Endpoint:
-    """Serve the pages for operators. Without the extra `metrics` the page /metrics says how to install it."""
-    pages = {
-        "/livez": verdict(lambda: dead_parts(services)),
-        "/readyz": verdict(lambda: unready_parts(services)),
-    }
-    try:
-        from wheel_sched.observability.prometheus import MetricsCollector, metrics_page
-    except ImportError:
-        missing = 'metrics need the extra: pip install "wheel-sched[metrics]"; /livez and /readyz work without it'
-        pages["/metrics"] = verdict(lambda: [missing])
-    else:
-        purgatories = {name: service.dispatcher.purgatory for name, service in services.items()}
-        pages["/metrics"] = metrics_page(MetricsCollector(services, home.store, purgatories))
-    return Endpoint(*address, pages)
-
-
-def _runs(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
 
 
 @click.command()
@@ -177,42 +123,126 @@ def serve(
     )
     if settings.kafka is not None:
         kafka_broker(settings).close()  # before a server is started: its settings can be wrong
-    stopping = threading.Event()
-    received: list[int] = []
-
-    def stop(number: int, frame: FrameType | None) -> None:
-        if received:
-            signal.signal(number, signal.SIG_DFL)
-            signal.raise_signal(number)
-        received.append(number)
-        stopping.set()
-
     with contextlib.ExitStack() as running:
         server = _embedded(settings)
         if server is not None:
             running.callback(server.close)
-        home = running.enter_context(opened_home(settings, create=True))
-        for number in (signal.SIGINT, signal.SIGTERM):
-            running.callback(signal.signal, number, signal.signal(number, stop))
-        services = [RetryService(home, group, policy_set, config=config) for group in dict.fromkeys(groups)]
+        connection = running.enter_context(opened_connection(settings, create=True))
+        stop = running.enter_context(_stop_signals())
+        services = [RetryService(connection, group, policy_set, config=config) for group in dict.fromkeys(groups)]
         if address is not None:
-            endpoint = running.enter_context(_endpoint(address, {service.group: service for service in services}, home))
+            by_group = {service.group: service for service in services}
+            endpoint = running.enter_context(_endpoint(address, by_group, connection))
             note(f"metrics and probes at {endpoint.url}")
         for service in services:
             running.enter_context(service)
-        gc.collect()
-        gc.freeze()  # otherwise each full collection walks all loaded modules, and nothing is released for tens of ms
-        running.callback(gc.unfreeze)
+        running.enter_context(_frozen_heap())
         note(f"serving {', '.join(groups)} from {redacted(settings.store)}; hand-over: {services[0].hand_over}")
-        while not stopping.wait(_LOOK_S):
+        while not stop.asked.wait(_LOOK_S):
             if server is not None and not _runs(server.pid):
                 _take_over(server)
         note("stopping: settling the messages that are being published")
+    _show(services, as_json)
+    return INTERRUPTED if stop.signals[0] == signal.SIGINT else OK
+
+
+class _Stop:
+    """The signals to stop that have come. The first one asks, the second one ends the process at once."""
+
+    def __init__(self) -> None:
+        self.asked = threading.Event()
+        self.signals: list[int] = []
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        if self.signals:
+            signal.signal(number, signal.SIG_DFL)
+            signal.raise_signal(number)
+        self.signals.append(number)
+        self.asked.set()
+
+
+@contextlib.contextmanager
+def _stop_signals() -> Iterator[_Stop]:
+    """Handle SIGINT and SIGTERM for the block."""
+    stop = _Stop()
+    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextlib.contextmanager
+def _frozen_heap() -> Iterator[None]:
+    """Keep the loaded modules out of full garbage collections, each of which would delay messages by tens of ms."""
+    gc.collect()
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
+
+
+def _show(services: Sequence[RetryService], as_json: bool) -> None:
+    """Show how many messages each service has published."""
     for service in services:
         stats = service.stats
-        summary = {"group": service.group, "published": stats.published, "failed": stats.failed, "dead": stats.dead}
         if as_json:
-            emit(summary)
+            emit({"group": service.group, "published": stats.published, "failed": stats.failed, "dead": stats.dead})
         else:
             note(f"{service.group}: {stats.published:,} published, {stats.failed:,} failed, {stats.dead:,} dead")
-    return INTERRUPTED if received[0] == signal.SIGINT else OK
+
+
+def _embedded(settings: Settings) -> EmbeddedServer | None:
+    """Open the embedded server of the settings, if there is one. When it ends, the service takes it over."""
+    folder = embedded_folder(settings)
+    if folder is None:
+        return None
+    server = EmbeddedServer.open(folder, fsync=fsync_for(settings.durability))
+    if not server.started_here:
+        note(f"the server in {folder} belongs to another process (it is pid {server.pid}) until that ends")
+    return server
+
+
+def _take_over(server: EmbeddedServer) -> None:
+    """Start the server again after its end, unless another process was faster. The folder holds what it had stored.
+
+    Raises:
+        EmbeddedServerError: the server cannot be started, or has another address now.
+    """
+    pid, url = server.pid, server.url
+    if server.take_over():
+        if server.url != url:
+            raise EmbeddedServerError(
+                f"the embedded server (pid {pid}) has ended, and its successor has another socket, for the path of "
+                f"{server.folder} is too long for one: start `wheel-sched serve` again"
+            )
+        note(f"the server in {server.folder} (pid {pid}) had ended; it runs again (pid {server.pid})")
+
+
+def _endpoint(address: tuple[str, int], services: Mapping[str, RetryService], connection: Connection) -> Endpoint:
+    """Serve the pages for operators. Without the extra `metrics` the page /metrics says how to install it."""
+    pages = {
+        "/livez": verdict(lambda: dead_parts(services)),
+        "/readyz": verdict(lambda: unready_parts(services)),
+    }
+    try:
+        from wheel_sched.observability.prometheus import MetricsCollector, metrics_page
+    except ImportError:
+        missing = 'metrics need the extra: pip install "wheel-sched[metrics]"; /livez and /readyz work without it'
+        pages["/metrics"] = verdict(lambda: [missing])
+    else:
+        purgatories = {name: service.dispatcher.purgatory for name, service in services.items()}
+        pages["/metrics"] = metrics_page(MetricsCollector(services, connection.store, purgatories))
+    return Endpoint(*address, pages)
+
+
+def _runs(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True

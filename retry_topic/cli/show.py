@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from retry_topic.cli.filters import ListedMessage
-from retry_topic.cli.opening import opened_home
+from retry_topic.cli.opening import opened_connection
 from retry_topic.cli.selecting import find_messages
 from retry_topic.cli.settings import settings_of
 from retry_topic.message.headers import HEADER_NAMES
@@ -18,8 +18,7 @@ from retry_topic.policy import format_duration
 from retry_topic.release.flow import flow_of
 from wheel_sched.cli.options import Session, json_option, pass_session
 from wheel_sched.cli.output import emit, instant, one_line, paint, say, when
-from wheel_sched.store.rate_limits.face import RateLimits
-from wheel_sched.store.rate_limits.values import Flow
+from wheel_sched.store.rate_limits import Flow, RateLimits
 
 _PREVIEW = 300  # characters of the payload
 
@@ -41,10 +40,10 @@ def show(session: Session, message_id: str, raw: bool, as_json: bool) -> None:
       wheel-sched show 3f2a9c --json | jq .headers
       wheel-sched show 3f2a9c.2 --value > payload.json
     """
-    with opened_home(settings_of(session)) as home:
-        (entry,) = find_messages(home, [message_id])
-        counts = home.store.counts()
-        flows = RateLimits(home.store).flows()
+    with opened_connection(settings_of(session)) as connection:
+        (entry,) = find_messages(connection, [message_id])
+        counts = connection.store.counts()
+        flows = RateLimits(connection.store).flows()
     message = entry.letter.message
     if raw:
         payload = entry.found.body if message is None else message.value
@@ -58,7 +57,7 @@ def show(session: Session, message_id: str, raw: bool, as_json: bool) -> None:
     if as_json:
         emit({**entry.as_dict(), "why": why, **_details(entry)})
     else:
-        _tell(entry, why, counts.now_us // 1000)
+        _show(entry, why, counts.now_us // 1000)
 
 
 def why_due(entry: ListedMessage, paused: bool = False, flows: Sequence[Flow] = ()) -> str:
@@ -87,7 +86,7 @@ def why_due(entry: ListedMessage, paused: bool = False, flows: Sequence[Flow] = 
         text = f"attempt {state.attempt} failed with {error}; at {decided} policy {state.policy} said: wait {delay}"
         if state.retry_after_ms is not None:
             text += f" (the handler asked for a wait of {format_duration(state.retry_after_ms)})"
-    if found.state == "fly":
+    if found.state == "leased":
         return f"{text}; it was claimed and is being delivered, under a lease until {instant(found.score_ms)}"
     return text + ("; its topic is paused" if paused else "")
 
@@ -138,14 +137,14 @@ def _details(entry: ListedMessage) -> dict[str, Any]:
     }
 
 
-def _tell(entry: ListedMessage, why: str, now_ms: int) -> None:
+def _show(entry: ListedMessage, why: str, now_ms: int) -> None:
     state, message, found = entry.letter.state, entry.letter.message, entry.found
-    word = {"due": "due", "fly": "was due", "held": "due", "dead": "died"}[found.state]
+    word = {"due": "due", "leased": "was due", "held": "due", "dead": "died"}[found.state]
     place = filter(None, (f"partition {state.original_partition}" * (state.original_partition is not None),))
     origin = ", ".join((state.original_topic or "", *place, f"offset {state.original_offset}"))
     lines: list[tuple[str, str | None]] = [
         ("id", entry.id),
-        ("state", {"fly": "in flight", "due": "waiting"}.get(found.state, found.state)),
+        ("state", {"leased": "in flight", "due": "waiting"}.get(found.state, found.state)),
         (word, "never (parked)" if entry.at_ms is None else when(entry.at_ms, now_ms)),
         ("why", why),
         ("topic", entry.letter.topic or None),

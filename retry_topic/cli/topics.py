@@ -6,7 +6,7 @@ from difflib import get_close_matches
 
 import click
 
-from retry_topic.cli.opening import opened_home
+from retry_topic.cli.opening import opened_connection
 from retry_topic.cli.settings import settings_of
 from retry_topic.connection import Connection
 from wheel_sched.cli.failing import CommandFailed
@@ -29,9 +29,9 @@ def topics(session: Session, as_json: bool) -> None:
       wheel-sched topics
       wheel-sched topics --json | jq 'select(.dead > 0)'
     """
-    with opened_home(settings_of(session)) as home:
-        records = home.broker.topics()
-        counts = home.store.counts()
+    with opened_connection(settings_of(session)) as connection:
+        records = connection.broker.topics()
+        counts = connection.store.counts()
     now_ms = counts.now_us // 1000
     rows = []
     for topic in sorted({*records, *counts.topics}):
@@ -52,16 +52,16 @@ def topics(session: Session, as_json: bool) -> None:
 force_option = click.option("--force", is_flag=True, help="Accept a topic that does not exist yet.")
 
 
-def unknown_topic(home: Connection, topic: str) -> str | None:
+def unknown_topic(connection: Connection, topic: str) -> str | None:
     """A sentence about a topic that neither the broker nor the store knows; None for a known topic.
 
     An unknown topic is mostly a typing mistake.
     """
-    counts = home.store.counts()
+    counts = connection.store.counts()
     known = {*counts.topics, *counts.paused} - {""}
     if topic in known:
         return None
-    known |= {*home.broker.topics()}
+    known |= {*connection.broker.topics()}
     if topic in known:
         return None
     close = get_close_matches(topic, known, 1)
@@ -71,13 +71,13 @@ def unknown_topic(home: Connection, topic: str) -> str | None:
     return f"there is no topic {topic!r}: nothing was changed; {hint}known: {some or 'none'}"
 
 
-def known_topic(home: Connection, topic: str) -> None:
+def known_topic(connection: Connection, topic: str) -> None:
     """Refuse an unknown topic.
 
     Raises:
         CommandFailed: the topic is unknown; nothing was changed.
     """
-    if (words := unknown_topic(home, topic)) is not None:
+    if (words := unknown_topic(connection, topic)) is not None:
         raise CommandFailed(f"{words}; --force accepts it")
 
 
@@ -93,10 +93,10 @@ def pause(session: Session, topic: str, force: bool, as_json: bool) -> None:
     Examples:
       wheel-sched pause orders
     """
-    with opened_home(settings_of(session)) as home:
+    with opened_connection(settings_of(session)) as connection:
         if not force:
-            known_topic(home, topic)
-        moved = home.store.pause(topic)
+            known_topic(connection, topic)
+        moved = connection.store.pause(topic)
     if as_json:
         emit({"topic": topic, "held": moved})
     else:
@@ -123,11 +123,11 @@ def resume(session: Session, topic: str, spread_ms: int, force: bool, as_json: b
     Examples:
       wheel-sched resume orders --spread 5m
     """
-    with opened_home(settings_of(session)) as home:
+    with opened_connection(settings_of(session)) as connection:
         if not force:
-            known_topic(home, topic)
-        was_paused = topic in home.store.counts().paused
-        moved = home.store.resume(topic, spread_ms=spread_ms)
+            known_topic(connection, topic)
+        was_paused = topic in connection.store.counts().paused
+        moved = connection.store.resume(topic, spread_ms=spread_ms)
     if as_json:
         emit({"topic": topic, "was_paused": was_paused, "released": moved})
     elif was_paused or moved:

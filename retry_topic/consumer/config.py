@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from retry_topic.message.topic_names import NAMED_AFTER_GROUP, GroupTopics
 from wheel_sched.errors import ConfigError
@@ -44,28 +45,37 @@ class ConsumerConfig:
     group_topics: GroupTopics = NAMED_AFTER_GROUP
 
     def __post_init__(self) -> None:
-        problems = [
-            f"expected {name} to be a whole number from {least} up, got: {value!r}"
-            for name, value, least in (
-                ("concurrency", self.concurrency, 1),
-                ("idle_ms", self.idle_ms, 100),
-                ("crash_cap", self.crash_cap, 1),
-                ("parked_cap", self.parked_cap, 1),
-                ("history", self.history, 0),
-            )
-            if type(value) is not int or value < least
-        ]
-        if self.ordering not in ("none", "key"):
-            problems.append(f"expected ordering to be 'none' or 'key', got: {self.ordering!r}")
+        least = {"concurrency": 1, "idle_ms": 100, "crash_cap": 1, "parked_cap": 1, "history": 0}
+        problems = settings_problems(self, least, {"ordering": ("none", "key")})
         if type(self.reports) is not bool:
             problems.append(f"expected reports to be True or False, got: {self.reports!r}")
         if not isinstance(self.destination, str):
             problems.append(f"expected destination to be the name of a header, got: {self.destination!r}")
-        if not isinstance(self.group_topics, GroupTopics):
-            problems.append(f"expected group_topics to be GroupTopics, got: {self.group_topics!r}")
-        problems += secrets_problems(self.secrets)
         if problems:
             raise ConfigError(problems)
+
+
+def settings_problems(config: Any, least: Mapping[str, int], choices: Mapping[str, tuple[str, str]]) -> list[str]:
+    """The problems of the settings that consumers and services have in common.
+
+    Args:
+        config: has the settings, and also `secrets` and `group_topics`.
+        least: the settings that are whole numbers, each with its least value.
+        choices: the settings with two legal values.
+    """
+    problems = [
+        f"expected {name} to be a whole number from {low} up, got: {getattr(config, name)!r}"
+        for name, low in least.items()
+        if type(getattr(config, name)) is not int or getattr(config, name) < low
+    ]
+    problems += [
+        f"expected {name} to be {one!r} or {other!r}, got: {getattr(config, name)!r}"
+        for name, (one, other) in choices.items()
+        if getattr(config, name) not in (one, other)
+    ]
+    if not isinstance(config.group_topics, GroupTopics):
+        problems.append(f"expected group_topics to be GroupTopics, got: {config.group_topics!r}")
+    return problems + secrets_problems(config.secrets)
 
 
 def secrets_problems(secrets: object) -> list[str]:

@@ -32,14 +32,13 @@ from retry_topic.brokers.protocol import (
 )
 from retry_topic.connection import EXPIRES_HEADER, Connection
 from retry_topic.consumer.config import ConsumerConfig, ConsumerStats
-from retry_topic.consumer.failure_log import FailureLog, OnFailure
 from retry_topic.consumer.handlers import Handler, HandlerCalls, HandlerLoop, HandlerThreads, is_async
 from retry_topic.consumer.ordered.assigned_partitions import OrderedPartitions
 from retry_topic.consumer.ordered.assignment import ReaderContext
 from retry_topic.consumer.ordered.key_heads import KeyHeads
 from retry_topic.consumer.ordered.leased_topic import OrderedTopic
 from retry_topic.consumer.ordered.reader import OrderedReader
-from retry_topic.consumer.outcome import Outcomes, Sink, expired, is_suspect, outlived, too_late
+from retry_topic.consumer.outcome import FailureLog, OnFailure, Outcomes, Sink, expired, is_suspect, outlived, too_late
 from retry_topic.consumer.reporting import Reporter
 from retry_topic.consumer.retry_record import delivered_message, retry_state
 from retry_topic.consumer.settling import AWAY_S, InFlightDeliveries, Settler, Successes
@@ -60,7 +59,7 @@ class Consumer:
     """Consumes topics for a group.
 
     Args:
-        home: the connection (store and broker), see `connect`.
+        connection: the connection (store and broker), see `connect`.
         topics: the topics to consume. The group's redelivery topic is consumed as well.
         handler: called with each `Message`; plain or `async def`. It returns None or a verdict, or raises. On a
             redelivery, `message.topic` is the topic on which the message first failed.
@@ -80,7 +79,7 @@ class Consumer:
 
     def __init__(
         self,
-        home: Connection,
+        connection: Connection,
         topics: str | Sequence[str],
         handler: Handler,
         *,
@@ -88,35 +87,39 @@ class Consumer:
         config: ConsumerConfig | None = None,
         on_failure: OnFailure | None = None,
     ) -> None:
-        self.home = home
+        self.connection = connection
         self.topics = [topics] if isinstance(topics, str) else list(topics)
         self.group = check_group(group)
         self.config = config or ConsumerConfig()
-        in_partitions = isinstance(home.broker, PartitionedBroker)
-        if self.config.ordering != "none" and isinstance(home.broker, LogBroker) and not in_partitions:
+        broker = connection.broker
+        unordered = isinstance(broker, LogBroker) and not isinstance(broker, PartitionedBroker)
+        if self.config.ordering != "none" and unordered:
             raise ConfigError(
-                f"expected ordering to be 'none' with {type(home.broker).__name__}, got: {self.config.ordering!r}; "
+                f"expected ordering to be 'none' with {type(broker).__name__}, got: {self.config.ordering!r}; "
                 "order by key is kept on Redis streams, on Kafka and in memory: nothing was started"
             )
         self.stats = ConsumerStats()
         self._failure_log = FailureLog(on_failure)
         self._outcomes = Outcomes(
-            self.group, self.config, self._failure_log, None if home.by_source else home.store.shards
+            self.group, self.config, self._failure_log, None if connection.by_source else connection.store.shards
         )
-        self._reporter = Reporter(home.store, group, self.config.destination) if self.config.reports else None
+        self._reporter = Reporter(connection.store, group, self.config.destination) if self.config.reports else None
         self._calls = HandlerCalls(handler, self._outcomes, self._reporter)
         self._asynchronous = is_async(handler)
-        self._handlers: HandlerThreads | HandlerLoop | None = None
         self._in_flight = InFlightDeliveries(self.config.idle_ms)
         self._stopping = threading.Event()
         self._stopped = threading.Event()
         self._state = "new"
         self._lock = threading.Lock()
-        self._consumer: BrokerConsumer | None = None
-        self._settler: Settler | None = None
-        self._history = HistoryWriter(home.store, self.config.history) if self.config.history else None
+        # `start` makes these four
+        self._consumer: BrokerConsumer
+        self._settler: Settler
+        self._handlers: HandlerThreads | HandlerLoop
+        self._hand_over: Callable[[Delivery], None]
+        self._history = HistoryWriter(connection.store, self.config.history) if self.config.history else None
         self._threads: dict[str, RevivedThread] = {}
-        self._away = False  # the broker does not answer the poll
+        self._poll_failures = 0  # in a row
+        self._careful = True  # poll one message at a time: the next one may have killed the previous process
         self._heads: KeyHeads | None = None
         self._ordered: list[OrderedReader] = []
 
@@ -140,7 +143,7 @@ class Consumer:
     def ready(self) -> bool:
         """Whether the consumer runs with all its threads, and the broker answered the last poll."""
         works = self._state == "running" and all(thread.works for thread in self._all_threads())
-        return works and not self._away
+        return works and not self._poll_failures
 
     def _all_threads(self) -> list[RevivedThread]:
         others = [part.thread for part in (self._heads, self._reporter, self._history, *self._ordered) if part]
@@ -155,52 +158,57 @@ class Consumer:
         with self._lock:
             if self._state != "new":
                 return
-            broker = self.home.broker
-            own = self.config.group_topics.of(self.group)
-            create_topics(broker, {"retry": own["retry"], "redelivery": own["redelivery"]})
-            in_order = self.config.ordering == "key"
-            topics = [*(() if in_order else self.topics), own["redelivery"]]
-            consumer = broker.consumer(topics, self.group, idle_ms=self.config.idle_ms)
-            self._consumer = consumer
-            if isinstance(consumer, PartitionedConsumer):
-                self._outcomes.topic_id_of = consumer.topic_id_of
-            successes = Successes(self.home.store)
-            settler = Settler(
-                broker, consumer, self._in_flight, self.stats, self.config.idle_ms, self._history, successes
-            )
-            self._settler = settler
-            if self._asynchronous:
-                self._handlers = loop = HandlerLoop(self._calls.call_async, self._calls.not_called)
-                self._spawn(loop.run, "loop", loop.ending)
-            else:
-                self._handlers = HandlerThreads(self._calls, self.config.concurrency, f"{self.group}-handler")
-            if self._history is not None:
-                self._history.start()
-            self._spawn(settler.run, "settle", settler.finishing)
-            if self._reporter is not None:
-                self._reporter.start()
-            give: Callable[[Delivery], None] = lambda delivery: self._hand_over(delivery, settler)  # noqa: E731
-            if in_order:
-                self._heads = KeyHeads(self.home.store, self._give, settler, lambda one: self._state_of(one.message))
-                self._heads.start(f"{self.group}-heads")
-                give = self._heads.arrived
-                self._ordered = [self._read_in_order(topic) for topic in dict.fromkeys(self.topics)]
-            handlers = self._handlers
-            self._spawn(lambda: self._poll(consumer, handlers, give), "poll", self._stopping)
+            self._open()
+            self._start_threads()
             self._state = "running"
 
-    def _read_in_order(self, topic: str) -> OrderedReader:
-        broker = self.home.broker
-        broker.create_topic(topic)
-        reading = ReaderContext(
-            self.home, topic, self.group, self.config, self.stats, self._give, self._history, self._failure_log
+    def _open(self) -> None:
+        """Create the topics, join the group and make the parts. No thread runs yet."""
+        config, broker, store = self.config, self.connection.broker, self.connection.store
+        own = config.group_topics.of(self.group)
+        in_order = config.ordering == "key"
+        ordered = [*dict.fromkeys(self.topics)] if in_order else []
+        create_topics(broker, {"retry": own["retry"], "redelivery": own["redelivery"]})
+        for topic in ordered:
+            broker.create_topic(topic)
+        topics = [own["redelivery"]] if in_order else [*self.topics, own["redelivery"]]
+        self._consumer = consumer = broker.consumer(topics, self.group, idle_ms=config.idle_ms)
+        if isinstance(consumer, PartitionedConsumer):
+            self._outcomes.topic_id_of = consumer.topic_id_of
+        self._settler = settler = Settler(
+            broker, consumer, self._in_flight, self.stats, config.idle_ms, self._history, Successes(store)
         )
-        if isinstance(broker, PartitionedBroker):
-            reader: OrderedReader = OrderedPartitions(reading, broker)
+        if self._asynchronous:
+            self._handlers = HandlerLoop(self._calls.call_async, self._calls.not_called)
         else:
-            reader = OrderedTopic(reading)
-        reader.start()
-        return reader
+            self._handlers = HandlerThreads(self._calls, config.concurrency, f"{self.group}-handler")
+        self._hand_over = lambda delivery: self._give(delivery, self._state_of(delivery.message), settler)
+        if in_order:
+            self._heads = KeyHeads(store, self._give, settler, lambda one: self._state_of(one.message))
+            self._hand_over = self._heads.arrived
+            self._ordered = [self._ordered_reader(topic) for topic in ordered]
+
+    def _ordered_reader(self, topic: str) -> OrderedReader:
+        context = ReaderContext(
+            self.connection, topic, self.group, self.config, self.stats, self._give, self._history, self._failure_log
+        )
+        broker = self.connection.broker
+        return OrderedPartitions(context, broker) if isinstance(broker, PartitionedBroker) else OrderedTopic(context)
+
+    def _start_threads(self) -> None:
+        """Start one thread for each loop. Each repeats a method `step`."""
+        if isinstance(self._handlers, HandlerLoop):
+            self._spawn(self._handlers.run, "loop", self._handlers.ending)
+        if self._history is not None:
+            self._history.start()
+        self._spawn(self._settler.run, "settle", self._settler.finishing)
+        if self._reporter is not None:
+            self._reporter.start()
+        if self._heads is not None:
+            self._heads.start(f"{self.group}-heads")
+        for reader in self._ordered:
+            reader.start()
+        self._spawn(self._poll, "poll", self._stopping)
 
     def stop(self, timeout_s: float = 30.0) -> None:
         """Drain: read no more, wait up to `timeout_s` for running handlers, settle, leave the group. Idempotent.
@@ -236,18 +244,15 @@ class Consumer:
             reading.join(left_s() + 2)
         if self._reporter is not None:
             self._reporter.stop()
-        if self._settler is not None:
-            self._settler.finish()
-            self._threads["settle"].join(left_s() + 2)  # two tries if the broker does not answer
+        self._settler.finish()
+        self._threads["settle"].join(left_s() + 2)  # two attempts if the broker does not answer
         if self._history is not None:
             self._history.stop(left_s() + 2)
         if isinstance(self._handlers, HandlerLoop):
             self._handlers.end()
             self._threads["loop"].join(2)
-        if self._handlers is not None:
-            self._handlers.close()
-        if self._consumer is not None:
-            self._consumer.close()
+        self._handlers.close()
+        self._consumer.close()
 
     def _spawn(self, work: Callable[[], None], what: str, stopping: threading.Event) -> None:
         self._threads[what] = thread = RevivedThread(work, f"{self.group}-{what}", stopping)
@@ -255,47 +260,54 @@ class Consumer:
 
     # -- poll
 
-    def _poll(
-        self, consumer: BrokerConsumer, handlers: HandlerThreads | HandlerLoop, give: Callable[[Delivery], None]
-    ) -> None:
-        failures = 0
-        careful = True  # first one at a time: the next message may have killed the previous process
+    def _poll(self) -> None:
         while not self._stopping.is_set():
-            room = self._in_flight.room(self.config.concurrency, timeout_s=0.5)
-            if room == 0 or self._stopping.is_set():
-                continue
-            try:
-                deliveries = consumer.poll(1 if careful else room, _POLL_MS)
-                failures, self._away = 0, False
-            except Exception as error:  # reading continues after any error of the broker
-                self._away = True
-                if not isinstance(error, BrokerError):
-                    logger.exception("consumer.poll_failed")
-                elif failures == 0 and not self._stopping.is_set():
-                    logger.warning("consumer.away: %s", error)
-                self._stopping.wait(AWAY_S[min(failures, len(AWAY_S) - 1)])
-                failures += 1
-                continue
-            self.stats.delivered += len(deliveries)
-            fresh = [delivery for delivery in deliveries if self._in_flight.add(delivery)]
-            self.stats.in_flight = len(self._in_flight)
-            suspects = [delivery for delivery in fresh if is_suspect(delivery, self.config.crash_cap)]
-            careful = careful and bool(suspects)
-            with handlers.together():
-                for delivery in fresh:
-                    if delivery not in suspects:
-                        self._try_to_give(delivery, give)
-            self._one_by_one(suspects, give)
+            self.step()
 
-    def _try_to_give(self, delivery: Delivery, give: Callable[[Delivery], None]) -> None:
+    def step(self) -> None:
+        """Poll the broker once, and hand over what came. The poll thread repeats it.
+
+        It blocks while `concurrency` messages are in flight, while it polls, after an error of the broker, and while a
+        suspect is handled alone.
+        """
+        room = self._in_flight.room(self.config.concurrency, timeout_s=0.5)
+        if room == 0 or self._stopping.is_set():
+            return
+        try:
+            deliveries = self._consumer.poll(1 if self._careful else room, _POLL_MS)
+        except Exception as error:  # reading continues after any error of the broker
+            self._cannot_poll(error)
+            return
+        self._poll_failures = 0
+        self.stats.delivered += len(deliveries)
+        fresh = [delivery for delivery in deliveries if self._in_flight.add(delivery)]
+        self.stats.in_flight = len(self._in_flight)
+        suspects = [delivery for delivery in fresh if is_suspect(delivery, self.config.crash_cap)]
+        self._careful = self._careful and bool(suspects)
+        with self._handlers.together():
+            for delivery in fresh:
+                if delivery not in suspects:
+                    self._try_to_hand_over(delivery)
+        self._one_by_one(suspects)
+
+    def _cannot_poll(self, error: Exception) -> None:
+        """Log an error of the poll, and wait the longer, the more polls have failed in a row."""
+        failures, self._poll_failures = self._poll_failures, self._poll_failures + 1
+        if not isinstance(error, BrokerError):
+            logger.error("consumer.poll_failed", exc_info=error)
+        elif failures == 0 and not self._stopping.is_set():
+            logger.warning("consumer.away: %s", error)
+        self._stopping.wait(AWAY_S[min(failures, len(AWAY_S) - 1)])
+
+    def _try_to_hand_over(self, delivery: Delivery) -> None:
         """Hand a delivery over. If that fails, drop it: it comes again, and the others are handled."""
         try:
-            give(delivery)
+            self._hand_over(delivery)
         except BaseException:
             logger.exception("consumer.not_handed_over: the message comes again")
             self._in_flight.remove([delivery])
 
-    def _one_by_one(self, suspects: list[Delivery], give: Callable[[Delivery], None]) -> None:
+    def _one_by_one(self, suspects: list[Delivery]) -> None:
         """Hand suspects over one by one, so that a crash counts only against the message that caused it.
 
         The wait for each one is at most `idle_ms`: a message that hangs must not stop the others. The order is random.
@@ -307,7 +319,7 @@ class Consumer:
             if not self._calm(len(suspects)):
                 self._in_flight.remove(suspects)  # not handled: they go to another consumer
                 return
-            self._try_to_give(suspects.pop(), give)
+            self._try_to_hand_over(suspects.pop())
             if not suspects:
                 self._calm(0)
 
@@ -324,9 +336,6 @@ class Consumer:
     def _state_of(self, message: Message) -> RetryState:
         return retry_state(self.group, message, self.config.secrets, self.config.group_topics)
 
-    def _hand_over(self, delivery: Delivery, sink: Sink) -> None:
-        self._give(delivery, self._state_of(delivery.message), sink)
-
     def _give(self, delivery: Delivery, state: RetryState, sink: Sink) -> None:
         """Hand a delivery to the handlers, or give it up if it is poison or has expired. The outcome goes to `sink`."""
         message = delivered_message(self.group, delivery.message, state, self.config.group_topics)
@@ -336,5 +345,5 @@ class Consumer:
         elif expired(message.header(EXPIRES_HEADER)):
             self.stats.expired += 1
             sink.put(self._outcomes.failed(delivery, state, too_late()))
-        elif self._handlers is not None:
+        else:
             self._handlers.give(delivery, state, message, sink)

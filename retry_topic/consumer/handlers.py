@@ -158,7 +158,7 @@ class HandlerLoop:
             self._loop.run_forever()
             if self.ending.is_set() or self._loop.is_closed():
                 return
-            logger.error("consumer.loop_stopped: a handler has stopped the event loop; it goes on")
+            logger.error("consumer.loop_stopped: a handler has stopped the event loop; the loop is started again")
 
     def give(self, *job: Any) -> None:
         """Handle a delivery soon."""

@@ -1,39 +1,122 @@
-"""Outcome: the result of a delivery. The handler's return value or exception decides it.
+"""Verdict and outcome: what the handler says about its message, and what becomes of the delivery.
+
+    def handle(message):
+        if busy():
+            return Retry(after=30, reason="warehouse is counting")
+        ...                                   # returning nothing means Ack
 
 | the handler | the delivery |
 |---|---|
 | returns None or `Ack` | is acknowledged |
-| returns `Retry`, or raises | becomes a record in the group's retry topic; the retry service decides what follows |
+| returns `Retry`, or raises | becomes a record in the group's retry topic; the policy decides when it comes back |
 | returns `DeadLetter` | becomes such a record too, with the verdict "dead" |
 | is not called: the message has killed too many consumers, or has expired | as with `DeadLetter` |
 
-Nothing here waits or does I/O, except logging. Threads: any.
+The handler needs no exception to ask for a retry. Each failed attempt is one line in the log. Apart from logging,
+nothing here waits or does I/O. Threads: any.
 """
 
 from __future__ import annotations
 
+import inspect
+import logging
+import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from typing import Any, Literal, Protocol
 
 from retry_topic.brokers.protocol import Delivery
 from retry_topic.consumer.config import ConsumerConfig
-from retry_topic.consumer.failure_log import FailureLog
 from retry_topic.consumer.retry_record import delivered_message, failed_message
 from retry_topic.history import Attempt, releasing_shard
-from retry_topic.intake.records import attempts_key
 from retry_topic.message import Message
 from retry_topic.message.fingerprint import fingerprint_of
-from retry_topic.message.headers import RetryState, content_id
+from retry_topic.message.headers import RetryState, attempts_key, content_id
 from retry_topic.policy import Failure, class_name, failure_of
-from retry_topic.verdict import Ack, DeadLetter, Retry, verdict_of
-from wheel_sched.errors import Rejected
+from wheel_sched.errors import ConfigError, Rejected
 from wheel_sched.escaping import logger_of
 
 logger = logger_of("retry_topic.consumer")
 
+OnFailure = Callable[[Message, BaseException | None, int], object]
+
 _SUSPECT_FROM = 3  # deliveries: one death may be a deployment; two deaths over one message hardly are
+_TEXT_AT_MOST = 200
+_MS = timedelta(milliseconds=1)
+
+
+@dataclass(frozen=True, slots=True)
+class Ack:
+    """Done: the message does not come back. Returning None means the same."""
+
+
+@dataclass(frozen=True, slots=True)
+class Retry:
+    """Deliver the message again. This counts as an attempt, and the policy's caps hold.
+
+    Args:
+        after: the delay in seconds or as a timedelta, at most the policy's `retry_after_max`. Defaults to None: the
+            policy's delay.
+        reason: for people. Defaults to "".
+    """
+
+    after: float | timedelta | None = None
+    reason: str = ""
+
+    def __post_init__(self) -> None:
+        after = self.after
+        if isinstance(after, timedelta):
+            valid = after >= timedelta(0)
+        else:
+            number = isinstance(after, int | float) and not isinstance(after, bool)
+            valid = after is None or (number and math.isfinite(after) and after >= 0)
+        if not valid:
+            raise Rejected(f"expected after to be seconds or a timedelta, not negative, got: {after!r}")
+
+    @property
+    def after_ms(self) -> int | None:
+        """The delay in whole milliseconds, rounded up: a retry is never early."""
+        if self.after is None:
+            return None
+        if isinstance(self.after, timedelta):
+            return -(-self.after // _MS)
+        # To the microsecond first: 0.001 * 3 is 0.003 and a hair, and must not become 4 ms.
+        return math.ceil(round(self.after * 1_000, 3))
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetter:
+    """Give the message up immediately, and keep it as a dead letter.
+
+    Args:
+        reason: for people; shown with the dead letter.
+    """
+
+    reason: str
+
+
+def verdict_of(returned: Any) -> Ack | Retry | DeadLetter:
+    """The verdict in a handler's return value; None means Ack.
+
+    Raises:
+        Rejected: the value is not a verdict. Nothing is guessed: True or 0 could mean success or failure.
+    """
+    if returned is None:
+        return Ack()
+    if isinstance(returned, Ack | Retry | DeadLetter):
+        return returned
+    hint = ""
+    if isinstance(returned, type) and issubclass(returned, Ack | Retry | DeadLetter):
+        hint = f"; did you mean {returned.__name__}(...)?"
+    elif inspect.isawaitable(returned):
+        hint = "; the handler is async and was not awaited"
+        if inspect.iscoroutine(returned):
+            returned.close()  # it will never run: avoid Python's second, vaguer warning
+    raise Rejected(
+        f"expected a handler to return None, Ack(), Retry(...) or DeadLetter(...), got: {repr(returned)[:200]}{hint}"
+    )
 
 
 @dataclass(slots=True)
@@ -145,7 +228,7 @@ class Outcomes:
             return None
         topic, number = state.original_topic or delivery.message.topic, state.attempt + 1
         shard = releasing_shard(state, number, self._shards)
-        return Attempt(state.stem, topic, number, state.due_ms, started_ms, "ok", None, shard)
+        return Attempt(state.id_base, topic, number, state.due_ms, started_ms, "ok", None, shard)
 
 
 def success_of(group: str, message: Message, state: RetryState) -> str | None:
@@ -202,3 +285,66 @@ def now_ms() -> int:
 def is_suspect(delivery: Delivery, crash_cap: int) -> bool:
     """Whether so many consumers died over this delivery that it must be handled alone."""
     return max(2, min(_SUSPECT_FROM, crash_cap)) <= delivery.deliveries <= crash_cap
+
+
+class FailureLog:
+    """See the module.
+
+    Args:
+        hook: called with the message as the handler saw it, the error (None: the handler returned a verdict or was not
+            called) and the number of the attempt. Defaults to none.
+
+    Raises:
+        ConfigError: the hook is async. The consumer would not await it.
+    """
+
+    def __init__(self, hook: OnFailure | None = None) -> None:
+        if hook is not None and (not callable(hook) or inspect.iscoroutinefunction(hook)):
+            raise ConfigError(f"expected on_failure to be a plain function, got: {hook!r:.200}: nothing was started")
+        self._hook = hook
+
+    def write(
+        self, seen: Message, forward: Message, attempt: int, failure: Failure, error: BaseException | None = None
+    ) -> None:
+        """Log a failed attempt and call the hook.
+
+        Args:
+            seen: the message as the handler saw it.
+            forward: the record for the retry topic; it carries the id.
+            attempt: the number of the attempt.
+            failure: what happened.
+            error: the exception. Defaults to None: the handler raised none.
+        """
+        if logger.isEnabledFor(logging.WARNING):
+            line = _line(seen, forward, attempt, failure, error)
+            last = failure.verdict == "dead"
+            shown = error if last or logger.isEnabledFor(logging.DEBUG) else None
+            try:
+                logger.warning("consumer.failed: %s", line, exc_info=shown)
+            except BaseException:  # reading its properties raises
+                logger.warning("consumer.failed: %s; its traceback cannot be shown", line)
+        if self._hook is not None:
+            try:
+                self._hook(seen, error, attempt)
+            except BaseException:  # a hook must not stop the message
+                logger.exception("consumer.on_failure_failed: the hook raised; the message is settled as usual")
+
+
+def bounded(text: str) -> str:
+    """Foreign text of at most `_TEXT_AT_MOST` characters; the logger escapes it."""
+    return text if len(text) <= _TEXT_AT_MOST else f"{text[: _TEXT_AT_MOST - 3]}..."
+
+
+def _line(seen: Message, forward: Message, attempt: int, failure: Failure, error: BaseException | None) -> str:
+    message_id = (forward.header("retry-id") or b"?").decode("utf-8", "replace")
+    if failure.error_class:
+        what = failure.error_class.rpartition(".")[2] if error is not None else failure.error_class
+    else:
+        what = "the handler gives it up" if failure.verdict == "dead" else "the handler asks for a retry"
+    reason = f"{what}: {failure.message}" if failure.message else what
+    following = (
+        "it goes to the dead letters, unless the retry service knows it for a second copy"
+        if failure.verdict == "dead"
+        else "the retry service decides when it is tried again"
+    )
+    return f"message {bounded(message_id)} of {bounded(seen.topic)}, attempt {attempt}: {bounded(reason)}; {following}"

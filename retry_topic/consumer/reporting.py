@@ -15,7 +15,7 @@ from wheel_sched.errors import WheelSchedError
 from wheel_sched.escaping import logger_of
 from wheel_sched.reviving import RevivedThread
 from wheel_sched.store import DelayStore
-from wheel_sched.store.rate_limits.face import RateLimits
+from wheel_sched.store.rate_limits import RateLimits
 
 logger = logger_of("retry_topic.consumer")
 
@@ -49,7 +49,7 @@ class Reporter:
         self.thread.start()
 
     def stop(self) -> None:
-        """Report what was counted, and end."""
+        """Report the remaining results, and end."""
         self._stopping.set()
         self._hurry.set()
         if self.thread.is_alive():
@@ -77,7 +77,7 @@ class Reporter:
         self.report()
 
     def report(self) -> None:
-        """Report what was counted since the last report."""
+        """Report the results since the last report."""
         with self._lock:
             counts, self._counts, self._failed = self._counts, {}, 0
         for topic, rows in counts.items():

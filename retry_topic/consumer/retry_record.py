@@ -48,15 +48,15 @@ def retry_state(
     if to_group and state.dialect == "none":
         return unsigned(state, message, group, "is missing")  # our dispatcher sends only signed records
     if state.signature is None and not to_group and _claims_nothing(state):
-        # Whoever may write to the topic may give its messages ids, unsigned. An id chooses no count, and
-        # group and publishing time become a part of the message's name in the store (see `_rooted`).
+        # Every client that may write to the topic may give its messages ids, unsigned. An id chooses no count. Group
+        # and publishing time become a part of the message's name in the store (see `_rooted`).
         return state if state.published_ms is not None else RetryState(id=state.id, dialect=state.dialect)
     return verify(state, message, secrets, group)
 
 
 def _claims_nothing(state: RetryState) -> bool:
     """Whether the headers say no more than the id under which the message was published."""
-    counts = state.attempt, state.replays, state.first_failed_ms, state.ordering
+    counts = state.attempt, state.replays, state.first_failed_ms, state.key_lock
     return state.dialect in ("own", "none") and counts == (0, 0, None, None)
 
 
@@ -109,13 +109,13 @@ def failed_message(
 
 
 def ordered_state(
-    group: str, message: Message, state: RetryState, gate: str, topic_id: str | None = None
+    group: str, message: Message, state: RetryState, key_lock: str, topic_id: str | None = None
 ) -> RetryState:
-    """The state of a message of an ordered topic, with its id and its key's lock (`gate`).
+    """The state of a message of an ordered topic, with its id and its key's lock (`key_lock`).
 
     `topic_id` is the permanent id of the topic: a recreated topic then does not repeat ids of messages that succeeded.
     """
-    return replace(_rooted(group, message, state, topic_id), ordering=gate, consumer_group=group)
+    return replace(_rooted(group, message, state, topic_id), key_lock=key_lock, consumer_group=group)
 
 
 def is_position_derived(group: str, message: Message, state: RetryState, topic_id: str | None = None) -> bool:

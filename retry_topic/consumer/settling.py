@@ -34,7 +34,7 @@ KNOWN_FOR_MS = 3_600_000
 _STORE_AWAY_S = 5.0  # after a failure the store is not called for this time
 _LOOK_S = 60.0  # how often the store's clock is read
 _AT_ONCE = 200  # outcomes that are settled together; twice as many at most
-_LAST_TRIES = 3  # how often a draining consumer tries an absent broker; unsettled deliveries then come again
+_LAST_TRIES = 3  # how often a draining consumer calls an absent broker; unsettled deliveries then come again
 
 
 class InFlightDeliveries:
@@ -122,7 +122,7 @@ def _key(delivery: Delivery) -> object:
 
 
 class Settler:
-    """Settles outcomes and renews the holds of deliveries in flight, in the one thread that calls `run`.
+    """Settles outcomes and renews the holds of deliveries in flight, in the one thread that calls `run` (or `step`).
 
     Args:
         broker: creates the retry topic again if it was deleted.
@@ -178,22 +178,27 @@ class Settler:
 
     def run(self) -> None:
         """Settle and renew until `finish`. The thread's function."""
-        while True:
-            until = time.monotonic() + self._look_s  # holds of deliveries read meanwhile are due later
-            if (renewal_s := self._in_flight.next_renewal_s()) is not None:
-                until = min(until, renewal_s)
-            ready = self._collect(min(until, self._again_at) if self._again else until)
-            if self._again and (time.monotonic() >= self._again_at or self.finishing.is_set()):
-                ready, self._again = self._again + ready, []
-            elif self._again and self._in_order:
-                ready, self._again = [], self._again + ready
-            if ready:
-                self._settle(ready)
-            self._beat()
-            if self.finishing.is_set() and self._outcomes.empty():
-                if not self._again or self._failures > _LAST_TRIES:
-                    return
-                time.sleep(AWAY_S[0])  # while draining there is nothing else to wait for
+        while self.step():
+            pass
+
+    def step(self) -> bool:
+        """Wait for outcomes until the next hold must be renewed. Settle them and renew. False: all is settled."""
+        until = time.monotonic() + self._look_s  # holds of deliveries read meanwhile are due later
+        if (renewal_s := self._in_flight.next_renewal_s()) is not None:
+            until = min(until, renewal_s)
+        ready = self._collect(min(until, self._again_at) if self._again else until)
+        if self._again and (time.monotonic() >= self._again_at or self.finishing.is_set()):
+            ready, self._again = self._again + ready, []
+        elif self._again and self._in_order:
+            ready, self._again = [], self._again + ready
+        if ready:
+            self._settle(ready)
+        self._beat()
+        if self.finishing.is_set() and self._outcomes.empty():
+            if not self._again or self._failures > _LAST_TRIES:
+                return False
+            time.sleep(AWAY_S[0])  # while draining there is nothing else to wait for
+        return True
 
     def _collect(self, until: float) -> list[HandlerOutcome]:
         """The outcomes that have been put; waits until `until` for the first."""

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from retry_topic.message.headers import RetryState
 from wheel_sched.errors import Rejected
 from wheel_sched.store.core.plans import shard_of
-from wheel_sched.store.ordering.face import route_of
+from wheel_sched.store.ordering import route_of
 
 VERSION = 1
 OUTCOMES = ("ok", "failed", "dead")
@@ -58,7 +58,7 @@ def releasing_shard(state: RetryState, number: int, shards: int | None) -> int |
     """
     if number <= 1 or shards is None:
         return None
-    return shard_of(f"{state.stem}.{number - 1}" if state.gate is None else route_of(state.gate), shards)
+    return shard_of(f"{state.id_base}.{number - 1}" if state.key_lock is None else route_of(state.key_lock), shards)
 
 
 def read_attempt(entry: bytes) -> Attempt:
@@ -72,9 +72,9 @@ def read_attempt(entry: bytes) -> Attempt:
         version, *values = found
         row = Attempt(*values[: len(Attempt._fields)])
     except (ValueError, TypeError, RecursionError) as error:
-        raise Rejected(f"the entry ({len(entry)} bytes) is no row of a history; it was left as it is") from error
+        raise Rejected(f"the entry ({len(entry)} bytes) is no row of a history; it stays in the log") from error
     if type(version) is not int or version != VERSION or not _is_sound(row):
-        raise Rejected(f"the entry ({len(entry)} bytes) is no row of a history; it was left as it is")
+        raise Rejected(f"the entry ({len(entry)} bytes) is no row of a history; it stays in the log")
     return row
 
 

@@ -35,6 +35,7 @@ class HistoryWriter:
         self._waiting: deque[Attempt] = deque()
         self._changed = threading.Condition()
         self._ending = threading.Event()
+        self._away = False  # the store did not answer the last call
         self.thread = RevivedThread(self._run, "retry-history", self._ending)
         self.written = 0
         self.dropped = 0
@@ -62,20 +63,24 @@ class HistoryWriter:
             self.thread.join(timeout_s)
 
     def _run(self) -> None:
-        away = False
-        while True:
-            with self._changed:
-                self._changed.wait_for(lambda: self._waiting or self._ending.is_set())
-                rows = [self._waiting.popleft() for _ in range(min(len(self._waiting), MAX_BATCH))]
-            if not rows:
-                return
-            try:
-                added = History(self._store).append([(row.id, row.encode()) for row in rows], keep=self._keep)
-                away = False
-            except WheelSchedError as error:
-                added = 0
-                if not away:
-                    logger.warning("history.away: rows are dropped: %s", error)
-                away = True
-            self.written += added
-            self.dropped += len(rows) - added
+        while self.step():
+            pass
+
+    def step(self) -> bool:
+        """Wait for rows, and write a batch of them. False: it is time to end."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._waiting or self._ending.is_set())
+            rows = [self._waiting.popleft() for _ in range(min(len(self._waiting), MAX_BATCH))]
+        if not rows:
+            return False
+        added = 0
+        try:
+            added = History(self._store).append([(row.id, row.encode()) for row in rows], keep=self._keep)
+            self._away = False
+        except WheelSchedError as error:
+            if not self._away:
+                logger.warning("history.away: rows are dropped: %s", error)
+            self._away = True
+        self.written += added
+        self.dropped += len(rows) - added
+        return True

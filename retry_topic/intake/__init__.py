@@ -8,8 +8,8 @@
 | `transport` | the common part of both: answers a plan's questions, logs and reports the results |
 | `plan` | decides; a pure function of the records, the store's knowledge, the time and the rules |
 | `templates` | the decision cache of `plan`: decides and writes records with the same headers alike |
-| `rules` | the group, policies and secrets that decide; reads and writes records |
-| `records` | the values: a record that was read, a record that was decided, and the report about it |
+| `records` | a record that was read, a record that was decided, the report about it, and the rules for all three |
+| `origins` | the topics to which due messages may return |
 
 A failed message goes through them in this order. Nothing below `transport` calls a store, a broker or a clock.
 """

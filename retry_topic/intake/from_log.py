@@ -38,8 +38,8 @@ from wheel_sched.errors import BrokerUnavailable, StaleCount, StalePosition, Tak
 from wheel_sched.store import Outcome, Position, Stored
 from wheel_sched.store.core.call import new_token
 from wheel_sched.store.core.plans import shard_of
-from wheel_sched.store.log_intake.face import LogIntake
-from wheel_sched.store.ordering.face import route_of
+from wheel_sched.store.log_intake import LogIntake
+from wheel_sched.store.ordering import route_of
 
 _ASK_NS = 1_000_000_000  # for this time the process's own clock continues the store's last time
 
@@ -74,12 +74,11 @@ class IntakeFromLog(Transport):
     _asked_ns: int | None = None
     _said_ms = 0
 
-    def __init__(self, home: Connection, group: str, policies: PolicySet, **settings: Any) -> None:
-        super().__init__(home, group, policies, **settings)
-        self._intake = LogIntake(home.store)
-        self._positions: dict[
-            tuple[str, int], int | None
-        ] = {}  # by source and foreign shard: the position that was last read
+    def __init__(self, connection: Connection, group: str, policies: PolicySet, **settings: Any) -> None:
+        super().__init__(connection, group, policies, **settings)
+        self._intake = LogIntake(connection.store)
+        # by source and other shard: the position that was last read there
+        self._positions: dict[tuple[str, int], int | None] = {}
 
     @property
     def busy(self) -> bool:
@@ -174,7 +173,7 @@ class IntakeFromLog(Transport):
 
     def _route(self, part: LogBatch) -> str | None:
         """The route of a batch's items: all lie in one shard, with its position."""
-        return part.source if self._home.by_source else None
+        return part.source if self._connection.by_source else None
 
     def _adopt(self, batch: _Batch, made: Plan, known: Known, until_available: UntilAvailable) -> None:
         """Give a batch its plan: answer the questions, and send the dead letters to the dead topic."""
@@ -199,7 +198,7 @@ class IntakeFromLog(Transport):
         entries = [one.decided() if isinstance(one, Prepared) else one for one in batch.plan.decided]
         fresh = [one for one in entries if not one.duplicate]
         members = [one.member for one in fresh]
-        route = (batch.position.route or batch.part.source) if self._home.by_source else None
+        route = (batch.position.route or batch.part.source) if self._connection.by_source else None
         stored = until_available(lambda: self._store.get(members, route=route))
         renamed = []
         for one, found in zip(fresh, stored, strict=True):
@@ -242,10 +241,12 @@ class IntakeFromLog(Transport):
         away: dict[int, list[IntakeRecord | Decided]] = {}
         rest: list[IntakeRecord | Entry] = []
         for one in batch.plan.entries:
-            if not isinstance(one, Prepared) and one.gate and (shard := shard_of(route_of(one.gate), shards)) != here:
-                away.setdefault(shard, []).append(one)
-            else:
+            key_lock = None if isinstance(one, Prepared) else one.state.key_lock
+            shard = here if key_lock is None else shard_of(route_of(key_lock), shards)
+            if shard == here or isinstance(one, Prepared):
                 rest.append(one)
+            else:
+                away.setdefault(shard, []).append(one)
         for shard, entries in away.items():
             batch.elsewhere += self._store_in(shard, batch, entries, until_available)
         batch.plan.entries[:] = rest
@@ -264,7 +265,7 @@ class IntakeFromLog(Transport):
             left = [one for one in work if not one.duplicate]
             if not left:
                 return [one for one in work if isinstance(one, Decided)]
-            position = Position(part.source, known, part.next, route_of(left[0].gate or ""))
+            position = Position(part.source, known, part.next, route_of(left[0].state.key_lock or ""))
             ahead = _Batch(batch.reader, part, position, batch.now_ms, batch.plan)
             self._plan_again(ahead, work, Known(), until_available)
             stored = self._stored(ahead, until_available)
@@ -295,7 +296,7 @@ class IntakeFromLog(Transport):
         Raises:
             BrokerUnavailable: the topic may have some of them. Repeat the call.
         """
-        topic, broker = self._dead_topic, self._home.broker
+        topic, broker = self._dead_topic, self._connection.broker
         messages = [return_to_origin(one.message.to(topic)) for one in dead if one.message is not None]
         again = []
         for one, failure in zip(dead, broker.publish(messages), strict=False):
@@ -313,8 +314,8 @@ class IntakeFromLog(Transport):
 
 def _known_before(one: IntakeRecord | Decided, position: int) -> IntakeRecord | Decided:
     """The record, marked as known if it is before this position: the shard has already taken it in."""
-    decided = one if isinstance(one, Decided) else Decided(one, one.state, one.state.stem)
+    decided = one if isinstance(one, Decided) else Decided(one, one.state)
     if decided.offset >= position:
         return one
-    decided.is_known()
+    decided.mark_known()
     return decided

@@ -16,8 +16,7 @@ from collections.abc import Sequence
 
 from retry_topic.brokers.protocol import BrokerConsumer, Delivery, TrimBroker
 from retry_topic.intake.plan import make_way
-from retry_topic.intake.records import Decided, Known, Taken
-from retry_topic.intake.rules import dead_letter
+from retry_topic.intake.records import Decided, Known, Taken, dead_letter
 from retry_topic.intake.transport import Transport, UntilAvailable, logger, once
 from retry_topic.message import Message
 from retry_topic.message.headers import return_to_origin
@@ -63,7 +62,7 @@ class IntakeFromQueue(Transport):
         dead = [one for one in fresh if one.dead is not None]
         self._schedule([one for one in fresh if one.dead is None], until_available)
         self._bury(dead, now_ms, until_available)
-        self._open_keys([(one.gate, one.head) for one in dead], until_available)
+        self._open_keys([(one.key_lock, one.head) for one in dead], until_available)
         notes = [note for one in dead for note in one.notes()]  # the notes of the others are stored with their messages
         if notes:
             until_available(lambda: self._counts.raise_to(notes))
@@ -122,7 +121,7 @@ class IntakeFromQueue(Transport):
         refused = _refused(consumer, pairs)
         if refused:
             with contextlib.suppress(BrokerError):
-                self._home.broker.create_topic(topic)
+                self._connection.broker.create_topic(topic)
             # the unchanged record fits: our headers may have made it too large
             refused = _refused(consumer, [(delivery, delivery.message.to(topic)) for delivery, _ in refused])
         if refused:
@@ -132,7 +131,7 @@ class IntakeFromQueue(Transport):
     def _trim_dead_topic(self, sent: int) -> None:
         """Trim the dead topic here, because it may have no readers that trim it."""
         self._dead_sent += sent
-        broker = self._home.broker
+        broker = self._connection.broker
         if self._dead_kept and self._dead_sent >= TRIM_EVERY and isinstance(broker, TrimBroker):
             self._dead_sent = 0
             with contextlib.suppress(BrokerError):  # the next time

@@ -9,7 +9,7 @@ A plan that lacks an answer has `questions` and nothing to store. The transport 
 records that are already decided do not change.
 
 An attempt is counted once. When two copies of one delivery fail, the second failure is known: nothing is stored
-(`records.is_copy`). The same holds for a message that has succeeded; consumers report successes to the store.
+(`is_copy`). The same holds for a message that has succeeded; consumers report successes to the store.
 
 Two records with one id are the same failure only when their payload, key and other headers are equal. Any other record
 with a taken id (copied headers, a forger) gets its own id: no record is dropped because of its headers.
@@ -27,20 +27,17 @@ from dataclasses import dataclass, field, replace
 
 from retry_topic.brokers.protocol import Delivery
 from retry_topic.intake.records import (
+    DAY_MS,
     Decided,
     IntakeRecord,
     Known,
-    attempts_key,
-    is_copy,
+    Rules,
+    dead_letter,
     is_same,
-    next_number,
-    replays_key,
-    with_replays,
 )
-from retry_topic.intake.rules import DAY_MS, Rules, dead_letter
 from retry_topic.intake.templates import Prepared, Templates
 from retry_topic.message import Message
-from retry_topic.message.headers import MAX_COUNT
+from retry_topic.message.headers import MAX_COUNT, RetryState, attempts_key, replays_key
 from retry_topic.policy import DeadDecision, decide, failure_from
 from wheel_sched.store import ENDED, BatchCount, Found, Item
 
@@ -75,7 +72,7 @@ class Plan:
         entries: the batch in order: decided records, and records that wait for an answer.
         odd: records with odd headers, of those that were read for this plan.
         copies: second copies of known failures.
-        renamed: records that got their own id, each with the id that they had.
+        renamed: records that got another id than the one they came with.
         fresh: entries with something to store.
         items: waiting messages.
         dead: entries that are dead letters.
@@ -87,7 +84,7 @@ class Plan:
     entries: list[IntakeRecord | Decided | Prepared]
     odd: list[IntakeRecord] = field(default_factory=list)
     copies: list[Decided] = field(default_factory=list)
-    renamed: list[tuple[Decided, str]] = field(default_factory=list)
+    renamed: list[Decided] = field(default_factory=list)
     fresh: list[Entry] = field(default_factory=list)
     items: list[Item] = field(default_factory=list)
     dead: list[Decided] = field(default_factory=list)
@@ -154,7 +151,7 @@ def plan(
     dead = [one for one in fresh if one.dead is not None and isinstance(one, Decided)]
     if route is not None:
         for one in fresh:
-            if one.item is not None and one.gate is None:
+            if one.item is not None and one.key_lock is None:
                 one.item.route = route
     return Plan(
         questions,
@@ -175,7 +172,7 @@ def _count(
 ) -> Decided | None:
     """The record with the greater count of header and store, or marked as known; None: a question is open."""
     message, given = record.delivery.message, record.state
-    of_replays = replays_key(given)
+    of_replays = replays_key(given.known_as)
     replays = known.counts.get(of_replays)
     if replays is None:
         if known.ask:
@@ -183,24 +180,58 @@ def _count(
             if not rules.from_log:
                 questions.keys.append(record.record_key)
             return None
-        state = with_replays(given, given.replays)
-        return Decided(record, state, state.stem)
-    state = with_replays(given, replays)
+        state = _with_replays(given, given.replays)
+        return Decided(record, state)
+    state = _with_replays(given, replays)
     key = attempts_key(state, message)
     count = known.counts.get(key)
     if count is None:
         questions.keys.append(key)
         return None
-    one = Decided(record, state, state.stem)
+    one = Decided(record, state)
     taken_in = not rules.from_log and known.counts[record.record_key] > 0
     if state.unsigned and not taken_in and count != ENDED:
-        one.state = next_number(state, key, count, numbers)
+        one.state = _next_number(state, key, count, numbers)
     elif not taken_in and is_copy(given, replays, count):
         one.ended = count == ENDED
-        one.is_known()
+        one.mark_known()
     elif taken_in or count >= state.attempt:
         return _count_again(one, count, taken_in, known, questions)
     return one
+
+
+def _with_replays(state: RetryState, replays: int) -> RetryState:
+    """The state of a failed message with this replay count."""
+    attempt = max(1, state.attempt)
+    if (state.attempt, state.replays) == (attempt, replays):
+        return state
+    return replace(state, attempt=attempt, replays=replays)
+
+
+def _next_number(state: RetryState, key: str, count: int, shared: dict[str, int]) -> RetryState:
+    """The state with the next attempt number of an id that several records may share. It follows the store's count and
+    the earlier records."""
+    shared[key] = max(count, shared.get(key, 0)) + 1
+    return replace(state, attempt=min(shared[key], MAX_COUNT))
+
+
+def is_copy(state: RetryState, replays: int, count: int) -> bool:
+    """Whether a failure is that of a second copy: the store has counted its attempt, or the message has ended.
+
+    Some consumers forward a failed message without raising its attempt number. So only the number of a consumer that
+    counts is used: such a consumer says when the attempt started, or that the message is dead.
+
+    Args:
+        state: the state in the headers.
+        replays: the message's replay count in the store.
+        count: the message's attempt count in the store.
+    """
+    if count == ENDED:
+        return True
+    if state.unsigned:
+        return False
+    counting = (state.started_ms is not None or state.verdict == "dead") and state.attempt > 0
+    return counting and (state.replays < replays or (state.replays == replays and count >= state.attempt))
 
 
 def _count_again(one: Decided, count: int, taken_in: bool, known: Known, questions: Questions) -> Decided | None:
@@ -239,7 +270,7 @@ def _decide(one: Decided, known: Known, now_ms: int, rules: Rules, questions: Qu
     # counted from when the message comes back: a long delay must not outlive the count
     one.keep_until_ms = (one.due_ms or now_ms) + (decision.why.max_age_ms or 7 * DAY_MS)
     rules.write(one)
-    of_replays = replays_key(record.state)
+    of_replays = replays_key(record.state.known_as)
     if (one.dead is not None or one.state.unsigned) and of_replays not in known.counts:
         # headers alone make no message dead, and the store numbers unsigned records
         questions.keys += (of_replays, attempts_key(record.state, record.delivery.message))
@@ -249,7 +280,7 @@ def _decide(one: Decided, known: Known, now_ms: int, rules: Rules, questions: Qu
 
 def _distinct(
     entries: list[IntakeRecord | Decided | Prepared], known: Known, rules: Rules, questions: Questions
-) -> tuple[list[Entry], list[tuple[Decided, str]]]:
+) -> tuple[list[Entry], list[Decided]]:
     """The entries to store, each failure once. Another message with the same id gets its own id."""
     fresh = [one for one in entries if not isinstance(one, IntakeRecord) and not one.duplicate]
     members = Counter([one.member for one in fresh])
@@ -259,8 +290,8 @@ def _distinct(
     for at, one in enumerate(entries):  # of records with one id the counts decide first
         if isinstance(one, Decided) and not one.duplicate and members[one.member] > 1:
             state = one.record.state
-            if replays_key(state) not in known.counts:
-                questions.keys += (replays_key(state), attempts_key(state, one.delivery.message))
+            if replays_key(state.known_as) not in known.counts:
+                questions.keys += (replays_key(state.known_as), attempts_key(state, one.delivery.message))
                 entries[at] = one.record
     if questions:
         return [], []
@@ -270,14 +301,14 @@ def _distinct(
     for one in entries:
         if not isinstance(one, Decided) or one.duplicate:
             continue
-        message, brought = one.delivery.message, one.state.stem
+        message = one.delivery.message
         if one.member in seen and is_same(seen[one.member], message):
-            one.is_known()
+            one.mark_known()
             continue
         while one.member in seen:
             give_another_id(one, rules)
-        if one.state.stem != brought:
-            renamed.append((one, brought))
+        if one.state.id_base != one.head:
+            renamed.append(one)
         seen[one.member] = message
         kept.append(one)
     return kept, renamed
@@ -296,7 +327,7 @@ def make_way(one: Decided, found: Found | None, rules: Rules) -> bool:
     own = one.state.id == one.record.own_id and (found is None or one.is_in(found))  # no other record has that id
     if told or here or own or (found is None and one.record.repeated):
         if one.dead is None or rules.from_log:
-            one.is_known()  # a queue's dead letter is sent to the dead topic again
+            one.mark_known()  # a queue's dead letter is sent to the dead topic again
         return False
     give_another_id(one, rules)
     return True

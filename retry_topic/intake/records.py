@@ -1,23 +1,54 @@
-"""The records of the intake: values, no I/O.
+"""The records of the intake: how they are read, which policy decides about them, and how they are written. No I/O.
 
-A record is read (`IntakeRecord`), decided (`Decided`) and reported (`Taken`).
+A record is read (`IntakeRecord`), decided (`Decided`) and reported (`Taken`); `Rules` reads and writes. The id of an
+attempt in the store is `<retry id>[r<replay>].<attempt>`.
 """
 
 from __future__ import annotations
 
+import random
+from collections.abc import Container, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import ClassVar
 
 from retry_topic.brokers.protocol import Delivery
 from retry_topic.history import Attempt, releasing_shard
 from retry_topic.message import Message
-from retry_topic.message.body_codec import decode_body
-from retry_topic.message.headers import HEADER_NAMES, MAX_COUNT, SPRING_NAMES, RetryState, content_print, retry_id
-from retry_topic.policy import Decision, explain
+from retry_topic.message.encoding import decode_body, encode_body
+from retry_topic.message.fingerprint import fingerprint
+from retry_topic.message.headers import (
+    HEADER_NAMES,
+    SPRING_NAMES,
+    HeaderRewriter,
+    RetryState,
+    attempts_key,
+    content_id,
+    read,
+    replays_key,
+    retry_id,
+    sign,
+    verify,
+    with_spring,
+    write,
+)
+from retry_topic.message.headers.state import FIELDS
+from retry_topic.policy import Decision, PolicySet, RetryDecision, RetryPolicy, explain
 from wheel_sched.errors import Rejected
 from wheel_sched.store import ENDED, BatchCount, Found, Item
+from wheel_sched.store.ordering import ref_of, route_of
 
+DAY_MS = 86_400_000
+MAX_BODY_BYTES = 8 * 1024 * 1024  # a larger body becomes a dead letter: it would block the server on every step
 TAKEN_FOR_MS = 3_600_000  # how long the store remembers a queue's record: many times `idle_ms`
+_MAX_NAME = 249  # characters of a topic or ref in the store; a header may carry one more
+_fingerprint = lru_cache(maxsize=1024)(fingerprint)  # many messages fail with one error
+
+# the fields that the intake writes, independently of the headers
+_SHARED = ("policy", "max_attempts", "error_fingerprint", "original_topic", "consumer_group")
+_OWN = ("started_ms", "due_ms", "delay_ms", "signature")
+_rewrite = HeaderRewriter(_SHARED, _OWN)
+REWRITTEN = frozenset(FIELDS[name].header for name in (*_SHARED, *_OWN))
 
 
 @dataclass(slots=True)
@@ -45,7 +76,7 @@ class Taken:
     @property
     def why(self) -> str:
         """The reasons in words."""
-        return "it was taken in before" if self.decision is None else explain(self.decision)
+        return "the failure was already known" if self.decision is None else explain(self.decision)
 
 
 @dataclass(slots=True)
@@ -79,11 +110,6 @@ class IntakeRecord:
         return retry_id(self.group, message.topic, *place)
 
     @property
-    def gate(self) -> str | None:
-        """The gate of its ordering key."""
-        return self.state.gate
-
-    @property
     def record_key(self) -> str:
         """The key under which the store remembers that this record of a queue was taken in."""
         return f"{self.own_id}#"
@@ -96,7 +122,7 @@ class Decided:
     Args:
         record: the record as it was read.
         state: the record's state, with the valid counts and id.
-        head: the name of the message as the head of its ordering key.
+        head: the id base that the record came with: its name as the head of an ordering key.
         duplicate: the failure is already known: nothing is stored.
         ended: the record is a second copy of a message that has succeeded or was given up.
         due_ms: when the message is delivered again.
@@ -110,7 +136,7 @@ class Decided:
 
     record: IntakeRecord
     state: RetryState
-    head: str = ""
+    head: str = field(init=False)
     duplicate: bool = False
     ended: bool = False
     due_ms: int | None = None
@@ -121,10 +147,13 @@ class Decided:
     item: Item | None = None
     message: Message | None = None
 
+    def __post_init__(self) -> None:
+        self.head = self.state.id_base
+
     @property
     def member(self) -> str:
         """The id of this attempt in the delay store."""
-        return f"{self.state.stem}.{self.state.attempt}"
+        return f"{self.state.id_base}.{self.state.attempt}"
 
     @property
     def topic(self) -> str:
@@ -135,9 +164,9 @@ class Decided:
         return self.record.delivery
 
     @property
-    def gate(self) -> str | None:
-        """The gate of its ordering key."""
-        return self.state.gate
+    def key_lock(self) -> str | None:
+        """The lock of its ordering key."""
+        return self.state.key_lock
 
     @property
     def offset(self) -> int:
@@ -145,8 +174,8 @@ class Decided:
         source = self.delivery.message.source
         return -1 if source is None else int(source.offset)
 
-    def is_known(self) -> None:
-        """Mark it as known: nothing of it is stored."""
+    def mark_known(self) -> None:
+        """Mark the failure as known: nothing of it is stored."""
         self.duplicate, self.decision, self.due_ms, self.dead = True, None, None, None
 
     def is_in(self, found: Found | None) -> bool:
@@ -158,20 +187,16 @@ class Decided:
         except Rejected:
             return False
 
-    @property
-    def attempts_key(self) -> str:
-        return attempts_key(self.state, self.delivery.message)
-
     def counts(self) -> tuple[BatchCount, BatchCount]:
         """The counts to store with a log batch: the store raises the attempts, and the replays must be equal."""
-        state = self.state
-        return (self.attempts_key, state.attempt, self.keep_until_ms), (replays_key(state), state.replays, None)
+        state, key = self.state, attempts_key(self.state, self.delivery.message)
+        return (key, state.attempt, self.keep_until_ms), (replays_key(state.known_as), state.replays, None)
 
     def notes(self) -> tuple[tuple[str, int, int], tuple[str, int, int]]:
         """The notes to store about a queue's record: its attempt count, and that the record was taken in."""
+        key = attempts_key(self.state, self.delivery.message)
         counted = min(self.state.attempt, ENDED - 1)  # a count knows no greater number
-        taken = self.record.record_key, 1, self.now_ms + TAKEN_FOR_MS
-        return (self.attempts_key, counted, self.keep_until_ms), taken
+        return (key, counted, self.keep_until_ms), (self.record.record_key, 1, self.now_ms + TAKEN_FOR_MS)
 
     def taken(self) -> Taken:
         return Taken(self.member, self.topic, self.state.attempt, self.due_ms, self.dead, self.decision, self.duplicate)
@@ -180,7 +205,7 @@ class Decided:
         """The history row of the failed delivery. Without its start, the row does not say how late the delivery was."""
         state, started_ms, number = self.state, self.state.started_ms, self.state.attempt
         return Attempt(
-            state.stem,
+            state.id_base,
             self.topic,
             number,
             state.due_ms if started_ms is not None and number > 1 else None,
@@ -209,55 +234,130 @@ class Known:
     origins: set[str] = field(default_factory=set)
 
 
-def attempts_key(state: RetryState, message: Message) -> str:
-    """The key of a message's attempt count. Another payload under the same id is another message."""
-    return f"{state.known_as}:{state.replays}:{content_print(message.value, message.key)}"
-
-
-def replays_key(state: RetryState) -> str:
-    """The key of the count of a message's replays."""
-    return f"{state.known_as}!"
-
-
-def with_replays(state: RetryState, replays: int) -> RetryState:
-    """The state of a failed message with this replay count."""
-    attempt = max(1, state.attempt)
-    if (state.attempt, state.replays) == (attempt, replays):
-        return state
-    return replace(state, attempt=attempt, replays=replays)
-
-
-def next_number(state: RetryState, key: str, count: int, shared: dict[str, int]) -> RetryState:
-    """The state with the next attempt number of an id that several records may share. It follows the store's count and
-    the earlier records."""
-    shared[key] = max(count, shared.get(key, 0)) + 1
-    return replace(state, attempt=min(shared[key], MAX_COUNT))
-
-
-def is_copy(state: RetryState, replays: int, count: int) -> bool:
-    """Whether a failure is that of a second copy: the store has counted its attempt, or the message has ended.
-
-    Some consumers forward a failed message without raising its attempt number. So only the number of a consumer that
-    counts is used: such a consumer says when the attempt started, or that the message is dead.
-
-    Args:
-        state: the state in the headers.
-        replays: the message's replay count in the store.
-        count: the message's attempt count in the store.
-    """
-    if count == ENDED:
-        return True
-    if state.unsigned:
-        return False
-    counting = (state.started_ms is not None or state.verdict == "dead") and state.attempt > 0
-    return counting and (state.replays < replays or (state.replays == replays and count >= state.attempt))
-
-
 def is_same(one: Message, other: Message) -> bool:
     """Whether two messages are of the same failure: payload, key and all headers except ours are equal."""
+
+    def others(message: Message) -> list[tuple[str, bytes]]:
+        return [pair for pair in message.headers if pair[0] not in HEADER_NAMES | SPRING_NAMES]
+
     same = one.value == other.value if one.reference is None else one.reference.fits(other.value)
-    return same and (one.key, _others(one)) == (other.key, _others(other))
+    return same and one.key == other.key and others(one) == others(other)
 
 
-def _others(message: Message) -> tuple[tuple[str, bytes], ...]:
-    return tuple(pair for pair in message.headers if pair[0] not in HEADER_NAMES | SPRING_NAMES)
+@dataclass(slots=True)
+class Rules:
+    """The settings of one intake that decide about its records.
+
+    Args:
+        group: the group whose failed messages these are.
+        policies: the retry policies.
+        redelivery_topic: the topic for due messages.
+        from_log: whether the records come from a log. Then the store takes in each batch with its position, and
+            compares the counts of the headers.
+        origins: the topics to which due messages may return. Defaults to None: all go to `redelivery_topic`.
+        spring: whether Spring Kafka's headers are written as well. Defaults to False.
+        secrets: any of them verifies signatures; the first one signs. Defaults to none: headers are not signed.
+        reference_above: a payload of more bytes stays in the retry topic. Defaults to 0: none does.
+        rng: the source of randomness for delays.
+    """
+
+    group: str
+    policies: PolicySet
+    redelivery_topic: str
+    from_log: bool
+    origins: Container[str] | None
+    spring: bool
+    secrets: Sequence[bytes]
+    reference_above: int
+    rng: random.Random
+
+    def read(self, delivery: Delivery, *, again: bool = False) -> IntakeRecord:
+        """The record with the verified part of its headers.
+
+        Args:
+            delivery: the record.
+            again: whether it may have been stored before. Defaults to False.
+        """
+        message, group = delivery.message, self.group
+        state = given = read(message.headers)
+        if self.secrets:
+            state = verify(state, message, self.secrets, group)
+            if not state.unsigned and state.id == content_id(group, message.value, message.key):
+                state = replace(state, unsigned=True)  # an intake made the id of the payload: equal records share it
+        record = IntakeRecord(delivery, given, state, "", group, again or delivery.deliveries > 1)
+        if state.id is None:
+            record.state = replace(state, id=record.own_id, published_ms=None)
+        elif state.published_ms is not None and state.consumer_group != group:
+            record.state = replace(state, consumer_group=group)
+        record.topic = record.state.original_topic or message.topic
+        return record
+
+    def policy_of(self, one: Decided) -> RetryPolicy:
+        """The policy of the topic. An unsigned record gets at most the least cap of all policies."""
+        policy = self.policies.for_topic(one.record.topic)
+        if one.state.unsigned and one.state.attempt >= (least := self.policies.least_attempts):
+            return replace(policy, max_attempts=least, rules=())
+        return policy
+
+    def returns_to_origin(self, one: Decided) -> bool:
+        """Whether the message returns to the topic on which it first failed: that topic is one of `origins`."""
+        record, state = one.record, one.state
+        elsewhere = record.topic != record.delivery.message.topic
+        return self.origins is not None and elsewhere and state.key_lock is None and not state.unsigned
+
+    def write(self, one: Decided) -> None:
+        """Make the item that the store holds. A message that cannot wait becomes a dead letter."""
+        record, state, decision = one.record, one.state, one.decision
+        topic, message, secrets = record.topic, record.delivery.message, self.secrets
+        policy = (None, None) if decision is None else (decision.why.policy, decision.why.max_attempts)
+        delay_ms = decision.delay_ms if isinstance(decision, RetryDecision) else state.delay_ms
+        signature = None
+        if secrets:
+            named = replace(state, original_topic=topic, consumer_group=self.group)
+            signature = sign(named, message, secrets[0]).signature
+        shared = (*policy, fingerprint_of(one), topic, self.group)
+        own = (None, one.due_ms, delay_ms, signature)
+        if state is record.given and not self.spring:
+            headers = _rewrite(message.headers, state, shared, own)
+        else:
+            written = replace(state, **dict(zip((*_SHARED, *_OWN), shared + own, strict=True)))
+            headers = write(message.headers, written)
+            if self.spring:
+                headers = with_spring(headers, written, dead=one.dead is not None)
+        to_origin = self.origins is not None and self.returns_to_origin(one) and topic in self.origins
+        sent = message.to(topic if to_origin else self.redelivery_topic, headers)
+        stored, source = sent, message.source
+        if self.reference_above and len(stored.value) > self.reference_above and source is not None:
+            stored = stored.by_reference(source)
+        one.item, problem = _item(one, stored)
+        if one.dead is None and problem:
+            one.due_ms, one.dead = None, problem
+        one.message = None if one.dead is None else sent
+
+
+def fingerprint_of(one: Decided) -> str:
+    """The fingerprint of the error."""
+    state = one.state
+    return state.error_fingerprint or _fingerprint(state.error_class or "", state.error_message or "")
+
+
+def _item(one: Decided, message: Message) -> tuple[Item, str | None]:
+    """The item, and why it cannot wait in the store (None: it can). Only the dead topic keeps a message that the store
+    cannot hold."""
+    topic, key_lock = one.record.topic[:_MAX_NAME], one.state.key_lock
+    refs, route = ((), None) if key_lock is None else ((ref_of(key_lock),), route_of(key_lock))
+    try:
+        item = Item(one.member, one.due_ms, encode_body(message), topic, refs, route)
+        item.check()
+    except Rejected as error:
+        return Item(one.member, None, b"", topic, refs, route), f"unstorable: {error}"
+    return item, "oversized" if len(item.body) > MAX_BODY_BYTES else None
+
+
+def dead_letter(one: Decided, now_ms: int) -> tuple[Item, str]:
+    """The dead letter that the store keeps, and why the message died."""
+    state = one.state
+    refs = (f"fp:{fingerprint_of(one)}"[:_MAX_NAME], *(one.item.refs if one.item is not None else ()))
+    error = f"{state.error_class or 'no error'}: {state.error_message or ''}".strip(": ")
+    item = one.item or Item(one.member, now_ms, b"", one.record.topic[:_MAX_NAME])
+    return replace(item, due_ms=now_ms, refs=refs), f"{one.dead}: {error}"

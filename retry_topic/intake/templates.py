@@ -22,13 +22,11 @@ from operator import itemgetter
 from typing import Any, ClassVar
 
 from retry_topic.brokers.protocol import Delivery
-from retry_topic.intake.records import Decided, IntakeRecord, Taken, attempts_key
-from retry_topic.intake.rules import DAY_MS, MAX_BODY_BYTES, REWRITTEN
+from retry_topic.intake.records import DAY_MS, MAX_BODY_BYTES, REWRITTEN, Decided, IntakeRecord, Taken
 from retry_topic.message import Message, Source
-from retry_topic.message.body_codec import decode_body
-from retry_topic.message.headers import AMPLE, content_print, read
-from retry_topic.message.headers.fields import FIELDS, LAST_MS, Field
-from retry_topic.message.stream_encoding import KEY, VALUE, field_of
+from retry_topic.message.encoding import KEY, VALUE, decode_body, field_of
+from retry_topic.message.headers import AMPLE, attempts_key, content_print, read
+from retry_topic.message.headers.state import FIELDS, LAST_MS, Field
 from retry_topic.policy import Failure, Match, PolicySet, RetryDecision, RetryPolicy, decide_by, failure_from
 from wheel_sched.duration import LONGEST_MS
 from wheel_sched.errors import Rejected
@@ -37,7 +35,7 @@ from wheel_sched.store import BatchCount, Item
 _MOST = 4_096  # how many templates, and how many lists of header names, are remembered
 _MOST_HEADERS = 64  # a few dozen are usual
 _MOST_TEXT = FIELDS["error_message"].max_bytes
-_UNUSUAL = frozenset({"ordering", "signature", "retry_after_ms", "published_ms"})
+_UNUSUAL = frozenset({"key_lock", "signature", "retry_after_ms", "published_ms"})
 _NAME_OF = {field.header: name for name, field in FIELDS.items()}
 _DUE, _DELAY = FIELDS["due_ms"].header, FIELDS["delay_ms"].header
 
@@ -99,7 +97,7 @@ class Prepared:
     decision: RetryDecision
     keep_until_ms: int
 
-    gate: ClassVar[None] = None
+    key_lock: ClassVar[None] = None
     dead: ClassVar[None] = None
     duplicate: ClassVar[bool] = False
 
@@ -130,7 +128,7 @@ class Prepared:
     def decided(self) -> Decided:
         """The same decision in the form that the plan makes."""
         record = self.record
-        one = Decided(record, record.state, record.state.stem)
+        one = Decided(record, record.state)
         one.due_ms, one.decision, one.item = self.item.due_ms, self.decision, self.item
         one.now_ms, one.keep_until_ms = self.decision.why.now_ms, self.keep_until_ms
         return one
@@ -252,7 +250,7 @@ class Templates:
     def learn(self, one: Decided) -> None:
         """Make a template of a record that the plan has decided, if more records like it are likely."""
         message = one.delivery.message
-        if one.dead is not None or one.gate is not None or one.duplicate or not message.headers:
+        if one.dead is not None or one.key_lock is not None or one.duplicate or not message.headers:
             return
         names, values = zip(*message.headers, strict=True)
         known = self._names.get(names)

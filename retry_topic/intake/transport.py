@@ -9,21 +9,20 @@ from functools import partial
 from typing import Protocol, TypeVar
 
 from retry_topic.connection import Connection
-from retry_topic.consumer.failure_log import bounded
+from retry_topic.consumer.outcome import bounded
+from retry_topic.intake.origins import Origins
 from retry_topic.intake.plan import Entry, Plan, Work, plan
-from retry_topic.intake.records import Decided, IntakeRecord, Known, Taken
-from retry_topic.intake.rules import MAX_BODY_BYTES, Rules
+from retry_topic.intake.records import MAX_BODY_BYTES, Decided, IntakeRecord, Known, Rules, Taken
 from retry_topic.intake.templates import Prepared, Templates
 from retry_topic.message.topic_names import NAMED_AFTER_GROUP, GroupTopics
 from retry_topic.policy import PolicySet
 from retry_topic.release.flow import count_spread
-from retry_topic.release.origins import Origins
 from wheel_sched.duration import format_duration
 from wheel_sched.escaping import logger_of
-from wheel_sched.store.attempt_counts.face import AttemptCounts
-from wheel_sched.store.history.face import History
-from wheel_sched.store.ordering.face import OrderedKeys
-from wheel_sched.store.rate_limits.face import RateLimits
+from wheel_sched.store.attempt_counts import AttemptCounts
+from wheel_sched.store.history import History
+from wheel_sched.store.ordering import OrderedKeys
+from wheel_sched.store.rate_limits import RateLimits
 
 logger = logger_of("retry_topic.intake")
 
@@ -45,7 +44,7 @@ class Transport:
     """An intake of one group. See `from_queue` and `from_log`.
 
     Args:
-        home: the connection (store and broker).
+        connection: the connection (store and broker).
         group: the owner of the retry topic.
         policies: the retry policies.
         redelivery: "group": due messages go to the group's own redelivery topic. "origin": they go to the topic on
@@ -68,7 +67,7 @@ class Transport:
 
     def __init__(
         self,
-        home: Connection,
+        connection: Connection,
         group: str,
         policies: PolicySet,
         *,
@@ -84,12 +83,12 @@ class Transport:
         rng: random.Random | None = None,
         cached: bool = True,
     ) -> None:
-        self._home, self._store, self._group = home, home.store, group
+        self._connection, self._store, self._group = connection, connection.store, group
         self._dead_topic, self._dead_kept = topics.dead_of(group), dead_kept
-        self._origins = Origins(home.broker, group, origins) if redelivery == "origin" else None
+        self._origins = Origins(connection.broker, group, origins) if redelivery == "origin" else None
         self._seen, self._history = seen, history
-        self._counts, self._log = AttemptCounts(home.store), History(home.store)
-        self._gates, self._flows = OrderedKeys(home.store), RateLimits(home.store)
+        self._counts, self._log = AttemptCounts(connection.store), History(connection.store)
+        self._locks, self._flows = OrderedKeys(connection.store), RateLimits(connection.store)
         self._cached = cached and not spring and not secrets  # a template has no place for these headers
         self._rules = Rules(
             group,
@@ -122,12 +121,12 @@ class Transport:
     ) -> tuple[Plan, int]:
         """The plan with all its questions answered, and the time that it used."""
         while True:
-            self._open_keys([(one.gate, one.head) for one in made.copies if one.ended], until_available)
+            self._open_keys([(one.key_lock, one.head) for one in made.copies if one.ended], until_available)
             if not made.questions:
                 break
             now_ms = self._answer(made, known, until_available)
             made = self._plan(made.entries, known, now_ms, route)
-        self._open_renamed([one for one, _ in made.renamed], until_available)
+        self._open_renamed(made.renamed, until_available)
         return made, now_ms
 
     def _plan(self, work: Iterable[Work], known: Known, now_ms: int, route: str | None = None) -> Plan:
@@ -136,7 +135,9 @@ class Transport:
         for one in made.copies:
             number = one.record.given.attempt
             known_as = "the message has ended" if one.ended else f"attempt {number} is counted"
-            logger.info("intake.second_copy: %s: %s already; nothing is stored of this copy", one.state.stem, known_as)
+            logger.info(
+                "intake.second_copy: %s: %s already; nothing is stored of this copy", one.state.id_base, known_as
+            )
         return made
 
     def _answer(self, asking: Plan, known: Known, until_available: UntilAvailable) -> int:
@@ -164,16 +165,16 @@ class Transport:
         A key whose head has failed stays closed: the retry of the first copy opens it. But if a failing copy of an
         ended message has closed the key, it would wait for ever.
         """
-        rows = [(gate, head) for gate, head in heads if gate is not None]
+        rows = [(key_lock, head) for key_lock, head in heads if key_lock is not None]
         if rows:
-            until_available(lambda: self._gates.given_up(rows))
+            until_available(lambda: self._locks.given_up(rows))
 
     def _open_renamed(self, renamed: Sequence[Decided], until_available: UntilAvailable) -> None:
         """Report records that got their own id. Their keys wait for the old id, which belongs to another message."""
         for one in renamed:
             taken = f"{one.head}.{one.state.attempt}"
             logger.warning("intake.id_is_taken: %s is another message's; stored as %s", taken, one.member)
-        self._open_keys([(one.gate, one.head) for one in renamed], until_available)
+        self._open_keys([(one.key_lock, one.head) for one in renamed], until_available)
 
     # -- reporting
 
@@ -188,7 +189,7 @@ class Transport:
 
     def _rows(self, stored: Iterable[Entry], now_ms: int) -> list[tuple[str, bytes]]:
         """The history rows of stored records."""
-        shards = None if self._home.by_source else self._store.shards
+        shards = None if self._connection.by_source else self._store.shards
         full = [one.decided() if isinstance(one, Prepared) else one for one in stored]
         rows = [one.attempt(shards, now_ms) for one in full]
         return [(row.id, row.encode()) for row in rows]

@@ -1,8 +1,8 @@
 """The intake's thread: it reads the group's retry topic and takes in the records, until it is stopped.
 
-While store or broker do not answer, it repeats its call and keeps its records. If it gave them up, they would wait for
-`idle_ms` even after a short outage. After any other error it reads with a new consumer: records that were read and not
-settled come again. Call `start` and `stop` from any thread.
+The thread repeats `IntakeWorker.step`. While store or broker do not answer, a step repeats its call and keeps its
+records. If it gave them up, they would wait for `idle_ms` even after a short outage. After any other error the next
+step reads with a new consumer: records that were read and not settled come again.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -51,7 +51,7 @@ class Reading:
 
 
 class IntakeWorker:
-    """Reads a retry topic and takes in its records.
+    """Reads a retry topic and takes in its records. Call `start` and `stop` from any thread.
 
     Args:
         broker: holds the topic.
@@ -66,6 +66,7 @@ class IntakeWorker:
         self._away = True  # until the broker has answered the first call
         self._refused = False  # the broker accepts the intake as a member but does not let it read
         self._failures = 0  # of reading, in a row
+        self._turns = self._read()
 
     @property
     def alive(self) -> bool:
@@ -85,22 +86,42 @@ class IntakeWorker:
         self._stopping.set()
         self._thread.join(timeout_s)
 
+    def step(self) -> None:
+        """Poll the retry topic once, and take in the records that came.
+
+        After an error it waits, and the next step opens a new reader. It blocks while it polls, while it waits, and
+        while store or broker do not answer. One thread.
+        """
+        try:
+            next(self._turns)
+        except Exception as error:  # nothing is lost by waiting
+            self._failed(error)
+
     def _run(self) -> None:
         while not self._stopping.is_set():
-            try:
-                if isinstance(self._intake, IntakeFromLog):
-                    self._read_log(self._intake)
-                else:
-                    self._read_queue(self._intake)
-            except Exception as error:  # nothing is lost by waiting
-                self._away = True
-                if not isinstance(error, WheelSchedError):
-                    logger.exception("service.intake_failed")
-                elif self._failures == 0 and not self._stopping.is_set():
-                    logger.warning("service.away: %s", error)
-                self._refused = isinstance(error, BrokerError) and not isinstance(error, BrokerUnavailable)
-                self._stopping.wait(_AWAY_S[min(self._failures, len(_AWAY_S) - 1)])
-                self._failures += 1
+            self.step()
+        try:
+            self._turns.close()
+        except Exception as error:
+            self._failed(error)
+
+    def _failed(self, error: Exception) -> None:
+        self._turns = self._read()
+        if isinstance(error, _Stopped):
+            return  # records that are not stored come again
+        self._away = True
+        if not isinstance(error, WheelSchedError):
+            logger.error("service.intake_failed", exc_info=error)
+        elif self._failures == 0 and not self._stopping.is_set():
+            logger.warning("service.away: %s", error)
+        self._refused = isinstance(error, BrokerError) and not isinstance(error, BrokerUnavailable)
+        self._stopping.wait(_AWAY_S[min(self._failures, len(_AWAY_S) - 1)])
+        self._failures += 1
+
+    def _read(self) -> Generator[None]:
+        """Read with one consumer, a poll a turn, until the generator is closed or fails."""
+        intake = self._intake
+        return self._read_log(intake) if isinstance(intake, IntakeFromLog) else self._read_queue(intake)
 
     def _polled(self, since_s: float, *, anything: bool) -> None:
         """Note a poll without a failure. `since_s`: when the reader was made."""
@@ -109,18 +130,18 @@ class IntakeWorker:
 
     # -- from a queue
 
-    def _read_queue(self, intake: IntakeFromQueue) -> None:
-        """Take in batches until the service stops or the consumer fails."""
+    def _read_queue(self, intake: IntakeFromQueue) -> Generator[None]:
         reading = self._reading
         with contextlib.closing(
             self._broker.consumer([reading.topic], reading.group, idle_ms=reading.idle_ms)
         ) as consumer:
             self._away, since_s = False, time.monotonic()
-            while not self._stopping.is_set():
+            while True:
                 deliveries = consumer.poll(reading.batch, _POLL_MS)
                 self._polled(since_s, anything=bool(deliveries))
                 if deliveries:
                     self._take(intake, consumer, deliveries)
+                yield
 
     def _take(
         self, intake: IntakeFromQueue, consumer: BrokerConsumer, deliveries: list[Delivery], *, again: bool = False
@@ -144,8 +165,7 @@ class IntakeWorker:
 
     # -- from a log
 
-    def _read_log(self, intake: IntakeFromLog) -> None:
-        """Take in log batches until the service stops or the reader fails."""
+    def _read_log(self, intake: IntakeFromLog) -> Generator[None]:
         with contextlib.closing(self._log_reader(intake)) as reader:
             self._away = False
 
@@ -153,20 +173,20 @@ class IntakeWorker:
                 return self._until_available(reader.beat, call)
 
             reconnects, since_s = self._reading.reconnects(), time.monotonic()
-            with contextlib.suppress(_Stopped):  # a batch that has not moved its position comes again
-                try:
-                    while not self._stopping.is_set():
-                        part = reader.poll(self._reading.batch, 0 if intake.busy else _POLL_MS)
-                        self._polled(since_s, anything=part is not None)
-                        if part is not None:
-                            intake.offer(reader, part, until_available)
-                        else:
-                            intake.finish(until_available)
-                        if self._reading.reconnects() != reconnects:
-                            reconnects = self._reading.reconnects()
-                            intake.look_back(reader, until_available)
-                finally:
-                    intake.finish(until_available)
+            try:
+                while True:
+                    part = reader.poll(self._reading.batch, 0 if intake.busy else _POLL_MS)
+                    self._polled(since_s, anything=part is not None)
+                    if part is not None:
+                        intake.offer(reader, part, until_available)
+                    else:
+                        intake.finish(until_available)
+                    if self._reading.reconnects() != reconnects:
+                        reconnects = self._reading.reconnects()
+                        intake.look_back(reader, until_available)
+                    yield
+            finally:
+                intake.finish(until_available)
 
     def _log_reader(self, intake: IntakeFromLog) -> LogReader:
         reading, broker = self._reading, self._broker

@@ -4,8 +4,7 @@
 |---|---|
 | `message` | the message itself, where it was read, and a reference to a payload that lies elsewhere |
 | `headers` | the retry headers: what a message carries from one attempt to the next |
-| `stream_encoding` | a message as the flat list of fields and values of a stream entry |
-| `body_codec` | a message as the bytes that wait in the delay store |
+| `encoding` | a message as the fields of a stream entry, and as the bytes that wait in the delay store |
 | `fingerprint` | one short hash for all errors of one kind |
 | `topic_names` | the names of the topics that a consumer group owns |
 """

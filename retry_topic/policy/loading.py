@@ -165,6 +165,11 @@ class _Table:
         self.wrong(key, wanted)
         return None
 
+    def given(self, *settings: tuple[str, str, Callable[[str], Any]]) -> dict[str, Any]:
+        """The values of the settings (key, field, reader) that the table has, by field; wrong values are left out."""
+        read = ((field, reader(key)) for key, field, reader in settings if key in self.data)
+        return {field: value for field, value in read if value is not None}
+
     def limit(self, key: str, read: Callable[[str], _Made | None]) -> _Made | None:
         """None for "unlimited", else the value that `read` returns."""
         return None if self.data[key] == UNLIMITED else read(key)
@@ -188,17 +193,15 @@ def _made(make: Callable[[], _Made], place: Sequence[str], problems: list[str]) 
 
 def _policy(data: Any, place: Sequence[str], base: RetryPolicy, problems: list[str]) -> RetryPolicy:
     table = _Table(data, place, POLICY_KEYS, problems)
-    given: dict[str, Any] = {}
-    if "name" in table.data and (name := table.text("name")) is not None:
-        given["name"] = name
-    if "version" in table.data and (version := table.integer("version")) is not None:
-        given["version"] = version
+    given = table.given(
+        ("name", "name", table.text),
+        ("version", "version", table.integer),
+        ("retry_after_max", "retry_after_max_ms", table.duration),
+    )
     if "max_attempts" in table.data:
         given["max_attempts"] = table.limit("max_attempts", table.integer)
     if "max_age" in table.data:
         given["max_age_ms"] = table.limit("max_age", table.duration)
-    if "retry_after_max" in table.data and (bound_ms := table.duration("retry_after_max")) is not None:
-        given["retry_after_max_ms"] = bound_ms
     if "delay" in table.data and (delay := _delay(table.data["delay"], (*place, "delay"), problems)) is not None:
         given["delay"] = delay
     given |= _flow(table, place, problems)
@@ -214,13 +217,9 @@ def _policy(data: Any, place: Sequence[str], base: RetryPolicy, problems: list[s
 
 def _flow(table: _Table, place: Sequence[str], problems: list[str]) -> dict[str, Any]:
     """The flow control settings in a policy table."""
-    given: dict[str, Any] = {}
-    if "spread" in table.data and (spread_ms := table.duration("spread")) is not None:
-        given["spread_ms"] = spread_ms
+    given = table.given(("spread", "spread_ms", table.duration), ("burst", "burst", table.integer))
     if "rate" in table.data:
         given["rate"] = table.limit("rate", table.rate)
-    if "burst" in table.data and (burst := table.integer("burst")) is not None:
-        given["burst"] = burst
     if "budget" in table.data:
         given["budget"] = None if table.data["budget"] == OFF else _budget(table, place, problems)
     if "breaker" in table.data:
@@ -230,26 +229,19 @@ def _flow(table: _Table, place: Sequence[str], problems: list[str]) -> dict[str,
 
 def _budget(parent: _Table, place: Sequence[str], problems: list[str]) -> Budget | None:
     table = _Table(parent.data["budget"], (*place, "budget"), BUDGET_KEYS, problems)
-    given: dict[str, Any] = {}
-    if "share" in table.data and (percent := table.percent("share")) is not None:
-        given["percent"] = percent
-    if "least" in table.data and (least := table.rate("least")) is not None:
-        given["least"] = least
+    given = table.given(("share", "percent", table.percent), ("least", "least", table.rate))
     return _made(lambda: Budget(**given), table.place, problems)
 
 
 def _breaker(parent: _Table, place: Sequence[str], problems: list[str]) -> Breaker | None:
     table = _Table(parent.data["breaker"], (*place, "breaker"), BREAKER_KEYS, problems)
-    given: dict[str, Any] = {}
-    for key, field, read in (
+    given = table.given(
         ("failures", "percent", table.percent),
         ("of", "of", table.integer),
         ("within", "within_ms", table.duration),
         ("open", "open_ms", table.duration),
         ("by", "by", table.text),
-    ):
-        if key in table.data and (value := read(key)) is not None:
-            given[field] = value
+    )
     return _made(lambda: Breaker(**given), table.place, problems)
 
 
@@ -257,9 +249,7 @@ def _rule(data: Any, place: Sequence[str], problems: list[str]) -> Rule | None:
     table = _Table(data, place, RULE_KEYS, problems)
     if not isinstance(data, dict):
         return None
-    given: dict[str, Any] = {}
-    if "name" in table.data and (name := table.text("name")) is not None:
-        given["name"] = name
+    given = table.given(("name", "name", table.text))
     if "error" in table.data:
         errors = table.listed("error", (str,), "a text or a list of texts")
         given["errors"] = ("*",) if errors is None else errors
@@ -291,10 +281,7 @@ def _delay(data: Any, place: Sequence[str], problems: list[str]) -> Delay | None
         return None
     keys = DELAY_KEYS[kind]
     table = _Table(data, place, ("kind", *keys), problems)
-    given: dict[str, Any] = {}
-    for key, (field, key_type) in keys.items():
-        if key in table.data and (value := getattr(table, key_type)(key)) is not None:
-            given[field] = value
+    given = table.given(*((key, field, getattr(table, key_type)) for key, (field, key_type) in keys.items()))
     if kind == "list" and "delays" not in table.data:
         table.problem("expected delays to be given, got: none")
     return _made(lambda: KINDS[kind](**given), place, problems)

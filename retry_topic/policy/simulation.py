@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from retry_topic.policy.decision import DeadDecision, decide
@@ -59,20 +59,7 @@ class Simulation:
 
     def as_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""
-        return {
-            "policy": self.policy,
-            "samples": self.samples,
-            "steps": [
-                {
-                    "attempt": step.attempt,
-                    "retried": step.retried,
-                    "died": dict(step.died),
-                    "delay": _points(step.delay),
-                    "elapsed": _points(step.elapsed),
-                }
-                for step in self.steps
-            ],
-        }
+        return asdict(self)
 
 
 def simulate(
@@ -134,9 +121,3 @@ def _spread(values_ms: list[int]) -> Spread | None:
     ordered = sorted(values_ms)
     p50_ms, p90_ms = (ordered[-(-len(ordered) * percent // 100) - 1] for percent in (50, 90))
     return Spread(ordered[0], p50_ms, p90_ms, ordered[-1])
-
-
-def _points(spread: Spread | None) -> dict[str, int] | None:
-    if spread is None:
-        return None
-    return {"min_ms": spread.min_ms, "p50_ms": spread.p50_ms, "p90_ms": spread.p90_ms, "max_ms": spread.max_ms}

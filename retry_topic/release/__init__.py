@@ -1,12 +1,10 @@
 """The way of a due message from the store to its broker: publishers, limits, and the shards that this process owns.
 
     broker_publisher         sends due messages to any broker
-    transactional_publisher  sends each claim and its number in one transaction of the broker
-    owned_shards             the claim source for transactions: claims only in shards that this process owns
+    transactions             claims only in shards that this process owns, and sends each claim in one transaction
     shard_ownership          which shards this process owns, and how it takes one over
     originals                adds payloads that stayed in the retry topic
     flow                     holds back messages that their topic's limits do not allow yet
-    origins                  which topics a due message may go back to
 
 Effectively once, into a broker that has transactions:
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from retry_topic.brokers.protocol import Broker, FieldsBroker, InstantBroker, PublishFailure
+from retry_topic.message.encoding import from_fields
 from retry_topic.message.headers import return_to_origin
-from retry_topic.message.stream_encoding import from_fields
 from wheel_sched.dispatcher import Answer, Batch, Failed, PublisherTraits
 from wheel_sched.errors import Rejected
 from wheel_sched.store import Claimed, Dead, Done, Held, decode_push
@@ -21,37 +21,16 @@ class BrokerPublisher:
 
     def publish(self, batch: Batch) -> None:
         """See `Publisher`."""
-        found = self.prepared(batch)
+        found = entries_of(batch)
         if not found:
             return
-        answers = batch.answers
-        for (place, _), answer in zip(
-            found, self.sent([(batch.items[place], entry) for place, entry in found]), strict=True
-        ):
-            answers[place] = answer
-
-    def prepared(self, batch: Batch) -> list[tuple[int, Entry]]:
-        """The index and entry of each item that can be sent. An unreadable item gets its answer in the batch."""
-        found: list[tuple[int, Entry]] = []
-        for place, item in enumerate(batch.items):
-            if batch.answers[place] is not None:  # a limit holds it back, see `flow`
-                continue
-            try:
-                form = decode_push(item.body)
-                if form.kind != "S":
-                    raise Rejected("the body is for a list and holds no message")
-                found.append((place, (form.target, form.pieces)))
-            except Rejected as error:
-                batch.acknowledge(place, Held(item.id, f"quarantine: {error}"))
-        return found
-
-    def sent(self, messages: list[tuple[Claimed, Entry]]) -> list[Answer]:
-        """Send entries in one call of the broker. Answers each entry."""
-        failures = self._send([entry for _, entry in messages])
-        return [
-            Done(item.id) if failure is None else _failed(failure)
-            for (item, _), failure in zip(messages, failures, strict=True)
-        ]
+        failures = self._send([entry for _, entry in found])
+        for (place, _), failure in zip(found, failures, strict=True):
+            batch.answers[place] = (
+                Done(batch.items[place].id)
+                if failure is None
+                else Failed(failure.reason, failure.transient, failure.in_doubt)
+            )
 
     def _send(self, entries: list[Entry]) -> list[PublishFailure | None]:
         if isinstance(self._broker, FieldsBroker):
@@ -71,5 +50,17 @@ class BrokerPublisher:
         return Dead(item.id, reason)
 
 
-def _failed(failure: PublishFailure) -> Failed:
-    return Failed(failure.reason, failure.transient, failure.in_doubt)
+def entries_of(batch: Batch) -> list[tuple[int, Entry]]:
+    """The place and the entry of each item that has no answer yet. An unreadable item is held for an operator."""
+    found: list[tuple[int, Entry]] = []
+    for place, item in enumerate(batch.items):
+        if batch.answers[place] is not None:  # a limit holds it back, see `flow`
+            continue
+        try:
+            form = decode_push(item.body)
+            if form.kind != "S":
+                raise Rejected("the body is for a list and holds no message")
+            found.append((place, (form.target, form.pieces)))
+        except Rejected as error:
+            batch.answers[place] = Held(item.id, f"quarantine: {error}")
+    return found

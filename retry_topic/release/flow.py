@@ -14,15 +14,14 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from retry_topic.message import Headers
-from retry_topic.message.body_codec import split_reference
-from retry_topic.message.headers.fields import FIELDS
+from retry_topic.message.encoding import split_reference
+from retry_topic.message.headers.state import FIELDS
 from retry_topic.policy import PolicySet, RetryDecision, RetryPolicy
 from wheel_sched.dispatcher import Answer, Batch, Failed, Publisher
 from wheel_sched.errors import Rejected, StoreError
 from wheel_sched.escaping import logger_of
 from wheel_sched.store import Claimed, DelayStore, Next, decode_push
-from wheel_sched.store.rate_limits.face import RateLimits
-from wheel_sched.store.rate_limits.values import Admitted, Limits
+from wheel_sched.store.rate_limits import Admitted, Limits, RateLimits
 
 logger = logger_of("retry_topic.flow")
 
@@ -122,18 +121,11 @@ class FlowPublisher:
         except StoreError as error:
             logger.warning("flow.store_away: %s", error)
             for place in (place for found in places.values() for place in found):
-                self._answer(batch, place, Failed("its limits could not be asked for"))
+                batch.answers[place] = Failed("its limits could not be asked for")
             return
         for found, answer in zip(places.values(), admitted, strict=True):
             for number, place in enumerate(found[answer.granted :]):
-                self._answer(batch, place, Next(batch.items[place].id, due_of(answer, number)))
-
-    def _answer(self, batch: Batch, place: int, answer: Answer) -> None:
-        """Answer an item; the batch is not over before the publisher has returned, unless it acknowledges later."""
-        if self.traits.acknowledges_later:
-            batch.acknowledge(place, answer)
-        else:
-            batch.answers[place] = answer
+                batch.answers[place] = Next(batch.items[place].id, due_of(answer, number))
 
     def _limits_of(self, policy: RetryPolicy) -> Limits:
         if policy not in self._limits:

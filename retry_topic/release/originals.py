@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from retry_topic.brokers.protocol import OriginalsBroker, PublishFailure
 from retry_topic.message import Reference
-from retry_topic.message.body_codec import decode_body, encode_body, split_reference
+from retry_topic.message.encoding import decode_body, encode_body, split_reference
 from wheel_sched.dispatcher import Answer, Batch, Failed, Publisher
 from wheel_sched.errors import BrokerError, Rejected
 from wheel_sched.escaping import logger_of
@@ -45,12 +45,12 @@ class OriginalsPublisher:
             try:
                 reference, _ = split_reference(item.body)
             except Rejected as error:
-                self._answer(batch, place, Held(item.id, f"quarantine: {error}"))
+                batch.answers[place] = Held(item.id, f"quarantine: {error}")
                 continue
             if reference is None:
                 continue
             if wanted and reference.length > room:
-                self._answer(batch, place, _later(batch, item))
+                batch.answers[place] = _later(batch, item)
                 continue
             wanted[place] = reference
             room -= reference.length
@@ -79,10 +79,10 @@ class OriginalsPublisher:
     def _without(self, batch: Batch, place: int, failure: PublishFailure) -> None:
         item = batch.items[place]
         if failure.transient:
-            self._answer(batch, place, Failed(failure.reason))
+            batch.answers[place] = Failed(failure.reason)
         else:
             logger.warning("originals.gone: %s: %s", item.id, failure.reason)
-            self._answer(batch, place, Dead(item.id, failure.reason))
+            batch.answers[place] = Dead(item.id, failure.reason)
 
     def _fill(self, batch: Batch, place: int, value: bytes) -> None:
         item = batch.items[place]
@@ -90,14 +90,7 @@ class OriginalsPublisher:
             message = replace(decode_body(item.body), value=value, reference=None)
             batch.items[place] = replace(item, body=encode_body(message))
         except Rejected as error:
-            self._answer(batch, place, Held(item.id, f"quarantine: {error}"))
-
-    def _answer(self, batch: Batch, place: int, answer: Answer) -> None:
-        """Answer an item; the batch is not over before the publisher has returned, unless it acknowledges later."""
-        if self.traits.acknowledges_later:
-            batch.acknowledge(place, answer)
-        else:
-            batch.answers[place] = answer
+            batch.answers[place] = Held(item.id, f"quarantine: {error}")
 
 
 def _later(batch: Batch, item: Claimed) -> Next:

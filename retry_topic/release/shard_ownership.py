@@ -20,7 +20,7 @@ import threading
 import time
 import uuid
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from retry_topic.brokers.protocol import ClaimSender, Fenced
@@ -28,7 +28,7 @@ from wheel_sched.errors import BrokerError, BrokerUnavailable, StaleEpoch, Wheel
 from wheel_sched.escaping import logger_of
 from wheel_sched.store import DelayStore
 from wheel_sched.store.core.call import Call
-from wheel_sched.store.shard_ownership.operations import Own, Ownership, Resolve, Resolved
+from wheel_sched.store.shard_ownership import Own, Ownership, Resolve, Resolved
 
 logger = logger_of("retry_topic.release")
 
@@ -67,9 +67,8 @@ class ShardOwner:
         self._lapse_cap = lapse_cap
         self._owned: dict[int, OwnedShard] = {}
         self._elsewhere_until_ms: dict[int, int] = {}
-        self._open: dict[int, dict[int, OwnedShard]] = defaultdict(
-            dict
-        )  # claims whose result the publisher does not know
+        # by shard and number: claims whose result the publisher does not know
+        self._open: dict[int, dict[int, OwnedShard]] = defaultdict(dict)
         self._sending = [threading.Lock() for _ in range(store.shards)]
         self._lock = threading.RLock()
         self._closed = threading.Event()
@@ -81,6 +80,7 @@ class ShardOwner:
         """A shard that this process owns and has taken over; else None. Requests a shard that has no known owner.
 
         Raises:
+            StaleEpoch: the store has another epoch. The next call asks who owns the shard.
             StoreError: the store could not say who owns it.
         """
         with self._lock:
@@ -90,7 +90,11 @@ class ShardOwner:
         if owned is None or not owned.ready:
             return None
         if owned.suspect:
-            self._resolve(shard, owned)
+            try:
+                self._resolve(shard, owned)
+            except StaleEpoch:  # a store that has lost writes may have lost that this process owns the shard
+                self.outdated(shard)
+                raise
         return owned
 
     def is_settled(self, shard: int) -> bool:
@@ -128,10 +132,7 @@ class ShardOwner:
         with self._lock:
             owned = self._owned.get(shard)
         if owned is not None and self._ends_soon(owned):
-            try:
-                self._ask(shard)
-            except WheelSchedError as error:
-                logger.info("ownership.not_extended: %s", error)
+            self._try_to_ask(shard)
 
     def extend(self, shard: int, number: int) -> bool:
         """Extend the ownership of a shard for a claim. False: the claim was made in an earlier ownership.
@@ -160,10 +161,7 @@ class ShardOwner:
         with self._lock:
             known = shard in self._owned or shard in self._elsewhere_until_ms
         if not known:
-            try:
-                self._ask(shard)
-            except WheelSchedError as error:
-                logger.info("ownership.not_prepared: %s", error)
+            self._try_to_ask(shard)
 
     @contextlib.contextmanager
     def sending(self, shard: int, number: int) -> Iterator[bool]:
@@ -219,10 +217,7 @@ class ShardOwner:
         with self._lock:
             known = [owned for owned in self._owned.values() if owned.ready]
         if known:
-            identity = self._store.backend.identity()
-            for owned in known:
-                owned.suspect = owned.suspect or owned.server != identity
-                owned.server = identity
+            self._compare_server(known)
 
     def opened(self, shard: int, number: int, owned: OwnedShard) -> None:
         """Note that a claim made in this ownership goes to the publisher."""
@@ -291,7 +286,8 @@ class ShardOwner:
             until_s = asked_s + self._lease_ms / 1000
             if owned is not None and not ownership.new:
                 owned.until_s, owned.epoch = until_s, ownership.epoch
-                self._renewed(owned)
+                if owned.ready:
+                    self._compare_server([owned])
                 return owned
             owned = self._owned[shard] = OwnedShard(ownership.epoch, until_s, claims=ownership.claims)
         threading.Thread(target=self._take_over, args=(shard, owned), name=f"take-over-{shard}", daemon=True).start()
@@ -304,40 +300,49 @@ class ShardOwner:
         ownership: Ownership = answer
         return ownership
 
-    def _renewed(self, owned: OwnedShard) -> None:
-        if owned.ready:
-            identity = self._store.backend.identity()
+    def _try_to_ask(self, shard: int) -> None:
+        try:
+            self._ask(shard)
+        except WheelSchedError as error:
+            logger.info("ownership.not_extended: %s", error)
+
+    def _compare_server(self, shards: Sequence[OwnedShard]) -> None:
+        identity = self._store.backend.identity()
+        for owned in shards:
             owned.suspect = owned.suspect or owned.server != identity
             owned.server = identity
 
     # -- taking over; in its own thread
 
     def _take_over(self, shard: int, owned: OwnedShard) -> None:
-        while not self._closed.is_set() and self._owned.get(shard) is owned:
-            try:
-                with self._sending[shard]:
-                    owned.server = self._store.backend.identity()
-                    number = self._sender.take_over(shard)
-                    self._settle_open(shard, owned, number)
-                    owned.ready, owned.refused = True, None
-                logger.info("ownership.taken_over: shard %d, epoch %d, claim %s", shard, owned.epoch, number)
-                return
-            except StaleEpoch:
-                with self._lock:
-                    self._drop(shard, owned)
-                return
-            except Exception as error:
-                self.broker_failed(shard, error)
-                if not isinstance(error, WheelSchedError):
-                    logger.exception("ownership.take_over_failed")
-                else:
-                    logger.warning("ownership.take_over_waits: shard %d: %s", shard, error)
+        while not self._closed.is_set() and self._owned.get(shard) is owned and not self.take_over_once(shard, owned):
             self._closed.wait(_AGAIN_S)
             self.renew(shard)
 
+    def take_over_once(self, shard: int, owned: OwnedShard) -> bool:
+        """Try once to take a shard over. False: store or broker did not answer; repeat the call."""
+        try:
+            with self._sending[shard]:
+                owned.server = self._store.backend.identity()
+                number = self._sender.take_over(shard)
+                self._settle_open(shard, owned, number)
+                owned.ready, owned.refused = True, None
+            logger.info("ownership.taken_over: shard %d, epoch %d, claim %s", shard, owned.epoch, number)
+        except StaleEpoch:
+            with self._lock:
+                self._drop(shard, owned)
+        except Exception as error:
+            self.broker_failed(shard, error)
+            if not isinstance(error, WheelSchedError):
+                logger.exception("ownership.take_over_failed")
+            else:
+                logger.warning("ownership.take_over_waits: shard %d: %s", shard, error)
+            return False
+        return True
+
     def _settle_open(self, shard: int, owned: OwnedShard, number: int | None) -> None:
         counts = self._store.counts_by_shard()[shard]
-        if number is None and counts.total("fly") == 0:
+        if number is None and counts.total("leased") == 0:
             # the very first owner, or no claim is open: from here on the broker has a number
             number = owned.claims
         owned.committed = number or 0
@@ -357,14 +362,14 @@ class ShardOwner:
             resolved: Resolved = answer
             if resolved.held:
                 logger.error(
-                    "ownership.in_doubt: shard %d: %d messages are held: the broker forgot which claims went out; "
-                    "release or delete them by hand",
+                    "ownership.in_doubt: shard %d: %d messages are held: the broker does not know which claims were "
+                    "sent; release or delete them by hand",
                     shard,
                     resolved.held,
                 )
             if resolved.completed or resolved.released:
                 logger.info(
-                    "ownership.resolved: shard %d: %d had gone out, %d had not",
+                    "ownership.resolved: shard %d: %d messages were sent before, %d were not",
                     shard,
                     resolved.completed,
                     resolved.released,

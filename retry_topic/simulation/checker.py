@@ -12,23 +12,58 @@ from collections import Counter
 from retry_topic.simulation.retry_world import (
     DELAY_MS,
     GROUP,
+    IDLE_MS,
+    LEASE_MS,
     MAX_ATTEMPTS,
-    Attempt,
+    TOPIC,
+    HandlerCall,
     RetryWorld,
     draw,
 )
-from wheel_sched.simulation.scenario import Scenario
+from wheel_sched.simulation.scenario import Fault, Scenario
 from wheel_sched.simulation.trace import Trace
 from wheel_sched.simulation.world import MS
 
-# A fault of these kinds may make the system deliver messages again; all messages in one process's hands at most.
-_AGAIN_AT_MOST = 40
+AT_ONCE = 40  # messages that one process holds at most: what it has read, and what it publishes
+
+
+def _allows(fault: Fault, call: str, log: bool) -> int:
+    """How many attempts may come again because of a fault; 0: the product makes up for it.
+
+    A repeat comes from a process that dies or stands still with messages in its hands, from a broker's reply that was
+    lost while it published, and from a server that forgot. A lost reply of the store, an acknowledgement that is
+    repeated, a process that is stopped in order and a server that is away for a moment cause none.
+    """
+    long = fault.amount >= min(IDLE_MS, LEASE_MS) // 2
+    match fault.kind:
+        case "stop":
+            return AT_ONCE if log else 0  # partitions move, and others may have records of them in their hands
+        case "kill-before" | "kill-after" | "kill" | "rewind":
+            return 0 if fault.target == "producer" and not log else AT_ONCE
+        case "redeliver":
+            return AT_ONCE
+        case "pause":
+            return AT_ONCE if long and fault.target != "producer" else 0
+        case "outage" | "read-only" | "full":
+            return AT_ONCE if long else 0
+        case "step-clock":
+            return AT_ONCE if fault.amount > 0 else 0
+        case "late-reply":
+            return AT_ONCE if long and not call.startswith("broker publish") else 0
+        case "lose-request" | "lose-reply" | "repeat-request" | "late-request":
+            if fault.target == "producer":
+                return AT_ONCE if log else 0
+            # over a log, a member that joins or leaves late moves partitions whose records are in hand
+            moving = "broker" if log else ("broker publish", "broker forward", "broker poll")
+            return AT_ONCE if call.startswith(moving) else 0
+        case _:
+            return 0
 
 
 def violations(run: RetryWorld) -> list[str]:
     """What the history did wrong; empty when it kept every promise. Each line begins with the invariant's name."""
     found = [f"broken: {what}" for what in run.world.broken]
-    calls: dict[int, list[Attempt]] = {}
+    calls: dict[int, list[HandlerCall]] = {}
     for attempt in run.attempts:
         calls.setdefault(attempt.number, []).append(attempt)
     dead = _dead_letters(run)
@@ -36,12 +71,13 @@ def violations(run: RetryWorld) -> list[str]:
     found += _early(run, calls)
     found += _caps(run, calls, dead)
     found += _duplicates(run, calls)
+    found += _released_once(run)
     found += _leaks(run)
     return found
 
 
 def _kinds(run: RetryWorld) -> Counter[str]:
-    return Counter(fault.kind for fault in run.world.struck)
+    return Counter(fault.kind for fault, _ in run.world.struck)
 
 
 def _dead_letters(run: RetryWorld) -> dict[int, int]:
@@ -60,7 +96,7 @@ def _number_in(item_id: str) -> int:
     return int(found[1]) if found else -1
 
 
-def _lost(run: RetryWorld, calls: dict[int, list[Attempt]], dead: dict[int, int]) -> list[str]:
+def _lost(run: RetryWorld, calls: dict[int, list[HandlerCall]], dead: dict[int, int]) -> list[str]:
     """Every message that the producer was told is sent ends: a handler succeeds, or it is a dead letter."""
     found = []
     undone = _undone(run)
@@ -77,10 +113,21 @@ def _undone(run: RetryWorld) -> set[int]:
     return {int(number) for call in run.store.lost_calls for number in re.findall(r"\bm(\d+)", repr(call))}
 
 
-def _early(run: RetryWorld, calls: dict[int, list[Attempt]]) -> list[str]:
+def _stepped(run: RetryWorld, since_ns: int, until_ns: int) -> bool:
+    """Whether the store's clock jumped forward between two moments, or up to 1.5 s before.
+
+    The intake from a log lets its own clock continue the store's time for a second. A due time that it gives just after
+    a jump is that of the clock before the jump, as for a message that failed just before it.
+    """
+    moments = (fault.at * MS for fault, _ in run.world.struck if fault.kind == "step-clock" and fault.amount > 0)
+    return any(since_ns - 1_500 * MS <= moment <= until_ns for moment in moments)
+
+
+def _early(run: RetryWorld, calls: dict[int, list[HandlerCall]]) -> list[str]:
     """No attempt begins before its time: the delay after the failure, by the store's clock."""
     found = []
-    back_ms = run.store.steps_back_ms
+    # a step back of up to 5 s is ignored, so for that time the clocks of two shards may differ by it
+    back_ms = 2 * run.store.steps_back_ms
     for number, attempts in sorted(calls.items()):
         told, send = run.told.get(number), run.sends[number]
         first = min(attempts, key=lambda one: one.began_ns)
@@ -94,12 +141,16 @@ def _early(run: RetryWorld, calls: dict[int, list[Attempt]]) -> list[str]:
             ]
             if one.attempt and not before:
                 found.append(f"early: message {number} came as attempt {one.attempt} without a failure before it")
-            elif before and one.began_wall_ms + back_ms < min(other.ended_wall_ms for other in before) + DELAY_MS:
+            elif (
+                before
+                and one.began_wall_ms + back_ms < min(other.ended_wall_ms for other in before) + DELAY_MS
+                and not _stepped(run, min(other.ended_ns for other in before), one.began_ns)
+            ):
                 found.append(f"early: message {number}, attempt {one.attempt}, came at {one.began_ns // MS} ms")
     return found
 
 
-def _caps(run: RetryWorld, calls: dict[int, list[Attempt]], dead: dict[int, int]) -> list[str]:
+def _caps(run: RetryWorld, calls: dict[int, list[HandlerCall]], dead: dict[int, int]) -> list[str]:
     """No message has more attempts than its policy allows, and none dies before it has had them."""
     found = []
     for number, attempts in sorted(calls.items()):
@@ -115,18 +166,43 @@ def _caps(run: RetryWorld, calls: dict[int, list[Attempt]], dead: dict[int, int]
     return found
 
 
-def _duplicates(run: RetryWorld, calls: dict[int, list[Attempt]]) -> list[str]:
-    """An attempt runs once, unless a fault allows a repeat."""
-    again = 0
-    for attempts in calls.values():
-        seen = Counter(one.attempt for one in attempts)
-        again += sum(count - 1 for count in seen.values())
-        done = [one.ended_ns for one in attempts if one.outcome == "ok"]
-        again += sum(one.began_ns > min(done) for one in attempts if done) - (len(done) - 1 if done else 0)
-    struck = sum(_kinds(run).values())
-    if again > _AGAIN_AT_MOST * struck:
-        return [f"duplicates: {again} attempts came again, with {struck} faults"]
+def _duplicates(run: RetryWorld, calls: dict[int, list[HandlerCall]]) -> list[str]:
+    """An attempt runs once, and nothing runs after a success, unless a fault allows it."""
+    again: list[str] = []
+    for number, attempts in sorted(calls.items()):
+        seen: set[int] = set()
+        ended_ns: int | None = None
+        for one in attempts:
+            if one.attempt in seen:
+                again.append(f"message {number}, attempt {one.attempt}, at {one.began_ns // MS} ms")
+            elif ended_ns is not None and one.began_ns > ended_ns:
+                again.append(f"message {number}, attempt {one.attempt}, at {one.began_ns // MS} ms after its success")
+            seen.add(one.attempt)
+            if one.outcome == "ok" and (ended_ns is None or one.ended_ns < ended_ns):
+                ended_ns = one.ended_ns
+    log = run.world.scenario.world == "retry-log"
+    allowed = sum(_allows(fault, call, log) for fault, call in run.world.struck)
+    if len(again) > allowed:
+        return [f"duplicates: {len(again)} attempts came again, {allowed} may; first: {again[0]}"]
     return []
+
+
+def _released_once(run: RetryWorld) -> list[str]:
+    """Over a log, each retry is released once, whatever happens, unless the store's server lost writes.
+
+    A producer that repeats a call in doubt may send a second record. Each record is a message of its own.
+    """
+    if run.world.scenario.world != "retry-log" or "rewind" in _kinds(run):
+        return []
+    records = Counter(record.value for record in run.broker.records(TOPIC))
+    released = Counter(
+        (record.value, record.header("retry-attempt")) for record in run.broker.records(f"{GROUP}.redelivery")
+    )
+    return [
+        f"once: message {value.decode()}, attempt {(attempt or b'?').decode()}, was released {count} times"
+        for (value, attempt), count in released.items()
+        if count > records[value]
+    ]
 
 
 def _leaks(run: RetryWorld) -> list[str]:
@@ -136,9 +212,7 @@ def _leaks(run: RetryWorld) -> list[str]:
         left = Counter(item.state for item in shard.items.values())
         del left["dead"]
         found += [f"leak: shard {shard.number} has {count} items {state}" for state, count in sorted(left.items())]
-    unsettled = run.broker.unsettled()
-    unsettled.pop(f"{GROUP}.dead", None)  # nobody reads it
-    found += [f"leak: {topic} has {count} unsettled records" for topic, count in sorted(unsettled.items())]
+    found += [f"leak: {topic} has {count} unsettled records" for topic, count in sorted(run.unsettled().items())]
     return found
 
 
@@ -157,3 +231,13 @@ class RetryKind:
         history = RetryWorld(scenario)
         history.run()
         return history.world.trace, violations(history), history.world.scheduler.steps
+
+
+class RetryLogKind(RetryKind):
+    """The same over logs with transactions, as Kafka's."""
+
+    name = "retry-log"
+
+    def draw(self, seed: int) -> Scenario:
+        """See `Kind`."""
+        return draw(seed, log=True)

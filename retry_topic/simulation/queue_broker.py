@@ -6,17 +6,17 @@ import contextlib
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from retry_topic.brokers.memory import MemoryBroker
+from retry_topic.brokers.memory import MemoryBroker, MemoryConsumer
 from retry_topic.brokers.protocol import Delivery, PublishFailure
 from retry_topic.message import Message
 from wheel_sched.errors import BrokerUnavailable
 from wheel_sched.simulation.scenario import Fault
-from wheel_sched.simulation.world import Lost, Refused, Server, World
+from wheel_sched.simulation.world import ConnectionRefused, Lost, SimulatedServer, World
 
 T = TypeVar("T")
 
 
-class QueueServer(Server):
+class QueueServer(SimulatedServer):
     """The server of the topics."""
 
     def __init__(self, world: World) -> None:
@@ -24,8 +24,16 @@ class QueueServer(Server):
         world.servers["broker"] = self
         self.broker = MemoryBroker(monotonic_ms=self.monotonic_ms, wall_ms=self.wall_ms)
 
+    def create(self, topic: str) -> None:
+        """Create a topic."""
+        self.broker.create_topic(topic)
+
+    def records(self, topic: str) -> list[Message]:
+        """All records of a topic."""
+        return self.broker.records(topic)
+
     def strike(self, fault: Fault) -> None:
-        """See `Server`. "redeliver" ends all leases."""
+        """See `SimulatedServer`. "redeliver" ends all leases."""
         if fault.kind != "redeliver":
             super().strike(fault)
             return
@@ -54,7 +62,7 @@ class _Client:
     def _call(self, what: str, perform: Callable[[], T]) -> T:
         try:
             return self._world.call(self._server, what, perform)
-        except Refused:
+        except ConnectionRefused:
             raise BrokerUnavailable("the broker is away: nothing was done") from None
         except Lost:
             raise BrokerUnavailable("no reply", in_doubt=True) from None
@@ -124,7 +132,7 @@ class RemoteBroker(_Client):
 class RemoteConsumer(_Client):
     """A member of a group, see `BrokerConsumer`."""
 
-    def __init__(self, world: World, server: QueueServer, inner: object) -> None:
+    def __init__(self, world: World, server: QueueServer, inner: MemoryConsumer) -> None:
         super().__init__(world, server)
         self._inner = inner
 

@@ -18,10 +18,12 @@ from retry_topic.consumer.consumer import Consumer
 from retry_topic.message import Message
 from retry_topic.policy import Fixed, RetryPolicy
 from retry_topic.service import RetryService, ServiceConfig
+from retry_topic.simulation.log_client import RemoteLogBroker
+from retry_topic.simulation.log_server import LogServer
 from retry_topic.simulation.queue_broker import QueueServer, RemoteBroker
 from wheel_sched.dispatcher import DispatcherConfig
 from wheel_sched.errors import WheelSchedError
-from wheel_sched.simulation.scenario import Scenario, Send, Step, draw_faults
+from wheel_sched.simulation.scenario import HandIn, Scenario, Step, draw_faults
 from wheel_sched.simulation.store import StoreServer, remote_store
 from wheel_sched.simulation.world import MS, World
 
@@ -32,6 +34,7 @@ DELAY_MS = 1_000
 MAX_ATTEMPTS = 4
 IDLE_MS = 2_000
 LEASE_MS = 2_000
+QUIET_MS = 8_000  # longer than each lease, pause and backoff
 END_MS = 90_000  # everything must have ended by then: see `checker`
 
 SERVER_FAULTS = {
@@ -53,7 +56,7 @@ class Told:
 
 
 @dataclass(slots=True)
-class Attempt:
+class HandlerCall:
     """One call of the handler. `outcome`: "running", "ok" or "failed"; "running" for ever if the process died."""
 
     number: int
@@ -70,18 +73,28 @@ class Failing(Exception):
     """The handler fails, because the scenario says so."""
 
 
-def draw(seed: int, *, messages: int = 20, faults: int = 5) -> Scenario:
-    """Draw a scenario."""
-    rng = random.Random(f"retry {seed}")
+def draw(seed: int, *, log: bool = False, messages: int = 20, faults: int | None = None) -> Scenario:
+    """Draw a scenario. One history in four has few faults, so that each repeat must have its reason.
+
+    Args:
+        seed: decides everything.
+        log: whether the topics are logs with transactions, as Kafka's, instead of queues. Defaults to False.
+        messages: how many messages. Defaults to 20.
+        faults: how many faults. Defaults to 0 to 5.
+    """
+    name = "retry-log" if log else "retry"
+    rng = random.Random(f"{name} {seed}")
+    faults = rng.choice((0, 1, 1, 2, *[5] * 12)) if faults is None else faults
     steps: list[Step] = []
     for number in range(messages):
         steps.append(
-            Send(
+            HandIn(
                 number,
                 at=rng.randrange(SPAN_MS // 2),
                 delay=rng.choice((0, 0, 0, 300, 1_500)),
                 fails=rng.choice((0, 0, 1, 1, 2, MAX_ATTEMPTS)),
-                lasts=rng.choice((0, 0, 0, 5, 50, 1_000)),
+                lasts=rng.choice((0, 0, 0, 0, 5, 50, 1_000, 3_000)),
+                kind="plain" if log else rng.choice(("plain", "plain", "plain", "twice")),
             )
         )
     options = {
@@ -94,12 +107,12 @@ def draw(seed: int, *, messages: int = 20, faults: int = 5) -> Scenario:
     steps += draw_faults(
         rng, faults, processes, SERVER_FAULTS, calls=60, span_ms=SPAN_MS, pause_ms=(100, 1_000, 3_000, 7_000)
     )
-    return Scenario(seed, "retry", rng.getrandbits(32), tuple(steps), options)
+    return Scenario(seed, name, rng.getrandbits(32), tuple(steps), options)
 
 
 def _processes(options: dict[str, int]) -> list[str]:
     services = [f"service-{number}" for number in range(options["services"])]
-    return services + [f"consumer-{number}" for number in range(options["consumers"])]
+    return [*services, *(f"consumer-{number}" for number in range(options["consumers"])), "producer"]
 
 
 class RetryWorld:
@@ -109,28 +122,38 @@ class RetryWorld:
         self.world = world = World(scenario)
         options = scenario.options
         self.store = StoreServer(world, options["shards"])
-        self.broker = QueueServer(world)
-        self.broker.broker.create_topic(TOPIC)
+        self.broker: QueueServer | LogServer = LogServer(world) if scenario.world == "retry-log" else QueueServer(world)
+        self.broker.create(TOPIC)
         self.told: dict[int, Told] = {}
-        self.attempts: list[Attempt] = []
+        self.begun: dict[int, tuple[int, int]] = {}  # when a producer began to publish: store's wall ms, true ns
+        self.attempts: list[HandlerCall] = []
         self.sends = {send.number: send for send in scenario.sends}
+        start = {"service": self._service, "consumer": self._consumer, "producer": self._producer}
         for name in _processes(options):
-            world.add_host(name, self._service if name.startswith("service") else self._consumer)
+            world.add_host(name, start[name.partition("-")[0]])
 
     def run(self) -> None:
         """Run the history."""
         self.world.begin()
-        for send in self.world.scenario.sends:
-            self.world.later(send.at, lambda send=send: self._publish(send))  # type: ignore[misc]
         # an item that waits for a clock that was set back waits longer
-        back_ms = sum(
-            -fault.amount for fault in self.world.scenario.faults if fault.kind == "step-clock" and fault.amount < 0
-        )
-        self.world.run(END_MS + back_ms)
+        steps = (fault.amount for fault in self.world.scenario.faults if fault.kind == "step-clock")
+        self.world.run(END_MS - sum(step for step in steps if step < 0), self._ended, QUIET_MS)
+
+    def _ended(self) -> bool:
+        """Whether nothing waits any more, in the store and in the topics."""
+        waiting = any(shard.due or shard.leased or shard.held for shard in self.store.backend.shards)
+        return not waiting and len(self.told) == len(self.sends) and not self.unsettled()
+
+    def unsettled(self) -> dict[str, int]:
+        """The number of records that a group has not settled, by topic. Nobody reads the dead topic."""
+        found = self.broker.unsettled()
+        found.pop(f"{GROUP}.dead", None)
+        return found
 
     def _connection(self) -> Connection:
-        world = self.world
-        return Connection(remote_store(world, self.store, self.store._shards), RemoteBroker(world, self.broker))
+        world, server = self.world, self.broker
+        broker = RemoteBroker(world, server) if isinstance(server, QueueServer) else RemoteLogBroker(world, server)
+        return Connection(remote_store(world, self.store, self.store._shards), broker)
 
     def _service(self) -> Callable[[], object]:
         config = ServiceConfig(
@@ -139,7 +162,7 @@ class RetryWorld:
                 lease_ms=LEASE_MS,
                 workers=self.world.scenario.options["workers"],
                 sweep_ms=5_000,
-                publish_timeout_ms=4_000,
+                publish_timeout_ms=20_000,
             ),
         )
         policy = RetryPolicy(delay=Fixed(DELAY_MS), max_attempts=MAX_ATTEMPTS)
@@ -161,23 +184,36 @@ class RetryWorld:
             except WheelSchedError:
                 self.world.scheduler.sleep_ns(300 * MS)
 
-    def _publish(self, send: Send) -> None:
+    def _producer(self) -> Callable[[], object]:
+        """Publish what was not published yet: a producer that died goes on where nobody told it the result."""
+        connection = self._connection()
+        for send in sorted(self.sends.values(), key=lambda send: (send.at, send.number)):
+            if send.number not in self.told:
+                self.world.scheduler.sleep_ns(max(0, send.at * MS - self.world.scheduler.now_ns))
+                self._publish(connection, send)
+        return lambda: None
+
+    def _publish(self, connection: Connection, send: HandIn) -> None:
         """Publish a message as a careful producer does: in doubt, it repeats the call with the same id."""
         world = self.world
-        connection = self._connection()
         wall_ms, at_ns = self.store.wall_ms(), world.scheduler.now_ns
-        outcome = "in doubt"
-        for _ in range(20):
+        if send.number in self.begun:  # the process before has died in the middle of it
+            wall_ms, at_ns = self.begun[send.number]
+        self.begun[send.number] = wall_ms, at_ns
+        times = 2 if send.kind == "twice" else 1
+        for _ in range(30):
             try:
                 delay = send.delay / 1_000 if send.delay else None
                 connection.publish(TOPIC, b"%d" % send.number, delay=delay, id=f"m{send.number}")
-                outcome = "sent"
-                break
             except WheelSchedError as error:
                 world.note("producer", f"publish {send.number}: {error}")
                 world.scheduler.sleep_ns(400 * MS)
-        world.note("producer", f"message {send.number} is {outcome}")
-        self.told[send.number] = Told(outcome, wall_ms, at_ns)
+                continue
+            times -= 1
+            if not times:
+                break
+        world.note("producer", f"message {send.number} is {'in doubt' if times else 'sent'}")
+        self.told[send.number] = Told("in doubt" if times else "sent", wall_ms, at_ns)
 
     def _handle(self, message: Message) -> None:
         world = self.world
@@ -185,7 +221,9 @@ class RetryWorld:
         number = int(message.value)
         header = message.header("retry-attempt")
         send = self.sends[number]
-        attempt = Attempt(number, int(header or b"0"), scheduler.process.name, scheduler.now_ns, self.store.wall_ms())
+        attempt = HandlerCall(
+            number, int(header or b"0"), scheduler.process.name, scheduler.now_ns, self.store.wall_ms()
+        )
         self.attempts.append(attempt)
         if send.lasts:
             scheduler.sleep_ns(send.lasts * MS)

@@ -20,9 +20,17 @@ from retry_topic.spark.intake_cli import intake
 from retry_topic.spark.opening import attempts, master_option, running, with_store
 from wheel_sched.cli.failing import CommandFailed
 from wheel_sched.cli.instants import DURATION
-from wheel_sched.cli.options import Session, confirm, dry_run_option, json_option, pass_session, yes_option
+from wheel_sched.cli.options import (
+    Session,
+    confirm,
+    dry_run_option,
+    force_option,
+    json_option,
+    may_replace,
+    pass_session,
+    yes_option,
+)
 from wheel_sched.cli.output import amount, emit, instant, note, say, span, table
-from wheel_sched.cli.replacing import force_option, may_replace
 from wheel_sched.errors import ConfigError
 from wheel_sched.store.maintenance.whole_file import whole_file
 

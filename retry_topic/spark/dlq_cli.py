@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from retry_topic.spark.opening import TOPIC, cluster_of, master_option, running, with_store
+from retry_topic.cli.opening import cluster_of
+from retry_topic.cli.settings import settings_of
+from retry_topic.spark.opening import TOPIC, master_option, running, with_store
 from wheel_sched.cli.options import Session, confirm, dry_run_option, json_option, pass_session, yes_option
 from wheel_sched.cli.output import amount, emit, instant, one_line, say, table
 
@@ -98,7 +100,7 @@ def dlq(
         else:
             done = replay_topic(
                 chosen,
-                cluster_of(session),
+                cluster_of(settings_of(session)),
                 topic,
                 to=to or "origin",
                 origins=origins,
@@ -129,7 +131,7 @@ def _letters(session: Session, master: str | None, archive: str | None, topic: s
         with with_store(session, master) as job:
             yield dead_letters(job.spark, job.place), job.place
         return
-    cluster = None if topic is None else cluster_of(session)
+    cluster = None if topic is None else cluster_of(settings_of(session))
     with running(master) as spark:
         if topic is None or cluster is None:
             yield load_table(spark, archive), None

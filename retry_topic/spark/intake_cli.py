@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 import click
 
 from retry_topic.cli.group_topics import topics_options
-from retry_topic.cli.opening import policies_of
+from retry_topic.cli.opening import cluster_of, policies_of
 from retry_topic.cli.settings import settings_of
 from retry_topic.message.topic_names import GroupTopics
-from retry_topic.spark.opening import cluster_of, master_option, with_store
+from retry_topic.spark.opening import master_option, with_store
 from wheel_sched.cli.instants import DURATION
 from wheel_sched.cli.options import Session, dry_run_option, json_option, pass_session
 from wheel_sched.cli.output import amount, emit, note, say, table
@@ -80,7 +80,7 @@ def intake(
     """
     from retry_topic.spark.jobs import intake as run
 
-    cluster = cluster_of(session)
+    cluster = cluster_of(settings_of(session))
     policy_set = policies_of(settings_of(session), policies)
     with with_store(session, master) as job:
         done = run(

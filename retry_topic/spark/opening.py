@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 
 import click
 
+from retry_topic.cli.opening import cluster_of
 from retry_topic.cli.settings import settings_of
 from wheel_sched.cli.opening import server_url
 from wheel_sched.cli.options import Session
 from wheel_sched.cli.output import note
-from wheel_sched.errors import ConfigError
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -27,20 +27,6 @@ master_option = click.option(
 
 
 TOPIC = "kafka:"  # prefix of a topic name in an argument that takes a file name too
-
-
-def cluster_of(session: Session) -> dict[str, str]:
-    """The settings of the Kafka cluster that the command line names.
-
-    Raises:
-        ConfigError: it names no cluster, or the settings file cannot be read.
-    """
-    from retry_topic.cli.opening import kafka_settings
-
-    servers = settings_of(session).kafka
-    if servers is None:
-        raise ConfigError("which cluster? Give --kafka HOST:PORT, WHEEL_SCHED_KAFKA or kafka = in wheel-sched.toml")
-    return kafka_settings(servers)
 
 
 @contextlib.contextmanager
@@ -89,7 +75,7 @@ def attempts(settings: Session, master: str | None, file: str | None) -> Iterato
     from retry_topic.spark.jobs.history import load_history, store_history, topic_history
 
     if file is not None and file.startswith(TOPIC):
-        cluster = cluster_of(settings)
+        cluster = cluster_of(settings_of(settings))
         with running(master) as alone:
             yield topic_history(alone, cluster, file.removeprefix(TOPIC))
         return

@@ -1,4 +1,4 @@
-"""Gates and what the command line makes of them."""
+"""Gates, and how the command line reports them."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ def result_at_the_bounds(figures: tuple[Figure, ...]) -> dict[str, Any]:
 
 @pytest.mark.parametrize(("rate", "met"), [(100, True), (250.5, True), (99.99, False), (math.nan, False)])
 def test_a_lower_bound_holds_from_the_bound_upwards(rate: float, met: bool) -> None:
-    """At the bound and above the gate is met; below, and without a number, it is missed."""
+    """The gate is met at the bound and above. It is missed below, and without a number."""
     assert FAST.met({"rate": {"median": rate}}) is met
 
 
 @pytest.mark.parametrize(("commands", "met"), [(0, True), (1, False), (math.nan, False)])
 def test_an_upper_bound_holds_up_to_the_bound(commands: float, met: bool) -> None:
-    """One command more than none misses a gate of none."""
+    """A gate of 0 is missed by 1."""
     assert QUIET.met({"idle": commands}) is met
 
 
@@ -51,7 +51,7 @@ def test_a_figure_that_was_not_measured_misses_its_gate(result: dict[str, Any]) 
 
 
 def test_a_missed_gate_is_told_with_figure_value_and_bound() -> None:
-    """The line for people names all three; figures without a gate are never missed."""
+    """The line names figure, value and gate; a figure without a gate is never missed."""
     assert missed([FAST, QUIET, CONTEXT], {"rate": {"median": 41}, "idle": 0}) == [
         "rate.median: 41 msg/s, the gate is >= 100"
     ]
@@ -80,7 +80,7 @@ def test_the_command_fails_exactly_when_a_gate_is_missed(
 
 
 def test_the_gates_are_those_that_were_promised() -> None:
-    """Loosening a gate needs a change here as well, where it is seen."""
+    """Whoever loosens a gate has to change this test too."""
     gates = {
         figure.key: figure.bound for figure in (*store.FIGURES, *dispatch.FIGURES, *purgatory.FIGURES) if figure.bound
     }

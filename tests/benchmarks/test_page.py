@@ -1,4 +1,4 @@
-"""docs/benchmarks.md: its tables are made from the figures."""
+"""The tables of docs/benchmarks.md are made from the figures."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def without_values(text: str) -> list[list[str]]:
 
 @every_benchmark
 def test_the_page_lists_the_figures_the_benchmark_has(name: str) -> None:
-    """Names, gates and meanings on the page are those in the code, in its order."""
+    """The page has the names, gates and meanings of the code, in the same order."""
     benchmark = import_module(f"benchmarks.{name}")
     section = PAGE.read_text("utf-8").partition(f"<!-- figures: {name} -->")[2].partition("<!-- end of")[0]
     assert without_values(section) == without_values(markdown(benchmark.FIGURES, None))
@@ -33,7 +33,7 @@ def test_the_page_lists_the_figures_the_benchmark_has(name: str) -> None:
 
 @every_benchmark
 def test_a_result_fills_its_own_section_only(name: str, tmp_path: Path) -> None:
-    """Written twice, the page holds the figures once, and the rest of it word for word."""
+    """After two writes the page has the figures once, and its other text is unchanged."""
     benchmark = import_module(f"benchmarks.{name}")
     page = tmp_path / "page.md"
     page.write_text(PAGE.read_text("utf-8"), "utf-8")
@@ -49,7 +49,7 @@ def test_a_result_fills_its_own_section_only(name: str, tmp_path: Path) -> None:
 
 
 def test_the_page_has_the_jvms_figures_and_the_plots_it_shows() -> None:
-    """Kafka's and Netty's figures are those in the code; every image of the page is in the tree."""
+    """The page has Kafka's and Netty's figures of the code, and every image exists."""
     text = PAGE.read_text("utf-8")
     section = text.partition("<!-- figures: wheel, jvm -->")[2].partition("<!-- end of")[0]
     assert without_values(section) == without_values(markdown(wheel.JVM_FIGURES, None))
@@ -58,8 +58,21 @@ def test_the_page_has_the_jvms_figures_and_the_plots_it_shows() -> None:
     assert all((PAGE.parent / image).exists() for image in shown)
 
 
+def test_every_value_of_the_summary_is_a_measured_one() -> None:
+    """The two tables at the top repeat the figures below; a new run cannot leave them behind unnoticed."""
+    summary, _, measured = PAGE.read_text("utf-8").partition("## Ours beside theirs")[2].partition("## The store")
+    values = [
+        value
+        for line in summary.splitlines()
+        if line.startswith("| ") and not line.startswith("| part")
+        for value in re.findall(r"\d[\d,.]*", "|".join(line.split("|")[3:]))
+    ]
+    assert len(values) > 40
+    assert [value for value in values if not re.search(rf"(?<![\d.,]){re.escape(value)}(?![\d.,])", measured)] == []
+
+
 def test_a_page_without_the_section_is_left_alone(tmp_path: Path) -> None:
-    """The error names the lines that are expected."""
+    """The error names the missing lines, and the page stays unchanged."""
     page = tmp_path / "page.md"
     page.write_text("# A page\n", "utf-8")
     with pytest.raises(ValueError, match="figures: store"):
@@ -68,7 +81,7 @@ def test_a_page_without_the_section_is_left_alone(tmp_path: Path) -> None:
 
 
 def test_the_table_marks_a_missed_gate() -> None:
-    """People see at a glance what missed."""
+    """A missed gate ends its line with MISSED."""
     text = table(store.FIGURES, {**AROUND, "schedule_vs_zadd": 0.5, "bytes_per_message": 300})
     lines = {line.split()[0]: line for line in text.splitlines() if line}
     assert lines["schedule_vs_zadd"].endswith("MISSED")

@@ -12,7 +12,7 @@ from benchmarks.rounds import interleaved, median_spread, percentile
 
 
 def test_rounds_are_interleaved_in_alternating_order() -> None:
-    """What runs first in one round runs last in the next, so that a drift favours nobody."""
+    """The first of one round is the last of the next, so that a slow change of the machine favours nobody."""
     order: list[str] = []
     runs = {name: partial(order.append, name) for name in ("a", "b")}
     interleaved(3, runs, Narration(6, io.StringIO()))
@@ -20,7 +20,7 @@ def test_rounds_are_interleaved_in_alternating_order() -> None:
 
 
 def test_a_percentile_is_a_value_that_was_measured() -> None:
-    """Nearest rank: p50 and p99 of 1 to 100 are 50 and 99, of one value that value."""
+    """Nearest rank: p50 and p99 of 1 to 100 are 50 and 99. Of one value they are that value."""
     values = [float(number) for number in range(1, 101)]
     random.shuffle(values)
     assert (percentile(values, 50), percentile(values, 99), percentile(values, 100)) == (50, 99, 100)
@@ -28,13 +28,13 @@ def test_a_percentile_is_a_value_that_was_measured() -> None:
 
 
 def test_the_maximum_of_rounds_is_never_averaged_away() -> None:
-    """Percentiles are medians over rounds; the worst value of all rounds stays visible."""
+    """Percentiles are medians over rounds; `max` is the largest of all rounds."""
     rounds = [{"p50": 1.0, "max": 3.0}, {"p50": 2.0, "max": 90.0}, {"p50": 5.0, "max": 4.0}]
     assert median_spread(rounds) == {"p50": 2.0, "max": 90.0}
 
 
 def test_a_message_is_early_when_either_clock_says_so() -> None:
-    """The server's entry id and the receiver's clock are both asked."""
+    """A message is early by the server's entry id or by the receiver's clock."""
     due_ms = 1_000
     assert not Arrival(0, due_ms, entry_ms=1_000, arrived_ns=1_000_000_000).early
     assert Arrival(0, due_ms, entry_ms=999, arrived_ns=1_000_500_000).early
@@ -42,7 +42,7 @@ def test_a_message_is_early_when_either_clock_says_so() -> None:
 
 
 def test_narration_is_plain_lines_where_there_is_no_terminal() -> None:
-    """No control characters in a log."""
+    """A log gets no control characters."""
     log = io.StringIO()
     narration = Narration(2, log)
     narration.step("one")

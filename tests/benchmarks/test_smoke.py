@@ -1,4 +1,4 @@
-"""The benchmarks run, small, the first two against a real server; their results have what they promise."""
+"""Small runs of the benchmarks give a number for each figure."""
 
 from __future__ import annotations
 

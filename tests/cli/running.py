@@ -1,4 +1,4 @@
-"""Ways to run the command line in tests: in this process, and as a process of its own."""
+"""Ways to run the command line in tests: in this process, and in a new process."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ WHEEL_SCHED = str(Path(sys.executable).with_name("wheel-sched"))
 
 @dataclass(frozen=True, slots=True)
 class Cli:
-    """The command line in this process, against one store, in a folder of its own."""
+    """The command line in this process, with one store."""
 
     url: str
 

@@ -1,4 +1,4 @@
-"""Backup and restore: everything that is there, or nothing; on memory and on a real server."""
+"""Backup and restore: all or nothing, in memory and on a real server."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def now_ms() -> int:
 
 
 def contents(store: DelayStore) -> list[tuple[Any, ...]]:
-    """All there is, but for the shard it lies in."""
+    """The complete content, without shard numbers."""
     return sorted(
         (f.id, f.state, f.score_ms, f.version, f.topic, f.body, f.reason, f.refs, f.route or "")
         for state in STATES
@@ -36,7 +36,7 @@ def contents(store: DelayStore) -> list[tuple[Any, ...]]:
     )
 
 
-def tries(store: DelayStore) -> set[tuple[str, int, int]]:
+def attempt_counts(store: DelayStore) -> set[tuple[str, int, int]]:
     return {(r.key, r.attempts, r.expiry_ms) for s in range(store.shards) for r in all_tries(store, s)}
 
 
@@ -49,7 +49,7 @@ def store(request: pytest.FixtureRequest) -> Iterator[DelayStore]:
 
 @pytest.fixture
 def filled(store: DelayStore) -> DelayStore:
-    """Every state, paused and parked, refs, routes, odd bytes and attempt records; more than a page."""
+    """Items in every state, paused and parked, with refs, routes, odd bytes and attempt counts. More than a page."""
     now = now_ms()
     store.schedule([Item(f"i{n}", now + HOUR + n, b"\x00\xff%d" % n, f"t{n % 3}", (f"r{n % 5}",)) for n in range(700)])
     store.schedule([Item("routed", now + HOUR, b"x", route="elsewhere"), Item("parked", None, b"", "t1")])
@@ -60,25 +60,25 @@ def filled(store: DelayStore) -> DelayStore:
     return store
 
 
-def test_what_is_restored_is_what_was_backed_up(filled: DelayStore, tmp_path: Path) -> None:
-    """States, dues, reasons, versions, refs, routes, pauses and attempt records, into another number of shards."""
-    before, records = contents(filled), tries(filled)
+def test_a_restore_equals_its_backup(filled: DelayStore, tmp_path: Path) -> None:
+    """States, dues, reasons, versions, refs, routes, pauses and attempt counts, into another number of shards."""
+    before, records = contents(filled), attempt_counts(filled)
     written = write_backup(filled, tmp_path / "b", namespace="wheel")
     assert written.exact
-    assert (written.items, written.tries) == (733, len(records))
+    assert (written.items, written.attempt_counts) == (733, len(records))
     assert verify_backup(tmp_path / "b") == written
     with open_store("memory:", shards=3) as other:
         assert restore_backup(other, tmp_path / "b") == 733
         assert contents(other) == before
-        assert tries(other) == records
+        assert attempt_counts(other) == records
         assert set(other.counts().paused) == {"t1"}
         assert sorted(other.find("r1")) == sorted(filled.find("r1"))
         counts = other.counts()
         assert all(counts.total(state) == counts.sizes[state] for state in STATES)
 
 
-def test_what_is_in_flight_is_written_as_due_at_its_original_due(store: DelayStore, tmp_path: Path) -> None:
-    """A lease means nothing elsewhere; what was cancelled in flight does not come back."""
+def test_items_in_flight_are_written_as_due_at_their_original_due(store: DelayStore, tmp_path: Path) -> None:
+    """A lease has no meaning in another store. An item that was cancelled in flight is not restored."""
     due = now_ms() - 5_000
     store.schedule([Item("flying", due, b"x"), Item("cancelled", due, b"x")])
     for shard in range(2):
@@ -92,7 +92,7 @@ def test_what_is_in_flight_is_written_as_due_at_its_original_due(store: DelaySto
 
 
 def test_a_namespace_that_is_not_empty_takes_no_backup(filled: DelayStore, tmp_path: Path) -> None:
-    """Nothing is mixed, unless an interrupted restore is resumed; that leaves alone what is there."""
+    """A restore does not mix items. Only a resumed restore accepts its earlier items."""
     write_backup(filled, tmp_path / "b", namespace="wheel")
     before = contents(filled)
     with pytest.raises(NamespaceNotEmpty, match="nothing was restored"):
@@ -131,8 +131,8 @@ def from_the_future(lines: list[bytes]) -> list[bytes]:
 
 
 @pytest.mark.parametrize("harm", [cut, change, leave_one_out, go_on, tear, headless, from_the_future])
-def test_a_harmed_file_is_refused_before_anything_is_written(filled: DelayStore, tmp_path: Path, harm: Any) -> None:
-    """Cut off, changed, torn or of another kind: the namespace stays empty."""
+def test_a_damaged_file_is_refused_before_anything_is_written(filled: DelayStore, tmp_path: Path, harm: Any) -> None:
+    """The file is cut off, changed or of another kind: the namespace stays empty."""
     path = tmp_path / "b"
     write_backup(filled, path, namespace="wheel")
     path.write_bytes(b"".join(harm(path.read_bytes().splitlines(keepends=True))))
@@ -143,15 +143,15 @@ def test_a_harmed_file_is_refused_before_anything_is_written(filled: DelayStore,
 
 
 def test_every_line_is_json_with_a_kind(filled: DelayStore, tmp_path: Path) -> None:
-    """Other tools can read it: header, items, attempt records, footer."""
+    """Other tools can read it: header, items, attempt counts, footer."""
     write_backup(filled, tmp_path / "b", namespace="wheel")
     kinds = [json.loads(line)["kind"] for line in (tmp_path / "b").read_bytes().splitlines()]
     assert (kinds[0], kinds[-1]) == ("wheel-sched-backup", "footer")
-    assert set(kinds[1:-1]) == {"item", "tries"}
+    assert set(kinds[1:-1]) == {"item", "attempt_count"}
 
 
 def test_a_backup_that_fails_leaves_the_earlier_one(filled: DelayStore, tmp_path: Path) -> None:
-    """The file appears when it is whole; nothing else stays behind."""
+    """The file appears when it is complete. No other file remains."""
     path = tmp_path / "b"
     path.write_text("the earlier one")
 
@@ -164,8 +164,8 @@ def test_a_backup_that_fails_leaves_the_earlier_one(filled: DelayStore, tmp_path
     assert [entry.name for entry in tmp_path.iterdir()] == ["b"]
 
 
-def test_a_backup_is_its_owners_alone_and_replaces_nothing_unasked(filled: DelayStore, tmp_path: Path) -> None:
-    """It holds every payload; a file that is there, or comes meanwhile, stays as it is."""
+def test_only_its_owner_can_read_a_backup_and_it_replaces_no_file(filled: DelayStore, tmp_path: Path) -> None:
+    """It has every payload. A file that exists, or appears meanwhile, is not replaced."""
     path = tmp_path / "b"
     write_backup(filled, path, namespace="wheel")
     assert path.stat().st_mode & 0o777 == 0o600
@@ -181,7 +181,7 @@ def test_a_backup_is_its_owners_alone_and_replaces_nothing_unasked(filled: Delay
 
 
 def test_an_empty_backup_replaces_none_with_items(filled: DelayStore, tmp_path: Path) -> None:
-    """A mistyped namespace must not cost the backup of the right one, not even when replacing was asked for."""
+    """With a mistyped namespace, even --force must not replace the backup of the right one."""
     path = tmp_path / "b"
     write_backup(filled, path, namespace="wheel")
     whole = path.read_bytes()
@@ -196,7 +196,7 @@ def test_an_empty_backup_replaces_none_with_items(filled: DelayStore, tmp_path: 
 
 
 def test_a_backup_that_is_nested_too_deeply_is_refused_in_words(filled: DelayStore, tmp_path: Path) -> None:
-    """As any other harm, and not by a traceback."""
+    """With an error and without a traceback."""
     path = tmp_path / "b"
     path.write_bytes(b"[" * 200_000)
     with pytest.raises(BadBackup, match="nested too deeply; nothing was restored"):
@@ -204,8 +204,8 @@ def test_a_backup_that_is_nested_too_deeply_is_refused_in_words(filled: DelaySto
     assert write_backup(filled, path, namespace="wheel", replace=True).items
 
 
-def test_the_command_replaces_a_file_when_told_to(cli: Any, opened: Any, wait_for: Any) -> None:
-    """Where nobody can be asked it is refused, and says how."""
+def test_the_command_replaces_a_file_with_force(cli: Any, opened: Any, wait_for: Any) -> None:
+    """Without a terminal it is refused, and the error names --force."""
     wait_for("w", now_ms() + HOUR)
     assert cli.json("backup", "b.jsonl")["items"] == 1
     refused = cli("backup", "b.jsonl", code=1)
@@ -214,8 +214,8 @@ def test_the_command_replaces_a_file_when_told_to(cli: Any, opened: Any, wait_fo
     assert cli.json("backup", "b.jsonl", "--force")["items"] == 1
 
 
-def test_what_moves_while_it_is_written_is_there_once_and_said_so(filled: DelayStore, tmp_path: Path) -> None:
-    """An item that comes back behind the reader is caught by another pass; the backup says it is not exact."""
+def test_an_item_that_moves_during_a_backup_is_written_once(filled: DelayStore, tmp_path: Path) -> None:
+    """Another pass finds an item that moved behind the reader. The backup says that it is not exact."""
     moved = []
 
     def move(count: int) -> None:
@@ -232,6 +232,6 @@ def test_what_moves_while_it_is_written_is_there_once_and_said_so(filled: DelayS
     assert len(names) == len(set(names))
 
 
-def test_a_folder_that_is_not_there_is_said_in_words(cli: Any, opened: Any) -> None:
+def test_a_missing_folder_is_an_error_without_a_traceback(cli: Any, opened: Any) -> None:
     """No traceback, exit code 1."""
     assert "there is no such folder" in cli("backup", "nowhere/b.jsonl", code=1).stderr

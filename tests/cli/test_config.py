@@ -1,4 +1,4 @@
-"""Settings: four places, their order, and every mistake told at once."""
+"""Settings: four sources, their order, and all mistakes in one error."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from wheel_sched.redacting import redacted
 
 
 def test_without_anything_the_defaults_hold() -> None:
-    """No flag, no environment, no file: the documented defaults, and all of them say so."""
+    """Without flag, environment and file, every setting has its documented default and the origin "default"."""
     loaded = load_settings({}, env={})
     assert loaded.settings == Settings()
     assert set(loaded.origins.values()) == {"default"}
 
 
 def test_flag_beats_environment_beats_file_beats_default(tmp_path: Path) -> None:
-    """Each place wins over the next, and the origin names the winner."""
+    """Each source overrides the next one, and the origin names it."""
     file = tmp_path / "s.toml"
     file.write_text('namespace = "from-file"\nstore = "redis://file"\nreplicas = 3\n')
     env = {"WHEEL_SCHED_NAMESPACE": "from-env", "WHEEL_SCHED_STORE": "redis://env"}
@@ -37,13 +37,13 @@ def test_flag_beats_environment_beats_file_beats_default(tmp_path: Path) -> None
 
 
 def test_the_file_of_the_working_folder_is_read(tmp_path: Path) -> None:
-    """wheel-sched.toml needs no flag."""
+    """wheel-sched.toml is read without a flag."""
     (tmp_path / "wheel-sched.toml").write_text("shards = 3\n")
     assert load_settings({}, env={}).settings.shards == 3
 
 
-def test_every_mistake_is_told_at_once_with_its_place(tmp_path: Path) -> None:
-    """Unknown names, wrong types and wrong values of all places come in one error."""
+def test_one_error_lists_every_mistake_with_its_source(tmp_path: Path) -> None:
+    """One error lists unknown names, wrong types and wrong values of all sources."""
     file = tmp_path / "s.toml"
     file.write_text('namespce = "x"\nshards = 0\nstore = 5\n')
     env = {"WHEEL_SCHED_DURABILITY": "always", "WHEEL_SCHED_REPLICAS": "two"}
@@ -81,11 +81,11 @@ def test_a_named_file_must_exist() -> None:
     ],
 )
 def test_passwords_are_never_shown(url: str, shown: str) -> None:
-    """URLs are shown without their password and otherwise as they are."""
+    """URLs are shown without their password and otherwise unchanged."""
     assert redacted(url) == shown
 
 
-def test_config_show_tells_value_and_origin_without_a_server(cli_at: Any) -> None:
+def test_config_show_needs_no_server(cli_at: Any) -> None:
     """`config show --origin` needs no store, and hides the password."""
     cli = cli_at("redis://me:hunter2@nowhere:1/0")
     shown = cli.json("config", "show", "--origin")
@@ -103,7 +103,7 @@ def test_config_show_tells_value_and_origin_without_a_server(cli_at: Any) -> Non
     ],
 )
 def test_an_unknown_variable_is_a_mistake(variable: str, hint: str) -> None:
-    """As an unknown name of the file is; its value is not quoted, it may be a password."""
+    """Like an unknown name in the file. The value is not quoted, because it may be a password."""
     with pytest.raises(ConfigError) as caught:
         load_settings({}, env={variable: "redis://h:s3cret@h"})
     assert f"env {variable}: unknown setting; {hint}" in str(caught.value)
@@ -123,7 +123,7 @@ def test_an_unknown_variable_is_a_mistake(variable: str, hint: str) -> None:
     ],
 )
 def test_variables_of_others_pass(variable: str, tmp_path: Path) -> None:
-    """What other parts read, and what Kubernetes sets in each pod beside a service of the name wheel-sched."""
+    """Variables that other parts read, and those that Kubernetes sets in each pod for a service called wheel-sched."""
     (tmp_path / "f.toml").write_text("")
     value = str(tmp_path / "f.toml") if variable.endswith("CONFIG") else "1"
     assert load_settings({}, env={variable: value}).settings == Settings()

@@ -1,4 +1,4 @@
-"""The core's tests need no other package of this project: they pass where none can be imported."""
+"""The core's tests need no other package of this project: they pass when no other can be imported."""
 
 from __future__ import annotations
 
@@ -34,20 +34,20 @@ def pytest_alone(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_no_module_of_the_cores_tests_imports_a_guest() -> None:
-    """All of them can be collected."""
+    """pytest can collect all tests."""
     done = pytest_alone("--collect-only", *(f"tests/{folder}" for folder in FOLDERS))
     assert done.returncode == 0, done.stdout[-3_000:]
 
 
 @pytest.mark.parametrize("folder", ["cli", "store", "observability"])
 def test_the_cores_tests_pass(folder: str) -> None:
-    """The folders that come nearest to what guests bring."""
+    """The folders that are closest to the guests."""
     done = pytest_alone(f"tests/{folder}")
     assert done.returncode == 0, done.stdout[-3_000:]
 
 
 def test_the_guests_are_absent() -> None:
-    """The environment of these tests is what it says."""
+    """No guest can be imported in the environment of these tests."""
     code = "import wheel_sched\ntry: import retry_topic\nexcept ModuleNotFoundError: print('absent')"
     places = str(Path(__file__).with_name("core_alone"))
     env = {**os.environ, "PYTHONPATH": places}

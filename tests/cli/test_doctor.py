@@ -1,9 +1,10 @@
-"""doctor: each check sees the harm it is for, with evidence and a fix, and nothing else."""
+"""doctor: each check finds its own kind of damage, and says what it saw and how to fix it."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -11,6 +12,7 @@ import pytest
 from tests.servers.valkey import temporary_server
 from wheel_sched.cli import doctor_namespace, doctor_server
 from wheel_sched.cli.doctor_finding import ExaminedTarget, Finding
+from wheel_sched.cli.extensions import Installed
 from wheel_sched.config import Settings
 from wheel_sched.store import open_store
 from wheel_sched.store.core.call import Call
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
     import redis
 
 HOUR = 3_600_000
+doctor_module = import_module("wheel_sched.cli.doctor")  # an attribute of that name is the command
 
 
 def now_ms() -> int:
@@ -33,27 +36,41 @@ def findings(cli: Any, code: int, *options: str) -> dict[str, dict[str, str]]:
 
 
 def harmed(cli: Any, code: int, *options: str) -> set[tuple[str, str]]:
-    """(check, level) of all that is not well; each has a fix."""
+    """(check, level) of each finding that is not "ok"; each has a fix."""
     found = {name: f for name, f in findings(cli, code, *options).items() if f["level"] != "ok"}
     assert all(f["fix"] for f in found.values())
     return {(name, f["level"]) for name, f in found.items()}
 
 
-def test_a_healthy_namespace_is_all_well(cli: Any, opened: Any, wait_for: Any) -> None:
-    """Every check of the list is there and fine; exit code 0; nothing is left behind."""
+CHECKS = [
+    "python", "packages", "core",
+    "server", "version", "eviction", "persistence", "failover", "scripts", "clock", "libraries",
+    "frozen", "backlog", "leases", "counters", "clock jumps", "dead letters", "records", "places",
+]  # fmt: skip
+
+
+def test_the_core_alone_runs_exactly_these_checks(
+    cli: Any, opened: Any, wait_for: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In order of dependence. Without an extension there is no other check."""
+    monkeypatch.setattr(doctor_module, "installed", Installed)
+    wait_for("w", now_ms() + HOUR)
+    assert list(findings(cli, 0)) == CHECKS
+
+
+def test_a_healthy_namespace_has_no_findings_to_fix(cli: Any, opened: Any, wait_for: Any) -> None:
+    """Every check is there and fine; exit code 0; no key is left behind."""
     wait_for("w", now_ms() + HOUR)
     before = set(opened.backend.client.scan_iter())
     found = findings(cli, 0)
-    assert set(found) >= {
-        "python", "packages", "core", "server", "version", "eviction", "persistence", "failover", "scripts", "clock",
-        "libraries", "frozen", "backlog", "leases", "counters", "clock jumps", "dead letters", "records", "places",
-    }  # fmt: skip
+    assert set(CHECKS) <= set(found)
+    assert {finding["level"] for finding in found.values()} == {"ok"}
     left = {key for key in set(opened.backend.client.scan_iter()) - before if b":op:" not in key}
     assert left == set()
 
 
-def test_the_text_names_the_mend_and_the_sum(cli: Any, opened: Any, wait_for: Any) -> None:
-    """People read a line a check, and a sum at the end."""
+def test_the_text_has_a_line_for_each_check_and_a_sum(cli: Any, opened: Any, wait_for: Any) -> None:
+    """A finding has a second line with its fix."""
     wait_for("w", now_ms() - 10_000)
     text = cli("doctor", code=1).stdout
     assert "PROBLEM  backlog      1 item is overdue, by 10s: no dispatcher releases them" in text
@@ -63,20 +80,20 @@ def test_the_text_names_the_mend_and_the_sum(cli: Any, opened: Any, wait_for: An
 
 
 def test_an_absent_namespace_is_no_problem_and_stays_absent(cli: Any) -> None:
-    """Right after the installation there is nothing to complain about, and nothing is created."""
+    """Right after the installation doctor finds no problem and creates nothing."""
     found = findings(cli, 0)
     assert "does not exist yet" in found["namespace"]["evidence"]
     assert "1" not in cli("stats", code=1).stdout
 
 
 def test_an_absent_embedded_folder_is_checked_elsewhere(cli_at: Any, tmp_path: Any) -> None:
-    """An embedded server starts here; the folder is not made for a look."""
+    """An embedded server starts in a scratch folder; doctor does not create the folder of the settings."""
     assert findings(cli_at("embedded:data"), 0)["version"]["level"] == "ok"
     assert list(tmp_path.iterdir()) == []
 
 
 def test_without_a_server_it_says_so_once_and_ends_with_69(cli_at: Any) -> None:
-    """What depends on the server is left out."""
+    """The checks that need the server are left out."""
     report = cli_at("redis://127.0.0.1:1/0").json("doctor", code=69)
     assert [f["check"] for f in report["findings"] if f["level"] == "problem"] == ["server"]
     assert report["findings"][-1]["check"] == "server"
@@ -97,10 +114,10 @@ Harm = Callable[["redis.Redis"], Any]
         (lambda c: c.function_load(OLD_LIBRARY), ("libraries", "warn")),
     ],
 )
-def test_each_harm_is_seen_by_its_check_alone(
+def test_each_kind_of_damage_is_found_by_one_check(
     cli: Any, opened: Any, wait_for: Any, harm: Harm, expected: tuple[str, str]
 ) -> None:
-    """One harm, one finding; warnings alone are exit code 0."""
+    """One kind of damage, one finding. With warnings only, the exit code is 0."""
     wait_for("w", now_ms() + HOUR)
     harm(opened.backend.client)
     assert harmed(cli, 1 if expected[1] == "problem" else 0) == {expected}
@@ -112,15 +129,15 @@ redis.register_function{function_name='ws_old', callback=function() return 1 end
 
 
 def test_leases_that_ran_out_are_seen(cli: Any, opened: Any, wait_for: Any) -> None:
-    """Nobody sweeps: a lease that ended long ago is still there."""
+    """No dispatcher sweeps, so a lease that ended long ago is still there."""
     wait_for("f", now_ms() - 1)
     opened.claim(1)
-    opened.backend.client.zadd("{wheel:0}:fly", {"f": now_ms() - 60_000})
+    opened.backend.client.zadd("{wheel:0}:leased", {"f": now_ms() - 60_000})
     assert harmed(cli, 0) == {("leases", "warn")}
 
 
 def test_items_in_another_shard_than_their_route_are_seen(cli: Any) -> None:
-    """A process with an old shard count puts them there."""
+    """A process with an old shard count stores them there."""
     from wheel_sched.store import DelayStore, Item
     from wheel_sched.store.redis.backend import RedisBackend, client_for
     from wheel_sched.store.redis.round_trips import Dialect
@@ -134,7 +151,7 @@ def test_items_in_another_shard_than_their_route_are_seen(cli: Any) -> None:
 
 @pytest.mark.real
 def test_a_server_that_may_drop_or_lose_messages_is_a_problem(cli_at: Any) -> None:
-    """Another eviction policy than noeviction, and no append-only file."""
+    """An eviction policy other than noeviction, and no append-only file."""
     with temporary_server() as server:
         cli = cli_at(server.url)
         import redis
@@ -179,7 +196,7 @@ SYNCED = {"appendonly": "yes", "appendfsync": "always", "no-appendfsync-on-rewri
 def test_persistence_says_whether_the_level_is_kept(
     durability: str, replicas: int, info: dict[str, Any], config: dict[str, str], level: str, words: str
 ) -> None:
-    """With what to set where it is not."""
+    """If not, the fix names the server's setting."""
     finding = doctor_server.persistence(examined(durability, info, config, replicas))
     assert finding.level == level
     assert words in f"{finding.evidence} {finding.fix}"
@@ -190,22 +207,22 @@ def test_persistence_says_whether_the_level_is_kept(
     [
         ("everysec", {}, {}, "ok", "no replicas"),
         ("everysec", {"connected_slaves": 1}, {}, "warn", "hides"),
-        ("everysec", {"connected_slaves": 1}, {"min-replicas-to-write": "0"}, "warn", "goes on acknowledging"),
+        ("everysec", {"connected_slaves": 1}, {"min-replicas-to-write": "0"}, "warn", "still acknowledges writes"),
         (
             "everysec",
             {"connected_slaves": 1},
             {"min-replicas-to-write": "1", "min-replicas-max-lag": "5"},
             "ok",
-            "in the last 6 s",
+            "of about the last 6 s",
         ),
         ("replicated", {"connected_slaves": 1}, {"min-replicas-to-write": "0"}, "ok", "replicated"),
         ("everysec", {"role": "slave"}, {}, "warn", "primary"),
     ],
 )
-def test_failover_says_what_one_may_cost(
+def test_failover_names_the_possible_loss(
     durability: str, info: dict[str, Any], config: dict[str, str], level: str, words: str
 ) -> None:
-    """A primary with replicas that nothing keeps from acknowledging alone is a warning."""
+    """A primary that acknowledges writes without its replicas is a warning."""
     finding = doctor_server.failover(examined(durability, info, config))
     assert finding.level == level
     assert words in f"{finding.evidence} {finding.fix}"
@@ -213,7 +230,7 @@ def test_failover_says_what_one_may_cost(
 
 @pytest.mark.real
 def test_no_check_sends_keys(cli_at: Any) -> None:
-    """KEYS blocks a server for as long as it has keys; a server that forbids it must do."""
+    """KEYS blocks a server with many keys, and some servers forbid it."""
     with temporary_server() as server:
         import redis
 
@@ -224,7 +241,7 @@ def test_no_check_sends_keys(cli_at: Any) -> None:
 
 
 class Clock:
-    """A client whose server's clock is off by so many seconds."""
+    """A client whose server's clock is wrong by `off_s` seconds."""
 
     def __init__(self, off_s: float) -> None:
         self._off_s = off_s
@@ -240,7 +257,7 @@ def target(**given: Any) -> ExaminedTarget:
 
 @pytest.mark.parametrize(("off_s", "level"), [(0.0, "ok"), (2.0, "warn"), (-2.0, "warn"), (60.0, "problem")])
 def test_a_clock_that_is_off_is_seen(off_s: float, level: str) -> None:
-    """Delays given here are counted from this clock, early and late from the server's."""
+    """A delay starts at this machine's clock; the server's clock decides when it is over."""
     found = doctor_server.clock_skew(target(client=Clock(off_s)))
     assert found.level == level
     if off_s:
@@ -271,12 +288,12 @@ def test_an_old_server_is_a_problem(info: dict[str, str], level: str) -> None:
     ],
 )
 def test_memory_that_runs_out_is_seen(info: dict[str, Any], level: str) -> None:
-    """A full server refuses new messages; one that does not tell is asked about."""
+    """A full server refuses new messages. A server that hides its policy is a warning."""
     assert doctor_server.eviction(target(info=info)).level == level
 
 
 def test_dead_letters_near_the_cap_are_seen(cli: Any, opened: Any, bury: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Before the oldest are trimmed, somebody should look."""
+    """A warning comes before the oldest are trimmed."""
     monkeypatch.setattr(doctor_namespace, "DEAD_CAP", 5)
     for number in range(4):
         bury(f"d{number}")

@@ -1,4 +1,4 @@
-"""Extensions reach the command line by entry point; one that is broken or absent costs its own commands alone."""
+"""Extensions reach the command line by entry point. Without an extension, only its commands are missing."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def install(folder: Path, value: str, module: str = "", name: str = "guest") -> 
 
 
 def test_an_extension_brings_commands_settings_and_flags(run: Run, tmp_path: Path) -> None:
-    """Found by its entry point alone, in the precedence that the core's settings have."""
+    """The entry point is enough. Its settings have the same order of sources as the core's."""
     install(tmp_path, "guest:EXTENSION", GUEST)
     assert "Guests:\n  paint  Paint." in run("--help").stdout.replace("paint    ", "paint  ")
     assert run("paint").stdout == "red\n"
@@ -97,7 +97,7 @@ def test_an_extension_brings_commands_settings_and_flags(run: Run, tmp_path: Pat
 
 
 def test_no_extension_replaces_a_command_of_the_core(run: Run, tmp_path: Path) -> None:
-    """It is ignored with a line, and the core's runs."""
+    """One line says that it is ignored, and the core's command runs."""
     install(tmp_path, "guest:EXTENSION", GUEST)
     done = run("stats", "--help")
     assert "the command 'stats' of an extension is ignored" in done.stderr
@@ -118,7 +118,7 @@ def test_no_extension_replaces_a_command_of_the_core(run: Run, tmp_path: Path) -
 def test_a_broken_extension_costs_one_line_and_its_own_commands(
     run: Run, tmp_path: Path, value: str, module: str, why: str
 ) -> None:
-    """The core's commands run, also with settings that the extension alone knows."""
+    """The core's commands run, even with settings that only the extension knows."""
     install(tmp_path, value, module)
     (tmp_path / "wheel-sched.toml").write_text('colour = "blue"\nnamespace = "orders"\n')
     done = run("config", "show", "--json")
@@ -175,7 +175,7 @@ def test_a_place_that_is_a_file_is_left_to_importlib(tmp_path: Path, monkeypatch
 def test_a_version_that_is_hidden_by_another_counts_for_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The first one on sys.path is the one that is imported."""
+    """Python imports the first one on sys.path."""
     for place in ("first", "second"):
         (tmp_path / place).mkdir()
         install(tmp_path / place, f"guest:{place.upper()}")

@@ -37,7 +37,7 @@ def test_an_instant_is_a_time_a_distance_back_or_a_distance_ahead(text: str, at_
 @pytest.mark.parametrize(
     "text", ["", "5", "yesterday", "2026-01-01T00:00:00", "2026-13-01T00:00:00Z", "+", "1900-01-01T00:00:00Z"]
 )
-def test_what_is_no_instant_is_wrong_usage(text: str) -> None:
+def test_a_text_that_is_not_an_instant_is_wrong_usage(text: str) -> None:
     """Nothing is guessed: neither a unit nor a time zone."""
     with pytest.raises(click.BadParameter):
         INSTANT.convert(text, None, None)

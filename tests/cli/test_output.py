@@ -1,4 +1,4 @@
-"""Times, amounts, tables and what reaches a terminal."""
+"""Times, amounts, tables, and the text that reaches a terminal."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_amounts_agree_with_their_thing() -> None:
 
 
 def test_control_characters_of_a_payload_do_not_reach_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
-    """An escape sequence in an error text is shown, not obeyed; lone surrogates are written out."""
+    """Escape sequences in an error text are shown as text, and lone surrogates too."""
     say("\x1b[2Jgone\x07 \udcff")
     assert capsys.readouterr().out == "\\x1b[2Jgone\\x07 \\udcff\n"
 
@@ -67,7 +67,7 @@ def test_tables_are_aligned_and_numbers_stand_right(capsys: pytest.CaptureFixtur
 
 
 class Terminal:
-    """A stream that says it is a terminal."""
+    """A stream that claims to be a terminal."""
 
     @staticmethod
     def isatty() -> bool:
@@ -87,8 +87,8 @@ def test_colour_only_on_a_terminal_that_wants_it(monkeypatch: pytest.MonkeyPatch
     assert paint("x", "red", terminal) == "x"  # type: ignore[arg-type]
 
 
-def test_an_error_is_told_in_the_lines_that_it_keeps_apart(capsys: pytest.CaptureFixture[str]) -> None:
-    """A server's last words are a line each; a break in what an error quotes forges none."""
+def test_each_part_of_an_error_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    """Each of a server's last lines is a line. A line break in quoted text makes no line."""
     blame("wheel-sched", EmbeddedServerError("no start over a\nb:", last_words=["one", "two\x1b[31m"]))
     assert capsys.readouterr().err == "wheel-sched: no start over a\\nb:\n  one\n  two\\x1b[31m\n"
     blame("wheel-sched", StoreError("he said:\nforged"))

@@ -25,7 +25,7 @@ from wheel_sched.errors import (
 
 @pytest.mark.parametrize("name", COMMANDS | installed().commands)
 def test_every_command_of_the_table_is_there_and_shows_examples_first(name: str, cli_at: Any) -> None:
-    """No entry of the table leads nowhere, and each command's help has examples."""
+    """Each entry of the table names an existing command, and its help has examples."""
     command = root.get_command(click.Context(root), name)
     assert command is not None
     if not isinstance(command, click.Group):
@@ -67,7 +67,7 @@ def test_showing_the_settings_imports_no_client() -> None:
 
 
 def test_without_click_it_says_what_to_install() -> None:
-    """The entry point answers in a sentence when the extra is missing."""
+    """When the extra is missing, the entry point writes one sentence."""
     code = "import sys; sys.modules['click'] = None\nfrom wheel_sched.cli import main\nmain()"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30)
     assert done.returncode == 2
@@ -88,7 +88,7 @@ def test_a_mistyped_command_is_answered_with_the_near_one(cli_at: Any) -> None:
 
 
 def test_a_memory_store_is_refused_with_the_reason(cli_at: Any) -> None:
-    """It would end with the command, so listing it can only mislead."""
+    """It would end with the command, so its content is always empty."""
     assert "would end with this command" in cli_at("memory:")("stats", code=2).stderr
 
 
@@ -123,7 +123,7 @@ def test_each_error_has_its_exit_code(error: BaseException, code: int) -> None:
 
 
 def test_a_namespace_that_does_not_exist_is_an_error_and_stays_absent(cli: Any) -> None:
-    """A mistyped namespace is not an empty list, and asking twice finds it still absent."""
+    """A mistyped namespace is an error. A second command still does not find it."""
     for _ in range(2):
         done = cli("--namespace", "nosuch", "stats", code=1)
         assert "there is no namespace 'nosuch'" in done.stderr

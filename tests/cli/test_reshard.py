@@ -37,7 +37,7 @@ def now_ms() -> int:
 
 
 def fill(store: DelayStore, count: int = 600) -> None:
-    """Waiting, held, paused, dead and done items, refs, routes and attempt records."""
+    """Waiting, held, paused, dead and done items, refs, routes and attempt counts."""
     now = now_ms()
     items = [
         Item(
@@ -61,7 +61,7 @@ def fill(store: DelayStore, count: int = 600) -> None:
 
 
 def everything(store: DelayStore) -> tuple[Any, ...]:
-    """All that must survive; the counters too, with the law that ties them to what is there."""
+    """All data that must survive, and the counters, which must equal it."""
     counts = store.counts()
     assert counts.frozen is None
     for shard, part in enumerate(store.counts_by_shard()):
@@ -104,7 +104,7 @@ def test_everything_is_where_the_new_count_says(redis_url: str, backend: RedisBa
 
 
 def test_paused_topics_stay_paused_in_new_shards(redis_url: str, backend: RedisBackend) -> None:
-    """What is stored later is held as well, wherever it lies."""
+    """Items that are stored later are held too, in every shard."""
     with open_store(redis_url, shards=1) as store:
         store.pause("t")
     reshard(backend, 4)
@@ -116,7 +116,7 @@ def test_paused_topics_stay_paused_in_new_shards(redis_url: str, backend: RedisB
 
 
 def test_it_refuses_while_something_is_in_flight(redis_url: str, backend: RedisBackend) -> None:
-    """Nothing is changed, and writing goes on; a lease that has run out is no obstacle."""
+    """Nothing is changed, and writing continues. A lease that has run out does not prevent it."""
     with open_store(redis_url, shards=2) as store:
         store.schedule([Item("a", 0, b"")])
         shard = shard_of("a", 2)
@@ -131,7 +131,7 @@ def test_it_refuses_while_something_is_in_flight(redis_url: str, backend: RedisB
 
 
 class Sink:
-    """A publisher that takes everything."""
+    """A publisher that accepts every item."""
 
     traits = PublisherTraits()
 
@@ -140,7 +140,7 @@ class Sink:
 
 
 def test_it_refuses_while_a_dispatcher_runs(redis_url: str, backend: RedisBackend) -> None:
-    """Also an idle one, which has no claim to be seen by; its neighbour on another namespace is no obstacle."""
+    """Also while an idle dispatcher runs, which has no claim. A dispatcher of another namespace does not prevent it."""
     with open_store(redis_url, shards=2) as store, open_store(redis_url, namespace="other") as other:
         neighbour = Dispatcher(other, Sink())
         neighbour.start()
@@ -163,7 +163,7 @@ def wait_until(holds: Callable[[], bool]) -> None:
 
 
 def test_a_claim_in_the_last_moment_is_found_by_the_freeze(redis_url: str, backend: RedisBackend) -> None:
-    """Between the look and the freeze of the last shard a claimer comes: all shards are thawed again."""
+    """A claim comes between the check and the freeze of the last shard. Then all shards are released again."""
     with open_store(redis_url, shards=3) as store:
         store.schedule([Item(f"i{n}", 0, b"") for n in range(30)])
 
@@ -178,13 +178,13 @@ def test_a_claim_in_the_last_moment_is_found_by_the_freeze(redis_url: str, backe
 
 
 def test_writers_are_fenced_out_while_it_runs(redis_url: str, backend: RedisBackend) -> None:
-    """A process that did not stop is refused in words, and loses nothing it believed stored."""
+    """A process that still runs gets an error, and no stored item is lost."""
     refusals: list[str] = []
     with open_store(redis_url, shards=2) as store:
         fill(store, 100)
 
         def intrude(step: str, moved: int) -> None:
-            if step in ("open", "copied", "lifted", "tries"):
+            if step in ("open", "copied", "lifted", "attempt counts"):
                 for change in (
                     lambda: store.schedule([Item("intruder", 0, b"")]),
                     lambda: store.cancel(["i1"]),
@@ -200,12 +200,12 @@ def test_writers_are_fenced_out_while_it_runs(redis_url: str, backend: RedisBack
         assert store.get(["intruder"]) == [None]
 
 
-STEPS_UP = ("freeze", "open", "copied", "lifted", "tries", "thaw")
-STEPS_DOWN = ("freeze", "copied", "lifted", "tries", "adopted", "dropped", "thaw")
+STEPS_UP = ("freeze", "open", "copied", "lifted", "attempt counts", "thaw")
+STEPS_DOWN = ("freeze", "copied", "lifted", "attempt counts", "adopted", "dropped", "thaw")
 KILLED_AT = """
 import os, signal, sys
 from wheel_sched.store.redis.backend import RedisBackend, client_for
-from wheel_sched.store.redis.conversation import Dialect
+from wheel_sched.store.redis.round_trips import Dialect
 from wheel_sched.store.maintenance.reshard import reshard
 url, target, step, number = sys.argv[1], int(sys.argv[2]), sys.argv[3], int(sys.argv[4])
 def progress(at, moved):
@@ -227,7 +227,7 @@ reshard(RedisBackend(client_for(url), Dialect("wheel")), target, progress=progre
 def test_a_kill_at_any_step_loses_nothing(
     redis_url: str, backend: RedisBackend, before: int, after: int, step: str, number: int
 ) -> None:
-    """SIGKILL behind every kind of step, first and second time; then `resume` finishes what was begun."""
+    """SIGKILL after every kind of step, the first and the second time. Then `resume` finishes the reshard."""
     with open_store(redis_url, shards=before) as store:
         fill(store, 300)
         kept = everything(store)
@@ -235,7 +235,7 @@ def test_a_kill_at_any_step_loses_nothing(
     killed = subprocess.run(command, capture_output=True, timeout=50)
     assert killed.returncode == -signal.SIGKILL, killed.stderr.decode()
     if not (step == "thaw" and number == after):
-        with pytest.raises(ReshardRefused, match="go on with --resume"):
+        with pytest.raises(ReshardRefused, match="continue with --resume"):
             reshard(backend, after)
         with pytest.raises(ReshardRefused, match="only be resumed to"):
             reshard(backend, after + 1, resume=True)
@@ -245,8 +245,8 @@ def test_a_kill_at_any_step_loses_nothing(
 
 
 @pytest.mark.slow
-def test_killed_again_and_again_it_ends_all_the_same(redis_url: str, backend: RedisBackend) -> None:
-    """Each run is killed one step later than the last; every resume starts from what the others left."""
+def test_killed_at_every_step_it_ends_too(redis_url: str, backend: RedisBackend) -> None:
+    """Each run is killed one step later than the one before. Every resume continues from there."""
     with open_store(redis_url, shards=2) as store:
         fill(store, 300)
         kept = everything(store)
@@ -268,11 +268,11 @@ def test_killed_again_and_again_it_ends_all_the_same(redis_url: str, backend: Re
 
 
 class Interrupted(Exception):
-    """The run ends here, as far as the store can tell by a kill."""
+    """Ends the run as a kill would, from the store's view."""
 
 
 def test_an_id_in_two_shards_with_two_contents_stops_it(redis_url: str, backend: RedisBackend) -> None:
-    """Two routes gave one id to two items: neither is dropped, and both are named."""
+    """Two routes gave one id to two items. Neither is dropped, and the error names both."""
     routes = [next(f"x{n}" for n in range(100) if shard_of(f"x{n}", 2) == shard) for shard in (0, 1)]
     with open_store(redis_url, shards=2) as store:
         for route in routes:
@@ -291,7 +291,7 @@ def test_a_count_that_cannot_be_is_refused(backend: RedisBackend, target: int) -
 
 
 def test_a_namespace_that_is_not_there_cannot_be_resharded(backend: RedisBackend) -> None:
-    """Nothing is created by trying."""
+    """The attempt creates nothing."""
     with pytest.raises(NamespaceMismatch):
         reshard(backend, 2)
     assert backend.client.dbsize() == 0
@@ -305,6 +305,6 @@ def test_there_must_be_something_to_resume(redis_url: str, backend: RedisBackend
 
 
 def test_a_memory_store_says_that_it_cannot(tmp_path: Any) -> None:
-    """One process, one life: nothing to reshard."""
+    """It ends with its process, so there is nothing to reshard."""
     with pytest.raises(StoreError, match="memory store"):
         reshard(MemoryBackend(2), 3)

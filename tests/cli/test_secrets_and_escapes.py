@@ -1,4 +1,4 @@
-"""Passwords are never shown and foreign text never acts: of any URL, on any stream, in any log line."""
+"""Passwords are never shown, and foreign text never controls a terminal: on any stream, in any log line."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ FOREIGN = [
 
 
 @pytest.mark.parametrize("url", URLS)
-def test_a_url_is_shown_without_what_is_secret(url: str) -> None:
-    """However it is malformed, by itself and within a text; what is left says which server it is."""
+def test_a_url_is_shown_without_its_secrets(url: str) -> None:
+    """However malformed it is, alone and inside a text. The rest still names the server."""
     assert "hunter2" not in redacted(url)
     assert "***" in redacted(url)
     if " " not in url:
@@ -43,7 +43,7 @@ def test_a_url_is_shown_without_what_is_secret(url: str) -> None:
 
 @pytest.mark.parametrize("url", TAILS)
 def test_no_part_of_a_secret_is_shown(url: str) -> None:
-    """A character of a password ends a value, and what follows is part of the password all the same."""
+    """A password may have a character that ends a value. The text after it is still part of the password."""
     assert "ter2" not in redacted(url)
     assert "***" in redacted(url)
     assert redacted(redacted(url)) == redacted(url)
@@ -65,8 +65,8 @@ def test_parameters_that_look_harmless_are_shown(url: str) -> None:
 
 
 @pytest.mark.parametrize("url", ["redis://h:6379/0", "unix:///run/x.sock?db=2", "embedded:./folder", "redis://h?db=1"])
-def test_what_is_not_secret_is_shown(url: str) -> None:
-    """Or nobody would know what is meant."""
+def test_harmless_parts_are_shown(url: str) -> None:
+    """Otherwise people could not recognise the URL."""
     assert redacted(url) == url
     assert redacted_text(f"from {url}, at 12:30") == f"from {url}, at 12:30"
 
@@ -91,7 +91,7 @@ def test_settings_in_a_text_are_shown_without_their_secrets(text: str) -> None:
 
 
 def test_the_error_of_an_address_still_shows_how_one_is_written() -> None:
-    """What it quotes is hidden and the form is not, also where the whole text is looked through."""
+    """The quoted address is hidden, the form is not, also when the whole text is redacted."""
     with pytest.raises(ConfigError) as raised:
         client_for("redis://h/0?password=hun#ter2")
     shown = redacted_text(str(raised.value))
@@ -117,7 +117,7 @@ def test_an_address_that_is_right_is_opened(url: str) -> None:
 
 @pytest.mark.parametrize("text", FOREIGN)
 def test_foreign_text_is_escaped_on_both_streams(text: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """One line stays one line, of characters that a terminal only shows."""
+    """One line stays one line, without control characters."""
     say(f"id {text}")
     note(f"id {text}")
     table(("head",), [(f"id {text}",)])
@@ -128,14 +128,14 @@ def test_foreign_text_is_escaped_on_both_streams(text: str, capsys: pytest.Captu
 
 @pytest.mark.parametrize("text", ["plain", "größer", "日本語", "🙂", "a\\nb"])
 def test_letters_of_any_script_are_left_as_they_are(text: str) -> None:
-    """What is escaped is what has power, and no more."""
+    """Only characters with an effect are escaped."""
     assert escaped(text) == text
 
 
 def test_only_our_own_styles_reach_a_terminal(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A payload that carries the codes of ours is shown as text, beside ours."""
+    """A payload with the same codes is shown as text."""
     monkeypatch.delenv("NO_COLOR", raising=False)
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
@@ -148,7 +148,7 @@ def test_only_our_own_styles_reach_a_terminal(
     "error", [WheelSchedError("a\nb \x1b[2J redis://u:pw@h"), ConfigError(["a\nb", "redis://u:pw@h"])]
 )
 def test_errors_are_escaped_and_redacted(error: Exception, capsys: pytest.CaptureFixture[str]) -> None:
-    """Whatever they quote."""
+    """For every quoted text."""
 
     def run() -> None:
         raise error
@@ -182,7 +182,7 @@ def test_a_log_line_forges_no_second_one() -> None:
 
 
 def test_every_logger_of_ours_is_a_safe_one() -> None:
-    """A module that makes its logger by hand would log what it is given."""
+    """A logger without the filter would log unsafe text."""
     root = Path(__file__).parents[2]
     folders = [root / "wheel_sched", root / "retry_topic", root / "integrations"]
     found = [
@@ -195,7 +195,7 @@ def test_every_logger_of_ours_is_a_safe_one() -> None:
 
 
 def test_json_is_exact_and_in_ascii(capsys: pytest.CaptureFixture[str]) -> None:
-    """Nothing is lost by escaping: it reads back as it was."""
+    """The JSON reads back as the same value."""
     from wheel_sched.cli.output import emit
 
     emit(FOREIGN)
@@ -206,5 +206,5 @@ def test_json_is_exact_and_in_ascii(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_safe_does_both() -> None:
-    """Redacted first: an escape must not hide a password from the look for it."""
+    """The text is redacted first, because an escape could hide a password."""
     assert safe("redis://u:p\x1bw@h") == "redis://u:***@h"

@@ -13,12 +13,11 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from wheel_sched.dispatcher import Answer, Batch, Dispatcher, DispatcherConfig, PublisherTraits
-from wheel_sched.store.core.call import Call
+from wheel_sched.dispatcher import Answer, Batch, ClaimSource, Dispatcher, DispatcherConfig, PublisherTraits
+from wheel_sched.store.core.call import Call, CompletedCalls
 from wheel_sched.store.core.claim import Claimed
 from wheel_sched.store.core.delay_store import DelayStore
 from wheel_sched.store.core.items import Item, Marker, State
-from wheel_sched.store.core.pending import CompletedCalls
 from wheel_sched.store.core.settle import Done
 from wheel_sched.store.memory import MemoryBackend
 from wheel_sched.testing import VirtualClock
@@ -93,18 +92,29 @@ class World:
         (found,) = self.store.get([item_id])
         return found.state if found else None
 
-    def dispatcher(self, *, store: DelayStore | None = None, on_settled: Any = None, **settings: int) -> Dispatcher:
+    def dispatcher(
+        self,
+        *,
+        store: DelayStore | None = None,
+        publisher: Any = None,
+        claims: ClaimSource | None = None,
+        on_settled: Any = None,
+        start: bool = True,
+        **settings: int,
+    ) -> Dispatcher:
         """A started dispatcher that has read the window and listens; it is stopped at the end of the test."""
         dispatcher = Dispatcher(
             store or self.store,
-            self.receiver,
+            publisher or self.receiver,
+            claims=claims,
             config=DispatcherConfig(**settings),
             clock=self.clock,
             on_settled=on_settled,
         )
         self._dispatchers.append(dispatcher)
-        dispatcher.start()
-        self.calm()
+        if start:
+            dispatcher.start()
+            self.calm()
         return dispatcher
 
     def calm(self) -> None:
@@ -112,8 +122,8 @@ class World:
         for dispatcher in self._dispatchers:
             for _ in range(4):  # a post each step: the last step deals with the replies to the first
                 passed = threading.Event()
-                dispatcher._post(passed.set)
-                while dispatcher._owner.is_alive() and not passed.wait(0.01):
+                dispatcher.loop.post(passed.set)
+                while not dispatcher.loop.finished and not passed.wait(0.01):
                     pass
 
     def advance(self, ms: int) -> None:
@@ -127,7 +137,7 @@ class World:
         self.until(lambda: all(dispatcher.stats.in_flight == 0 for dispatcher in self._dispatchers), "in flight")
 
     def deafen(self) -> None:
-        """From now on no listener hears of a marker, as after a connection that died silently."""
+        """From now on no listener receives a marker, as after a connection that died silently."""
 
         def hear_nothing(waiter: Any, marks: dict[int, bytes], timeout_ms: int) -> dict[int, Marker]:
             with waiter._condition:

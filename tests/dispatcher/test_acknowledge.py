@@ -62,7 +62,7 @@ def test_every_answer_is_passed_once_in_all(order: str) -> None:
 
 
 def test_answers_filled_in_place_count_as_well() -> None:
-    """A publisher may use both ways; its last answer has to be an acknowledgement."""
+    """A publisher may use both ways, but its last answer must be an acknowledgement."""
     answered: list[Batch] = []
     batch = batch_of(3, answered)
     batch.acknowledge(2, Done("2"))

@@ -29,7 +29,7 @@ def instant(world: World) -> World:
 def test_the_next_batch_is_claimed_while_one_is_published(instant: World) -> None:
     """Only one batch is claimed ahead: the third waits in the store, where others can claim it."""
     flying: list[int] = []
-    instant.receiver.before = lambda batch: flying.append(instant.store.counts().sizes["fly"])
+    instant.receiver.before = lambda batch: flying.append(instant.store.counts().sizes["leased"])
     instant.put(*(f"m{n:02}" for n in range(3 * BATCH)))
     instant.dispatcher(batch=BATCH)
     instant.received(3 * BATCH)
@@ -40,7 +40,7 @@ def test_the_next_batch_is_claimed_while_one_is_published(instant: World) -> Non
 def test_a_publisher_that_may_wait_gets_nothing_claimed_ahead(world: World) -> None:
     """Batches that it cannot publish yet stay in the store for others."""
     flying: list[int] = []
-    world.receiver.before = lambda batch: flying.append(world.store.counts().sizes["fly"])
+    world.receiver.before = lambda batch: flying.append(world.store.counts().sizes["leased"])
     world.put(*(f"m{n:02}" for n in range(3 * BATCH)))
     world.dispatcher(batch=BATCH)
     world.received(3 * BATCH)
@@ -67,7 +67,7 @@ def test_a_batch_is_not_begun_before_the_one_before_it_is_settled(
     assert (dispatcher.stats.stale, dispatcher.stats.in_doubt, dispatcher.stats.in_flight) == (0, 0, 0)
 
 
-def test_a_claim_ahead_that_gets_no_answer_is_made_good(
+def test_after_a_lost_answer_to_a_claim_ahead_nothing_is_lost(
     instant: World, watch: Callable[[DelayStore], FailingCalls]
 ) -> None:
     """The dispatcher reads the shard again, and every message is published once."""
@@ -86,7 +86,7 @@ def test_a_claim_ahead_that_gets_no_answer_is_made_good(
     assert len(set(instant.receiver.ids)) == 5 * BATCH
 
 
-def test_a_pause_stops_what_is_not_claimed_yet(instant: World) -> None:
+def test_a_pause_holds_items_that_are_not_claimed_yet(instant: World) -> None:
     """The batch being published and the one claimed ahead are published; the other items are held."""
 
     def pause(batch: Batch) -> None:
@@ -98,12 +98,12 @@ def test_a_pause_stops_what_is_not_claimed_yet(instant: World) -> None:
     instant.dispatcher(batch=BATCH)
     instant.received(2 * BATCH)
     counts = instant.store.counts()
-    assert (counts.total("held"), counts.total("fly"), counts.total("due")) == (2 * BATCH, 0, 0)
+    assert (counts.total("held"), counts.total("leased"), counts.total("due")) == (2 * BATCH, 0, 0)
     instant.handle().resume("t")
     instant.received(4 * BATCH)
 
 
-def test_what_a_marker_asked_for_is_not_put_off_by_an_older_answer(wide: World) -> None:
+def test_an_older_answer_does_not_delay_the_look_of_a_marker(wide: World) -> None:
     """A message arrives after a claim ahead was executed, and its marker before the reply: the message is on time."""
     wide.receiver.traits = PublisherTraits(never_waits=True)
     first, ahead = (next(f"m{n}" for n in range(99) if shard_of(f"m{n}", 8) == shard) for shard in (0, 1))
@@ -114,7 +114,7 @@ def test_what_a_marker_asked_for_is_not_put_off_by_an_older_answer(wide: World) 
         if len(wide.receiver.batches) == 1:
             marks = dispatcher.stats.marks
             wide.put(late, in_ms=50)
-            wide.until(lambda: bool(dispatcher._posts), "the marker was heard")
+            wide.until(lambda: bool(dispatcher.loop.has_posts), "the marker was heard")
             assert dispatcher.stats.marks == marks
 
     wide.receiver.before = bring_another
@@ -130,8 +130,8 @@ def test_what_a_marker_asked_for_is_not_put_off_by_an_older_answer(wide: World) 
     assert wide.receiver.received[-1].at_ms == wide.receiver.received[-1].due_ms
 
 
-def test_a_drain_publishes_what_was_claimed_ahead(instant: World) -> None:
-    """The batch belongs to this dispatcher: nobody has to wait for its lease."""
+def test_a_drain_publishes_a_batch_that_was_claimed_ahead(instant: World) -> None:
+    """The batch is settled, so no dispatcher has to wait for the end of its lease."""
     stopping: list[threading.Thread] = []
     dispatchers = []
 
@@ -140,7 +140,7 @@ def test_a_drain_publishes_what_was_claimed_ahead(instant: World) -> None:
             thread = threading.Thread(target=dispatchers[0].stop, args=(60,))
             thread.start()
             stopping.append(thread)
-            instant.until(lambda: dispatchers[0]._stop_by_ns is not None, "told to stop")
+            instant.until(lambda: "stopping" in repr(dispatchers[0]), "told to stop")
 
     dispatchers.append(instant.dispatcher(batch=BATCH))
     instant.receiver.before = stop
@@ -148,10 +148,10 @@ def test_a_drain_publishes_what_was_claimed_ahead(instant: World) -> None:
     instant.until(lambda: bool(stopping), "a batch was published")
     stopping[0].join(30)
     counts = instant.store.counts()
-    assert (counts.happened("completed"), counts.sizes["fly"], counts.sizes["due"]) == (2 * BATCH, 0, 3 * BATCH)
+    assert (counts.happened("completed"), counts.sizes["leased"], counts.sizes["due"]) == (2 * BATCH, 0, 3 * BATCH)
 
 
-def test_a_stop_without_patience_gives_back_what_was_not_begun(
+def test_a_stop_without_a_timeout_releases_batches_that_were_not_begun(
     instant: World, watch: Callable[[DelayStore], FailingCalls]
 ) -> None:
     """The batch behind one that cannot be settled is released: it was not published, so it is not in doubt."""
@@ -162,12 +162,12 @@ def test_a_stop_without_patience_gives_back_what_was_not_begun(
     instant.until(lambda: dispatcher.stats.store_errors == 1)
     dispatcher.stop(timeout_s=0)
     counts = instant.store.counts()
-    assert (len(instant.receiver.batches), counts.sizes["fly"], counts.sizes["due"]) == (1, 0, BATCH)
+    assert (len(instant.receiver.batches), counts.sizes["leased"], counts.sizes["due"]) == (1, 0, BATCH)
     assert (counts.happened("completed"), dispatcher.stats.in_doubt) == (BATCH, 0)
 
 
-def test_a_failing_publisher_gets_the_next_batch_all_the_same(instant: World) -> None:
-    """Its answers are settled like any others."""
+def test_a_failing_publisher_gets_the_next_batch_too(instant: World) -> None:
+    """The failed answers are settled like all others."""
     instant.receiver.answer = lambda item: Failed("no", transient=False)
     instant.put(*(f"m{n:02}" for n in range(3 * BATCH)))
     dispatcher = instant.dispatcher(batch=BATCH)
@@ -203,7 +203,7 @@ def test_transactional_a_full_batch_waits_behind_the_one_that_goes_out(transacti
     assert going.wait(30)
     transactional.until(lambda: dispatcher.stats.in_flight == 2 * BATCH, "the second is claimed")
     transactional.calm()
-    assert (len(transactional.receiver.batches), transactional.store.counts().sizes["fly"]) == (1, 2 * BATCH)
+    assert (len(transactional.receiver.batches), transactional.store.counts().sizes["leased"]) == (1, 2 * BATCH)
     go_on.set()
     transactional.received(3 * BATCH)
     assert transactional.receiver.ids == [f"m{n:02}" for n in range(3 * BATCH)]

@@ -77,7 +77,7 @@ def test_a_publisher_may_hold_bury_and_repeat(world: World) -> None:
     assert (dispatcher.stats.held, dispatcher.stats.dead, dispatcher.stats.published) == (1, 1, 0)
 
 
-def test_what_is_not_answered_is_in_doubt_and_released(world: World) -> None:
+def test_an_unanswered_item_is_in_doubt_and_released(world: World) -> None:
     """The broker may have the item: it is published again after the backoff and counts as a possible duplicate."""
     world.receiver.answer = lambda item: None if item.id == "m1" and len(world.receiver.batches) == 1 else Done(item.id)
     world.put("m0", "m1", "m2")
@@ -91,7 +91,7 @@ def test_what_is_not_answered_is_in_doubt_and_released(world: World) -> None:
 
 
 def test_a_publisher_that_raises_leaves_the_rest_in_doubt(world: World, caplog: pytest.LogCaptureFixture) -> None:
-    """Earlier answers of the publisher are settled; the thread goes on and publishes the next batch."""
+    """Earlier answers of the publisher are settled, and the thread publishes the next batch."""
 
     def fail_once(item: Claimed) -> Done:
         if item.id == "m1" and len(world.receiver.batches) == 1:
@@ -120,8 +120,8 @@ def test_a_publisher_that_raises_leaves_the_rest_in_doubt(world: World, caplog: 
     ],
     ids=["of another item", "of another type", "an impossible due", "an impossible topic"],
 )
-def test_an_answer_that_cannot_be_kept_buries_its_item_alone(world: World, answer: Any, reason: str) -> None:
-    """The reason names the publisher's mistake; the messages of others go on."""
+def test_an_impossible_answer_makes_only_its_item_dead(world: World, answer: Any, reason: str) -> None:
+    """The reason names the publisher's mistake; other items are published."""
     world.receiver.answer = lambda item: answer if item.id == "m" else Done(item.id)
     world.put("m", "good")
     dispatcher = world.dispatcher()
@@ -153,7 +153,7 @@ def test_one_cancelled_in_flight_is_not_repeated(world: World) -> None:
 
 
 def test_an_item_that_kills_its_dispatchers_is_poison(world: World) -> None:
-    """At the cap of lapsed leases the item is dead, and other items go on."""
+    """At the cap of lapsed leases the item is dead, and other items are published."""
     world.put("poison")
     for _ in range(3):
         world.store.claim(10, lease_ms=1_000, lapse_cap=3)  # a dispatcher that dies over it

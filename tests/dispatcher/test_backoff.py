@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from wheel_sched.dispatcher import DispatcherConfig, DispatcherStats, Failed
-from wheel_sched.dispatcher.backoff import Backoff
+from wheel_sched.dispatcher.in_flight import Backoff
 from wheel_sched.store.core.claim import Claimed
 from wheel_sched.store.core.settle import Dead, Done, Held, Next, Settlement
 
@@ -42,7 +42,7 @@ def test_each_failure_doubles_the_wait_up_to_its_bound(backoff: Backoff, stats: 
     assert (stats.failed, stats.in_doubt) == (2_000, 0)
 
 
-def test_success_starts_the_count_anew(backoff: Backoff) -> None:
+def test_success_resets_the_count(backoff: Backoff) -> None:
     """After a success the first delay applies again."""
     for _ in range(3):
         backoff.settlement(claimed("a"), Failed("no"), NOW_MS)
@@ -71,9 +71,9 @@ def test_no_answer_is_a_doubt_and_released(backoff: Backoff, stats: DispatcherSt
     assert (stats.failed, stats.in_doubt) == (2, 2)
 
 
-def test_what_failed_longest_ago_is_forgotten(backoff: Backoff, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_item_that_failed_longest_ago_is_forgotten(backoff: Backoff, monkeypatch: pytest.MonkeyPatch) -> None:
     """A broker that is down for a day does not fill the memory."""
-    monkeypatch.setattr("wheel_sched.dispatcher.backoff._REMEMBERED", 10)
+    monkeypatch.setattr("wheel_sched.dispatcher.in_flight._REMEMBERED", 10)
     for n in range(11):
         backoff.settlement(claimed(f"m{n}"), Failed("no"), NOW_MS)
     assert len(backoff._failures) == 10

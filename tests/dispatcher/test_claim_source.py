@@ -1,4 +1,4 @@
-"""The claim source: the answers of shared leases, and how a dispatcher uses the answers of another source."""
+"""The claim source: shared leases, and how a dispatcher uses the answers of another source."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from wheel_sched.errors import ConfigError, StaleEpoch, StoreUnavailable
 from wheel_sched.store import Claim, Claimed, DelayStore, Done, Item, Settlement, Window, open_store
 from wheel_sched.store.core.call import Call
 from wheel_sched.store.core.claim import ClaimDue
-from wheel_sched.store.core.window import Look
-from wheel_sched.store.push.operations import PushDue
+from wheel_sched.store.core.counts import Look
+from wheel_sched.store.push import PushDue
 
 if TYPE_CHECKING:
     from conftest import World
@@ -32,7 +32,7 @@ class Gate(SharedLeases):
         super().__init__(store, config)
         self.again_ms: int | None = None  # closed until then
         self.error: Exception | None = None
-        self.unknown = False  # nobody knows what became of a claim
+        self.unknown = False  # whether the result of a claim is unknown
         self.asked = 0
         self.failures: list[Exception] = []
 
@@ -42,8 +42,8 @@ class Gate(SharedLeases):
             raise self.error
         return self.look(shard) if self.again_ms is not None else super().claim(shard, limit, epoch)
 
-    def next_look_ms(self, shard: int, due_head_ms: int | None, fly_head_ms: int | None, now_ms: int) -> int | None:
-        head_ms = super().next_look_ms(shard, due_head_ms, fly_head_ms, now_ms)
+    def next_look_ms(self, shard: int, due_head_ms: int | None, lease_head_ms: int | None, now_ms: int) -> int | None:
+        head_ms = super().next_look_ms(shard, due_head_ms, lease_head_ms, now_ms)
         return head_ms if self.again_ms is None or head_ms is None else max(head_ms, self.again_ms)
 
     def to_settle(self, batch: Batch, settlements: Sequence[Settlement]) -> Sequence[Settlement] | None:
@@ -54,14 +54,12 @@ class Gate(SharedLeases):
 
 
 def gated(world: World) -> tuple[Dispatcher, Gate]:
-    config = DispatcherConfig()
-    gate = Gate(world.store, config)
-    dispatcher = Dispatcher(world.store, world.receiver, claims=gate, config=config, clock=world.clock)
-    world._dispatchers.append(dispatcher)
-    return dispatcher, gate
+    """A dispatcher that the test starts, and its claim source."""
+    gate = Gate(world.store, DispatcherConfig())
+    return world.dispatcher(claims=gate, start=False), gate
 
 
-def test_shared_leases_claim_or_push_whatever_is_due(store: DelayStore) -> None:
+def test_shared_leases_claim_or_push_due_items(store: DelayStore) -> None:
     """With a lease that ends, and in the epoch that the dispatcher has read."""
     config = DispatcherConfig(lease_ms=7_000, lapse_cap=3)
     claim = SharedLeases(store, config).claim(0, 5, 2).operation
@@ -73,15 +71,15 @@ def test_shared_leases_claim_or_push_whatever_is_due(store: DelayStore) -> None:
     assert isinstance(SharedLeases(store, config).look(0).operation, Look)
 
 
-@pytest.mark.parametrize(("due_ms", "fly_ms", "next_ms"), [(None, None, None), (5, None, 5), (None, 7, 7), (9, 7, 7)])
+@pytest.mark.parametrize(("due_ms", "lease_ms", "next_ms"), [(None, None, None), (5, None, 5), (None, 7, 7), (9, 7, 7)])
 def test_shared_leases_look_again_at_the_next_due_or_lease_end(
-    store: DelayStore, due_ms: int | None, fly_ms: int | None, next_ms: int | None
+    store: DelayStore, due_ms: int | None, lease_ms: int | None, next_ms: int | None
 ) -> None:
     """Items of a lease that ends are due again."""
-    assert SharedLeases(store, DispatcherConfig()).next_look_ms(0, due_ms, fly_ms, 0) == next_ms
+    assert SharedLeases(store, DispatcherConfig()).next_look_ms(0, due_ms, lease_ms, 0) == next_ms
 
 
-def test_shared_leases_extend_what_is_still_claimed(store: DelayStore) -> None:
+def test_shared_leases_extend_a_batch_that_is_still_claimed(store: DelayStore) -> None:
     """The answer is False when another dispatcher may have the batch."""
     source: ClaimSource = SharedLeases(store, DispatcherConfig())
     store.schedule([Item("a", 0, b"")])
@@ -108,7 +106,7 @@ def test_a_shard_that_may_not_be_claimed_from_is_looked_at_when_the_source_says(
     assert [item.id for item in world.received(1)] == ["a"]
 
 
-def test_a_batch_that_nobody_knows_about_is_forgotten_and_its_claim_stays_open(world: World) -> None:
+def test_a_batch_with_an_unknown_result_is_forgotten_and_its_claim_stays_open(world: World) -> None:
     """Its items count as stale, and the dispatcher reads the shard again."""
     dispatcher, gate = gated(world)
     gate.unknown = True
@@ -116,7 +114,7 @@ def test_a_batch_that_nobody_knows_about_is_forgotten_and_its_claim_stays_open(w
     world.put("a")
     world.until(lambda: dispatcher.stats.stale == 1)
     world.calm()
-    assert (dispatcher.stats.in_flight, dispatcher.stats.published, world.state("a")) == (0, 0, "fly")
+    assert (dispatcher.stats.in_flight, dispatcher.stats.published, world.state("a")) == (0, 0, "leased")
     assert dispatcher.ready
 
 
@@ -130,13 +128,14 @@ def test_a_source_that_cannot_claim_now_is_asked_again(world: World, error: Exce
     world.until(lambda: gate.asked > 0)
     gate.error = None
     world.calm()
-    world.advance(1_000)
+    if isinstance(error, StoreUnavailable):
+        world.advance(1_000)
     world.received(1)
     assert (dispatcher.stats.store_errors > 0) is isinstance(error, StoreUnavailable)
 
 
-def test_a_source_is_told_of_calls_that_failed(world: World, watch: Any) -> None:
-    """The source may have to find out again who owns a shard."""
+def test_a_source_gets_the_errors_of_its_calls(world: World, watch: Any) -> None:
+    """Then the source can find out again who owns a shard."""
     calls = watch(world.store)
     dispatcher, gate = gated(world)
     dispatcher.start()

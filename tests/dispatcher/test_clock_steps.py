@@ -24,7 +24,7 @@ def test_a_day_forward_and_back(world: World) -> None:
     world.put("next week", in_ms=7 * DAY_MS)
     dispatcher = world.dispatcher(sweep_ms=60_000)
     world.step_ms = DAY_MS
-    world.advance(60_000)  # nobody tells of a step; the sweep finds it
+    world.advance(60_000)  # no event reports a step; the sweep finds it
     assert [item.id for item in world.received(1)] == ["today"]
     counts = world.store.counts()
     assert (counts.epoch, counts.jumps) == (2, 1)
@@ -47,7 +47,7 @@ def test_a_day_forward_and_back(world: World) -> None:
     assert [item.at_ms - item.due_ms for item in world.received(3)[1:]] == [0, 0]
 
 
-def test_a_step_is_told_to_every_shard(wide: World) -> None:
+def test_a_step_is_reported_to_every_shard(wide: World) -> None:
     """A fence on one shard would not protect the others."""
     wide.put(*(f"m{n}" for n in range(64)), in_ms=HOUR_MS)
     wide.dispatcher()
@@ -73,7 +73,7 @@ def test_two_dispatchers_record_a_step_once(world: World) -> None:
 
 
 @pytest.mark.parametrize("step_ms", [DAY_MS, -DAY_MS], ids=["forward", "back"])
-def test_a_step_changes_nothing_about_how_long_a_publisher_has(world: World, step_ms: int) -> None:
+def test_a_step_does_not_change_the_publish_timeout(world: World, step_ms: int) -> None:
     """A clock without steps measures the publisher's time: it neither ends at once nor a day later."""
     gate = threading.Event()
 
@@ -97,8 +97,8 @@ def test_a_step_changes_nothing_about_how_long_a_publisher_has(world: World, ste
 
 
 @pytest.mark.parametrize("back_ms", [1, 50, pytest.param(3_000, marks=pytest.mark.slow), 5_000])
-def test_a_small_step_back_makes_nothing_early_and_no_haste(world: World, back_ms: int) -> None:
-    """The store's time stands still until the clock catches up; the dispatcher waits and does not ask in a loop."""
+def test_a_small_step_back_makes_no_item_early_and_no_busy_loop(world: World, back_ms: int) -> None:
+    """The store's time does not move until the clock catches up; the dispatcher waits and does not poll."""
     world.put("m", in_ms=10_000)
     dispatcher = world.dispatcher(sweep_ms=1_000)
     world.advance(8_500)

@@ -15,7 +15,7 @@ NAMES = [field.name for field in fields(DispatcherConfig)]
 
 
 def test_the_defaults_are_valid_and_frozen() -> None:
-    """Nobody has to configure anything, and nobody can change the settings of a running dispatcher."""
+    """No setting is required, and no code can change the settings of a running dispatcher."""
     config = DispatcherConfig()
     with pytest.raises(FrozenInstanceError):
         config.batch = 1  # type: ignore[misc]
@@ -24,7 +24,7 @@ def test_the_defaults_are_valid_and_frozen() -> None:
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("wrong", [-1, 1.5, "1", None, True])
 def test_a_wrong_value_is_named(name: str, wrong: Any) -> None:
-    """The message has the field, the expected and the given value; floats and booleans are no whole numbers."""
+    """The message has the field, the expected and the given value. Floats and booleans are not whole numbers."""
     with pytest.raises(ConfigError) as caught:
         DispatcherConfig(**{name: wrong})
     (problem,) = caught.value.problems

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
-from wheel_sched.dispatcher import Batch, Dispatcher, DispatcherConfig, Failed, PublisherTraits
+from wheel_sched.dispatcher import Batch, DispatcherConfig, DispatcherStats, Failed, PublisherTraits, SharedLeases
 from wheel_sched.dispatcher import in_flight as in_flight_module
 from wheel_sched.dispatcher.in_flight import InFlightBatches
-from wheel_sched.purgatory import Completion, DelayedJoin, DelayedOperation, DelayedProduce
-from wheel_sched.store import Claim, Claimed, Done
+from wheel_sched.purgatory import DelayedJoin, DelayedOperation, DelayedProduce
+from wheel_sched.store import Claim, Claimed, DelayStore, Done, Outcome, Settled, Settlement
 from wheel_sched.testing import VirtualClock
 
 if TYPE_CHECKING:
@@ -39,19 +40,11 @@ def batch_of(*ids: str) -> Batch:
     return Batch(Claim(0, 1, 0, 1, None, None, []), [Claimed(i, 0, 1, "", b"") for i in ids])
 
 
-def dispatched(world: World, publisher: Any, **settings: int) -> Dispatcher:
-    dispatcher = Dispatcher(world.store, publisher, config=DispatcherConfig(**settings), clock=world.clock)
-    world._dispatchers.append(dispatcher)
-    dispatcher.start()
-    world.calm()
-    return dispatcher
-
-
 def test_a_batch_is_settled_with_its_last_acknowledgement(world: World) -> None:
     """`publish` has returned long before; nothing is settled until the last answer has come."""
     later = Later()
     world.put("m0", "m1", "m2")
-    dispatcher = dispatched(world, later)
+    dispatcher = world.dispatcher(publisher=later)
     assert later.there.wait(20)
     (batch,) = later.sent
     for place in (2, 0):
@@ -65,11 +58,11 @@ def test_a_batch_is_settled_with_its_last_acknowledgement(world: World) -> None:
     assert [world.state(f"m{n}") for n in range(3)].count(None) == 2
 
 
-def test_what_is_not_acknowledged_in_time_is_in_doubt(world: World) -> None:
+def test_an_item_not_acknowledged_in_time_is_in_doubt(world: World) -> None:
     """At the timeout acknowledged items are settled, others released; a late acknowledgement changes nothing."""
     later = Later()
     world.put("m0", "m1")
-    dispatcher = dispatched(world, later, publish_timeout_ms=5_000, backoff_ms=60_000)
+    dispatcher = world.dispatcher(publisher=later, publish_timeout_ms=5_000, backoff_ms=60_000)
     assert later.there.wait(20)
     (batch,) = later.sent
     batch.acknowledge(0, Done(batch.items[0].id))
@@ -87,12 +80,12 @@ def test_a_drain_waits_for_acknowledgements(world: World) -> None:
     """`stop` returns only when the last batch is settled."""
     later = Later()
     world.put("m0")
-    dispatcher = dispatched(world, later)
+    dispatcher = world.dispatcher(publisher=later)
     assert later.there.wait(20)
     stopped = threading.Event()
     thread = threading.Thread(target=lambda: (dispatcher.stop(60), stopped.set()))
     thread.start()
-    world.until(lambda: dispatcher._draining)
+    world.until(lambda: "stopping" in repr(dispatcher))
     assert not stopped.is_set()
     later.sent[0].acknowledge(0, Done("m0"))
     thread.join(20)
@@ -104,7 +97,7 @@ def test_the_publish_timeout_is_local_time(world: World) -> None:
     """A step of the store's clock neither ends it early nor delays it."""
     later = Later()
     world.put("m0")
-    dispatcher = dispatched(world, later, publish_timeout_ms=60_000, backoff_ms=60_000)
+    dispatcher = world.dispatcher(publisher=later, publish_timeout_ms=60_000, backoff_ms=60_000)
     assert later.there.wait(20)
     world.step_ms += 3_600_000
     world.put("other", in_ms=7_200_000)  # a reply, from which the dispatcher learns of the step
@@ -138,36 +131,133 @@ def test_batches_and_drains_go_through_the_purgatory(
     assert all(isinstance(operation, kind) for operation in ended)
 
 
-def test_a_batch_is_answered_once_whatever_comes_afterwards() -> None:
-    """Its last answer, its publisher's return, its timeout: only the first of them counts."""
-    clock, over = VirtualClock(), list[Batch]()
-    in_flight = InFlightBatches(clock, 1_000, over.append)
+class Unsure(SharedLeases):
+    """A claim source that records lease extensions. It does not know how the batches named `unknown` ended."""
+
+    def __init__(self, store: DelayStore, config: DispatcherConfig) -> None:
+        super().__init__(store, config)
+        self.extended: list[Batch] = []
+
+    def extend(self, batch: Batch) -> bool:
+        self.extended.append(batch)
+        return True
+
+    def to_settle(self, batch: Batch, settlements: Sequence[Settlement]) -> Sequence[Settlement] | None:
+        return None if batch.items[0].id == "unknown" else settlements
+
+
+class Alone(NamedTuple):
+    """In-flight batches without a dispatcher."""
+
+    clock: VirtualClock
+    claims: Unsure
+    stats: DispatcherStats
+    in_flight: InFlightBatches
+
+
+@pytest.fixture
+def alone(world: World) -> Alone:
+    config = DispatcherConfig(publish_timeout_ms=60_000, lease_ms=9_000)
+    clock, claims, stats = VirtualClock(), Unsure(world.store, config), DispatcherStats()
+    return Alone(clock, claims, stats, InFlightBatches(config, clock, claims, stats))
+
+
+def test_a_batch_is_answered_once(alone: Alone) -> None:
+    """Only the first counts: its last answer, its publisher's return, or its timeout."""
+    clock, _, _, in_flight = alone
     batch = batch_of("a", "b")
+    in_flight.hold(batch, 0)
     in_flight.watch(batch)
     batch.answers[0] = Done("a")
     in_flight.check(batch)
-    assert over == []
+    assert list(in_flight.answered) == []
     in_flight.end(batch)
     in_flight.end(batch)
-    clock.advance(2_000)
+    clock.advance(120_000)
     in_flight.timer.run_due()
-    assert over == [batch]
+    assert list(in_flight.answered) == [batch]
     assert batch.over
     assert in_flight.purgatory.stats.watched == in_flight.purgatory.stats.expired == 0
 
 
-def test_a_drain_is_over_at_its_timeout_with_what_is_missing() -> None:
+def test_a_drain_ends_at_its_timeout_and_names_missing_batches(alone: Alone) -> None:
     """The drain reports the batches that are not settled."""
-    clock, heard = VirtualClock(), list[Any]()
-    in_flight = InFlightBatches(clock, 60_000, lambda _: None)
+    clock, _, _, in_flight = alone
+    reported: list[Any] = []
     first, second = batch_of("a"), batch_of("b")
-    in_flight.drain([first, second], 500, heard.append)
-    in_flight.settled(second)
+    for batch in (first, second):
+        in_flight.hold(batch, 0)
+    in_flight.drain(500, reported.append)
+    second.settlements = [Done("b")]
+    in_flight.settled(second, Settled([Outcome.DONE], 0, None, None))
     clock.advance(499)
     in_flight.timer.run_due()
-    assert heard == []
+    assert reported == []
     clock.advance(1)
     in_flight.timer.run_due()
-    assert (heard[0].members, heard[0].missing) == ((second,), frozenset({first}))
-    assert in_flight._drain is not None
-    assert in_flight._drain.completion is Completion.EXPIRED
+    assert (reported[0].members, reported[0].missing) == ((second,), frozenset({first}))
+    assert in_flight.purgatory.stats.expired == 1
+
+
+def test_a_lease_is_extended_until_its_batch_is_settled(alone: Alone) -> None:
+    """Each third of a lease, and nothing more once the store has settled the batch."""
+    clock, claims, stats, in_flight = alone
+    batch = batch_of("a")
+    in_flight.hold(batch, 0)
+    assert (len(in_flight), stats.in_flight, batch.lease_until_ns) == (1, 1, 9_000_000_000)
+    for _ in range(2):
+        clock.advance(3_000)
+        in_flight.timer.run_due()
+    assert claims.extended == [batch, batch]
+    assert batch.lease_until_ns == 15_000_000_000
+    batch.settlements = [Done("a")]
+    in_flight.settled(batch, Settled([Outcome.DONE], 0, None, None))
+    clock.advance(9_000)
+    in_flight.timer.run_due()
+    assert (len(in_flight), stats.in_flight, len(claims.extended)) == (0, 0, 2)
+    assert in_flight.timer.next_ms() is None
+
+
+def test_an_alarm_that_raises_does_not_lose_the_others(alone: Alone) -> None:
+    """The next call runs the alarms that were due at the same time."""
+    clock, _, _, in_flight = alone
+    ran: list[str] = []
+
+    def fails() -> None:
+        raise KeyError("a mistake")
+
+    for callback in (fails, lambda: ran.append("second")):
+        in_flight.timer.schedule(10, callback)
+    clock.advance(10)
+    with pytest.raises(KeyError):
+        in_flight.timer.run_due()
+    in_flight.timer.run_due()
+    assert ran == ["second"]
+
+
+def test_a_batch_with_an_unknown_end_is_forgotten(alone: Alone) -> None:
+    """The claim stays open in the store, and its shard must be read again."""
+    *_, stats, in_flight = alone
+    unknown, known = batch_of("unknown"), batch_of("a")
+    for batch in (unknown, known):
+        in_flight.hold(batch, 0)
+        batch.answers[:] = [Done(item.id) for item in batch.items]
+        in_flight.answered.append(batch)
+    calls, shards = in_flight.settle_calls(1_000)
+    assert ([batch for _, batch in calls], shards) == ([known], [0])
+    assert (len(in_flight), stats.in_flight, stats.stale) == (1, 1, 1)
+
+
+def test_after_a_failed_step_a_batch_is_settled_again_once(alone: Alone) -> None:
+    """Batches that a publisher still has stay; batches without all answers are forgotten."""
+    in_flight = alone.in_flight
+    ready, over, lost = batch_of("a"), batch_of("b"), batch_of("c", "d")
+    over.over = True
+    for each in (ready, over, lost):
+        in_flight.hold(each, 0)
+    in_flight.ready.append(ready)
+    in_flight.after_failure()
+    assert (list(in_flight.answered), len(in_flight), alone.stats.in_flight) == ([over], 2, 2)
+    in_flight.answered.clear()
+    in_flight.after_failure()
+    assert (list(in_flight.answered), len(in_flight), alone.stats.in_flight) == ([], 1, 1)

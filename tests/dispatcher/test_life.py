@@ -171,15 +171,15 @@ def test_a_stopped_dispatcher_does_not_start_again(threads: Threads) -> None:
             assert repr(dispatcher).startswith("<Dispatcher stopped shards=1 in_flight=0 published=0")
 
 
-def test_stop_waits_for_what_is_being_published(threads: Threads) -> None:
-    """The batch is settled, so nobody publishes it again."""
+def test_stop_waits_for_the_batch_being_published(threads: Threads) -> None:
+    """The batch is settled, so it is not published again."""
     publisher = Publisher()
     publisher.pause_s = 0.2
     with open_store("memory:") as store:
         store.schedule([Item("m", 0, b"")])
         dispatcher = Dispatcher(store, publisher)
         dispatcher.start()
-        while store.counts().sizes["fly"] == 0:
+        while store.counts().sizes["leased"] == 0:
             time.sleep(0.001)  # until it is claimed
         dispatcher.stop()
         assert store.counts().happened("completed") == 1
@@ -187,7 +187,7 @@ def test_stop_waits_for_what_is_being_published(threads: Threads) -> None:
         assert gone(threads)
 
 
-def test_stop_gives_back_what_nobody_answered(world: World) -> None:
+def test_stop_releases_unanswered_items(world: World) -> None:
     """A broker hangs: after the timeout the items wait again, and another dispatcher claims them at once."""
     gate = threading.Event()
 
@@ -215,7 +215,7 @@ def test_stop_gives_back_what_nobody_answered(world: World) -> None:
 
 
 def test_a_publisher_may_stop_its_dispatcher(threads: Threads) -> None:
-    """In a worker's own thread: it does not wait for itself."""
+    """`stop` in a worker's thread does not wait for that thread."""
     with open_store("memory:") as store:
         stops: list[Callable[[], None]] = []
 
@@ -245,7 +245,7 @@ def test_a_real_servers_listener_ends_too(redis_url: str, threads: Threads) -> N
             time.sleep(n % 4 * n / 10_000)  # 0 to 12 ms into its life
             began_s = time.monotonic()
             dispatcher.stop()
-            assert time.monotonic() - began_s < 20  # a read that nobody interrupts takes over a minute
+            assert time.monotonic() - began_s < 20  # without an interruption the read takes over a minute
             assert gone(threads), threads()
 
 

@@ -99,7 +99,7 @@ def test_nothing_is_early_by_the_receivers_own_clock(bench: Bench, redis_client:
 
 
 def test_streams_and_lists_under_a_prefix(bench: Bench, redis_client: redis.Redis) -> None:
-    """The dispatcher sets the prefix; entries arrive field by field, list elements complete."""
+    """The dispatcher sets the prefix. Entries of streams keep their fields; list elements arrive complete."""
     bench.start(PushTarget(prefix="app:", create=True))
     bench.store.schedule([bench.stream("s"), Item("l", 0, encode_push("L", "queue", [b"task"]))])
     bench.until(lambda: redis_client.exists("app:out", "app:queue") == 2)
@@ -107,7 +107,7 @@ def test_streams_and_lists_under_a_prefix(bench: Bench, redis_client: redis.Redi
     assert redis_client.lrange("app:queue", 0, -1) == [b"task"]
 
 
-def test_streams_are_trimmed_when_told_to(bench: Bench, redis_client: redis.Redis) -> None:
+def test_streams_are_trimmed_with_maxlen(bench: Bench, redis_client: redis.Redis) -> None:
     """Approximately: a node of the stream's tree may remain."""
     bench.start(PushTarget(create=True, maxlen=100))
     bench.store.schedule([bench.stream(f"m{n}") for n in range(2_000)])
@@ -125,7 +125,7 @@ def test_streams_are_trimmed_when_told_to(bench: Bench, redis_client: redis.Redi
     ],
     ids=["unknown stream", "no stream", "no list", "no push form"],
 )
-def test_what_cannot_be_pushed_is_put_to_the_publisher(
+def test_the_publisher_decides_about_refused_items(
     bench: Bench, redis_client: redis.Redis, item: Item, reason: str
 ) -> None:
     """The publisher gets the server's reason; its answer is the settlement, and the other items are pushed."""
@@ -154,8 +154,8 @@ def test_a_refused_item_may_be_tried_again(bench: Bench, redis_client: redis.Red
 
 
 @pytest.mark.parametrize("answer", [Done("m"), Held("m", "look at me"), Next("m", 4_000_000_000_000)])
-def test_every_settlement_will_do_for_a_refused_item(bench: Bench, answer: Answer) -> None:
-    """The item is finished, parked or waits, as the publisher answers."""
+def test_every_settlement_is_possible_for_a_refused_item(bench: Bench, answer: Answer) -> None:
+    """The publisher's answer decides: the item is done, held or waits."""
     bench.publisher.answer = lambda item: answer
     dispatcher = bench.start()
     bench.store.schedule([bench.stream("m")])
@@ -164,7 +164,7 @@ def test_every_settlement_will_do_for_a_refused_item(bench: Bench, answer: Answe
     assert (found.state if found else None) == {"Done": None, "Held": "held", "Next": "due"}[type(answer).__name__]
 
 
-def test_a_publisher_that_cannot_say_stops_nothing(bench: Bench, redis_client: redis.Redis) -> None:
+def test_a_publisher_without_a_decision_stops_nothing(bench: Bench, redis_client: redis.Redis) -> None:
     """Items without a decision wait with backoff; all others are pushed."""
 
     def fail(item: Claimed) -> Answer:
@@ -180,7 +180,7 @@ def test_a_publisher_that_cannot_say_stops_nothing(bench: Bench, redis_client: r
     assert (dispatcher.stats.dead, dispatcher.stats.in_doubt) == (0, 0)
 
 
-def test_many_refused_ones_go_through_in_batches(bench: Bench) -> None:
+def test_many_refused_items_are_handled_in_batches(bench: Bench) -> None:
     """A topic without a stream does not block other topics, however many items it has."""
     dispatcher = bench.start(push_batch=40)
     bench.store.schedule([bench.stream(f"m{n}", "absent") for n in range(500)])

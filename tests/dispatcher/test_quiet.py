@@ -30,7 +30,7 @@ Watch = Callable[["DelayStore"], "FailingCalls"]
 
 
 class Quick:
-    """Answers that everything is published."""
+    """Answers `Done` for every item."""
 
     traits = PublisherTraits()
 
@@ -41,8 +41,8 @@ class Quick:
         raise NotImplementedError
 
 
-def test_an_empty_store_is_left_alone(world: World, watch: Watch) -> None:
-    """No call in thirty days: sweeps run only while items wait."""
+def test_an_empty_store_gets_no_calls(world: World, watch: Watch) -> None:
+    """The dispatcher sends no call in thirty days: sweeps run only while items wait."""
     calls = watch(world.store)
     world.dispatcher()
     asked = len(calls.calls)
@@ -51,7 +51,7 @@ def test_an_empty_store_is_left_alone(world: World, watch: Watch) -> None:
     assert len(calls.calls) == asked
 
 
-def test_what_waits_far_away_costs_a_sweep_a_minute(world: World, watch: Watch) -> None:
+def test_an_item_in_the_far_future_costs_a_sweep_a_minute(world: World, watch: Watch) -> None:
     """One call per sweep, and nothing else."""
     calls = watch(world.store)
     world.put("far", in_ms=DAY_MS)
@@ -101,8 +101,8 @@ def test_dead_letters_above_the_cap_are_trimmed_oldest_first(world: World) -> No
     assert dispatcher.stats.dead == 10
 
 
-def test_sweeps_take_back_leases_nobody_told_of(world: World) -> None:
-    """A dispatcher died with a batch that this one never heard of: the next sweep finds the batch."""
+def test_sweeps_find_leases_of_other_dispatchers(world: World) -> None:
+    """Another dispatcher died with a batch; the next sweep of this dispatcher finds the batch."""
     world.deafen()
     world.put("later", in_ms=DAY_MS)
     dispatcher = world.dispatcher(sweep_ms=10 * SECOND_MS)
@@ -135,7 +135,7 @@ def test_every_shard_is_woken_for_itself(wide: World) -> None:
     wide.received(164)
 
 
-def test_what_a_claim_has_just_taken_is_not_claimed_again(world: World) -> None:
+def test_items_of_the_last_claim_are_not_claimed_again(world: World) -> None:
     """A settlement and a claim are sent together: the answer to the first still shows the items of the second."""
     go = Semaphore(0)
     world.receiver.before = lambda batch: go.acquire(timeout=30) and None
@@ -152,7 +152,7 @@ def test_what_a_claim_has_just_taken_is_not_claimed_again(world: World) -> None:
     assert (dispatcher.stats.claims, dispatcher.stats.empty_claims) == (20, 0)
 
 
-def test_a_pause_wakes_nobody_and_a_resume_everything(world: World) -> None:
+def test_a_pause_wakes_no_dispatcher_and_a_resume_does(world: World) -> None:
     """Due items of a paused topic are not published and cause no work."""
     for n in range(50):
         world.put(f"p{n}", in_ms=SECOND_MS + n, topic="paused")
@@ -214,7 +214,7 @@ def test_a_paused_topic_costs_the_others_nothing(two_stores: tuple[DelayStore, D
 
 
 def commands(client: redis.Redis) -> dict[str, int]:
-    """How often each command was called, without the question itself."""
+    """How often each command was called, without the command that reads this."""
     stats = client.info("commandstats")
     return {name: entry["calls"] for name, entry in stats.items() if name != "cmdstat_info"}
 

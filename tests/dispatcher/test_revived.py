@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from wheel_sched.dispatcher import Batch
+from wheel_sched.dispatcher import Batch, DispatcherConfig, SharedLeases
 from wheel_sched.observability import dead_parts, unready_parts
 from wheel_sched.reviving import RevivedThread
+from wheel_sched.store.core.call import Call, SentCalls
+from wheel_sched.store.core.claim import Claim
+from wheel_sched.store.core.settle import Settle, Settlement
 
 if TYPE_CHECKING:
     import pytest
     from conftest import World
 
 
-def test_a_listener_that_fails_begins_anew_and_hears_again(
+def test_a_listener_that_fails_starts_again(
     world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """An unexpected error ends no thread; until the thread listens again, the process is not ready."""
+    """An unexpected error does not end the thread. Until it listens again, the process is not ready."""
     wait, failures, held = world.backend.wait_for_mark, [KeyError(b"d")], threading.Event()
     make = world.backend.waiter
 
@@ -46,17 +50,38 @@ def test_a_listener_that_fails_begins_anew_and_hears_again(
     assert "dispatcher.listener_failed" in caplog.text
 
 
+class Failing(SharedLeases):
+    """A claim source that raises the errors that a test names."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world.store, DispatcherConfig())
+        self.claim_errors: list[BaseException] = []
+
+    def claimed(self, call: Call[Any], claim: Claim) -> None:
+        if self.claim_errors and claim.items:
+            raise self.claim_errors.pop()
+
+    def to_settle(self, batch: Batch, settlements: Sequence[Settlement]) -> Sequence[Settlement]:
+        if batch.items[0].id == "bad":
+            raise KeyError("bad")
+        return settlements
+
+
+class Unreadable(NamedTuple):
+    """The replies to calls that the store has executed; the first read of them fails unexpectedly."""
+
+    replies: SentCalls
+
+    def answers(self) -> list[Any]:
+        self.replies.answers()
+        raise KeyError("x")
+
+
 def test_a_step_that_fails_is_followed_by_another(world: World, caplog: pytest.LogCaptureFixture) -> None:
     """The owner continues after a delay, reads its windows again, and releases the waiting items once."""
-    dispatcher = world.dispatcher()
-    claimed, failures = dispatcher._claimed, [SystemExit(1)]
-
-    def failing(*arguments: Any) -> None:
-        if failures:
-            raise failures.pop()
-        claimed(*arguments)
-
-    dispatcher._claimed = failing  # type: ignore[method-assign]  # a double of one method
+    claims = Failing(world)
+    dispatcher = world.dispatcher(claims=claims)
+    claims.claim_errors.append(SystemExit(1))
     world.put("a")
     world.until(lambda: dispatcher.stats.store_errors == 1)
     assert not dispatcher.ready
@@ -68,37 +93,33 @@ def test_a_step_that_fails_is_followed_by_another(world: World, caplog: pytest.L
     assert "dispatcher.step_failed" in caplog.text
 
 
-def test_a_batch_whose_settling_failed_is_settled_in_the_next_step(world: World) -> None:
+def test_a_batch_whose_settling_failed_is_settled_in_the_next_step(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The published items are not published again."""
+    begin, failures = world.store.begin, [True]
+
+    def failing(calls: Sequence[Call[Any]]) -> Any:
+        if failures and any(isinstance(call.operation, Settle) for call in calls):
+            failures.clear()
+            return Unreadable(begin(calls))
+        return begin(calls)
+
+    monkeypatch.setattr(world.store, "begin", failing)
     dispatcher = world.dispatcher()
-    settled, failures = dispatcher._settled, [KeyError("x")]
-
-    def failing(*arguments: Any) -> None:
-        if failures:
-            raise failures.pop()
-        settled(*arguments)
-
-    dispatcher._settled = failing  # type: ignore[method-assign]  # a double of one method
     world.put("a")
     world.until(lambda: dispatcher.stats.store_errors == 1)
     world.calm()
     world.advance(1_000)
     world.until(lambda: dispatcher.stats.in_flight == 0)
+    assert (dispatcher.stats.published, dispatcher.stats.stale) == (1, 0)
     assert world.receiver.ids == ["a"]
     assert world.state("a") is None
 
 
-def test_a_batch_that_fails_every_step_is_let_go_of(world: World) -> None:
+def test_a_batch_that_fails_every_step_is_forgotten(world: World) -> None:
     """Its items wait again when its lease ends; other batches are published in the meantime."""
-    dispatcher = world.dispatcher()
-    settlements = dispatcher._backoff.settlements
-
-    def failing(items: Any, *arguments: Any) -> Any:
-        if any(item.id == "bad" for item in items):
-            raise KeyError("bad")
-        return settlements(items, *arguments)
-
-    dispatcher._backoff.settlements = failing  # type: ignore[method-assign]  # a double of one method
+    dispatcher = world.dispatcher(claims=Failing(world))
     world.put("bad")
     world.until(lambda: dispatcher.stats.store_errors == 1)
     for _ in range(3):
@@ -133,22 +154,23 @@ def test_a_store_that_hangs_makes_the_dispatcher_not_ready_within_two_seconds(
     """Long before the timeout of the call."""
     dispatcher = world.dispatcher()
     assert dispatcher.ready
-    begin, going_on = world.store.begin, threading.Event()
+    begin, asked, going_on = world.store.begin, threading.Event(), threading.Event()
 
     def hanging(calls: Any) -> Any:
+        asked.set()
         going_on.wait(20)
         return begin(calls)
 
     monkeypatch.setattr(world.store, "begin", hanging)
     world.put("a")
-    world.until(lambda: dispatcher._watchdog._round_trip_since_ms is not None)
+    assert asked.wait(20)
     world.clock.advance(2_001)
     assert not dispatcher.ready
     going_on.set()
     world.until(lambda: dispatcher.ready)
 
 
-def test_a_revived_thread_ends_when_it_is_to_end() -> None:
+def test_a_revived_thread_ends_after_stopping_was_set() -> None:
     """Work that fails starts again; work that fails after `stopping` was set does not."""
     stopping, begun = threading.Event(), threading.Semaphore(0)
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wheel_sched.dispatcher.server_time import JUMP_US, ServerTime
+from wheel_sched.dispatcher.store_calls import JUMP_US, ServerTime
 
 BASE_US = 1_767_225_600_000_000
 JITTER_US = 1  # both clocks are read in whole microseconds
@@ -54,7 +54,7 @@ def observed(server: Server, talks: list[Talk]) -> Iterator[tuple[ServerTime, Ta
 
 @given(TALKS)
 def test_it_is_never_ahead_of_the_server_under_any_latency(talks: list[Talk]) -> None:
-    """Neither at a reply nor an hour later, so no claim is too early."""
+    """It is right at a reply and an hour later, so no claim is too early."""
     server = Server()
     for time, _ in observed(server, talks):
         for later_us in (0, 1, 3_600_000_000):
@@ -90,8 +90,8 @@ def test_drift_does_not_add_up_over_many_quick_replies() -> None:
 
 
 @given(TALKS, st.integers(JUMP_US + 1, 10**15), st.sampled_from([1, -1]), LATENCY)
-def test_a_large_step_is_told_once(talks: list[Talk], size_us: int, sign: int, latency_us: int) -> None:
-    """With its sign and approximate size; after the step the time is right again."""
+def test_a_large_step_is_reported_once(talks: list[Talk], size_us: int, sign: int, latency_us: int) -> None:
+    """The report has the sign and the approximate size. After the step the time is right again."""
     server = Server()
     time = ServerTime()
     for talk in talks:
@@ -105,7 +105,7 @@ def test_a_large_step_is_told_once(talks: list[Talk], size_us: int, sign: int, l
 
 
 @given(TALKS, st.integers(1, JUMP_US))
-def test_a_small_step_back_is_followed_without_a_word(talks: list[Talk], back_us: int) -> None:
+def test_a_small_step_back_is_followed_without_a_report(talks: list[Talk], back_us: int) -> None:
     """Steps as NTP makes them: no jump is reported, and the estimate is at once not ahead of the server."""
     server = Server()
     time = ServerTime()

@@ -34,7 +34,7 @@ class Gate:
         assert self.opened.wait(PATIENCE_S), "the gate was never opened"
 
     def wait_for_one(self) -> None:
-        assert self.entered.acquire(timeout=PATIENCE_S), "nobody came to the gate"
+        assert self.entered.acquire(timeout=PATIENCE_S), "no publisher came to the gate"
 
 
 @pytest.fixture
@@ -54,7 +54,7 @@ def test_a_slow_publisher_keeps_its_lease(world: World, gate: Gate) -> None:
     for _ in range(60):
         world.advance(LEASE_MS // 3)
         assert rival.claim(10).items == []
-        assert rival.counts().fly_head_ms == world.now_ms + LEASE_MS
+        assert rival.counts().lease_head_ms == world.now_ms + LEASE_MS
     gate.opened.set()
     world.received(2)
     counts = world.store.counts()
@@ -109,7 +109,7 @@ def test_claims_stop_when_enough_is_in_flight(world: World, gate: Gate) -> None:
     world.until(lambda: dispatcher.stats.in_flight == 100)
     world.advance(1_000)
     assert dispatcher.stats.in_flight == 100
-    assert world.store.counts().sizes["fly"] == 100
+    assert world.store.counts().sizes["leased"] == 100
     assert len(world.handle().claim(500).items) == 400
     claims = dispatcher.stats.claims
     world.advance(1_000)
@@ -164,24 +164,24 @@ def test_a_settlement_that_gets_no_answer_is_repeated_without_haste(
     assert len(world.receiver.received) == 1
 
 
-def test_a_lease_that_was_lost_all_the_same_makes_the_answers_stale(world: World, gate: Gate) -> None:
+def test_after_a_lost_lease_the_answers_are_stale(world: World, gate: Gate) -> None:
     """Another dispatcher has the items by then: the late settlement changes nothing and is counted."""
     world.receiver.before = lambda batch: gate() if len(world.receiver.batches) == 1 else None
     world.put("m0", "m1")
     slow = world.dispatcher(lease_ms=LEASE_MS)
     gate.wait_for_one()
-    world.clock._now_ns += 2 * LEASE_MS * 1_000_000  # as when its process was stopped: nobody is woken
+    world.clock._now_ns += 2 * LEASE_MS * 1_000_000  # as when its process was stopped: no thread wakes
     claim = world.handle().claim(10)
     assert [item.id for item in claim.items] == ["m0", "m1"]
     gate.opened.set()
     world.until(lambda: slow.stats.stale == 2)
-    assert world.store.counts().sizes["fly"] == 2
+    assert world.store.counts().sizes["leased"] == 2
     assert world.handle().settle(claim, [Done("m0"), Done("m1")]).outcomes == ["o", "o"]
     assert world.store.counts().happened("completed") == 2
 
 
-def test_a_late_batch_object_is_the_publishers_own(world: World, gate: Gate) -> None:
-    """A publisher may write into a batch after its timeout without any effect."""
+def test_writes_into_a_late_batch_have_no_effect(world: World, gate: Gate) -> None:
+    """When a publisher writes into a batch after the timeout, this has no effect."""
     batches: list[Batch] = []
 
     def hang(batch: Batch) -> None:
@@ -195,7 +195,7 @@ def test_a_late_batch_object_is_the_publishers_own(world: World, gate: Gate) -> 
     gate.wait_for_one()
     world.advance(500)
     world.until(lambda: dispatcher.stats.in_flight == 0)
-    answers: list[Any] = [None, "rubbish", Done("somebody else's")]
+    answers: list[Any] = [None, "rubbish", Done("another item")]
     batches[0].answers[:] = answers
     world.advance(200)
     world.until(lambda: dispatcher.stats.published == 1)

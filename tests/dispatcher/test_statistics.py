@@ -6,7 +6,7 @@ from wheel_sched.dispatcher import DispatcherStats
 from wheel_sched.dispatcher.statistics import LATENESS_BUCKETS_MS
 
 
-def test_a_bucket_holds_what_is_no_later_than_its_bound() -> None:
+def test_the_bound_of_a_bucket_is_inclusive() -> None:
     """Upper bounds are inclusive, as in Prometheus; a lateness above an hour has its own bucket."""
     stats = DispatcherStats()
     for bound_ms in LATENESS_BUCKETS_MS:
@@ -16,8 +16,8 @@ def test_a_bucket_holds_what_is_no_later_than_its_bound() -> None:
     assert stats.lateness_max_ms == 1_000_000_000
 
 
-def test_what_is_on_time_is_in_the_first_bucket() -> None:
-    """Also a lateness that looks negative by an operator's clock."""
+def test_an_item_on_time_is_in_the_first_bucket() -> None:
+    """This includes a lateness that is negative by the operator's clock."""
     stats = DispatcherStats()
     stats.late(100, [100, 99, 101])
     assert stats.lateness_counts[0] == 3

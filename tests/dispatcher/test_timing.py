@@ -50,7 +50,7 @@ def test_far_dues_are_kept_to_the_millisecond(world: World, in_ms: int) -> None:
     assert dispatcher.stats.empty_claims == 0
 
 
-def test_what_was_due_before_the_start_goes_out_at_once(world: World) -> None:
+def test_items_due_before_the_start_are_released_at_once(world: World) -> None:
     """A dispatcher that was away for an hour starts with overdue items, oldest first."""
     world.put("old", in_ms=-HOUR_MS)
     world.put("older", in_ms=-2 * HOUR_MS)
@@ -76,7 +76,7 @@ def test_an_earlier_item_of_another_handle_wakes_it(world: World) -> None:
     assert [item.at_ms - item.due_ms for item in world.received(2)] == [0, 0]
 
 
-def test_a_later_item_wakes_nobody(world: World) -> None:
+def test_a_later_item_wakes_no_dispatcher(world: World) -> None:
     """Only an item that is due before all others writes the marker."""
     world.put("first", in_ms=100)
     dispatcher = world.dispatcher()
@@ -129,7 +129,7 @@ def test_two_dispatchers_share_the_work_and_double_nothing(world: World) -> None
     assert one.stats.published + other.stats.published == 200
 
 
-def test_listeners_may_ask_what_became_of_each_item(world: World) -> None:
+def test_on_settled_is_called_for_each_item(world: World) -> None:
     """`on_settled` is called once per item with its settlement and the store's time."""
     seen: list[tuple[str, str, int]] = []
     world.dispatcher(on_settled=lambda item, answer, now_ms: seen.append((item.id, type(answer).__name__, now_ms)))
@@ -138,7 +138,7 @@ def test_listeners_may_ask_what_became_of_each_item(world: World) -> None:
     assert seen == [("m", "Done", world.now_ms)]
 
 
-def test_a_listener_that_raises_stops_nothing(world: World, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_on_settled_that_raises_stops_nothing(world: World, caplog: pytest.LogCaptureFixture) -> None:
     """Its error is logged; the item is settled, and the next one is published."""
 
     def fail(*_: Any) -> None:
@@ -151,7 +151,7 @@ def test_a_listener_that_raises_stops_nothing(world: World, caplog: pytest.LogCa
     assert [record.getMessage() for record in caplog.records] == ["dispatcher.on_settled_failed"] * 3
 
 
-def test_what_a_sweep_finds_is_released(world: World) -> None:
+def test_items_that_a_sweep_finds_are_released(world: World) -> None:
     """A lost marker costs at most a sweep: another item waits, so the dispatcher looks at the store."""
     world.deafen()
     world.put("later", in_ms=HOUR_MS)

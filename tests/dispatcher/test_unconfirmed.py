@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from wheel_sched.errors import InDoubt
-from wheel_sched.store.core.pending import CompletedCalls
+from wheel_sched.store.core.call import CompletedCalls
 from wheel_sched.store.core.settle import Settled
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ def unconfirmed(answer: Any) -> Any:
     return doubt
 
 
-def test_what_is_due_is_released_though_no_replica_confirms(
+def test_due_items_are_released_although_no_replica_confirms(
     world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Otherwise the first settlement would stop all releasing. Each item is published once, and the log says so."""

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from wheel_sched.dispatcher import Batch, Dispatcher, DispatcherConfig, Failed, PublisherTraits
+from wheel_sched.dispatcher import Batch, Failed, PublisherTraits
 from wheel_sched.dispatcher import workers as workers_module
 from wheel_sched.dispatcher.workers import STUCK_AFTER_MS, Watchdog
 from wheel_sched.store import Claimed, Done
@@ -44,14 +44,6 @@ def blocking() -> Iterator[Blocking]:
     publisher.go_on.set()
 
 
-def dispatched(world: World, publisher: Any, **settings: int) -> Dispatcher:
-    dispatcher = Dispatcher(world.store, publisher, config=DispatcherConfig(**settings), clock=world.clock)
-    world._dispatchers.append(dispatcher)
-    dispatcher.start()
-    world.calm()
-    return dispatcher
-
-
 def test_a_step_that_lasts_too_long_is_reported_until_it_ends() -> None:
     """Not before the minute is over; a thread that sends heartbeats, or waits for work, is healthy."""
     clock = VirtualClock()
@@ -77,19 +69,24 @@ def test_a_step_that_lasts_too_long_is_reported_until_it_ends() -> None:
 
 
 @pytest.mark.parametrize("end", ["rest", "beat"])
-def test_a_thread_that_beats_while_a_probe_looks_is_not_stuck_afterwards(end: str) -> None:
+def test_a_thread_that_beats_while_a_probe_looks_is_not_stuck_afterwards(
+    end: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """An expiry and the end of the step may come together; the later one counts."""
     clock = VirtualClock()
-    watchdog = Watchdog(clock)
     probing, go_on = threading.Event(), threading.Event()
-    expired = watchdog._monitor._on_expired
+    original: Any = workers_module.HeartbeatMonitor
 
-    def slowly(name: str) -> None:
-        probing.set()
-        go_on.wait(30)
-        expired(name)
+    def made(session_ms: int, expired: Callable[[str], None], **settings: Any) -> Any:
+        def slowly(name: str) -> None:
+            probing.set()
+            go_on.wait(30)
+            expired(name)
 
-    watchdog._monitor._on_expired = slowly
+        return original(session_ms, slowly, **settings)
+
+    monkeypatch.setattr(workers_module, "HeartbeatMonitor", made)
+    watchdog = Watchdog(clock)
     watchdog.beat("owner")
     clock.advance(STUCK_AFTER_MS)
     probe = threading.Thread(target=watchdog.stuck)
@@ -138,7 +135,7 @@ def test_the_heartbeat_monitor_reports_a_stuck_owner(world: World, monkeypatch: 
 
 
 def test_an_idle_dispatcher_lives_however_long_it_sleeps(world: World) -> None:
-    """It is no member while it sleeps, so it need not wake up for heartbeats, and it never expires."""
+    """While it sleeps it is not a member, so it does not wake up for heartbeats and never expires."""
     dispatcher = world.dispatcher()
     for _ in range(3):
         world.advance(100 * STUCK_AFTER_MS)
@@ -151,8 +148,10 @@ def test_an_idle_dispatcher_lives_however_long_it_sleeps(world: World) -> None:
 def test_a_publisher_that_does_not_return_is_unready_and_no_reason_for_a_restart(
     world: World, blocking: Blocking
 ) -> None:
-    """It waits for something outside this process, so it has a minute beyond its own timeout."""
-    dispatcher = dispatched(world, blocking, publish_timeout_ms=5_000, backoff_ms=10_000_000, backoff_max_ms=10_000_000)
+    """It waits for a broker, so it has a minute more than the publish timeout."""
+    dispatcher = world.dispatcher(
+        publisher=blocking, publish_timeout_ms=5_000, backoff_ms=10_000_000, backoff_max_ms=10_000_000
+    )
     world.put("m0")
     assert blocking.entered.wait(30)
     world.advance(STUCK_AFTER_MS + 4_999)
@@ -164,7 +163,7 @@ def test_a_publisher_that_does_not_return_is_unready_and_no_reason_for_a_restart
     world.until(lambda: dispatcher.ready, "ready")
 
 
-def test_a_listener_that_fails_on_and_on_makes_it_not_ready(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_listener_that_always_fails_makes_it_not_ready(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without it an earlier item waits for the sweep. A restart would not help, so `ailing` does not report it."""
 
     def fails(*_: Any) -> None:
@@ -176,14 +175,16 @@ def test_a_listener_that_fails_on_and_on_makes_it_not_ready(world: World, monkey
     assert dispatcher.ailing() == []
 
 
-def test_threads_that_end_in_a_drain_are_no_ailment(world: World, blocking: Blocking) -> None:
+def test_threads_that_end_in_a_drain_are_no_ailment(
+    world: World, blocking: Blocking, threads: Callable[[], list[threading.Thread]]
+) -> None:
     """The listener ends first, while a batch is still in flight."""
-    dispatcher = dispatched(world, blocking)
+    dispatcher = world.dispatcher(publisher=blocking)
     world.put("m0")
     assert blocking.entered.wait(30)
     stopping = threading.Thread(target=dispatcher.stop, args=(60,))
     stopping.start()
-    world.until(lambda: all(not thread.is_alive() for thread in dispatcher._listeners.threads), "listeners")
+    world.until(lambda: all(thread.name != "wheel-sched-listener" for thread in threads()), "listeners")
     assert dispatcher.ailing() == []
     blocking.go_on.set()
     stopping.join(30)

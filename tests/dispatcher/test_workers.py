@@ -49,7 +49,7 @@ def test_a_batch_under_lease_is_published() -> None:
 
 
 def test_a_batch_whose_lease_ran_out_is_not_published() -> None:
-    """A process that was stopped beyond its lease leaves the batch to whoever has it now."""
+    """After a process was stopped for longer than its lease, another dispatcher may have the batch."""
     ids, batch = published(lease_until_ns=1_000_000_000, now_ms=1_000)
     assert ids == []
     assert isinstance(batch.answers[0], Failed)

@@ -1,7 +1,7 @@
-"""Every Python block of README and docs runs when it is pasted alone: each has a namespace and a folder of its own.
+"""Every Python block of README and docs runs alone, as a reader would paste it: with its own namespace and folder.
 
-A block that shows an interface which is still being built stands below `<!-- pending: package:name -->`. It is compiled
-only, until that name can be imported; from then on it runs like any other, without anybody remembering to say so.
+A block may show an interface that does not exist yet, below `<!-- pending: package:name -->`. Then it is only compiled.
+As soon as the name can be imported, the block runs like any other.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from sybil import Example, Sybil
 from sybil.parsers.markdown import PythonCodeBlockParser
 
 ROOT = Path(__file__).resolve().parents[2]
-# those on Spark need Spark: tests/spark/test_pages.py runs them, in a process of its own
+# pages on Spark need Spark: tests/spark/test_pages.py runs them
 DOCS = (page for page in (ROOT / "docs").rglob("*.md") if not page.name.startswith("spark"))
 PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *DOCS])
 # pages whose examples start an embedded server, or librdkafka's imitation of a cluster
@@ -29,7 +29,7 @@ PENDING = re.compile(r"<!-- pending: ([\w.]+):(\w+) -->\s*\Z")
 
 @dataclass(slots=True)
 class Outcome:
-    """Line numbers of the blocks that ran and of those that wait for a name."""
+    """Line numbers of the blocks that ran, and of the blocks that wait for a name."""
 
     ran: list[int] = field(default_factory=list)
     waiting: list[int] = field(default_factory=list)
@@ -49,8 +49,8 @@ def run_page(page: Path, folder: Path) -> Outcome:
 
 
 def run_alone(example: Example, folder: Path) -> None:
-    """Run a block in a module and a folder of its own."""
-    # Dataclasses and typing look a class's module up by name, so the block is one for as long as it runs.
+    """Run a block in its own module and folder."""
+    # Dataclasses and typing look up a class's module by name, so the block needs one while it runs.
     module = ModuleType(f"block_{example.line}")
     example.document.namespace = module.__dict__
     sys.modules[module.__name__] = module
@@ -90,7 +90,7 @@ def test_every_example_of_the_page_runs_alone(page: Path, tmp_path: Path) -> Non
 
 
 def test_a_wrong_example_fails(tmp_path: Path) -> None:
-    """An example that no longer holds fails its page."""
+    """A failing example fails its page."""
     page = tmp_path / "page.md"
     page.write_text("```python\nx = 1\nassert x == 2\n```\n", "utf-8")
     with pytest.raises(AssertionError):
@@ -98,7 +98,7 @@ def test_a_wrong_example_fails(tmp_path: Path) -> None:
 
 
 def test_an_example_that_needs_another_fails(tmp_path: Path) -> None:
-    """What a block above has imported or made is not there for the next one."""
+    """A block does not see the imports and names of the blocks above it."""
     page = tmp_path / "page.md"
     page.write_text("```python\nx = 1\n```\n\n```python\nassert x == 1\n```\n", "utf-8")
     with pytest.raises(NameError):
@@ -106,7 +106,7 @@ def test_an_example_that_needs_another_fails(tmp_path: Path) -> None:
 
 
 def test_a_pending_example_runs_as_soon_as_its_name_is_there(tmp_path: Path) -> None:
-    """The mark keeps a block from running only while the name it waits for cannot be imported."""
+    """The mark keeps a block from running only while its name cannot be imported."""
     page = tmp_path / "page.md"
     block = "```python\nassert False\n```\n"
     page.write_text(f"<!-- pending: wheel_sched.nowhere:thing -->\n{block}", "utf-8")

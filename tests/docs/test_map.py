@@ -62,7 +62,7 @@ def files_that_are_gone(section: str, folder: Path) -> list[str]:
 
 
 def test_every_package_is_on_the_map() -> None:
-    """A package without a section is one that a stranger cannot find."""
+    """A package without a section cannot be found on the map."""
     assert not_on_the_map(list(folders()), sections(PAGE.read_text("utf-8"))) == []
 
 
@@ -79,7 +79,7 @@ def test_a_section_names_files_that_exist_and_fits_a_screen(name: str) -> None:
 
 
 def test_the_search_for_missing_files_finds_them() -> None:
-    """A check that cannot fail is none."""
+    """The check can fail."""
     wheel = ROOT / "wheel_sched" / "wheel"
     assert files_that_are_gone("`pure.py`, `gone.py` and `wheel_sched/gone/`", wheel) == [
         "gone.py",

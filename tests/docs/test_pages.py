@@ -1,4 +1,4 @@
-"""What the pages point at exists: links, `make` targets, files named in commands."""
+"""Links, `make` targets and files in commands of the pages exist."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 LINK = re.compile(r"\]\((?!https?://|mailto:)([^)#\s]*)(?:#([^)\s]+))?\)")
 SHELL_BLOCK = re.compile(r"^```(?:sh|console)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 TREE_PATH = re.compile(r"^(?:tests|docs|examples|benchmarks|\.ci)/[\w./-]*$")
-# every program a reader is told to start; another one has to be thought about before it is written here
+# the programs that a page may tell a reader to start; think twice before you add one
 PROGRAMS = frozenset(
     {"celery", "git", "cd", "make", "pip", "bash", "wheel-sched", ".venv/bin/python", ".venv/bin/pytest"}
 )
@@ -66,13 +66,13 @@ def test_shell_blocks_name_commands_that_exist(page: Path) -> None:
 
 
 def test_the_readme_gives_the_two_commands() -> None:
-    """The first two things a newcomer types stand in the README."""
+    """The README names the two commands that a newcomer types first."""
     given = [" ".join(words) for words in commands(ROOT / "README.md")]
     assert {"make demo", "make test"} <= set(given)
 
 
 def test_a_page_with_a_dead_link_or_an_unknown_target_is_caught(tmp_path: Path) -> None:
-    """The two checks see what they are for."""
+    """Both checks can fail."""
     page = tmp_path / "page.md"
     page.write_text("[a](gone.md) [b](#no-such) \n# Here\n[c](#here)\n```sh\nmake nonsense\n```\n", "utf-8")
     assert list(broken_links(page)) == ["gone.md", "#no-such"]

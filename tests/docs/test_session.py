@@ -1,4 +1,4 @@
-"""The session of the command line's page, run as a reader would: real processes, one after the other."""
+"""The session on the page of the command line runs as a reader would run it: real processes, one after the other."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def lines() -> list[list[str]]:
 
 @pytest.mark.real
 @pytest.mark.slow
-@pytest.mark.timeout(300)  # some twenty processes, which take two seconds each when the machine is busy
+@pytest.mark.timeout(300)  # some twenty processes, two seconds each on a busy machine
 def test_every_line_of_the_session_works(tmp_path: Path) -> None:
     """Each command of the page exits with 0, in the order of the page, and shows no line break as an escape."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("WHEEL_SCHED_")}

@@ -59,7 +59,7 @@ def test_a_call_after_the_owner_s_death_succeeds(shared: Any, wait_until: WaitUn
     assert one.schedule([Item("new", 2, b"")]).accepted == 1
     assert [item.id for item in other.claim(10, lease_ms=60_000).items] == ["old", "new"]
     assert [server_of(store).started_here for store in (one, other)].count(True) == 1
-    assert one.counts().sizes["fly"] == 2
+    assert one.counts().sizes["leased"] == 2
 
 
 def test_many_threads_end_with_one_server(shared: Any, wait_until: WaitUntil) -> None:

@@ -143,7 +143,7 @@ class Stage:
 
     def wait_in_flight(self, count: int) -> None:
         """Wait until the server has executed the calls of a process that has ended."""
-        wait_until(lambda: self.counts().sizes["fly"] == count, f"{count} were in flight")
+        wait_until(lambda: self.counts().sizes["leased"] == count, f"{count} were in flight")
 
     def wait_drained(self) -> None:
         """Wait until no message waits or is in flight."""

@@ -144,7 +144,7 @@ def test_a_graceful_end_doubles_nothing(stage: Stage) -> None:
     assert (stats["in_flight"], stats["in_doubt"], stats["stale"]) == (0, 0, 0)
     assert stats["published"] == done
     assert BATCH <= done < MESSAGES
-    assert stage.counts().sizes["fly"] == 0
+    assert stage.counts().sizes["leased"] == 0
     stage.start("second", config=ONE_BATCH)
     stage.wait_drained()
     stage.judged(ids, most_duplicates=0)

@@ -1,7 +1,8 @@
-"""The session's broker (`kafka`) and names on it (`name`) are the suite's own; see tests/conftest.py.
+"""Fixtures of the Kafka tests. The session's broker (`kafka`) and unused names on it (`name`) come from
+tests/conftest.py.
 
-A crew is a group whose services and consumers are processes. Whom a blow hits is chosen by what is known of him: he is
-stopped first, then looked at, and killed only when he has what the blow is for in his hands; else he goes on.
+A crew is a group whose services and consumers are processes. A test kills a process at a chosen moment: it stops the
+process, looks at its state, and kills it only if the state is the wanted one. Otherwise the process continues.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ import redis
 
 from retry_topic import Connection, Message, connect
 from retry_topic.brokers.kafka import KafkaBroker
-from retry_topic.message.body_codec import decode_body
+from retry_topic.message.encoding import decode_body
 from retry_topic.message.topic_names import (
     dead_topic_of,
     intake_group_of,
@@ -50,19 +51,19 @@ CLASSIC = {"session.timeout.ms": 3_000, "heartbeat.interval.ms": 500}
 
 @pytest.fixture(autouse=True)
 def patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A group's rebalance takes seconds."""
+    """A group's rebalance takes seconds, so tests wait longer here."""
     monkeypatch.setattr("retry_topic.brokers.conformance.PATIENCE_MS", 60_000)
 
 
 @pytest.fixture
 def committed(kafka: TemporaryKafka) -> Callable[[str], list[Message]]:
-    """All that a reader of committed records finds in a topic now."""
+    """All records that a reader of committed records finds in a topic now."""
     return lambda topic: _found(kafka.bootstrap, topic, "read_committed")
 
 
 @pytest.fixture
 def uncommitted(kafka: TemporaryKafka) -> Callable[[str], list[Message]]:
-    """All that any reader finds in a topic now, also what was aborted."""
+    """All records that any reader finds in a topic now, aborted ones included."""
     return lambda topic: _found(kafka.bootstrap, topic, "read_uncommitted")
 
 
@@ -106,13 +107,13 @@ def until(
     despite: type[Exception] | tuple[()] = (),
     pause_s: float = 0.02,
 ) -> None:
-    """Wait for what other threads and processes do.
+    """Wait for a condition that other threads or processes bring about.
 
     Args:
-        condition: what is waited for; asked again and again.
-        told: what is known when it does not come.
-        despite: what `condition` may raise for a while.
-        pause_s: between two questions, in seconds.
+        condition: called again and again until it is true.
+        told: describes the state for the error when the time is over.
+        despite: errors that `condition` may raise meanwhile.
+        pause_s: seconds between two calls.
     """
     until_s = time.monotonic() + PATIENCE_S
     while True:
@@ -126,7 +127,7 @@ def until(
 
 
 class Until(Protocol):
-    """`until`, as tests have it."""
+    """The signature of `until`, for annotations in tests."""
 
     def __call__(
         self,
@@ -140,12 +141,12 @@ class Until(Protocol):
 
 @pytest.fixture(name="until")
 def _until() -> Until:
-    """The function of that name; how many messages come to a reader is `conformance.receive`'s to wait for."""
+    """The function `until` as a fixture."""
     return until
 
 
 class Member:
-    """A process of a group; what it tells of itself is at most a few hundredths of a second old."""
+    """A process of a group. The facts that it reports are at most a few hundredths of a second old."""
 
     def __init__(self, script: str, place: Path, settings: dict[str, Any]) -> None:
         self.script = script
@@ -159,7 +160,7 @@ class Member:
         return f"<{self.script} {self.told.stem} {self.process.poll()} {self.facts()}>"
 
     def facts(self) -> dict[str, Any]:
-        """What it told last; nothing before it is up."""
+        """The facts that it reported last; empty before it runs."""
         try:
             facts: dict[str, Any] = json.loads(self.told.read_text())
         except FileNotFoundError:
@@ -168,11 +169,11 @@ class Member:
 
     @property
     def parts(self) -> set[int]:
-        """The partitions of the retry topic that it takes in."""
+        """The partitions of the retry topic that it reads."""
         return {*self.facts().get("parts", ())}
 
     def said(self) -> str:
-        """Its log, and what librdkafka says."""
+        """Its log, and the output of librdkafka."""
         return self.log.read_text() if self.log.exists() else ""
 
     def up(self) -> Member:
@@ -182,7 +183,7 @@ class Member:
         return self
 
     def freeze(self) -> None:
-        """It stands still from here on, whatever it is at."""
+        """Stop the process at whatever it does (SIGSTOP)."""
         self.process.send_signal(signal.SIGSTOP)
         happened = os.waitid(os.P_PID, self.process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
         assert happened is not None
@@ -192,7 +193,7 @@ class Member:
         self.process.send_signal(signal.SIGCONT)
 
     def killed_if(self, hit: Callable[[], bool]) -> bool:
-        """Kill it if it is hit while it stands still; else it goes on."""
+        """Kill the stopped process if `hit` holds; otherwise let it continue."""
         self.freeze()
         if hit():
             self.kill()
@@ -205,27 +206,28 @@ class Member:
         self.process.wait(30)
 
     def leave(self) -> None:
-        """It ends in good order."""
+        """Let it end in good order."""
         assert self.process.stdin is not None
         self.process.stdin.close()
         assert self.process.wait(60) == 0, self.said()
 
     def close(self) -> None:
-        """Whatever became of it. Idempotent."""
+        """End it in any state. Idempotent."""
         self.kill()
         if self.process.stdin is not None:
             self.process.stdin.close()
 
 
 class Shard(NamedTuple):
-    """What the store knows of a shard at one moment: who owns it, until when, and the numbers of the open claims."""
+    """The store's state of a shard at one moment: its owner, the end of the ownership, and the numbers of the open
+    claims."""
 
     owner: str
     claims: frozenset[int]
 
 
 class Crew:
-    """A group over the session's broker and a server of its own, and its processes."""
+    """A group over the session's broker and a server of its own, with its processes."""
 
     until = staticmethod(partial(until, despite=StoreError))  # its server may be being restarted
 
@@ -268,11 +270,11 @@ class Crew:
     # -- its processes
 
     def start_service(self, **settings: Any) -> Member:
-        """One more that takes in and dispatches."""
+        """Start one more process that takes in failed messages and dispatches."""
         return self._start("service", self.services, {**self._service, **settings})
 
     def start_consumer(self, **settings: Any) -> Member:
-        """One more that handles, three in ten in vain; see the script."""
+        """Start one more process that handles messages. Three of ten attempts fail; see the script."""
         return self._start("consumer", self.consumers, {"consumer": settings})
 
     def _start(self, script: str, kind: list[Member], settings: dict[str, Any]) -> Member:
@@ -289,13 +291,14 @@ class Crew:
         hit: Callable[[Member], bool],
         feed: Callable[[], None],
     ) -> Member:
-        """Kill one of `kind` that is hit: what that means is true while he stands still, so also when he dies.
+        """Stop one process of `kind`, and kill it if `hit` holds. The state cannot change between the check and the
+        death.
 
         Args:
-            kind: of whom one is to die; he is taken out.
-            seems: whether it is worth while to stop him; cheap.
-            hit: whether he has in his hands what the blow is for.
-            feed: called when there is nothing to be done for anybody, ever more rarely.
+            kind: the kind of process. The killed one is removed from the crew.
+            seems: a cheap check whether stopping the process is worth while.
+            hit: the check of the stopped process.
+            feed: called when no process has anything to do, less and less often.
         """
         until_s = time.monotonic() + PATIENCE_S
         fed_s, wait_s = time.monotonic(), 0.25
@@ -311,7 +314,7 @@ class Crew:
             time.sleep(0.001)  # other processes' doing; there is nothing to wait on
 
     def restart_server(self) -> None:
-        """The store's server is killed, and is back with what its log holds."""
+        """Kill the store's server and start it again on its log."""
         self.server.sigkill()
         self.server.restart()
         self.until(lambda: self.home.store.now_ms() > 0)
@@ -319,7 +322,7 @@ class Crew:
     # -- what is known of it
 
     def shard(self, number: int) -> Shard:
-        """A shard of the store at one moment."""
+        """The state of a shard at one moment."""
         both = self._redis.pipeline()
         both.hget(f"{{{self.name}:{number}}}:meta", "owner")
         both.hvals(f"{{{self.name}:{number}}}:claim")
@@ -327,26 +330,26 @@ class Crew:
         return Shard((owner or b"").decode(), frozenset(int(one.lstrip(b"!").split(b":")[0]) for one in claims))
 
     def has_claims(self, member: Member) -> bool:
-        """Whether a service owns a shard with claims that are open."""
+        """Whether a service owns a shard that has open claims."""
         owner = member.facts().get("owner")
         found = [self.shard(number) for number in range(self._shards)]
         return any(one.claims and one.owner == owner for one in found)
 
     def busy(self) -> bool:
-        """Whether something is on its way, or will be within a second."""
+        """Whether a message is on its way, or will be within a second."""
         counts = self.home.store.counts()
         soon_ms = counts.now_us // 1_000 + 1_000
-        return counts.total("fly") > 0 or (counts.due_head_ms is not None and counts.due_head_ms <= soon_ms)
+        return counts.total("leased") > 0 or (counts.due_head_ms is not None and counts.due_head_ms <= soon_ms)
 
     def ends(self, topic: str, *, committed: bool = False) -> dict[int, int]:
-        """The ends of a topic's partitions; `committed`: up to where no transaction is open."""
+        """The ends of a topic's partitions. `committed`: only up to the first open transaction."""
         from confluent_kafka import TopicPartition
 
         places = [TopicPartition(topic, number) for number in range(self.partitions)]
         return {number: end for (_, number), end in self.broker.topology.ends(places, committed=committed).items()}
 
     def positions(self) -> dict[int, int]:
-        """How far the partitions of the retry topic are taken in, by the store's word."""
+        """The store's position of each partition of the retry topic."""
         numbers = range(self.partitions)
         sources = [source_of(intake_group_of(self.name), self._topic_id, number) for number in numbers]
         return {
@@ -355,12 +358,12 @@ class Crew:
         }
 
     def lag(self, parts: Iterable[int]) -> int:
-        """How far the store is behind the ends of these partitions of the retry topic; marks of transactions count."""
+        """How far the store is behind the ends of these retry topic partitions. Transaction markers count too."""
         positions, ends = self.positions(), self.ends(retry_topic_of(self.name))
         return sum(ends[number] - positions[number] for number in parts)
 
     def grows(self, parts: Iterable[int], feed: Callable[[], None]) -> bool:
-        """Whether records come to one of these partitions of the retry topic, soon after `feed`."""
+        """Whether these partitions of the retry topic get records soon after `feed`."""
         topic = retry_topic_of(self.name)
         before, until_s = self.ends(topic), time.monotonic() + 1.5  # half a session: who is stopped stays a member
         feed()
@@ -382,13 +385,13 @@ class Crew:
                 return found
 
     def done(self) -> bool:
-        """Whether nothing waits any more, in the retry topic or in the store."""
+        """Whether nothing waits any more, neither in the retry topic nor in the store."""
         counts = self.home.store.counts()
-        return sum(counts.total(state) for state in ("due", "fly", "held")) == 0
+        return sum(counts.total(state) for state in ("due", "leased", "held")) == 0
 
 
 @pytest.fixture
 def crew_of(kafka: TemporaryKafka, name: str, tmp_path: Path) -> Iterator[Callable[..., Crew]]:
-    """Make the crew; see `Crew` for the settings. Its processes and its server are gone at the end."""
+    """Make a crew; see `Crew` for the settings. Its processes and its server end with the test."""
     with temporary_server() as server, ExitStack() as stack:
         yield lambda **settings: Crew(kafka, server, name, tmp_path, stack, **settings)

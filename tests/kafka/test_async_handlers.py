@@ -1,4 +1,4 @@
-"""Handlers that are coroutines, over a real broker: side by side, retried, in order, given up at their cap."""
+"""Coroutine handlers over a real broker: they run concurrently, are retried, keep the order, and stop at the limit."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ COUNT, CAP, SIDE_BY_SIDE = 2_000, 3, 50
 
 
 def test_coroutines_fail_are_retried_and_die_at_the_cap(kafka: TemporaryKafka, name: str, until: Until) -> None:
-    """Of 2,000 every tenth fails once, every fiftieth always; each attempt is handled once, none above the cap, and
-    many are under way at a time, all in one loop."""
+    """Of 2,000 messages every tenth fails once and every fiftieth fails always. Each attempt is handled once, and no
+    message exceeds its attempts. Many handlers run at a time, in one event loop."""
     attempts: Counter[tuple[bytes, int]] = Counter()
     loops: set[asyncio.AbstractEventLoop] = set()
     threads: set[int] = set()

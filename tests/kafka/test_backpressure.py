@@ -1,4 +1,4 @@
-"""Handlers that stand still: what is fetched for them stays within its bytes, and the member in its group."""
+"""Handlers that stand still: the buffer stays within its limit of bytes, and the member stays in its group."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ LOOK_S = 0.005  # what is in memory for a moment is to be seen
 def test_a_handler_that_stands_still_holds_up_fetching_and_nothing_else(
     kafka: TemporaryKafka, name: str, until: Until
 ) -> None:
-    """10,000 records of 10 kB, and 4 MiB for them: for longer than a session no more is in memory, the member is not
-    thrown out, and each record is handled once."""
+    """10,000 records of 10 kB, and a buffer of 4 MiB. For longer than a session no more is in memory, the member is not
+    expelled, and each record is handled once."""
     broker = KafkaBroker(
         {"bootstrap.servers": kafka.bootstrap, "session.timeout.ms": SESSION_MS}, partitions=2, buffer_bytes=LIMIT
     )

@@ -1,4 +1,4 @@
-"""The commands about Kafka over a real broker, as processes: what they create, find and refuse, and how they serve."""
+"""The Kafka commands as processes over a real broker: what they create, find and refuse, and how a service runs."""
 
 from __future__ import annotations
 
@@ -50,17 +50,17 @@ def broker(kafka: TemporaryKafka) -> Iterator[KafkaBroker]:
 
 @pytest.fixture(autouse=True)
 def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Data folders and files of settings are each test's own."""
+    """Each test has its own folder for data and settings."""
     monkeypatch.chdir(tmp_path)
 
 
 def wheel_sched(kafka: str, name: str, *words: str) -> list[str]:
-    """The command's line."""
+    """The command line of `wheel-sched`."""
     return [sys.executable, "-m", "wheel_sched.cli", "--kafka", kafka, "--namespace", name, *words]
 
 
 def run(kafka: str, name: str, *words: str, code: int = 0) -> tuple[list[dict[str, Any]], str]:
-    """What a command wrote, and what it said; it has to end as told."""
+    """Run a command and check its exit code. Answers its output and its messages."""
     line = wheel_sched(kafka, name, *words, "--json")
     ended = subprocess.run(line, capture_output=True, text=True, timeout=120, check=False)
     assert ended.returncode == code, ended.stderr
@@ -69,7 +69,7 @@ def run(kafka: str, name: str, *words: str, code: int = 0) -> tuple[list[dict[st
 
 
 def settings_of(broker: KafkaBroker, topic: str) -> dict[str, str]:
-    """What the cluster has for a topic."""
+    """The settings of a topic, read from the cluster."""
     resource = _admin.ConfigResource(_admin.ResourceType.TOPIC, topic)
     (future,) = broker.topology.admin.describe_configs([resource], request_timeout=30).values()
     return {name: entry.value for name, entry in future.result(30).items()}
@@ -78,7 +78,7 @@ def settings_of(broker: KafkaBroker, topic: str) -> dict[str, str]:
 def test_a_groups_topics_have_sane_settings_whoever_creates_them(
     kafka: TemporaryKafka, broker: KafkaBroker, name: str
 ) -> None:
-    """`init`, with settings of the user's, and a service that starts without it; read back from the cluster."""
+    """`init` with the user's settings, and a service that starts without `init`. The test reads the settings back."""
     run(
         kafka.bootstrap, name, "kafka", "init", name, "--setting", "retention.ms=3600000", "--dead-topic", f"{name}-dlt"
     )
@@ -100,8 +100,10 @@ def test_a_groups_topics_have_sane_settings_whoever_creates_them(
     assert f"{name}.dead" not in broker.topics()
 
 
-def test_what_the_cluster_refuses_is_told_in_its_words(kafka: TemporaryKafka, broker: KafkaBroker, name: str) -> None:
-    """More copies than brokers, a setting that topics do not have: one line each, and no topic."""
+def test_what_the_cluster_refuses_is_reported_in_its_words(
+    kafka: TemporaryKafka, broker: KafkaBroker, name: str
+) -> None:
+    """More copies than brokers, and an unknown setting: each gives one line, and no topic is created."""
     _, said = run(kafka.bootstrap, name, "kafka", "init", name, "--replication", "3", code=1)
     assert f"topic '{name}.retry' could not be created" in said
     assert "replication" in said.lower()
@@ -111,7 +113,7 @@ def test_what_the_cluster_refuses_is_told_in_its_words(kafka: TemporaryKafka, br
 
 
 def test_the_doctor_finds_what_is_wrong_on_the_cluster(kafka: TemporaryKafka, name: str, tmp_path: Path) -> None:
-    """Topics nobody can write to, and time-outs in another order than they need."""
+    """It finds topics that refuse all writes, and time-outs in the wrong order."""
     run(kafka.bootstrap, name, "kafka", "init", name, "--setting", "min.insync.replicas=2")
     file = tmp_path / "client.properties"
     file.write_text(f"bootstrap.servers={kafka.bootstrap}\ndelivery.timeout.ms=20000\n")
@@ -127,7 +129,7 @@ def test_the_doctor_finds_what_is_wrong_on_the_cluster(kafka: TemporaryKafka, na
 def test_the_doctor_finds_missing_topics_partitions_and_rights(
     kafka: TemporaryKafka, broker: KafkaBroker, name: str, tmp_path: Path
 ) -> None:
-    """Of a client that logs in and may not write in transactions."""
+    """The client logs in and may not write in transactions."""
     rule = _admin.AclBinding(
         _admin.ResourceType.TRANSACTIONAL_ID,
         "wheel-sched-doctor-",
@@ -156,7 +158,8 @@ def test_the_doctor_finds_missing_topics_partitions_and_rights(
 def test_signed_letters_are_replayed_signed_and_not_for_ever(
     kafka: TemporaryKafka, name: str, until: Until, tmp_path: Path
 ) -> None:
-    """Or not at all: what is not signed again is dead at its next failure. One that dies each time is held back."""
+    """A replay signs the messages again, or refuses. An unsigned message would be dead at its next failure. The loop
+    guard holds back a message that dies each time."""
     file = tmp_path / "secrets"
     file.write_bytes(SECRET)
     words = ("kafka", "replay", name, "--max-replays", "1", "--yes")
@@ -202,7 +205,7 @@ def test_signed_letters_are_replayed_signed_and_not_for_ever(
 def test_a_service_brings_back_what_failed(
     kafka: TemporaryKafka, name: str, tmp_path: Path, options: tuple[str, ...], hand_over: str
 ) -> None:
-    """As the page begins: topics, a service as a process; and a retry topic that was there before is used in place."""
+    """The steps of the documentation: create topics, run a service. It uses an existing retry topic in place."""
     (tmp_path / "retry.toml").write_text('[default]\ndelay = { kind = "fixed", base = "100ms" }\n')
     topics = GroupTopics(retry=f"{name}-retry")
     named = ("--retry-topic", f"{name}-retry")

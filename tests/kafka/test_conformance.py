@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.kafka, pytest.mark.timeout(180)]
 
 
 class OnKafka(GroupCases):
-    """What both have in common."""
+    """The attributes that both protocols share."""
 
     idle_ms = 2_000
     keeps_place = True
@@ -28,23 +28,23 @@ class OnKafka(GroupCases):
 
     @pytest.fixture
     def broker(self, kafka: TemporaryKafka, name: str) -> Iterator[Broker]:
-        """A broker of the cluster; its groups are this test's own."""
+        """A broker of the cluster. Each test uses its own groups."""
         self.groups = name
         broker = KafkaBroker(kafka.bootstrap, group_protocol=self.protocol)
         yield broker
         broker.close()
 
     def member(self, broker: Broker, *topics: str, group: str = "group", idle_ms: int | None = None) -> BrokerConsumer:
-        """One more member of a group of this test's own."""
+        """One more member of a group that only this test uses."""
         return super().member(broker, *topics, group=f"{self.groups}-{group}", idle_ms=idle_ms)
 
 
 class TestClassic(OnKafka, BrokerConformance):
-    """The protocol of groups that every cluster has."""
+    """The group protocol of every cluster."""
 
 
 class TestKip848(OnKafka):
-    """Kafka 4's protocol of groups."""
+    """Kafka 4's group protocol."""
 
     protocol = "consumer"
 

@@ -1,4 +1,4 @@
-"""What one message is refused for concerns that message alone; and how a client is let in."""
+"""A refusal of one message concerns this message alone. Clients log in."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from confluent_kafka import admin as _typed_admin
 from retry_topic import Consumer, DeadLetters, Message, RetryPolicy, RetryService, connect
 from retry_topic.brokers.conformance import receive, values
 from retry_topic.brokers.kafka import KafkaBroker
-from retry_topic.message.body_codec import encode_body
+from retry_topic.message.encoding import encode_body
 from retry_topic.policy import Fixed
 from wheel_sched.errors import BrokerError
 from wheel_sched.store import Item
@@ -30,7 +30,7 @@ _admin: Any = _typed_admin  # which does not say all it exports
 
 
 def show_only(kafka: TemporaryKafka, topic: str) -> None:
-    """The guest may see a topic, and neither read nor write it."""
+    """Let the guest see a topic, without the rights to read or write it."""
     admin = _admin.AdminClient({"bootstrap.servers": kafka.bootstrap})
     rule = _admin.AclBinding(
         _admin.ResourceType.TOPIC,
@@ -47,14 +47,14 @@ def show_only(kafka: TemporaryKafka, topic: str) -> None:
 
 @pytest.fixture
 def host(kafka: TemporaryKafka) -> Iterator[KafkaBroker]:
-    """As somebody who may do everything."""
+    """A broker with all rights."""
     host = KafkaBroker(kafka.bootstrap)
     yield host
     host.close()
 
 
 def some_refused(kafka: TemporaryKafka, host: KafkaBroker, name: str) -> dict[str, Message]:
-    """Messages of which the guest's cluster takes two."""
+    """Five messages. The guest's cluster accepts two of them."""
     small, forbidden, good = f"{name}-small", f"{name}-forbidden", f"{name}-good"
     host.topology.create([small], settings={"max.message.bytes": "2000"})
     host.topology.create([forbidden, good])
@@ -69,7 +69,7 @@ def some_refused(kafka: TemporaryKafka, host: KafkaBroker, name: str) -> dict[st
 
 
 def assert_refused(reasons: dict[str, str]) -> None:
-    """Those three, each for what it is."""
+    """Check the three refusals and their reasons."""
     assert reasons.keys() == {"unknown", "large", "forbidden"}
     assert "unknown topic" in reasons["unknown"]
     assert "too large" in reasons["large"].lower()
@@ -83,14 +83,14 @@ transactions_or_not = pytest.mark.parametrize("transactions", [True, False], ids
 def test_what_is_refused_is_dead_alone_and_the_rest_of_its_claim_goes_out(
     kafka: TemporaryKafka, host: KafkaBroker, name: str, until: Until, transactions: bool
 ) -> None:
-    """No such topic, too large for its topic, no right to write there; over a login."""
+    """An absent topic, a message too large for its topic, and a missing right to write; over a login."""
     bodies = some_refused(kafka, host, name)
     broker = KafkaBroker(kafka.as_guest(), transactions=transactions)
     with connect("memory:", broker=broker, namespace=name) as home:
         home.store.schedule([Item(each, 0, encode_body(message), message.topic) for each, message in bodies.items()])
         with RetryService(home, name) as service:
             assert service.hand_over == ("transactions" if transactions else "claim, publish, settle")
-            until(lambda: not home.store.counts().total("due") + home.store.counts().total("fly"), home.store.counts)
+            until(lambda: not home.store.counts().total("due") + home.store.counts().total("leased"), home.store.counts)
         reasons = {letter.id: letter.reason for letter in DeadLetters(home).select()}
     assert_refused(reasons)
     reader = host.consumer([f"{name}-good"], f"{name}-looker")
@@ -101,7 +101,7 @@ def test_what_is_refused_is_dead_alone_and_the_rest_of_its_claim_goes_out(
 def test_what_a_consumer_cannot_forward_stays_unsettled_and_the_rest_is_forwarded(
     kafka: TemporaryKafka, host: KafkaBroker, name: str, transactions: bool
 ) -> None:
-    """The same three refusals, one message at a time, none of them worth a second try; the others are settled."""
+    """The same three refusals, one message at a time, none worth a second attempt. The others are settled."""
     bodies = some_refused(kafka, host, name)
     host.create_topic(f"{name}-in")
     assert not any(host.publish([Message(f"{name}-in", each.encode()) for each in bodies]))
@@ -122,7 +122,7 @@ def test_what_a_consumer_cannot_forward_stays_unsettled_and_the_rest_is_forwarde
 def test_failed_messages_come_back_over_a_login(
     kafka: TemporaryKafka, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Every client of a service and a consumer logs in; one that may not is told so."""
+    """Every client of a service and a consumer logs in. A client that may not log in gets an error that says so."""
     seen: list[bytes] = []
     done = threading.Event()
 

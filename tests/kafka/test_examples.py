@@ -1,4 +1,4 @@
-"""The examples and commands for Kafka, as a reader would run them."""
+"""The examples and commands of the documentation, run as a reader would run them."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def broker(kafka: TemporaryKafka) -> Iterator[KafkaBroker]:
 
 
 def run(*arguments: object, cwd: Path, code: int = 0) -> list[str]:
-    """The lines a program prints; it has to end as told."""
+    """Run a program and check its exit code. Answers the lines that it prints."""
     ended = subprocess.run(
         [sys.executable, *map(str, arguments)], cwd=cwd, capture_output=True, text=True, timeout=120, check=False
     )
@@ -49,7 +49,7 @@ def run(*arguments: object, cwd: Path, code: int = 0) -> list[str]:
 def test_three_lines_make_failures_come_back(
     broker: KafkaBroker, kafka: TemporaryKafka, name: str, tmp_path: Path
 ) -> None:
-    """The plain loop ends at its first failure; the other one ships every order."""
+    """The plain loop ends at its first failure. The loop with retries ships every order."""
     broker.create_topic(name)
     broker.publish([Message(name, b"order %d" % n) for n in range(5)])
     assert run(EXAMPLES / "kafka_migration.py", "before", kafka.bootstrap, name, cwd=tmp_path, code=1) == []
@@ -61,7 +61,7 @@ def test_three_lines_make_failures_come_back(
 
 
 class Endpoint(BaseHTTPRequestHandler):
-    """Fails the first call for each body, is busy for the second, and refuses one kind for good."""
+    """Fails the first call for each body, answers "busy" to the second, and refuses one kind of body always."""
 
     calls: ClassVar[Counter[bytes]] = Counter()
 
@@ -76,11 +76,11 @@ class Endpoint(BaseHTTPRequestHandler):
         self.end_headers()
 
     def log_message(self, *_: object) -> None:
-        """Say nothing."""
+        """Write no log."""
 
 
 def test_webhooks_are_delivered(broker: KafkaBroker, kafka: TemporaryKafka, name: str, tmp_path: Path) -> None:
-    """At the third attempt here; what is refused for good is tried once."""
+    """Each body is delivered at the third attempt. A refused body is tried once."""
     broker.create_topic(name)
     broker.publish([Message(name, body) for body in (b"one", b"two", b"bad")])
     Endpoint.calls.clear()
@@ -94,7 +94,8 @@ def test_webhooks_are_delivered(broker: KafkaBroker, kafka: TemporaryKafka, name
 
 
 def test_the_commands(broker: KafkaBroker, kafka: TemporaryKafka, name: str, tmp_path: Path) -> None:
-    """init creates what is absent, doctor finds all well then, lag counts, and a dead letter is replayed once."""
+    """`init` creates absent topics, `doctor` then finds no problem, `lag` counts, and `replay` replays a dead letter
+    once."""
 
     def wheel_sched(*words: str, code: int = 0) -> list[dict[str, object]]:
         start = ("-m", "wheel_sched.cli", "--kafka", kafka.bootstrap, "--namespace", name, "kafka")

@@ -1,6 +1,6 @@
-"""The store's primary dies and a replica takes its place, with all it had acknowledged or without the last of it.
+"""The store's primary dies and a replica takes its place, with all acknowledged writes or without the last ones.
 
-What a test is about is there when the primary dies: claims that are open, messages that have gone out.
+Each test first brings about the state that it needs when the primary dies: open claims, or published messages.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from confluent_kafka import TopicPartition
 
 from retry_topic import Connection, Message, RetryPolicy, RetryService, ServiceConfig
 from retry_topic.brokers.kafka import KafkaBroker
-from retry_topic.brokers.kafka.sender import claims_topic
-from retry_topic.message.body_codec import decode_body
+from retry_topic.brokers.kafka.transactions import claims_topic
+from retry_topic.message.encoding import decode_body
 from retry_topic.message.topic_names import dead_topic_of, redelivery_topic_of, retry_topic_of
 from retry_topic.policy import Fixed
 from tests.servers.faulty_proxy import FaultyProxy
@@ -41,7 +41,7 @@ COUNT = 2_000
 
 
 class Pair:
-    """A primary and its replica (with one of its own), and an address that leads to whichever is in charge."""
+    """A primary and its replica (with one of its own), and an address that leads to the present primary."""
 
     def __init__(self, stack: ExitStack) -> None:
         self.primary = stack.enter_context(temporary_server(tcp=True))
@@ -50,11 +50,11 @@ class Pair:
         self.address = stack.enter_context(FaultyProxy(self.primary.tcp_url))
 
     def promote(self) -> None:
-        """The replica follows nobody from now on."""
+        """Make the replica a primary."""
         ask(self.replica, "REPLICAOF", "NO", "ONE")
 
     def fail_over(self) -> None:
-        """The primary dies; the address leads to the replica."""
+        """Kill the primary and point the address to the replica."""
         self.primary.sigkill()
         self.promote()
         self.address.redirect(self.replica.tcp_url)
@@ -73,12 +73,12 @@ def pair() -> Iterator[Pair]:
 
 @pytest.fixture
 def until(until: Until) -> Until:
-    """The one server may be gone, the other not in charge yet; and what is asked takes its time."""
+    """Wait for a condition, while one server may be gone and the other not promoted yet."""
     return partial(until, despite=StoreError, pause_s=0.05)
 
 
 class Group:
-    """A group's service over the session's broker, and what it sent."""
+    """A group's service over the session's broker, and the messages that it published."""
 
     def __init__(
         self,
@@ -106,22 +106,22 @@ class Group:
         self.home.close()
 
     def fail(self, first: int, last: int) -> None:
-        """Failures with these numbers come into the retry topic."""
+        """Write failures with these numbers to the retry topic."""
         for start in range(first, last, 500):
             numbers = range(start, min(last, start + 500))
             records = [Message(retry_topic_of(self.name), b"%d" % n, b"%d" % (n % 50)) for n in numbers]
             assert not any(self.broker.publish(records))
 
     def sent(self) -> Counter[int]:
-        """What a reader of committed records finds, by number."""
+        """The committed records of the redelivery topic, by number."""
         return Counter(int(message.value) for message in self._committed(redelivery_topic_of(self.name)))
 
     def wait_for(self, count: int) -> None:
-        """Until so many wait."""
+        """Wait until so many messages wait in the store."""
         self._until(lambda: self.home.store.counts().total("due") == count, self.home.store.counts)
 
     def bring_forward(self, count: int, of: int) -> set[int]:
-        """So many of those that wait are due from now on; `of` are to wait. Which."""
+        """Make this number of the `of` waiting messages due now. Answers their numbers."""
         self.wait_for(of)
         cursor, found = None, []
         while len(found) < count:
@@ -136,7 +136,7 @@ class Group:
         return self.home.store.counts().ever.get(("completed", retry_topic_of(self.name)), 0)
 
     def last_claim(self) -> int:
-        """The number of the last claim that went out, as the broker has it."""
+        """The number of the last published claim, read from the broker."""
         topic = claims_topic(self.name)
         return self.broker.groups.committed(topic, [TopicPartition(topic, 0)])[topic, 0]
 
@@ -144,14 +144,14 @@ class Group:
 def test_a_replicated_store_loses_and_doubles_nothing(
     kafka: TemporaryKafka, pair: Pair, name: str, committed: Callable[[str], list[Message]], until: Until
 ) -> None:
-    """Its primary is killed while messages are taken in and sent, with claims open: what was acknowledged is there on
-    the replica."""
+    """The primary is killed while messages are taken in and published, with open claims. The replica has every
+    acknowledged write."""
     group = Group(kafka, pair, name, "replicated", 300, committed, until)
     claims = f"{{{name}:0}}:claim"
     count, fed_s = 0, 0.0
 
     def caught() -> bool:
-        """The primary stands still, and its replica knows of claims that are open."""
+        """Stop the primary while its replica has open claims."""
         nonlocal count, fed_s
         if time.monotonic() - fed_s > 1:  # so that there is always something on its way
             group.fail(count, count + 500)
@@ -171,7 +171,9 @@ def test_a_replicated_store_loses_and_doubles_nothing(
         group.fail(count, count + 500)
         count += 500
         until(lambda: len(group.sent()) == count, lambda: (len(group.sent()), group.home.store.counts()))
-        until(lambda: not sum(group.home.store.counts().total(state) for state in ("due", "fly", "held")), lambda: "")
+        until(
+            lambda: not sum(group.home.store.counts().total(state) for state in ("due", "leased", "held")), lambda: ""
+        )
     finally:
         group.close()
     assert group.sent() == Counter(range(count))
@@ -185,9 +187,9 @@ def test_a_store_that_has_forgotten_the_last_of_it_is_read_it_again(
     until: Until,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Under `everysec` a replica may be behind. What it does not know of is read again from the position it knows,
-    without waiting for another record; sent twice is only what it had forgotten to have sent, and that is said. Claims
-    are numbered on above those that went out."""
+    """Under `everysec` a replica may lack the last writes. The intake reads again from the replica's position, without
+    waiting for another record. Only messages whose publishing the replica has forgotten are published twice, and a log
+    line says so. New claims get higher numbers than the published ones."""
     group = Group(kafka, pair, name, "everysec", 3_600_000, committed, until)
     half, forgotten = COUNT // 2, COUNT // 8
     try:

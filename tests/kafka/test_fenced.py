@@ -1,4 +1,4 @@
-"""Processes that stand still for longer than they may, and go on: what they say then is void."""
+"""Processes that stand still for longer than their lease and then continue: their late writes have no effect."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ CONSUMER_PROTOCOL: dict[str, Any] = {"client": {}, "broker": {"group_protocol": 
 
 
 class Failures:
-    """Failed messages, numbered, straight into the retry topic."""
+    """Writes numbered failed messages directly to the retry topic."""
 
     def __init__(self, crew: Crew) -> None:
         self.crew, self.count = crew, 0
@@ -42,19 +42,19 @@ def test_a_dispatcher_that_stood_still_is_fenced(
     uncommitted: Callable[[str], list[Message]],
     until: Until,
 ) -> None:
-    """Stopped for longer than its lease in the middle of a transaction: another aborts it and goes on, and what it says
-    later is void."""
+    """A dispatcher stops for longer than its lease in the middle of a transaction. Another dispatcher aborts the
+    transaction and continues. The late writes of the first one have no effect."""
     crew = crew_of(delay_ms=1, dispatcher={"lease_ms": 1_000, "batch": 100})
     failures = Failures(crew)
     done = redelivery_topic_of(crew.name)
     stopped, other = crew.start_service().up(), crew.start_service().up()
 
     def in_transaction(member: Member) -> bool:
-        """With claims open, of which some messages lie in the topic and are not committed."""
+        """Whether claims are open and some of their messages are in the topic without being committed."""
         return crew.has_claims(member) and crew.ends(done) != crew.ends(done, committed=True)
 
     def caught() -> bool:
-        """One of them stands still in it."""
+        """Stop a process in that state."""
         nonlocal stopped, other
         if not crew.busy():
             failures.feed(500)
@@ -74,7 +74,9 @@ def test_a_dispatcher_that_stood_still_is_fenced(
     crew.until(lambda: crew.shard(0).owner not in ("", owner), lambda: crew.shard(0))
     crew.until(crew.done, crew.home.store.counts)
     crew.until(lambda: len(committed(done)) == failures.count, crew.home.store.counts)
-    (_, given_back) = re.findall(r"ownership.resolved: shard 0: (\d+) had gone out, (\d+) had not", other.said())[-1]
+    (_, given_back) = re.findall(
+        r"ownership.resolved: shard 0: (\d+) messages were sent before, (\d+) were not", other.said()
+    )[-1]
     assert int(given_back) > 0
     assert claims
     stopped.thaw()
@@ -93,15 +95,15 @@ def test_a_dispatcher_that_stood_still_is_fenced(
 def test_an_intake_that_stood_still_writes_nothing(
     crew_of: Callable[..., Crew], until: Until, groups: dict[str, Any]
 ) -> None:
-    """Stopped for longer than its session with records in its hands: another takes them in, and its own write, which
-    comes later, is dropped."""
+    """An intake stops for longer than its session while it has records in memory. Another intake stores them. The late
+    write of the first one is refused."""
     crew = crew_of(delay_ms=86_400_000, batch=20, **groups)
     failures = Failures(crew)
     stopped, other = crew.start_service().up(), crew.start_service().up()
     crew.until(lambda: bool(stopped.parts and other.parts), lambda: crew.services)
 
     def caught() -> bool:
-        """It stands still with so much in its hands."""
+        """Stop it when it has this number of records in memory."""
         if stopped.facts()["buffered"] == 0:
             failures.feed(10_000)
         if stopped.facts()["buffered"] >= BUFFERED:

@@ -1,4 +1,4 @@
-"""Retry topics of SmallRye and Pulsar that we take over: counts go on, messages come back to where they are from."""
+"""Retry topics of SmallRye and Pulsar: counts continue, and messages return to their origin."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ pytestmark = [pytest.mark.kafka, pytest.mark.timeout(240)]
 def test_messages_of_smallrye_and_pulsar_go_on_from_their_counts(
     kafka: TemporaryKafka, name: str, committed: Callable[[str], list[Message]], until: Until
 ) -> None:
-    """One failed twice there, one thrice; at a cap of five they have three and two attempts left. They come back on
-    the topic they are from, SmallRye's in its partition, and their own headers stay as they are."""
+    """One message failed twice there, one three times. With a limit of five they have three and two attempts left. They
+    return to their origin topic, SmallRye's to its partition, and keep their own headers."""
     now_ms = time.time_ns() // 1_000_000
     foreign = {
         b"smallrye": (

@@ -1,4 +1,4 @@
-"""Offsets of groups over a real broker, whoever is a member of them; and groups that read one topic."""
+"""Committed offsets of groups over a real broker, with and without members; and several groups on one topic."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def broker(kafka: TemporaryKafka, name: str) -> Iterator[KafkaBroker]:
 
 
 def test_what_was_put_is_found_with_its_text(broker: KafkaBroker, name: str) -> None:
-    """Of the partitions asked for; one without an offset and a topic that is gone are left out."""
+    """Reads the partitions that were asked for. Partitions without an offset and deleted topics are left out."""
     places = [TopicPartition(name, number) for number in range(3)]
     assert broker.groups.places(name, places) == []
     assert broker.groups.places(name, []) == []
@@ -45,7 +45,7 @@ def test_what_was_put_is_found_with_its_text(broker: KafkaBroker, name: str) -> 
 
 
 def test_a_group_with_members_is_read_and_not_written(broker: KafkaBroker, name: str) -> None:
-    """What its member has settled is seen at once; nobody else says how far it is."""
+    """A read sees the member's commits at once. Nobody but a member can commit."""
     assert not any(broker.publish([Message(name, b"%d" % n) for n in range(5)]))
     member = broker.consumer([name], name)
     member.ack(receive(member, 5))
@@ -59,8 +59,8 @@ def test_a_group_with_members_is_read_and_not_written(broker: KafkaBroker, name:
 def test_another_group_of_the_topic_is_not_disturbed(
     kafka: TemporaryKafka, name: str, until: Until, redelivery: Literal["group", "origin"]
 ) -> None:
-    """One group fails each message once. With a redelivery topic of its own the other one sees nothing of it; on the
-    common topic it is given the retries too, each once, and knows them for another group's."""
+    """One group fails each message once. With its own redelivery topic the other group sees nothing of it. Without one,
+    the other group gets each retry once and recognises it as another group's."""
     orders, ours, theirs = f"{name}-orders", f"{name}-ours", f"{name}-theirs"
     values = {b"%d" % n for n in range(10)}
     tried: Counter[tuple[bytes, int]] = Counter()

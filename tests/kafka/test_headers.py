@@ -1,4 +1,4 @@
-"""Topics shared with consumers in Java: what Spring Kafka has written is read, and what is told is what it reads."""
+"""Topics shared with Java consumers: we read the headers of Spring Kafka, and Spring Kafka can read ours."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ pytestmark = [pytest.mark.kafka, pytest.mark.timeout(240)]
 
 
 def an_int(value: int) -> bytes:
-    """As Java writes one."""
+    """A Java int as bytes."""
     return value.to_bytes(4, "big", signed=True)
 
 
 def test_a_message_goes_from_spring_through_us_and_back(
     kafka: TemporaryKafka, name: str, committed: Callable[[str], list[Message]], until: Until
 ) -> None:
-    """Its count goes on from Spring's, is told in Spring's form at each delivery, and its dead letter says where it
-    came from; the payload is untouched."""
+    """Our count continues Spring's and is written in Spring's form at each delivery. The dead letter names its origin.
+    The payload does not change."""
     told: list[bytes | None] = []
 
     def handle(message: Message) -> None:

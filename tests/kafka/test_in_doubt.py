@@ -1,4 +1,4 @@
-"""What the broker has forgotten of a group that nobody joins: whether the claims went out that are open."""
+"""The broker has forgotten the offsets of a group without members: nobody knows which open claims were published."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import pytest
 from confluent_kafka import TopicPartition
 
 from retry_topic import Message, RetryService
-from retry_topic.brokers.kafka.sender import claims_topic
-from retry_topic.message.body_codec import encode_body
+from retry_topic.brokers.kafka.transactions import claims_topic
+from retry_topic.message.encoding import encode_body
 from retry_topic.message.topic_names import redelivery_topic_of, retry_topic_of
 from wheel_sched.store import Item
 from wheel_sched.store.core.plans import shard_of
@@ -24,21 +24,21 @@ pytestmark = [pytest.mark.kafka, pytest.mark.timeout(180)]
 
 
 def forget(crew: Crew) -> None:
-    """As `offsets.retention.minutes` does in a week."""
+    """Delete the offsets, as `offsets.retention.minutes` does after a week."""
     group = claims_topic(crew.name)
     admin: Any = crew.broker.topology.admin
     admin.delete_consumer_groups([group], request_timeout=30)[group].result(30)
 
 
 def numbers(crew: Crew) -> dict[int, int]:
-    """The number of the last claim that went out, by shard, as the broker has it."""
+    """The number of the last published claim of each shard, read from the broker."""
     topic = claims_topic(crew.name)
     places = [TopicPartition(topic, shard) for shard in range(2)]
     return {shard: number for (_, shard), number in crew.broker.groups.committed(topic, places).items()}
 
 
 def fail(crew: Crew, first: int, last: int) -> None:
-    """Failed messages with these numbers, straight into the retry topic."""
+    """Write failed messages with these numbers directly to the retry topic."""
     messages = [Message(retry_topic_of(crew.name), b"%d" % n, b"%d" % n) for n in range(first, last)]
     assert not any(crew.broker.publish(messages))
 
@@ -46,8 +46,8 @@ def fail(crew: Crew, first: int, last: int) -> None:
 def test_claims_that_nobody_knows_of_wait_for_a_person(
     crew_of: Callable[..., Crew], committed: Callable[[str], list[Message]]
 ) -> None:
-    """Their service died and the number is gone: they are neither sent again nor dropped but held, and listed; whoever
-    releases them has them sent."""
+    """The service died and the number is gone. The messages are neither published again nor dropped; they are held and
+    listed. When somebody releases them, they are published."""
     crew = crew_of(delay_ms=1, dispatcher={"lease_ms": 1_000, "batch": 20})
     done, count = redelivery_topic_of(crew.name), 0
 
@@ -59,7 +59,7 @@ def test_claims_that_nobody_knows_of_wait_for_a_person(
     crew.start_service().up()
     crew.strike(crew.services, crew.has_claims, crew.has_claims, feed)
     forget(crew)
-    open_ids = crew.home.store.counts().total("fly")
+    open_ids = crew.home.store.counts().total("leased")
     assert open_ids > 0
     successor = crew.start_service().up()
     crew.until(lambda: not crew.busy() and crew.lag(range(crew.partitions)) == 0, crew.home.store.counts)
@@ -77,7 +77,7 @@ def test_claims_that_nobody_knows_of_wait_for_a_person(
 
 
 def send_from(crew: Crew, shard: int) -> None:
-    """Something is due in a shard, and goes out."""
+    """Make a message of a shard due, so that it is published."""
     topic = redelivery_topic_of(crew.name)
     route = next(route for route in map(str, range(1_000)) if shard_of(route, 2) == shard)
     crew.home.store.schedule([Item(uuid4().hex, 0, encode_body(Message(topic, b"0")), topic, route=route)])
@@ -87,8 +87,9 @@ def send_from(crew: Crew, shard: int) -> None:
 def test_the_number_of_a_shard_that_rests_is_committed_again(
     crew_of: Callable[..., Crew], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Before the broker forgets it: daily, here after 0.2 s, by whatever its owner has to send from another shard."""
-    monkeypatch.setattr("retry_topic.brokers.kafka.sender.AGAIN_S", 0.2)
+    """The owner commits the number again before the broker forgets it: daily, here after 0.2 s, when it publishes for
+    another shard."""
+    monkeypatch.setattr("retry_topic.brokers.kafka.transactions.AGAIN_S", 0.2)
     crew = crew_of(shards=2)
     with RetryService(crew.home, crew.name):
         send_from(crew, 0)

@@ -1,4 +1,4 @@
-"""The intake alone, under load: each record of a retry topic is in the store once, whoever dies over it."""
+"""The intake alone, under load: the store has each record of a retry topic once, whichever process dies."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ PROTOCOLS: dict[str, dict[str, Any]] = {
 
 
 def records(group: str, first: int, last: int) -> Iterator[Message]:
-    """Failed messages as consumers write them; of each hundred some are dead, told twice, without headers, or under an
-    id that is another one's."""
+    """Failed messages as consumers write them. Of each hundred some are dead, repeated, without headers, or have
+    another message's id."""
     for n in range(first, last):
         origin = Message(
             "orders", b"%d" % n, b"%d" % (n % 100), (("trace", b"%d" % n),), Source("orders", 0, str(n), 1)
@@ -54,7 +54,7 @@ def records(group: str, first: int, last: int) -> Iterator[Message]:
 
 
 def storm(crew: Crew, feed: Callable[[], None]) -> None:
-    """Members come, have partitions, and are killed over what comes then."""
+    """Members join, get partitions, and are killed while they take in records."""
     come = [crew.start_service() for _ in range(3)]
     crew.until(lambda: all(member.parts for member in come), lambda: crew.services)
     feed()
@@ -68,8 +68,8 @@ def storm(crew: Crew, feed: Callable[[], None]) -> None:
 def test_each_record_is_taken_in_once_whoever_dies(
     crew_of: Callable[..., Crew], committed: Callable[[str], list[Message]], protocol: str, kills: int
 ) -> None:
-    """1,000 records for each service that is killed while it takes them in, a storm of members that join and are
-    killed, the store's server killed and back: each is there once, and the dead are told."""
+    """Services are killed while they take in 1,000 records each, members join and are killed, and the store's server is
+    killed and restarted. The store has each record once, and the dead letters are published."""
     crew = crew_of(delay_ms=86_400_000, cap=None, batch=100, **PROTOCOLS[protocol])
     count = 0
     crew.start_service().up()
@@ -81,7 +81,7 @@ def test_each_record_is_taken_in_once_whoever_dies(
         count += STEP
 
     def working(member: Member) -> bool:
-        """It has partitions, has taken something in, and there is more of them."""
+        """Whether it has partitions, has taken in records, and has more to read."""
         facts = member.facts()
         return bool(facts.get("taken")) and crew.lag(facts["parts"]) > 0
 

@@ -1,7 +1,7 @@
-"""Flow control of what goes out in transactions: what is held back is no attempt, and none of it is lost.
+"""Flow control of messages that are published in transactions: a held message is no failed attempt, and none is lost.
 
-Retries wait for an hour here and are then let go in one call, so that all of them ask for their release at once,
-however slow the machine: what a limit then holds back is known to the message.
+Retries wait for an hour here. One call then makes all of them due. So all ask for their release at once, also on a slow
+machine, and each message that a limit holds back is known.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from retry_topic.message.topic_names import redelivery_topic_of, retry_topic_of
 from retry_topic.policy import Breaker, Budget, Fixed, Rate
 from tests.servers.valkey import temporary_server
 from wheel_sched.store import Outcome
-from wheel_sched.store.rate_limits.face import RateLimits
+from wheel_sched.store.rate_limits import RateLimits
 
 if TYPE_CHECKING:
     from conftest import Until
@@ -38,19 +38,19 @@ LATER = Fixed(base_ms=3_600_000)
 
 @pytest.fixture
 def home(kafka: TemporaryKafka, name: str) -> Iterator[Connection]:
-    """Over the session's broker; the store is this process's."""
+    """A connection over the session's broker; the store is in this process."""
     with connect("memory:", broker=KafkaBroker(kafka.bootstrap, partitions=2), namespace=name) as home:
         home.broker.create_topic(f"{name}-orders")
         yield home
 
 
 def flow(home: Connection, destination: str | None = None) -> Any:
-    """The numbers of the one flow there is, or of a circuit."""
+    """The numbers of the only flow, or of a circuit."""
     return next((one for one in RateLimits(home.store).flows() if one.destination == destination), None)
 
 
 def let_go(home: Connection) -> None:
-    """All that waits is due now, in one step."""
+    """Make all waiting messages due now, in one step."""
     waiting = [item.id for item in home.store.list_items("due", limit=500).found]
     outcomes = home.store.reschedule(waiting, home.store.now_ms())
     assert set(outcomes) <= {Outcome.DONE, Outcome.IN_FLIGHT, Outcome.ABSENT}, outcomes
@@ -61,7 +61,7 @@ def waiting(home: Connection) -> int:
 
 
 def test_equal_dues_are_spread(home: Connection, name: str, until: Until) -> None:
-    """What fails in the same moment becomes due evenly over the spread, and never before the delay."""
+    """Messages that fail at the same moment become due evenly over the spread, and never before the delay."""
     delay_ms, spread_ms, count = 3_600_000, 600_000, 200
     policy = RetryPolicy(delay=Fixed(base_ms=delay_ms), spread_ms=spread_ms)
     home.broker.create_topic(retry_topic_of(name))
@@ -82,8 +82,8 @@ def test_equal_dues_are_spread(home: Connection, name: str, until: Until) -> Non
 def test_retries_are_at_most_a_share_of_first_attempts(
     home: Connection, name: str, committed: Callable[[str], list[Message]], until: Until
 ) -> None:
-    """A budget of which next to nothing is earned lets a second's worth out at once and the rest one after the other,
-    and no sooner; each comes back exactly once."""
+    """A budget that earns almost nothing releases one second's worth at once, and the rest one after the other, no
+    sooner. Each message returns exactly once."""
     count, a_second = 12, 4
     policy = RetryPolicy(delay=LATER, max_attempts=2, budget=Budget(1, Rate(a_second, "s")))
     seen: list[bytes] = []
@@ -116,7 +116,8 @@ def test_retries_are_at_most_a_share_of_first_attempts(
 def test_an_open_circuit_lets_probes_through_until_one_succeeds(
     home: Connection, name: str, committed: Callable[[str], list[Message]], until: Until
 ) -> None:
-    """While the destination is down only a probe at a time reaches it, half-open; then all come, none of them dead."""
+    """While the destination is down, one probe at a time reaches it (half-open). Then all messages come, and none is
+    dead."""
     count = 30
     down = threading.Event()
     down.set()
@@ -184,8 +185,8 @@ breaker = { failures = "50%", of = 3, within = "10m", open = "10m" }
 def test_each_limit_is_seen_in_stats_and_explained(
     kafka: TemporaryKafka, name: str, tmp_path: Path, until: Until
 ) -> None:
-    """Three messages of four topics, let go at once: what each limit did stands in `stats`, for people and as JSON;
-    `policy explain` says what it does, and why a message waits."""
+    """Three messages of each of four topics become due at once. `stats` shows what each limit did, for people and as
+    JSON. `policy explain` says what the limit does, and why a message waits."""
     policies = tmp_path / "policies.toml"
     policies.write_text(FILE.replace("NAME", name))
     topics = [f"{name}-{limit}" for limit in ("spread", "rate", "budget", "breaker")]

@@ -12,7 +12,7 @@ from retry_topic import Connection, Consumer, ConsumerConfig, DeadLetters, Retry
 from retry_topic.brokers.kafka import KafkaBroker
 from retry_topic.brokers.protocol import PublishFailure
 from retry_topic.message import Message, Reference, digest_of
-from retry_topic.message.body_codec import decode_body
+from retry_topic.message.encoding import decode_body
 from retry_topic.message.headers import read
 from retry_topic.message.topic_names import retry_topic_of
 from retry_topic.policy import Fixed
@@ -30,14 +30,14 @@ LARGE = bytes(range(256)) * 4_000  # a megabyte
 
 @pytest.fixture
 def home(kafka: TemporaryKafka, name: str) -> Iterator[Connection]:
-    """Over the session's broker; the store is this process's."""
+    """A connection over the session's broker; the store is in this process."""
     with connect("memory:", broker=KafkaBroker(kafka.bootstrap), namespace=name) as home:
         home.broker.create_topic(f"{name}-orders")
         yield home
 
 
 def test_a_large_message_comes_back_whole_and_the_store_never_has_it(home: Connection, name: str, until: Until) -> None:
-    """Through two retries; small ones beside it are stored as ever."""
+    """Through two retries. Small messages beside it are stored as usual."""
     seen: list[tuple[bytes, int]] = []
 
     def handle(message: Message) -> None:
@@ -62,7 +62,7 @@ def test_a_large_message_comes_back_whole_and_the_store_never_has_it(home: Conne
 def test_what_retention_took_is_a_dead_letter_that_says_so(
     home: Connection, kafka: TemporaryKafka, name: str, until: Until
 ) -> None:
-    """When it is due, and not before; it is told apart from a broker that is away."""
+    """It becomes a dead letter when it is due, not before. The error differs from that of an absent broker."""
     policy = RetryPolicy(delay=Fixed(base_ms=3_600_000))
     retries = retry_topic_of(name)
     broker = home.broker
@@ -93,7 +93,7 @@ def test_what_retention_took_is_a_dead_letter_that_says_so(
 
 
 def test_records_are_read_again_one_by_one(home: Connection, name: str) -> None:
-    """Out of order, twice, far apart, behind the end, in a topic that is not there."""
+    """Out of order, twice, far apart, behind the end, and in an absent topic."""
     topic = f"{name}-orders"
     values = [b"%d" % n for n in range(300)]
     assert not any(home.broker.publish([Message(topic, value) for value in values]))

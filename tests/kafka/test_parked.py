@@ -1,4 +1,4 @@
-"""What stands behind a failed message of its key: seen on the command line, in order, and no more than was allowed."""
+"""Messages parked behind a failed message of their key: listed in order, and within their limit."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from retry_topic import Consumer, ConsumerConfig, Message, RetryPolicy, RetrySer
 from retry_topic.brokers.kafka import KafkaBroker
 from retry_topic.policy import Fixed
 from tests.servers.valkey import temporary_server
-from wheel_sched.store.ordering.face import OrderedKeys
+from wheel_sched.store.ordering import OrderedKeys
 
 if TYPE_CHECKING:
     from conftest import Until
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.kafka, pytest.mark.timeout(240)]
 
 
-def test_ls_parked_shows_the_line_behind_a_failed_message(kafka: TemporaryKafka, name: str, until: Until) -> None:
-    """The head waits for its retry and three are parked in order, as many as may be; the next ones stay with the
-    consumer, another key of the same partition flows past them, and when there is room all follow in order."""
+def test_list_parked_shows_the_line_behind_a_failed_message(kafka: TemporaryKafka, name: str, until: Until) -> None:
+    """The head waits for its retry, and three messages (the limit) are parked in order. The next ones stay with the
+    consumer. Another key of the same partition passes them. When there is room, all follow in order."""
     seen: list[bytes] = []
     well = threading.Event()
 
@@ -53,9 +53,9 @@ def test_ls_parked_shows_the_line_behind_a_failed_message(kafka: TemporaryKafka,
         with RetryService(home, name, policy), Consumer(home, f"{name}-orders", handle, group=name, config=config):
             values = [(b"a", b"a%d" % n) for n in range(1, 9)] + [(b"b", b"b1"), (b"b", b"b2")]
             assert not any(broker.publish([Message(f"{name}-orders", value, key) for key, value in values]))
-            gates = OrderedKeys(home.store)
+            locks = OrderedKeys(home.store)
             until(lambda: {b"a1", b"b1", b"b2"} <= set(seen), told)
-            until(lambda: gates.counts([f"{name}-orders"])[1] == {f"{name}-orders": 3}, told)
+            until(lambda: locks.counts([f"{name}-orders"])[1] == {f"{name}-orders": 3}, told)
             until(lambda: home.store.counts().total("due") == 1, told)  # the head, when its retry record was taken in
             # behind all of the full line, so whoever has handled it has looked at them
             assert not any(broker.publish([Message(f"{name}-orders", b"b3", b"b")]))
@@ -71,5 +71,5 @@ def test_ls_parked_shows_the_line_behind_a_failed_message(kafka: TemporaryKafka,
             until(lambda: b"a8" in seen, told)
             follow = [value for value in seen[failed:] if value.startswith(b"a")]
             assert list(dict.fromkeys(follow)) == [b"a%d" % n for n in range(1, 9)]
-            until(lambda: gates.counts([])[0] == 0, told)
+            until(lambda: locks.counts([])[0] == 0, told)
             assert listed("list", "--parked") == listed("keys", "list") == []

@@ -1,6 +1,6 @@
-"""Real processes that die: what a reader of committed records sees, when services and consumers are killed.
+"""Real processes die: what a reader of committed records sees when services and consumers are killed.
 
-Whoever is killed is known to have had something in his hands; see conftest.
+Each killed process is known to have had work in progress; see conftest.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from retry_topic import Message, RetryPolicy, RetryService
 from retry_topic.message.headers import read
 from retry_topic.message.topic_names import dead_topic_of, redelivery_topic_of, retry_topic_of
 from retry_topic.policy import Fixed, Rate
-from wheel_sched.store.ordering.face import OrderedKeys
+from wheel_sched.store.ordering import OrderedKeys
 
 if TYPE_CHECKING:
     from conftest import Crew, Member
@@ -28,7 +28,8 @@ CAP = 4
 
 
 class Course(NamedTuple):
-    """What a crew goes through: messages and their keys, how many are killed, waves of members that come and go."""
+    """The events of a crew: messages and their keys, how many processes are killed, waves of members that join and
+    leave."""
 
     ordering: str
     count: int
@@ -41,17 +42,17 @@ class Course(NamedTuple):
 
 
 def fails(number: int, attempt: int) -> bool:
-    """Whether the handler fails: three in ten, always the same ones; as processes/consumer.py has it."""
+    """Whether the handler fails: three of ten, always the same ones, as in processes/consumer.py."""
     return zlib.crc32(b"%d:%d" % (number, attempt)) % 10 < 3
 
 
 def last_of(number: int) -> int:
-    """The attempt with which a message is through."""
+    """The last attempt of a message."""
     return next((attempt for attempt in range(1, CAP) if not fails(number, attempt)), CAP)
 
 
 class Proof:
-    """Messages for a crew, blows at it, and what is to become of the messages."""
+    """Messages for a crew, kills, and the checks of the result."""
 
     def __init__(self, crew: Crew, course: Course) -> None:
         self.crew, self.course = crew, course
@@ -61,27 +62,27 @@ class Proof:
         self.blows: Counter[str] = Counter()
 
     def feed(self, count: int = 250) -> None:
-        """So many more of the messages, as far as there are any left."""
+        """Publish this number of further messages, if there are any left."""
         numbers = range(self.published, min(self.count, self.published + count))
         messages = [Message(self.crew.topic, b"%d" % n, b"%d" % (n % self.keys)) for n in numbers]
         assert not any(self.crew.broker.publish(messages))
         self.published = numbers.stop
 
     def feed_blow(self, count: int = 250) -> None:
-        """So many for a blow that waits for work; where all are out there are more of them, as many of each key."""
+        """Publish messages for a kill that waits for work. When all are published, make more, as many of each key."""
         if self.published == self.count:
             self.count += self.keys * -(-count // self.keys)
         self.feed(count)
 
     def kill_owner(self) -> None:
-        """A service that owns a shard, with claims open; another is started."""
+        """Kill a service that owns a shard with open claims, and start another."""
         crew = self.crew
         crew.strike(crew.services, crew.has_claims, crew.has_claims, self.feed_blow)
         self.blows["owner"] += 1
         crew.start_service().up()
 
     def kill_intake(self) -> None:
-        """A service that has partitions, has taken records in, and leaves one that came to it; another is started."""
+        """Kill a service that has partitions, has taken records in and has one record left; start another."""
         crew = self.crew
 
         def working(member: Member) -> bool:
@@ -95,7 +96,7 @@ class Proof:
         crew.start_service().up()
 
     def kill_consumer(self) -> None:
-        """A consumer that has partitions and is in the middle of a message; another is started."""
+        """Kill a consumer that has partitions and handles a message; start another."""
         crew = self.crew
 
         def handling(member: Member) -> bool:
@@ -106,7 +107,7 @@ class Proof:
         crew.start_consumer(**self.consumer).up()
 
     def storm(self) -> None:
-        """Members come and join, and go, in good order or not; each wave is waited for, both times."""
+        """Members join and leave, in good order or not. Each wave is waited for both times."""
         for _ in range(self.course.waves):
             self._wave([*self.crew.services])
         self.crew.until(lambda: self._shared(self.crew.services), lambda: self.crew.services)
@@ -129,21 +130,21 @@ class Proof:
             kind[:] = [member for member in kind if member.process.returncode is None]
 
     def _shared(self, members: list[Member]) -> bool:
-        """Whether each has some of the partitions, and together they have all."""
+        """Whether each member has some partitions, and together they have all."""
         parts = [member.parts for member in members]
         return all(parts) and sum(map(len, parts)) == self.crew.partitions == len(set().union(*parts))
 
     # -- what became of them
 
     def expected(self) -> set[tuple[int, int]]:
-        """Number and attempt of all that is to be handled."""
+        """Number and attempt of all messages to handle."""
         return {(number, attempt) for number in range(self.count) for attempt in range(1, last_of(number) + 1)}
 
     def dead(self) -> set[int]:
         return {number for number in range(self.count) if fails(number, last_of(number))}
 
     def events(self) -> list[tuple[int, str, int, int]]:
-        """What all handlers began and ended, in order of time: when, "b" or "e", number, attempt."""
+        """What all handlers began and ended, by time: time, "b" or "e", number, attempt."""
         found = []
         for file in self.crew.folder.glob("*.handled"):
             for line in file.read_text().splitlines():
@@ -155,7 +156,7 @@ class Proof:
         return {(number, attempt) for _, what, number, attempt in self.events() if what == "e"}
 
     def finish(self) -> None:
-        """All there is to be done is done."""
+        """Wait until all work is done."""
         crew = self.crew
         expected, dead = self.expected(), self.dead()
         crew.until(
@@ -170,13 +171,14 @@ class Proof:
         assert self.handled() == expected
 
     def judge_letters(self, committed: Callable[[str], list[Message]]) -> None:
-        """The dead are those that failed too often: in the store once, and in the group's topic."""
+        """The dead letters are the messages that failed too often: once in the store, and once in the group's topic."""
         assert self.crew.stored("dead") == Counter(self.dead())
         told = {int(message.value) for message in committed(dead_topic_of(self.crew.name))}
         assert told == self.dead()
 
     def judge_redeliveries(self, committed: Callable[[str], list[Message]]) -> None:
-        """Each exactly once, none above the cap; with an order those parked at their first attempt as well."""
+        """Each redelivery exists exactly once, and none exceeds the attempts. With an order, messages parked at their
+        first attempt count too."""
         redelivered = Counter(
             (int(message.value), read(message.headers).attempt + 1)
             for message in committed(redelivery_topic_of(self.crew.name))
@@ -187,7 +189,7 @@ class Proof:
             assert min(attempt for _, attempt in redelivered) > 1
 
     def judge_order(self) -> None:
-        """Of each key nothing begins before the one before it is through."""
+        """Of each key, no message begins before the previous one is finished."""
         through: dict[int, int] = defaultdict(int)
         for _, what, number, attempt in self.events():
             place, key = divmod(number, self.keys)
@@ -209,10 +211,10 @@ COURSES = {
 def test_killed_processes_lose_and_double_nothing(
     crew_of: Callable[..., Crew], committed: Callable[[str], list[Message]], course: Course
 ) -> None:
-    """20,000 messages, three in ten fail. Twelve services die with open claims, eight while records come to them, four
-    consumers die; a storm of members comes and goes, the server is killed and comes back. Each redelivery is there
-    exactly once, no attempt is above the cap; the same with an order of keys, which is kept. Less of it under KIP-848,
-    where a dead member is noticed later."""
+    """20,000 messages; three of ten fail. Twelve services die with open claims, eight while they read records; four
+    consumers die. Members join and leave, and the server is killed and restarted. Each redelivery exists exactly once,
+    and no message exceeds its attempts. A second run has ordering keys and keeps their order. Under KIP-848 the test is
+    smaller, because a dead member is noticed later."""
     groups: dict[str, Any] = {}
     if course.protocol != "classic":
         groups = {"client": {}, "broker": {"group_protocol": course.protocol}}
@@ -251,7 +253,7 @@ def test_killed_processes_lose_and_double_nothing(
 def test_a_rate_holds_for_what_goes_out_in_transactions(
     crew_of: Callable[..., Crew], committed: Callable[[str], list[Message]]
 ) -> None:
-    """A claim brings no more than the rate allows at once, which is one; each comes back exactly once."""
+    """A claim releases at most what the rate allows at once, which is one. Each message returns exactly once."""
     crew = crew_of()
     policy = RetryPolicy(delay=Fixed(base_ms=1), rate=Rate(50, "s"), burst=1)
     count, topic = 40, retry_topic_of(crew.name)

@@ -1,4 +1,4 @@
-"""Rights that are missing: said which, not ready, and well again once they are given."""
+"""Missing rights: the error names the right, the service is not ready, and it recovers when the right is given."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from confluent_kafka import admin as _typed_admin
 
 from retry_topic import Message, RetryPolicy, RetryService, connect
 from retry_topic.brokers.kafka import KafkaBroker
-from retry_topic.brokers.kafka.sender import claims_topic
+from retry_topic.brokers.kafka.transactions import claims_topic
 from retry_topic.message.topic_names import dead_topic_of, intake_group_of, redelivery_topic_of, retry_topic_of
 from retry_topic.policy import Fixed
 
@@ -31,7 +31,7 @@ _types = _admin.ResourceType
 def only(
     kafka: TemporaryKafka, kind: Any, what: str, *rights: str, pattern: str = "LITERAL"
 ) -> Iterator[Callable[[], None]]:
-    """The guest has these rights to something and no others; calling what is given takes the restriction away."""
+    """Restrict the guest to these rights on a resource. Calling the result removes the restriction."""
     admin = _admin.AdminClient({"bootstrap.servers": kafka.bootstrap})
     rules = [
         _admin.AclBinding(
@@ -73,7 +73,7 @@ def only(
 def test_an_intake_that_may_not_read_says_so_and_is_not_ready(
     kafka: TemporaryKafka, name: str, caplog: pytest.LogCaptureFixture, until: Until, missing: str
 ) -> None:
-    """Without READ on the retry topic, or on its group; with it, it takes in what has come meanwhile."""
+    """Without READ on the retry topic or on its group. With the right, it takes in the records that came meanwhile."""
     broker = KafkaBroker(kafka.bootstrap)
     for topic in (retry_topic_of(name), redelivery_topic_of(name), dead_topic_of(name)):
         broker.create_topic(topic)
@@ -110,8 +110,10 @@ def test_a_take_over_that_is_refused_says_which_right_is_missing(
     until: Until,
     missing: str,
 ) -> None:
-    """Not that the broker is away. The service is not ready until it is given, and then what was due goes out."""
-    monkeypatch.setattr("retry_topic.brokers.kafka.sender.READ_S", 3.0)  # of a group nobody answers, until it is over
+    """The error is not that the broker is away. The service is not ready until the right is given. Then due messages
+    are published."""
+    # a read of a group that this client may not see gets no answer
+    monkeypatch.setattr("retry_topic.brokers.kafka.transactions.READ_S", 3.0)
     kind, pattern, right = (
         (_types.TRANSACTIONAL_ID, "PREFIXED", "transactional id: DESCRIBE and WRITE")
         if missing == "id"

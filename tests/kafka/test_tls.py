@@ -1,4 +1,4 @@
-"""A cluster that is reached over TLS only: a retry's whole life, and a broker that is not trusted."""
+"""A cluster with TLS only: a retry from failure to success, and a broker that the client does not trust."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ pytestmark = [pytest.mark.kafka, pytest.mark.timeout(240)]
 def test_failed_messages_come_back_and_die_over_tls(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, until: Until
 ) -> None:
-    """Logged in by SCRAM: consumers, intake, transactions and dead letters; one message comes back and succeeds, the
-    other is dead after its last attempt. A client that trusts somebody else is told why it gets no answer."""
+    """Consumers, intake, transactions and dead letters log in with SCRAM. One message returns and succeeds, the other
+    is dead after its last attempt. A client with another certificate authority gets an error that explains it."""
     with temporary_kafka(tls=True) as kafka:
         live_and_die(KafkaBroker(kafka.over_tls()), name, until)
         monkeypatch.setattr("retry_topic.brokers.kafka.topology.TIMEOUT_S", 8.0)

@@ -15,7 +15,7 @@ from wheel_sched.observability import Endpoint, dead_parts, parse_address, unrea
 
 
 class Part:
-    """Something probed, as the test wants it."""
+    """A part whose answers the test sets."""
 
     def __init__(self, *problems: str, ready: bool = True) -> None:
         self.problems = list(problems)
@@ -80,19 +80,19 @@ def test_liveness_is_local_and_readiness_is_not(
 
 
 def test_a_page_that_fails_is_answered_and_the_next_request_too(endpoint: Endpoint) -> None:
-    """The service does not end with its operator's pages."""
+    """The error of a page does not end the service."""
     assert get(endpoint, "/broken") == (HTTPStatus.INTERNAL_SERVER_ERROR, "RuntimeError: no\n")
     assert get(endpoint, "/livez")[0] == HTTPStatus.OK
 
 
 def test_unknown_pages_and_methods_are_refused(endpoint: Endpoint) -> None:
-    """404 lists the pages there are; nothing can be written."""
+    """404 lists the existing pages. Only GET is allowed."""
     assert get(endpoint, "/etc/passwd") == (404, "/livez\n/readyz\n/broken\n")
     assert get(endpoint, "/livez", "POST")[0] == HTTPStatus.NOT_IMPLEMENTED
 
 
 def test_a_silent_client_holds_up_neither_probe_nor_end(endpoint: Endpoint) -> None:
-    """Each request has a thread of its own."""
+    """Each request has its own thread."""
     with socket.create_connection((endpoint.host, endpoint.port)):
         assert get(endpoint, "/livez")[0] == HTTPStatus.OK
         closing = threading.Thread(target=endpoint.close)
@@ -101,8 +101,8 @@ def test_a_silent_client_holds_up_neither_probe_nor_end(endpoint: Endpoint) -> N
         assert not closing.is_alive()
 
 
-def test_a_taken_port_is_said_plainly(endpoint: Endpoint) -> None:
-    """With what to do."""
+def test_a_taken_port_is_an_error_that_names_it(endpoint: Endpoint) -> None:
+    """The error says what to do."""
     with pytest.raises(ConfigError, match=rf"cannot listen on 127\.0\.0\.1:{endpoint.port}: .*; choose another port"):
         Endpoint("127.0.0.1", endpoint.port, {})
 
@@ -124,6 +124,6 @@ def test_addresses(text: str, address: tuple[str, int]) -> None:
 
 @pytest.mark.parametrize("text", ["", "x", "host:", "1:65536", "1:-1", "1:²", "host:1.5"])
 def test_wrong_addresses(text: str) -> None:
-    """Named before anything is bound."""
+    """The error comes before the server binds."""
     with pytest.raises(ConfigError, match="expected HOST:PORT"):
         parse_address(text)

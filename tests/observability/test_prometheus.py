@@ -14,10 +14,8 @@ from wheel_sched.errors import StoreUnavailable
 from wheel_sched.observability.prometheus import MetricsCollector, metrics_page
 from wheel_sched.purgatory import DelayedOperation, Purgatory
 from wheel_sched.store import Done, Item, open_store
-from wheel_sched.store.ordering.face import OrderedKeys, lock_of, ref_of, scope_of
-from wheel_sched.store.ordering.values import Owner
-from wheel_sched.store.rate_limits.face import RateLimits
-from wheel_sched.store.rate_limits.values import Limits
+from wheel_sched.store.ordering import OrderedKeys, Owner, lock_of, ref_of, scope_of
+from wheel_sched.store.rate_limits import Limits, RateLimits
 from wheel_sched.testing import VirtualClock
 from wheel_sched.wheel import TimingWheel
 
@@ -45,7 +43,7 @@ class Scrape:
 
 
 class Publisher:
-    """Says done to everything."""
+    """Answers `Done` for every item."""
 
     traits = PublisherTraits()
 
@@ -57,7 +55,7 @@ class Publisher:
 
 
 def test_a_store_that_hangs_holds_up_no_page(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is known is told within the bound, with the store down; one question is open at a time."""
+    """The page comes within the limit and shows the store as down. Only one query runs at a time."""
     monkeypatch.setattr("wheel_sched.observability.prometheus.STORE_S", 0.05)
     going_on, asked = threading.Event(), []
     with open_store("memory:") as store, Dispatcher(store, Publisher()) as dispatcher:
@@ -83,7 +81,7 @@ def test_a_store_that_hangs_holds_up_no_page(monkeypatch: pytest.MonkeyPatch) ->
             assert time.monotonic() < deadline_s
 
 
-def test_what_happened_is_told_as_counters_and_a_histogram() -> None:
+def test_events_are_counters_and_a_histogram() -> None:
     """Five published, one waiting for an hour; the buckets are cumulative and end with all of them."""
     with open_store("memory:") as store, Dispatcher(store, Publisher()) as dispatcher:
         now_ms = store.now_ms()
@@ -122,7 +120,7 @@ def test_buckets_and_sum_are_in_seconds() -> None:
     assert scrape("fire_lateness_seconds_sum", dispatcher="d") == 40.004
 
 
-def test_purgatories_tell_what_waits_how_it_ended_and_how_late() -> None:
+def test_the_metrics_of_purgatories() -> None:
     """One of each ending; lateness in seconds, cumulative, with its sum."""
     clock = VirtualClock()
     wheel: TimingWheel[Any] = TimingWheel(0)
@@ -170,7 +168,7 @@ def test_purgatories_tell_what_waits_how_it_ended_and_how_late() -> None:
     assert scrape(f"{lateness}_sum", **told) == pytest.approx(0.006)
 
 
-def test_a_dispatchers_own_purgatory_is_told() -> None:
+def test_the_metrics_of_the_purgatory_of_a_dispatcher() -> None:
     """Three batches that were answered: satisfied, and none expired at the publish timeout."""
     with open_store("memory:") as store, Dispatcher(store, Publisher()) as dispatcher:
         for n in range(3):
@@ -185,7 +183,7 @@ def test_a_dispatchers_own_purgatory_is_told() -> None:
 
 
 def test_an_absent_store_leaves_the_rest_of_the_page() -> None:
-    """Its own gauge says so; what is known here is told all the same."""
+    """The gauge of the store is 0. The metrics of this process are there."""
 
     class Away:
         def counts(self) -> None:
@@ -201,7 +199,7 @@ def test_an_absent_store_leaves_the_rest_of_the_page() -> None:
 
 
 def test_a_dispatcher_says_how_it_is() -> None:
-    """Not begun: neither live nor ready; running: both; stopped: neither."""
+    """Before the start it is neither live nor ready, then both, and after the stop neither."""
     with open_store("memory:") as store:
         dispatcher = Dispatcher(store, Publisher())
         assert (dispatcher.ailing(), dispatcher.ready) == (["its thread has ended"], False)
@@ -215,8 +213,8 @@ def test_a_dispatcher_says_how_it_is() -> None:
         assert (dispatcher.ailing(), dispatcher.ready) == (["its thread has ended"], False)
 
 
-def test_locked_keys_and_flow_control_are_told_by_topic() -> None:
-    """Destinations are no labels: they are counted."""
+def test_locked_keys_and_flow_control_have_metrics_by_topic() -> None:
+    """Destinations are counted and are not labels."""
     with open_store("memory:") as store:
         gates, scope = OrderedKeys(store), scope_of("g", "t")
         gate = lock_of(scope, b"k")

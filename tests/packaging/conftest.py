@@ -1,4 +1,4 @@
-"""What users install: the sdist and the wheel made from it, once for all tests, and empty environments to put it into.
+"""The sdist and the wheel made from it, built once for all tests, and empty environments for them.
 
 Environments are made with uv where that is on PATH, with venv and pip otherwise.
 """
@@ -30,7 +30,7 @@ SHIPPED = frozenset({".py", ".pyx", ".lua", ".typed", ".html", ".css", ".js"})
 
 @dataclass(frozen=True, slots=True)
 class Built:
-    """The build's results and what the tree held when it began."""
+    """The results of the build, and the files of the tree when it began."""
 
     sdist: Path
     wheel: Path
@@ -43,7 +43,7 @@ class Built:
 
 @dataclass(frozen=True, slots=True)
 class Installed:
-    """An environment with the wheel, what was asked for, and nothing else; commands run in an empty folder."""
+    """An environment with the wheel and the given extras only. Commands run in an empty folder."""
 
     bin: Path
     elsewhere: Path
@@ -78,7 +78,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
 
 @pytest.fixture(scope="session")
 def installed(built: Built, tmp_path_factory: pytest.TempPathFactory) -> Installed:
-    """The wheel alone in a fresh environment, put there without a registry."""
+    """The wheel alone in a new environment, installed without a registry."""
     made = _environment(tmp_path_factory.mktemp("environment"), with_pip=True)
     _checked([made.bin / "python", "-m", "pip", "install", "--no-index", "--quiet", built.wheel])
     return made

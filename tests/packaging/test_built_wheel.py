@@ -1,4 +1,4 @@
-"""What users install, not what lies in the tree: build, install into an empty environment, use it from elsewhere.
+"""The installed package, not the tree: build, install into an empty environment, use it in another folder.
 
 The build makes the sdist first and the wheel from that, so a file missing from the sdist is missing here as well. The
 environment gets the wheel and nothing else (`--no-index`): what imports there needs the standard library alone.
@@ -39,7 +39,7 @@ def test_the_wheel_holds_four_import_names_and_nothing_else_at_its_top(built: Bu
 
 
 def test_the_wheel_holds_every_module_script_and_typing_marker_of_the_tree(built: Built) -> None:
-    """Modules, Lua scripts, templates and `py.typed` all come along, by way of the sdist."""
+    """The wheel, made from the sdist, has modules, Lua scripts, templates and `py.typed`."""
     assert {f"{name}/py.typed" for name in IMPORT_NAMES} <= built.tree
     assert built.tree - built.wheel_names() == set()
 
@@ -88,7 +88,7 @@ def test_the_command_says_which_extra_is_missing(installed: Installed) -> None:
 
 
 def test_the_tree_casts_no_shadow_on_celery_or_apscheduler(installed: Installed) -> None:
-    """Run inside the tree's `integrations` folder, `celery` and `apscheduler` are no regular packages of ours."""
+    """In the folder `integrations`, `celery` and `apscheduler` are not regular packages of ours."""
     code = (
         "import importlib.util as u, sys\n"
         f"sys.path.insert(0, {str(ROOT / 'integrations')!r})\n"

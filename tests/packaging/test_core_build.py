@@ -1,4 +1,4 @@
-"""The build without a compiler: it goes on, and the pure core serves."""
+"""The build without a compiler succeeds, and the pure core runs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.built, pytest.mark.timeout(300)]
 
 
 def wheel_of(out: Path, **environment: str) -> tuple[frozenset[str], str]:
-    """What a wheel built under `environment` holds, and its name."""
+    """The files of a wheel built under `environment`, and its name."""
     done = subprocess.run(
         [sys.executable, "-m", "build", "--wheel", "--outdir", str(out), str(ROOT)],
         env=os.environ | environment,
@@ -31,7 +31,7 @@ def wheel_of(out: Path, **environment: str) -> tuple[frozenset[str], str]:
 
 
 def test_a_compiler_that_fails_costs_the_compiled_core_and_nothing_else(tmp_path: Path) -> None:
-    """The wheel is one for every Python, without the extension and with all the rest."""
+    """The wheel is for every Python. Only the extension module is missing."""
     names, name = wheel_of(tmp_path, CC="/bin/false")
     assert not [member for member in names if member.endswith((".so", ".pyd", ".c"))]
     assert "wheel_sched/wheel/pure.py" in names
@@ -39,7 +39,7 @@ def test_a_compiler_that_fails_costs_the_compiled_core_and_nothing_else(tmp_path
 
 
 def test_the_pure_core_can_be_asked_for(tmp_path: Path) -> None:
-    """`WHEEL_SCHED_PURE=1` at build time leaves the compiler alone."""
+    """With `WHEEL_SCHED_PURE=1` the build does not call the compiler."""
     names, name = wheel_of(tmp_path, WHEEL_SCHED_PURE="1")
     assert not [member for member in names if member.endswith((".so", ".pyd"))]
     assert name.endswith("-py3-none-any.whl")

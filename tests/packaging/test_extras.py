@@ -1,6 +1,6 @@
-"""Each extra, from the built wheel in an environment of its own: what its page shows first runs with what it installs.
+"""Each extra of the built wheel in its own environment: the first example of its page runs.
 
-The tests' own environment has every package there is, and so hides one that an extra forgets.
+The environment of the tests has every package, so it would hide a package that an extra forgets.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ pytestmark = [pytest.mark.built, pytest.mark.timeout(300)]
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[TemporaryServer]:
-    """What stands at redis://localhost:6379 on the pages."""
+    """The server that the pages call redis://localhost:6379."""
     with temporary_server(tcp=True) as made:
         yield made
 
@@ -56,7 +56,7 @@ def snippet(page: str, heading: str, server: TemporaryServer) -> str:
 def test_the_first_snippet_of_a_page_runs_after_its_install_line(
     with_extras: Make, server: TemporaryServer, extras: str, page: str, heading: str
 ) -> None:
-    """With the extras that the page names, in an environment that had nothing."""
+    """With the extras that the page names, in an empty environment."""
     assert f"[{extras}]" in (ROOT / page).read_text("utf-8"), "the page names other extras"
     done = with_extras(extras).python(snippet(page, heading, server))
     assert done.returncode == 0, done.stderr
@@ -74,13 +74,13 @@ def test_the_first_snippet_of_a_page_runs_after_its_install_line(
     ],
 )
 def test_all_is_enough_for_every_page(with_extras: Make, server: TemporaryServer, page: str, heading: str) -> None:
-    """`wheel-sched[all]` runs what each part shows first."""
+    """`wheel-sched[all]` runs the first example of each part."""
     done = with_extras("all").python(snippet(page, heading, server))
     assert done.returncode == 0, done.stderr
 
 
 def test_redis_is_enough_beside_a_server(with_extras: Make, server: TemporaryServer) -> None:
-    """The README's consumer, over a server of one's own."""
+    """The README's consumer, with an existing server."""
     code = snippet("README.md", "## A consumer", server).replace("embedded:./data", server.tcp_url)
     done = with_extras("redis").python(code)
     assert done.returncode == 0, done.stderr
@@ -94,7 +94,7 @@ def test_demo_is_enough_to_see_it_work(with_extras: Make) -> None:
 
 
 def test_a_celery_task_is_held_and_listed(with_extras: Make, server: TemporaryServer) -> None:
-    """Not only the import: the first call with a countdown waits in the store, and the program shows it."""
+    """The first call with a countdown waits in the store, and the program shows it."""
     made = with_extras("celery")
     code = snippet("docs/celery.md", "## Install", server)
     (made.elsewhere / "shop.py").write_text(code, "utf-8")
@@ -105,12 +105,12 @@ def test_a_celery_task_is_held_and_listed(with_extras: Make, server: TemporarySe
 
 
 def test_celery_over_rabbitmq_does_without_the_redis_transport(with_extras: Make, server: TemporaryServer) -> None:
-    """kombu's module for Redis brokers is not imported where the broker is none."""
+    """kombu's module for Redis brokers is imported only with a Redis broker."""
     done = with_extras("celery").python(
         "import sys\n"
         "from celery import Celery\n"
         "from wheel_sched_celery import install\n"
-        "from wheel_sched_celery.release.redis_queue import RedisQueue\n"
+        "from wheel_sched_celery.message.stored_forms import RedisQueue\n"
         "rabbit = Celery('shop', broker='amqp://localhost')\n"
         f"install(rabbit, url={server.tcp_url!r})\n"
         "assert not RedisQueue.serves(rabbit.connection())\n"
@@ -134,7 +134,7 @@ def test_celery_over_rabbitmq_does_without_the_redis_transport(with_extras: Make
     ],
 )
 def test_a_command_names_the_extra_it_needs(with_extras: Make, command: str, extra: str) -> None:
-    """With `cli` alone: one line, no traceback, exit code 2, nothing left in the folder."""
+    """With `cli` alone: one line, no traceback, exit code 2, an empty folder."""
     made = with_extras("cli")
     done = made.run(made.bin / "wheel-sched", *command.split())
     assert done.stderr.count("\n") == 1, done.stderr
@@ -144,7 +144,7 @@ def test_a_command_names_the_extra_it_needs(with_extras: Make, command: str, ext
 
 
 def test_doctor_names_the_extra_that_the_store_needs(with_extras: Make) -> None:
-    """It tells what it can see without, and the install line as the fix of the rest."""
+    """It runs the checks that need no package, and names the install line as the fix."""
     made = with_extras("cli")
     done = made.run(made.bin / "wheel-sched", "doctor")
     assert "Traceback" not in done.stderr
@@ -162,7 +162,7 @@ def test_doctor_names_the_extra_that_the_store_needs(with_extras: Make) -> None:
     ],
 )
 def test_connect_names_the_extra_it_needs(with_extras: Make, extras: str, url: str, needed: str) -> None:
-    """The right one of the two, also where only the server's program is missing; no folder is made."""
+    """The right one of two extras, also when only the server's program is missing. No folder is made."""
     made = with_extras(extras)
     done = made.python(f"from retry_topic import connect\nconnect({url!r})")
     assert f"wheel-sched[{needed}]" in done.stderr.splitlines()[-1]

@@ -1,4 +1,4 @@
-"""Ratchets: what the house has agreed on and nobody has to remember. Each check is also shown a tree that breaks it."""
+"""Ratchets: rules that a test holds. Each check also runs on a tree that breaks it."""
 
 from __future__ import annotations
 
@@ -68,14 +68,14 @@ every_check = pytest.mark.parametrize("check", CHECKS, ids=lambda check: check._
 
 
 @every_check
-def test_the_tree_keeps_to_what_was_agreed(check: Callable[[Path], list[str]]) -> None:
-    """The tree has nothing of what the house rules out."""
+def test_the_tree_breaks_no_rule(check: Callable[[Path], list[str]]) -> None:
+    """The tree breaks no rule."""
     assert check(ROOT) == []
 
 
 @every_check
 def test_a_tree_that_breaks_the_rule_is_caught(check: Callable[[Path], list[str]], tmp_path: Path) -> None:
-    """Each check names the one offender of a small bad tree: no check passes by seeing nothing."""
+    """Each check names the one offender of a small bad tree, so no check passes without looking."""
     name, content = CHECKS[check]
     offender = tmp_path / name
     offender.parent.mkdir(parents=True)

@@ -24,7 +24,7 @@ PATIENCE_S = 30.0  # real seconds until a test gives up on other threads
 
 
 class Probe(DelayedOperation):
-    """An operation that is complete when it is told so, and counts what happens to it."""
+    """An operation that the test makes complete. It counts its calls."""
 
     def __init__(self, timeout_ms: int = 1000, *, ready: bool = False, lock: Any = None) -> None:
         super().__init__(timeout_ms, lock=lock)
@@ -75,7 +75,7 @@ class World:
 
 def _threads(clock: VirtualClock, purgatory: Purgatory[Any]) -> Callable[[int], None]:
     def advance(ms: int) -> None:
-        """Step by step, as the timer's thread has to run at each."""
+        """Step by step, because the timer's thread must run at each step."""
         for _ in range(ms):
             clock.advance(1)
         marker = Probe(0)
@@ -121,14 +121,14 @@ def probe() -> type[Probe]:
 
 @pytest.fixture
 def new_threads() -> Callable[[], list[threading.Thread]]:
-    """The threads this test started and that still run; what an earlier test left to end is not among them."""
+    """The threads that this test has started and that still run, without those of earlier tests."""
     earlier = set(threading.enumerate())
     return lambda: [thread for thread in threading.enumerate() if thread not in earlier]
 
 
 @pytest.fixture
 def until() -> Callable[[Callable[[], bool]], None]:
-    """Wait for a condition that other threads bring about."""
+    """Wait for a condition that other threads make true."""
 
     def wait(condition: Callable[[], bool]) -> None:
         deadline = time.monotonic() + PATIENCE_S
@@ -141,7 +141,7 @@ def until() -> Callable[[Callable[[], bool]], None]:
 
 @pytest.fixture
 def run_all() -> Callable[[list[Callable[[], object]]], None]:
-    """Run functions at the same time, one thread each, and raise what the first of them raised."""
+    """Run functions at the same time, one thread each, and raise the first error."""
 
     def run(functions: list[Callable[[], object]]) -> None:
         problems: list[BaseException] = []

@@ -1,4 +1,4 @@
-"""Members that must be heard of: driven by hand, by the reaper and by asyncio's timer; and from many threads."""
+"""Heartbeats of members: driven by hand, by the reaper and by asyncio's timer, and sent by many threads."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def rig() -> Rig:
 
 
 def test_a_silent_member_expires_once_and_not_early(rig: Rig) -> None:
-    """At the timeout after it was last heard of."""
+    """At the timeout after its last beat."""
     rig.monitor.add("a")
     rig.advance(TIMEOUT_MS - 1)
     assert rig.expired == []
@@ -63,7 +63,7 @@ def test_a_beating_member_does_not_expire(rig: Rig) -> None:
 
 
 def test_a_removed_or_replaced_member_never_expires_late(rig: Rig) -> None:
-    """The old membership is gone with its deadline."""
+    """The deadline of the old membership has no effect."""
     for member in ("removed", "replaced"):
         rig.monitor.add(member)
     rig.advance(60)
@@ -99,7 +99,7 @@ def test_what_on_expired_does_to_others_that_are_due_is_respected() -> None:
 
 
 def test_members_may_have_timeouts_of_their_own(rig: Rig) -> None:
-    """Also after a beat, and until they are replaced without one."""
+    """The timeout also counts after a beat, until the member is replaced without a timeout."""
     rig.monitor.add("short", timeout_ms=10)
     rig.monitor.add("long", timeout_ms=1_000)
     rig.advance(9)
@@ -115,7 +115,7 @@ def test_members_may_have_timeouts_of_their_own(rig: Rig) -> None:
 
 @pytest.mark.parametrize("wrong", [0, -1, 1.5, True, "1"])
 def test_a_timeout_that_is_none_is_refused(rig: Rig, wrong: Any) -> None:
-    """And nothing is changed."""
+    """Nothing is changed."""
     with pytest.raises(ConfigError, match="timeout_ms"):
         HeartbeatMonitor(wrong, print)
     with pytest.raises(ConfigError, match="timeout_ms"):
@@ -124,7 +124,7 @@ def test_a_timeout_that_is_none_is_refused(rig: Rig, wrong: Any) -> None:
 
 
 def test_an_on_expired_that_raises_leaves_the_rest_due(rig: Rig) -> None:
-    """The error comes out of `run_due`, the next call goes on behind it."""
+    """`run_due` raises the error, and the next call continues with the next member."""
     rig.monitor._on_expired = lambda member: rig.expired.append(member) or 1 // (member != "b")
     for member in "abc":
         rig.monitor.add(member)
@@ -148,7 +148,7 @@ def test_a_coarse_tick_lets_members_expire_together() -> None:
 
 
 def test_close_lets_all_go(rig: Rig) -> None:
-    """Without expiry, and nothing is kept alive; the monitor can be used again."""
+    """No member expires or stays alive, and the monitor can be used again."""
 
     class Member:
         pass
@@ -196,7 +196,7 @@ def test_nothing_keeps_a_former_member_alive(ended: str) -> None:
 
 
 def test_a_timer_drives_it(world: Any) -> None:
-    """One alarm for all members, set anew as they beat; on every kind of timer."""
+    """One alarm for all members, on every kind of timer."""
     expired: list[str] = []
     timer = world.purgatory._schedule.__self__
     monitor: HeartbeatMonitor[str] = HeartbeatMonitor(20, expired.append, timer=timer, clock=world.clock)
@@ -217,7 +217,7 @@ def test_a_timer_drives_it(world: Any) -> None:
 
 
 def test_a_member_that_nothing_would_expire_is_not_taken_in() -> None:
-    """The timer is closed: that is told, and the monitor is as before."""
+    """The timer is closed: `add` raises, and the monitor is unchanged."""
     reaper = Reaper()
     monitor: HeartbeatMonitor[str] = HeartbeatMonitor(TIMEOUT_MS, print, timer=reaper)
     reaper.close()
@@ -229,7 +229,7 @@ def test_a_member_that_nothing_would_expire_is_not_taken_in() -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(120)
 def test_threads_beat_join_and_leave_while_members_expire(run_all: Any) -> None:
-    """Nobody who is heard of expires; everybody else does, once."""
+    """A member that beats never expires; every other one expires once."""
     interval = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     guard, expired = threading.Lock(), list[tuple[int, int]]()

@@ -1,6 +1,6 @@
-"""What went wrong in Kafka's purgatory and timer over the years, one regression test each; and the deadlock rule.
+"""Bugs of Kafka's purgatory and timer, one regression test each, and the deadlock rule.
 
-A test that hangs here has found a deadlock: `run_all` gives up after half a minute and says so.
+A test that hangs here has found a deadlock: `run_all` fails after half a minute.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from wheel_sched.testing import VirtualClock
 
 
 class Gate(DelayedOperation):
-    """An operation that is complete when `ready` says so; what follows is a function."""
+    """An operation that is complete when `ready` is True, and then calls a function."""
 
     def __init__(
         self,
@@ -105,7 +105,7 @@ def test_kafka_3994_what_follows_may_take_the_lock_of_whoever_completes(run_all:
 def test_kafka_5970_and_6042_two_groups_that_complete_each_other(run_all: Any, rounds: int) -> None:
     """KAFKA-5970, KAFKA-6042: operations under two groups' locks, completed from the other group, locked crosswise.
 
-    Each operation is given its group's lock; whoever changes a group releases its lock before checking.
+    Each operation has its group's lock. A thread that changes a group releases this lock before the check.
     """
     locks = {"one": threading.RLock(), "two": threading.RLock()}
     with Purgatory[str]() as purgatory:
@@ -276,7 +276,7 @@ def test_kafka_6431_keys_do_not_share_a_lock(run_all: Any) -> None:
 
 
 def test_the_deadlock_rule_and_what_breaks_it() -> None:
-    """Whoever holds a lock that a `try_complete` takes must not check: two threads then wait for each other.
+    """A thread with a lock that a `try_complete` takes must not check: two threads would wait for each other.
 
     Shown with locks that give up, so that the test ends: thread A holds L and wants the operation's lock, thread B
     tries the operation, holding its lock, and wants L.

@@ -36,7 +36,7 @@ def test_lock_in_try_complete_else_watch(world: Any) -> None:
 
 @pytest.mark.parametrize("complete", [False, True])
 def test_safe_try_complete_or_else(probe: Any, complete: bool) -> None:
-    """testSafeTryCompleteOrElse: the action is done only if the first try fails, and a second try follows it."""
+    """testSafeTryCompleteOrElse: the action is called only if the first try fails, and then follows a second try."""
     operation = probe(100_000, ready=complete)
     done: list[int] = []
     assert operation.safe_try_complete_or_else(lambda: done.append(operation.tries)) is complete
@@ -69,7 +69,7 @@ def test_request_satisfaction(world: Any, probe: Any) -> None:
 
 
 def test_request_expiry(world: Any, probe: Any) -> None:
-    """testRequestExpiry: only what was not completed expires, and not before its time."""
+    """testRequestExpiry: only an operation that was not completed expires, and not early."""
     expiring, completed = probe(20), probe(200_000)
     start_ms = world.clock.monotonic_ms()
     assert not world.purgatory.try_complete_else_watch(expiring, ["test1"])
@@ -91,7 +91,7 @@ def test_request_expiry(world: Any, probe: Any) -> None:
 
 
 def test_request_purge(world: Any, probe: Any) -> None:
-    """testRequestPurge: what is completed leaves every list at once, where Kafka's leaves it for a check or a purge."""
+    """testRequestPurge: a completed operation leaves every list at once. In Kafka it stays until a check or a purge."""
     first, second, third = probe(100_000), probe(100_000), probe(100_000)
     purgatory = world.purgatory
     purgatory.try_complete_else_watch(first, ["test1"])
@@ -110,7 +110,7 @@ def test_request_purge(world: Any, probe: Any) -> None:
 
 
 def test_should_cancel_for_key_returning_cancelled_operations(world: Any, probe: Any) -> None:
-    """shouldCancelForKeyReturningCancelledOperations: those of the key, uncompleted; the others stay."""
+    """shouldCancelForKeyReturningCancelledOperations: the operations of the key, uncompleted. All others stay."""
     purgatory = world.purgatory
     here = [probe(10_000), probe(10_000)]
     for operation in here:
@@ -127,7 +127,7 @@ def test_should_return_nothing_when_the_key_does_not_exist(world: Any) -> None:
 
 
 def test_what_was_cancelled_is_completed_by_force_alone(world: Any, probe: Any) -> None:
-    """Neither a check of its other key nor its timer touches it, and it is not watched again."""
+    """A check of its other key and its timer have no effect on it, and it cannot be watched again."""
     operation = probe(20)
     world.purgatory.try_complete_else_watch(operation, ["key", "other"])
     assert world.purgatory.cancel_for_key("key") == [operation]
@@ -137,7 +137,7 @@ def test_what_was_cancelled_is_completed_by_force_alone(world: Any, probe: Any) 
     world.advance(30)
     assert not operation.safe_try_complete()
     assert not operation.is_completed
-    with pytest.raises(ValueError, match="taken out"):
+    with pytest.raises(ValueError, match="was cancelled"):
         world.purgatory.try_complete_else_watch(operation, ["key"])
     assert operation.force_complete()
     assert operation.completions == 1

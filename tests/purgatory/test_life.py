@@ -1,4 +1,4 @@
-"""From watched to gone: exactly once, errors told, nothing kept alive."""
+"""The life of an operation: it ends exactly once, errors are reported, and no completed operation is kept alive."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from wheel_sched.wheel import TimingWheel
 
 
 class Failing(DelayedOperation):
-    """An operation that raises where it is told to."""
+    """An operation that raises at the given place."""
 
     def __init__(self, where: str, timeout_ms: int = 10) -> None:
         super().__init__(timeout_ms)
@@ -41,7 +41,7 @@ class Failing(DelayedOperation):
 
 
 def test_a_true_answer_completes_without_force(world: Any) -> None:
-    """`try_complete` may answer instead of calling `force_complete`."""
+    """`try_complete` may return True instead of calling `force_complete`."""
 
     class Simple(DelayedOperation):
         def try_complete(self) -> bool:
@@ -56,7 +56,7 @@ def test_a_true_answer_completes_without_force(world: Any) -> None:
 
 
 def test_complete_at_the_second_try_leaves_at_once(world: Any) -> None:
-    """What became complete while it was being watched is completed, without a timer, by the same call."""
+    """An operation that became complete while it was being watched is completed by the same call, without a timer."""
 
     class Second(DelayedOperation):
         tries = 0
@@ -73,7 +73,7 @@ def test_complete_at_the_second_try_leaves_at_once(world: Any) -> None:
 
 
 def test_every_way_to_an_end_is_counted(world: Any, probe: Any) -> None:
-    """Satisfied, forced, expired and cancelled are told apart, and lateness is measured for what expired."""
+    """Satisfied, forced, expired and cancelled have their own counters. Lateness counts only for expired operations."""
     purgatory = world.purgatory
     satisfied, forced, expired, cancelled = (probe(5) for _ in range(4))
     for name, operation in {"s": satisfied, "f": forced, "e": expired, "c": cancelled}.items():
@@ -103,7 +103,7 @@ def test_a_key_given_twice_is_one_entry(world: Any, probe: Any) -> None:
 
 @pytest.mark.parametrize(("keys", "error"), [([], Rejected), ("key", Rejected), (["a", []], TypeError)])
 def test_keys_that_cannot_be_watched_change_nothing(world: Any, probe: Any, keys: Any, error: type[Exception]) -> None:
-    """No key, one string in place of a list, a key without a hash: told, and the operation is as before."""
+    """No key, a string instead of a list, an unhashable key: each raises, and the operation is unchanged."""
     operation = probe(10)
     with pytest.raises(error):
         world.purgatory.try_complete_else_watch(operation, keys)
@@ -112,7 +112,7 @@ def test_keys_that_cannot_be_watched_change_nothing(world: Any, probe: Any, keys
 
 
 def test_an_operation_waits_in_one_place(world: Any, probe: Any) -> None:
-    """Watched twice is refused, a completed one needs no watching."""
+    """Watching twice is refused. A completed operation is not watched."""
     operation = probe(1000)
     world.purgatory.try_complete_else_watch(operation, ["a"])
     with pytest.raises(Rejected, match="watched already"):
@@ -139,7 +139,7 @@ def test_no_time_to_wait_expires_at_once(world: Any, probe: Any, timeout_ms: int
 
 
 def test_what_a_try_raises_reaches_the_caller_who_watches(world: Any) -> None:
-    """And nothing is watched then; the operation may be watched later."""
+    """The operation is not watched then; it may be watched later."""
     operation = Failing("try", timeout_ms=1000)
     with pytest.raises(ValueError, match="try"):
         world.purgatory.try_complete_else_watch(operation, ["a"])
@@ -149,7 +149,7 @@ def test_what_a_try_raises_reaches_the_caller_who_watches(world: Any) -> None:
 
 
 def test_a_second_try_that_raises_leaves_no_trace(world: Any) -> None:
-    """It was in the lists by then, and is in none afterwards."""
+    """The operation was in the lists, and is in none afterwards."""
 
     class SecondFails(Failing):
         tries = 0
@@ -166,7 +166,7 @@ def test_a_second_try_that_raises_leaves_no_trace(world: Any) -> None:
 
 
 def test_one_operation_that_raises_does_not_stop_the_others(probe: Any) -> None:
-    """In a check each is tried; the error is told with its operation."""
+    """A check tries each operation. The error is reported with its operation."""
     told: list[Any] = []
     with Purgatory[str](on_error=lambda operation, error: told.append((operation, str(error)))) as purgatory:
         bad, good = Failing("try", timeout_ms=60_000), probe(60_000)
@@ -182,7 +182,7 @@ def test_one_operation_that_raises_does_not_stop_the_others(probe: Any) -> None:
 
 @pytest.mark.parametrize("where", ["complete", "expiration"])
 def test_what_an_expired_operation_raises_is_told(where: str, until: Any) -> None:
-    """The reaper goes on; the operation is completed and gone all the same."""
+    """The reaper continues. The operation is completed and leaves the lists."""
     told: list[Any] = []
     with Purgatory[str](on_error=lambda operation, error: told.append((operation, str(error)))) as purgatory:
         bad = Failing(where)
@@ -206,7 +206,7 @@ def test_errors_are_logged_when_nobody_wants_them(caplog: pytest.LogCaptureFixtu
 
 
 def test_nothing_keeps_a_completed_operation_alive(world: Any, probe: Any) -> None:
-    """However it ended, neither lists nor wheel nor purgatory refer to it, not even until the next collection."""
+    """However it ended, lists, wheel and purgatory do not refer to it. It is freed without the garbage collector."""
     purgatory = world.purgatory
     ended = {
         "force": lambda operation: operation.force_complete(),
@@ -232,7 +232,7 @@ def test_nothing_keeps_a_completed_operation_alive(world: Any, probe: Any) -> No
 
 
 def test_close_forces_what_waits_and_lets_nothing_in(world: Any, probe: Any) -> None:
-    """Each once; nobody waits for ever, and the error says that nothing was watched."""
+    """Each operation ends once, and no thread waits for ever. Afterwards an error says that nothing was watched."""
     waiting = [probe(60_000) for _ in range(3)]
     for operation in waiting:
         world.purgatory.try_complete_else_watch(operation, ["a", "b"])
@@ -258,7 +258,7 @@ def test_closing_and_opening_leaves_no_thread_behind(new_threads: Any) -> None:
 
 
 def test_callbacks_come_after_on_complete_and_once(probe: Any) -> None:
-    """Registered before or after the end; each hears who completed it."""
+    """Registered before or after the end, each gets the reason."""
     operation = probe()
     heard: list[Any] = []
     operation.when_completed(lambda ended: heard.append((ended, operation.completions)))
@@ -287,7 +287,7 @@ def test_completed_can_be_awaited_in_any_loop(probe: Any) -> None:
 
 
 def test_a_cancelled_waiter_does_not_disturb_the_others(probe: Any) -> None:
-    """An `await` that was given up is no error when the operation ends."""
+    """A cancelled `await` causes no error when the operation ends."""
 
     async def main() -> Any:
         operation = probe()
@@ -304,7 +304,7 @@ async def _wait(operation: DelayedOperation) -> Completion:
 
 
 def test_one_callback_that_raises_does_not_keep_the_others_from_hearing(probe: Any) -> None:
-    """A thread that waits must not wait for ever for another's mistake; the mistake is raised all the same."""
+    """An error of one callback must not make a waiting thread wait for ever. The error is raised nevertheless."""
     operation = probe()
     heard: list[Any] = []
 
@@ -325,7 +325,7 @@ def test_one_callback_that_raises_does_not_keep_the_others_from_hearing(probe: A
 
 
 def test_who_gave_up_waiting_leaves_nothing_behind(probe: Any) -> None:
-    """Polling an operation with short waits, on threads or in a loop, must not grow it."""
+    """Polling an operation with short waits, on threads or in a loop, must not use more and more memory."""
 
     async def gives_up() -> None:
         for _ in range(3):
@@ -342,7 +342,7 @@ def test_who_gave_up_waiting_leaves_nothing_behind(probe: Any) -> None:
 
 
 def test_a_loop_that_was_closed_meanwhile_keeps_nobody_from_hearing(probe: Any) -> None:
-    """Its task is gone; the other waiters are told."""
+    """Its task does not exist any more; other waiters are notified."""
     operation, heard = probe(), list[Any]()
     loop = asyncio.new_event_loop()
     try:
@@ -358,7 +358,7 @@ def test_a_loop_that_was_closed_meanwhile_keeps_nobody_from_hearing(probe: Any) 
 
 
 def test_time_that_a_try_moves_on_expires_it_once(probe: Any) -> None:
-    """A timer that is driven from within `try_complete` calls `run` under the operation's own lock."""
+    """A timer that `try_complete` drives calls `run` under the operation's lock."""
     clock = VirtualClock()
     wheel: TimingWheel[Any] = TimingWheel(0)
 
@@ -383,7 +383,7 @@ def test_time_that_a_try_moves_on_expires_it_once(probe: Any) -> None:
 
 
 def test_a_try_that_closes_the_purgatory_is_completed_by_it(world: Any, probe: Any) -> None:
-    """By force and once, like all others that wait."""
+    """By force and once, like all waiting operations."""
 
     class Closes(probe):  # type: ignore[misc]
         def try_complete(self) -> bool:
@@ -403,7 +403,7 @@ def test_a_try_that_closes_the_purgatory_is_completed_by_it(world: Any, probe: A
 
 
 def test_an_error_hook_that_raises_stops_neither_check_nor_close(probe: Any, caplog: pytest.LogCaptureFixture) -> None:
-    """The hook is the user's too: the operations behind the one that failed are tried, and forced at the end."""
+    """The hook is the user's code too. Later operations are still tried, and forced at the end."""
 
     def hook(operation: DelayedOperation, error: Exception) -> None:
         raise RuntimeError("the hook failed")

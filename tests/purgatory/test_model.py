@@ -1,4 +1,4 @@
-"""A state machine: operations under several keys, in any order of watching, checking, forcing, cancelling and time.
+"""A state machine: operations under several keys, with watches, checks, forces, cancels and time in any order.
 
 The model is what each operation is: waiting with a deadline, ended once by somebody, or taken away. After every step
 lists, gauges and counters are those of the model.
@@ -21,7 +21,7 @@ KEYS = ["a", "b", "c", "d", 7, ("t", 1)]
 
 
 class Operation(DelayedOperation):
-    """Complete once its key is ripe; counts, and may act on the purgatory when it ends."""
+    """Complete when its key is ripe. It counts its endings, and may call the purgatory when it ends."""
 
     def __init__(self, timeout_ms: int, machine: Machine, chain: Any = None) -> None:
         super().__init__(timeout_ms)
@@ -87,7 +87,7 @@ class Machine(RuleBasedStateMachine):
 
     @rule(operation=operations)
     def ripen(self, operation: Operation) -> None:
-        """Without a check: nobody has been told yet."""
+        """Without a check."""
         operation.ripe = True
 
     @rule(key=st.sampled_from(KEYS))
@@ -148,7 +148,7 @@ class Machine(RuleBasedStateMachine):
 
 
 TestPurgatoryModel = Machine.TestCase
-# fewer and longer histories than the profile's: what is interesting needs several operations at once
+# fewer and longer histories than the profile's: interesting states need several operations
 TestPurgatoryModel.settings = settings(
     max_examples=settings.default.max_examples // 3, stateful_step_count=40, deadline=None
 )

@@ -11,7 +11,7 @@ from wheel_sched.purgatory import Available, Completion, DelayedFetch, DelayedJo
 
 
 class Log:
-    """What a fetch reads from."""
+    """The items that a fetch takes."""
 
     def __init__(self) -> None:
         self.items: list[bytes] = []
@@ -55,7 +55,7 @@ def test_a_fetch_waits_for_enough_bytes_or_items_whichever_comes_first(world: An
 
 
 def test_a_fetch_out_of_time_looks_again_and_takes_what_there_is(world: Any) -> None:
-    """What came without a check is not left behind; nothing is an answer too."""
+    """It also takes items that came without a check. It may take none."""
     log, answers = Log(), []
     world.purgatory.try_complete_else_watch(fetch(log, answers, min_items=5), ["log"])
     log.items += [b"a", b"b"]
@@ -78,7 +78,7 @@ def test_a_forced_fetch_looks_again(world: Any) -> None:
 
 @pytest.mark.parametrize("wrong", [{"min_items": -1}, {"min_size": 1.5}, {"min_items": 0}])
 def test_a_fetch_for_nothing_is_refused(wrong: Any) -> None:
-    """Every problem is told."""
+    """The error lists every problem."""
     with pytest.raises(ConfigError, match="min_"):
         fetch(Log(), [], **wrong)
 
@@ -99,7 +99,7 @@ def test_a_produce_waits_for_every_partition(world: Any) -> None:
 
 
 def test_a_produce_out_of_time_tells_who_has_not_answered(world: Any) -> None:
-    """None is not a failure; what comes later, twice or from elsewhere is not taken."""
+    """None is not a failure. Late, repeated and unknown answers are refused."""
     answers: list[Any] = []
     operation = DelayedProduce[str, int](["p0", "p1"], answers.append, timeout_ms=50)
     world.purgatory.try_complete_else_watch(operation, ["p0", "p1"])
@@ -113,14 +113,14 @@ def test_a_produce_out_of_time_tells_who_has_not_answered(world: Any) -> None:
 
 
 def test_a_produce_for_nobody_is_complete(world: Any) -> None:
-    """Nobody has to answer."""
+    """Without partitions no answer is missing."""
     answers: list[Any] = []
     assert world.purgatory.try_complete_else_watch(DelayedProduce((), answers.append, timeout_ms=50), ["p"])
     assert answers == [{}]
 
 
 def test_a_join_waits_for_all_known_members(world: Any) -> None:
-    """In the order in which they come; who was not expected and is in time has joined as well."""
+    """In order of arrival. An unexpected member that arrives in time joins too."""
     heard: list[Any] = []
     operation = DelayedJoin(["a", "b"], heard.append, timeout_ms=1000)
     world.purgatory.try_complete_else_watch(operation, ["group"])
@@ -133,7 +133,7 @@ def test_a_join_waits_for_all_known_members(world: Any) -> None:
 
 
 def test_a_join_out_of_time_goes_on_without_the_missing(world: Any) -> None:
-    """And late joiners are told that they are late."""
+    """Later arrivals get False."""
     heard: list[Any] = []
     operation = DelayedJoin(["a", "b"], heard.append, timeout_ms=50)
     world.purgatory.try_complete_else_watch(operation, ["group"])
@@ -145,7 +145,7 @@ def test_a_join_out_of_time_goes_on_without_the_missing(world: Any) -> None:
 
 
 def test_who_is_expected_may_change(world: Any) -> None:
-    """A member that joins while it waits is waited for, one that is given up is not."""
+    """`expect` adds a member during the wait, and `dismiss` removes one."""
     heard: list[Any] = []
     operation = DelayedJoin(["a"], heard.append, timeout_ms=1000)
     world.purgatory.try_complete_else_watch(operation, ["group"])

@@ -1,4 +1,4 @@
-"""The reaper: never early, idle when there is nothing to do, and a thread that goes."""
+"""The reaper: never early, idle without work, and its thread ends."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from wheel_sched.wheel import CORES
 
 @pytest.fixture(params=["the core there is", "under a lock"])
 def under_lock(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Both ways to the wheel: directly, as with the compiled core, and locked, as with the pure one."""
+    """Both ways to the wheel: directly (compiled core) and under a lock (pure core)."""
     if request.param == "under a lock":
         monkeypatch.setattr(queue, "TimingWheel", CORES["pure"])
 
 
 @pytest.mark.usefixtures("under_lock")
 def test_callbacks_come_in_time_and_never_early() -> None:
-    """By the real clock: each one after its delay, all of them."""
+    """In real time all callbacks run, each after its delay."""
     fired: list[tuple[int, float]] = []
     done = threading.Event()
     with Reaper() as reaper:
@@ -45,7 +45,7 @@ def test_callbacks_come_in_time_and_never_early() -> None:
 
 @pytest.mark.usefixtures("under_lock")
 def test_what_was_cancelled_is_not_called() -> None:
-    """Cancelled, from another thread, and let go of at once."""
+    """Another thread cancels it, and it is freed at once."""
     clock, called = VirtualClock(), list[str]()
     with Reaper(clock=clock) as reaper:
         handles = [reaper.schedule(10, lambda: called.append("no")) for _ in range(5)]
@@ -63,7 +63,7 @@ def test_what_was_cancelled_is_not_called() -> None:
 
 @pytest.mark.usefixtures("under_lock")
 def test_an_earlier_timer_wakes_the_reaper_and_a_later_one_does_not() -> None:
-    """It sleeps until the earliest deadline it knows."""
+    """It sleeps until the earliest deadline."""
     clock = VirtualClock()
     with Reaper(clock=clock) as reaper:
         reaper.schedule(1_000, lambda: None)
@@ -79,7 +79,7 @@ def test_an_earlier_timer_wakes_the_reaper_and_a_later_one_does_not() -> None:
 
 
 def test_a_callback_that_raises_is_told_and_the_others_run(until: Any) -> None:
-    """With the callback it was."""
+    """With its callback."""
     told: list[Any] = []
 
     def bad() -> None:
@@ -105,7 +105,7 @@ def test_errors_are_logged_by_default(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_an_unused_reaper_has_no_thread_and_a_closed_one_takes_nothing(new_threads: Any) -> None:
-    """A second close does nothing; what waited is never called."""
+    """A second close does nothing. Waiting callbacks are never called."""
     called: list[int] = []
     reaper = Reaper()
     assert new_threads() == []
@@ -119,7 +119,7 @@ def test_an_unused_reaper_has_no_thread_and_a_closed_one_takes_nothing(new_threa
 
 
 def test_a_callback_may_close_its_reaper() -> None:
-    """It is not waited for then, and nothing else is called."""
+    """`close` does not wait for it, and no other callback is called."""
     closed = threading.Event()
     called: list[int] = []
     reaper = Reaper()
@@ -135,7 +135,7 @@ def test_a_callback_may_close_its_reaper() -> None:
 
 
 def test_a_sleeping_reaper_keeps_nothing_alive(until: Any) -> None:
-    """What it called last is gone while it waits for what comes next, which may take a day."""
+    """The last callback is freed while the reaper waits for the next one."""
 
     class Target:
         def call(self) -> None: ...
@@ -155,7 +155,7 @@ def test_a_sleeping_reaper_keeps_nothing_alive(until: Any) -> None:
 
 @pytest.mark.parametrize("error", [ValueError("again"), SystemExit(1)], ids=repr)
 def test_an_error_hook_that_raises_does_not_end_the_reaper(error: BaseException) -> None:
-    """The hook is the user's too; for what else waits there is no other thread."""
+    """The hook is the user's code too, and other callbacks have no other thread."""
 
     def hook(callback: object, raised: Exception) -> None:
         raise error
@@ -169,7 +169,7 @@ def test_an_error_hook_that_raises_does_not_end_the_reaper(error: BaseException)
 
 @pytest.mark.parametrize("error", [SystemExit(1), KeyboardInterrupt(), GeneratorExit()], ids=repr)
 def test_a_callback_that_would_end_its_thread_does_not(error: BaseException, caplog: pytest.LogCaptureFixture) -> None:
-    """It is logged, and what else waits is called."""
+    """It is logged, and other callbacks are called."""
 
     def ends() -> None:
         raise error
@@ -183,7 +183,7 @@ def test_a_callback_that_would_end_its_thread_does_not(error: BaseException, cap
 
 
 def test_a_thread_that_cannot_be_started_is_told_and_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing is scheduled then, and the next timer finds the reaper as it was."""
+    """Nothing is scheduled, and the next `schedule` tries again."""
 
     def refuses(thread: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
@@ -200,14 +200,14 @@ def test_a_thread_that_cannot_be_started_is_told_and_tried_again(monkeypatch: py
 
 
 def test_wrong_shapes_are_told() -> None:
-    """As the wheel tells them."""
+    """With the wheel's error."""
     with pytest.raises(ConfigError, match="wheel_size"):
         Reaper(wheel_size=20)
 
 
 @pytest.mark.slow
 def test_ten_threads_start_and_close_fifty_reapers(new_threads: Any) -> None:
-    """Each used, closed twice, or closed unused; no thread is left."""
+    """Each is used, closed twice, or closed unused. No thread remains."""
 
     def work() -> None:
         for number in range(50):

@@ -13,7 +13,7 @@ from wheel_sched.purgatory.statistics import Lateness, Tally, bucketed
 
 
 def test_each_lateness_falls_into_the_bucket_of_its_bound() -> None:
-    """Bounds are inclusive, also where latenesses are kept to the second; what is above all of them has its own."""
+    """Bounds are inclusive, also for values that are rounded to seconds. Greater values have a bucket too."""
     for lateness_ms in [0, *(bound + by for bound in LATENESS_BUCKETS_MS for by in (-1, 0, 1)), 10_500, 3_600_001]:
         lateness = Lateness()
         lateness.add(lateness_ms)
@@ -23,7 +23,7 @@ def test_each_lateness_falls_into_the_bucket_of_its_bound() -> None:
 
 
 def test_the_sum_is_exact_up_to_ten_seconds_and_to_the_second_above() -> None:
-    """And the tallies stay few however long a stall was."""
+    """There are few tallies after a stall of any length."""
     lateness = Lateness()
     for lateness_ms in range(0, 10_001, 7):
         lateness.add(lateness_ms)
@@ -36,7 +36,7 @@ def test_the_sum_is_exact_up_to_ten_seconds_and_to_the_second_above() -> None:
 
 
 def test_threads_that_count_at_once_lose_nothing(run_all: Any) -> None:
-    """Also the first of a kind, which two of them may make."""
+    """Also when two threads count the first value of a kind."""
     interval = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     lateness = Lateness()

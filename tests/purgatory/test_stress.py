@@ -27,7 +27,7 @@ def frequent_switches() -> Iterator[None]:
 
 
 class Operation(DelayedOperation):
-    """Complete when it has been told; counts its endings and finds overlapping tries."""
+    """Complete when the test says so. It counts its endings and finds overlapping tries."""
 
     def __init__(self, timeout_ms: int) -> None:
         super().__init__(timeout_ms)
@@ -60,7 +60,7 @@ class Operation(DelayedOperation):
 )
 @pytest.mark.timeout(180)
 def test_every_operation_ends_exactly_once(run_all: Any, kind: str, rounds: int) -> None:
-    """By a check, by force or by the timer, all of which are about; nothing is left in a list or in the wheel."""
+    """By a check, by force or by the timer, in a race. Lists and wheel are empty afterwards."""
     system = SystemTimer() if kind == "system timer" else None
     purgatory: Purgatory[int] = Purgatory(system)
     operations: list[Operation] = []
@@ -111,7 +111,7 @@ def test_every_operation_ends_exactly_once(run_all: Any, kind: str, rounds: int)
 @pytest.mark.parametrize("rounds", [500, pytest.param(6_000, marks=pytest.mark.slow)])
 @pytest.mark.timeout(180)
 def test_no_completion_is_missed(run_all: Any, rounds: int) -> None:
-    """Told before, while or after it is watched, followed by a check: it is complete afterwards, without the timer."""
+    """The condition becomes true before, during or after the watch, and a check follows. The timer is not needed."""
     missed: list[Operation] = []
     with Purgatory[str]() as purgatory:
         for start in range(0, rounds, 100):
@@ -136,7 +136,7 @@ def test_no_completion_is_missed(run_all: Any, rounds: int) -> None:
 @pytest.mark.parametrize("rounds", [2_000, pytest.param(40_000, marks=pytest.mark.slow)])
 @pytest.mark.timeout(180)
 def test_a_list_that_is_dropped_while_it_is_entered_loses_nobody(run_all: Any, rounds: int) -> None:
-    """Threads enter and leave one key all the time, so its list comes and goes: who is in it is always found."""
+    """Threads enter and leave one key all the time, so its list is dropped often. A check finds every operation."""
     lists = WatcherLists()
 
     def work() -> None:
@@ -152,7 +152,7 @@ def test_a_list_that_is_dropped_while_it_is_entered_loses_nobody(run_all: Any, r
 
 
 def test_a_close_among_watchers_leaves_nobody_waiting(run_all: Any) -> None:
-    """Whoever got in is completed by force, everybody else is told that it is closed."""
+    """A watched operation is completed by force. Every other caller gets an error."""
     for _ in range(20):
         purgatory: Purgatory[str] = Purgatory()
         operations: list[Operation] = []

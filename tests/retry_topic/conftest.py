@@ -1,6 +1,6 @@
-"""A bench for tests of the retry service: a home in memory or on a real server, and what is built over it.
+"""A bench for tests of the retry service: a connection in memory or to a real server, with consumers and services.
 
-A test that asks for `bench` runs twice, once on each; `memory` and `server` are the two by name.
+A test that asks for `bench` runs once on each; `memory` and `server` choose one of them.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ PATIENCE_S = 40.0  # real seconds until a test gives up on other threads
 
 
 class Call(NamedTuple):
-    """One message given to a handler, and when by this machine's clock, which is the store's as well."""
+    """One message that a handler received, and when, by this machine's clock (the store has the same clock)."""
 
     message: Message
     at_ms: int
@@ -41,7 +41,7 @@ class Call(NamedTuple):
 
 
 class Handler:
-    """Notes what it is given and does as told: raises or returns `answers` one after the other, then the last again.
+    """Notes its messages, and raises or returns its `answers` in turn; the last answer is repeated.
 
     Args:
         answers: an exception to raise, a verdict to return, or a function of the message that does either.
@@ -71,13 +71,13 @@ class Handler:
 
 
 class Bench:
-    """A home with a consumer group on it; what it starts is stopped at the end of the test."""
+    """A connection with a consumer group. Everything that it starts is stopped at the end of the test."""
 
     group = "billing"
     topic = "orders"
 
-    def __init__(self, home: Connection, url: str | None = None) -> None:
-        self.home = home
+    def __init__(self, connection: Connection, url: str | None = None) -> None:
+        self.connection = connection
         self.url = url
         self.taken: list[Taken] = []
         self._stack = ExitStack()
@@ -87,56 +87,56 @@ class Bench:
         self, handler: Callable[[Message], Any], topics: str | Sequence[str] = topic, group: str = group, **config: Any
     ) -> Consumer:
         """A started consumer."""
-        consumer = Consumer(self.home, topics, handler, group=group, config=ConsumerConfig(**config))
+        consumer = Consumer(self.connection, topics, handler, group=group, config=ConsumerConfig(**config))
         return self._stack.enter_context(consumer)
 
     def serve(
         self,
         policies: RetryPolicy | PolicySet | None = None,
         group: str = group,
-        home: Connection | None = None,
+        connection: Connection | None = None,
         **config: Any,
     ) -> RetryService:
-        """A started service; what its intake did goes to `taken`."""
+        """A started service; `taken` gets the results of its intake."""
         service = RetryService(
-            home or self.home, group, policies, config=ServiceConfig(**config), seen=self.taken.append
+            connection or self.connection, group, policies, config=ServiceConfig(**config), seen=self.taken.append
         )
         return self._stack.enter_context(service)
 
     def publish(self, *values: bytes, topic: str = topic, key: bytes | None = None, headers: Headers = ()) -> None:
-        """Put records into a topic, which is created when absent."""
-        self.home.broker.create_topic(topic)
-        assert not any(self.home.broker.publish([Message(topic, value, key, headers) for value in values]))
+        """Put records into a topic. An absent topic is created."""
+        self.connection.broker.create_topic(topic)
+        assert not any(self.connection.broker.publish([Message(topic, value, key, headers) for value in values]))
 
     def until(self, condition: Callable[[], bool], what: object = "") -> None:
-        """Wait for what other threads do."""
+        """Wait for the work of other threads."""
         until_s = time.monotonic() + PATIENCE_S
         while not condition():
             told = what() if callable(what) else what
-            assert time.monotonic() < until_s, f"waited in vain: {str(told or self.home.store.counts())[:2000]}"
+            assert time.monotonic() < until_s, f"waited in vain: {str(told or self.connection.store.counts())[:2000]}"
             time.sleep(0.002)  # other threads' doing; there is nothing to wait on
 
     def quiet(self, *consumers: Consumer) -> None:
-        """Wait until nothing waits, is claimed, is in a retry or redelivery topic, or in these consumers' hands."""
+        """Wait until no message waits, is claimed, lies in a retry or redelivery topic, or is in flight."""
         self.until(lambda: self.waiting() == 0 and all(consumer.stats.in_flight == 0 for consumer in consumers))
 
     def waiting(self) -> int:
-        counts = self.home.store.counts()
-        return counts.total("due") + counts.total("fly")
+        counts = self.connection.store.counts()
+        return counts.total("due") + counts.total("leased")
 
     def letters(self) -> list[DeadLetterInfo]:
-        return list(DeadLetters(self.home).select())
+        return list(DeadLetters(self.connection).select())
 
     def dead(self, count: int = 1) -> list[DeadLetterInfo]:
-        """Wait for dead letters; they have to be exactly that many."""
-        self.until(lambda: self.home.store.counts().total("dead") >= count)
+        """Wait for exactly this number of dead letters."""
+        self.until(lambda: self.connection.store.counts().total("dead") >= count)
         letters = self.letters()
         assert len(letters) == count, [(letter.id, letter.reason) for letter in letters]
         return letters
 
     def records(self, topic: str) -> list[Message]:
-        """All a topic holds now, read by a group of its own."""
-        consumer = self.home.broker.consumer([topic], f"looker-{next(self._lookers)}")
+        """All records of a topic, read by a new group."""
+        consumer = self.connection.broker.consumer([topic], f"looker-{next(self._lookers)}")
         found: list[Message] = []
         while deliveries := consumer.poll(500, 0):
             found += [delivery.message for delivery in deliveries]
@@ -145,21 +145,21 @@ class Bench:
         return found
 
     def unsettled(self, topic: str, group: str = group, idle_ms: int = 100) -> list[bytes]:
-        """What a group was given and has not settled, after `idle_ms` of silence."""
+        """The messages that a group has received and not settled, after `idle_ms` of silence."""
         time.sleep(idle_ms / 1000 + 0.05)  # only silence makes a record free
-        consumer = self.home.broker.consumer([topic], group, idle_ms=idle_ms)
+        consumer = self.connection.broker.consumer([topic], group, idle_ms=idle_ms)
         deliveries = consumer.poll(500, 100)
         consumer.close()
         return [delivery.message.value for delivery in deliveries]
 
     def close(self) -> None:
         self._stack.close()
-        self.home.close()
+        self.connection.close()
 
 
 @pytest.fixture
 def quick_poll(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let consumers and services look often whether they are to stop; nothing else depends on it."""
+    """Let consumers and services check often whether they must stop; nothing else depends on it."""
     monkeypatch.setattr("retry_topic.consumer.consumer._POLL_MS", 10)
     monkeypatch.setattr("retry_topic.consumer.ordered.leased_topic._POLL_MS", 10)
     monkeypatch.setattr("retry_topic.consumer.ordered.leased_topic._STAND_BY_S", 0.02)
@@ -186,7 +186,7 @@ def server(quick_poll: None, redis_url: str) -> Iterator[Bench]:
 
 @pytest.fixture
 def bench_on(quick_poll: None) -> Iterator[Callable[[str], Bench]]:
-    """Make one on a server of the test's own."""
+    """Make a bench on a server of the test."""
     with ExitStack() as made:
 
         def make(url: str) -> Bench:
@@ -199,7 +199,7 @@ def bench_on(quick_poll: None) -> Iterator[Callable[[str], Bench]]:
 
 @pytest.fixture(params=["memory", pytest.param("server", marks=pytest.mark.real)])
 def bench(request: pytest.FixtureRequest) -> Bench:
-    """Either."""
+    """In memory and on a server."""
     found: Bench = request.getfixturevalue(request.param)
     return found
 

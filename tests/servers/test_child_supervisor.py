@@ -1,4 +1,4 @@
-"""A child that a test starts ends with the test's process, however that ends, and so does what it has started."""
+"""A child of a test ends with the test's process, however that ends. So do the child's own children."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def until(condition: Callable[[], bool]) -> None:
 
 
 def runs(pid: int) -> bool:
-    """Whether a process is there and not just its exit code, which nobody may have fetched yet."""
+    """Whether a process runs. A zombie does not count."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except FileNotFoundError:
@@ -60,7 +60,7 @@ def told(path: Path) -> list[int]:
 
 @pytest.mark.parametrize("frozen", [False, True], ids=["running", "frozen"])
 def test_a_killed_owner_takes_all_with_it(tmp_path: Path, frozen: bool) -> None:
-    """The child and its own child, also when they stand still."""
+    """The child and its own child, also when they are frozen."""
     said = tmp_path / "pids"
     with subprocess.Popen([sys.executable, "-c", OWNER, PAIR, str(said)], stdout=subprocess.PIPE) as owner:
         try:
@@ -76,7 +76,7 @@ def test_a_killed_owner_takes_all_with_it(tmp_path: Path, frozen: bool) -> None:
 
 
 def test_the_child_of_a_killed_supervisor_is_killed(tmp_path: Path) -> None:
-    """On Linux, which can tie the one to the other."""
+    """On Linux only."""
     child = SupervisedChild([sys.executable, "-c", PAIR, str(tmp_path / "pids")])
     pid, other = told(tmp_path / "pids")
     os.kill(child.supervisor_pid, signal.SIGKILL)
@@ -86,7 +86,7 @@ def test_the_child_of_a_killed_supervisor_is_killed(tmp_path: Path) -> None:
 
 
 def test_freezing_is_not_the_end(tmp_path: Path) -> None:
-    """It stands still until it may go on; killing it twice is killing it once."""
+    """A frozen process continues after `thaw`. A second kill has no effect."""
     child = SupervisedChild([sys.executable, "-c", PAIR, str(tmp_path / "pids")])
     pids = told(tmp_path / "pids")
     child.freeze()
@@ -102,7 +102,7 @@ def test_freezing_is_not_the_end(tmp_path: Path) -> None:
 
 
 def test_exit_codes_and_output_are_passed_on(tmp_path: Path) -> None:
-    """Of a program that ends by itself, and of one that is not there."""
+    """Of a program that ends by itself, and of a program that does not exist."""
     script = "import sys; print('out'); print('err', file=sys.stderr); sys.exit(3)"
     child = SupervisedChild([sys.executable, "-c", script], cwd=tmp_path, out=tmp_path / "out")
     until(lambda: child.poll() is not None)

@@ -24,14 +24,14 @@ def proxy(redis_url: str) -> Iterator[FaultyProxy]:
 
 @pytest.fixture
 def client(proxy: FaultyProxy) -> Iterator[redis.Redis]:
-    """Sends each command once, and gives up after 0.3 s."""
+    """Sends each command once, with a timeout of 0.3 s."""
     with redis.Redis.from_url(proxy.url, retry=Retry(NoBackoff(), 0), socket_timeout=0.3) as client:
         client.ping()
         yield client
 
 
 def test_it_passes_everything_on_until_told_otherwise(client: redis.Redis, proxy: FaultyProxy) -> None:
-    """Large values in both directions come through whole."""
+    """Large values arrive complete in both directions."""
     value = bytes(range(256)) * 4096
     client.set("k", value)
     assert client.get("k") == value
@@ -77,7 +77,7 @@ def test_a_dropped_pipeline_was_executed_to_its_end(
 
 
 def test_the_reply_to_lose_may_be_named(client: redis.Redis, redis_client: redis.Redis, proxy: FaultyProxy) -> None:
-    """Others pass; each call arms one more, in order."""
+    """Other replies pass. Each call names one more reply, in order."""
     proxy.drop_next_reply(b"SADD")
     proxy.drop_next_reply(b"SREM")
     assert client.incr("n") == 1
@@ -108,7 +108,7 @@ def test_a_blackhole_swallows_and_leaves_the_connection_open(
 def test_a_blackhole_swallows_a_reply_under_way(
     client: redis.Redis, redis_client: redis.Redis, proxy: FaultyProxy
 ) -> None:
-    """A network that dies while a call blocks: the server answers into nothing."""
+    """The network dies while a call blocks: the server's reply is lost."""
     outcome: list[BaseException] = []
 
     def block() -> None:
@@ -130,7 +130,7 @@ def test_a_blackhole_swallows_a_reply_under_way(
 
 
 def test_heal_closes_what_lost_bytes_and_passes_the_rest(proxy: FaultyProxy, redis_url: str) -> None:
-    """A stream with a hole makes no sense; a connection that was quiet meanwhile goes on."""
+    """A connection that has lost bytes is closed. A connection that was idle meanwhile continues."""
     with (
         socket.create_connection(("127.0.0.1", proxy.port), timeout=5) as torn,
         socket.create_connection(("127.0.0.1", proxy.port), timeout=5) as quiet,
@@ -150,7 +150,7 @@ def test_heal_closes_what_lost_bytes_and_passes_the_rest(proxy: FaultyProxy, red
 
 
 def test_heal_disarms(client: redis.Redis, proxy: FaultyProxy) -> None:
-    """What was armed and not needed is not left for the next test."""
+    """Faults that did not happen do not remain for the next test."""
     proxy.drop_next_reply(b"INCR")
     proxy.heal()
     assert client.incr("n") == 1

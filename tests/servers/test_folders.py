@@ -1,4 +1,4 @@
-"""What a killed process leaves in the temporary folder is removed by the next one, and nothing else is."""
+"""The next process removes the temporary folders of a killed process, and no others."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ with temporary_folder("ours-") as folder:
 
 @pytest.fixture(autouse=True)
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where this test's temporary folders are made."""
+    """The place of this test's temporary folders."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     return tmp_path
 
@@ -53,7 +53,7 @@ def owner(stack: ExitStack, place: Path) -> tuple[subprocess.Popen[str], Path]:
 
 
 def test_the_next_one_removes_the_folder_of_a_killed_process(stack: ExitStack, place: Path) -> None:
-    """Not that of a living one, nor one of another name, nor one that is nobody's."""
+    """Folders of a living process, with another name, or without an owner stay."""
     (killed, abandoned), (living, kept) = owner(stack, place), owner(stack, place)
     others = [place / "ours-alone", place / "theirs-1"]
     for folder in others:

@@ -1,4 +1,4 @@
-"""The throw-away servers that other tests stand on."""
+"""The temporary servers of other tests."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from wheel_sched.errors import ConfigError
 pytestmark = pytest.mark.real
 
 
-def test_it_is_there_and_then_gone() -> None:
-    """At the end neither the process nor the folder is left."""
+def test_it_runs_until_the_end_of_the_block() -> None:
+    """At the end the process and the folder are gone."""
     with temporary_server() as server:
         with redis.Redis.from_url(server.url) as client:
             assert client.ping()
@@ -48,7 +48,7 @@ def test_restart_also_stops_a_server_that_runs() -> None:
 
 
 def test_a_replica_follows_its_primary() -> None:
-    """It is ready when the link is up, refuses writes and repeats what the primary acknowledged."""
+    """It is ready when the link is up. It refuses writes and has every write that the primary acknowledged."""
     with (
         temporary_server(tcp=True) as primary,
         temporary_server(replica_of=primary) as replica,
@@ -63,7 +63,7 @@ def test_a_replica_follows_its_primary() -> None:
 
 
 def test_a_port_must_be_asked_for() -> None:
-    """Without one there is no TCP address, and nobody can follow."""
+    """Without a port there is no TCP address, and no replica can follow."""
     with temporary_server() as server:
         with pytest.raises(ConfigError, match="tcp=True"):
             _ = server.tcp_url

@@ -1,6 +1,6 @@
 """One Spark session for the whole folder (it takes seconds to start), and stores for it.
 
-Without Spark nothing here can be imported; `make spark-test` brings it, and fails when it finds no tests.
+Without Spark these tests cannot be imported. `make spark-test` installs it, and fails when it finds no tests.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ SHARDS = 3
 
 @pytest.fixture(scope="session", autouse=True)
 def _light_java() -> Iterator[None]:
-    """Of every JVM here, in other processes too: what lives for a minute is over before the second compiler pays."""
+    """Settings of every JVM of these tests. A JVM that lives for a minute gains nothing from the second compiler."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")  # half of the processor's time
         yield
@@ -144,7 +144,7 @@ def write(options: dict[str, str]) -> Callable[..., None]:
 
 @pytest.fixture
 def kill_session() -> Callable[[subprocess.Popen[bytes]], None]:
-    """SIGKILL of driver, JVM and workers: all of the process group, and Spark's daemon, which makes one of its own."""
+    """Kill driver, JVM and workers: the whole process group, and Spark's daemon, which has its own group."""
 
     def kill(process: subprocess.Popen[bytes]) -> None:
         processes = (entry for entry in Path("/proc").iterdir() if entry.name.isdigit())

@@ -46,7 +46,7 @@ def test_every_kind_of_damage_is_found_and_mended(
     store.schedule([Item("leased", 0, b"x", "t"), Item("late", 1, b"x", "t")])
     for shard in range(store.shards):
         store.claim(100, shard=shard, lease_ms=1)
-    redis_client.zadd(key("leased", "fly"), {"leased": 1_000})
+    redis_client.zadd(key("leased", "leased"), {"leased": 1_000})
     store.schedule([Item("overdue", 1, b"x", "t")])
     redis_client.hdel(key("m1", "body"), "m1")
     redis_client.hset(key("m2", "body"), "m2", b"garbage")

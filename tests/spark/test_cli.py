@@ -55,7 +55,7 @@ def test_a_backfill_and_an_audit(redis_url: str, store: DelayStore, tmp_path: Pa
 def test_dead_letters_are_grouped_and_replayed(redis_url: str, store: DelayStore) -> None:
     """A replay needs a selection, and --yes where nobody can answer."""
     from retry_topic.message import Message
-    from retry_topic.message.body_codec import encode_body
+    from retry_topic.message.encoding import encode_body
 
     store.bury([(Item(f"d{n}", 5, encode_body(Message("t", b"x")), "t"), "broken: badly") for n in range(8)])
     assert parsed(redis_url, "dlq")["letters"] == 8

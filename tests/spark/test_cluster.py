@@ -16,7 +16,7 @@ import pyspark
 import pytest
 
 from retry_topic.message import Message
-from retry_topic.message.body_codec import decode_body, encode_body
+from retry_topic.message.encoding import decode_body, encode_body
 from tests.servers.valkey import free_port
 from wheel_sched.store import DelayStore, Item
 

@@ -12,9 +12,8 @@ from retry_topic.spark.source.columns import items
 from retry_topic.spark.source.schemas import ITEMS
 from wheel_sched.store import DelayStore
 from wheel_sched.store.core.call import Call
-from wheel_sched.store.core.items import Item, State
+from wheel_sched.store.core.items import Item, State, encode_text, make_tail
 from wheel_sched.store.core.plans import shard_of
-from wheel_sched.store.core.record import encode_text, make_tail
 from wheel_sched.store.core.scan import Bulk, BulkPage, Scan
 from wheel_sched.store.redis.library import KEY_NAMES, shard_keys
 
@@ -68,7 +67,7 @@ def by_hand(state: State, shard: int, rows: list[tuple[bytes, int, bytes | None]
     return made
 
 
-@given(st.data(), st.sampled_from(["due", "fly", "held", "dead"]), st.booleans())
+@given(st.data(), st.sampled_from(["due", "leased", "held", "dead"]), st.booleans())
 def test_columns_are_what_the_records_say(data: st.DataObject, state: State, damaged: bool) -> None:
     """Any topics, routes, refs, bytes and damage, in each state, page by page."""
 
@@ -81,7 +80,7 @@ def test_columns_are_what_the_records_say(data: st.DataObject, state: State, dam
     expected = []
     for page in data.draw(st.lists(rows, min_size=1, max_size=3)):
         told: list[bytes | None] = []
-        if state in ("fly", "held"):
+        if state in ("leased", "held"):
             told = [data.draw(st.none() | reasons.map(lambda text: text.encode() + b"\nt")) for _ in page]
         pages.append(packed(page, told))
         expected += by_hand(state, 2, page, told)
@@ -123,7 +122,7 @@ def walked(store: DelayStore, scan: Scan) -> list[Any]:
 
 
 @pytest.mark.parametrize("limit", [1, 7, 500])
-def test_a_server_packs_what_it_would_tell_row_by_row(store: DelayStore, redis_client: Any, limit: int) -> None:
+def test_a_server_packs_what_it_would_send_row_by_row(store: DelayStore, redis_client: Any, limit: int) -> None:
     """In every state, over many pages with equal scores, with missing records and ids that are not UTF-8."""
     rows = [Item(f"i\udcff {n}\n", 5_000 + n % 3, b"x" * n, f"t{n % 4}", route=ROUTE) for n in range(40)]
     store.schedule(rows)
@@ -132,7 +131,7 @@ def test_a_server_packs_what_it_would_tell_row_by_row(store: DelayStore, redis_c
     store.bury([(Item(f"d{n}", 5, b"y", "t", route=ROUTE), "broken: badly") for n in range(9)])
     body = shard_keys("wheel", 0)[KEY_NAMES.index("body")]
     redis_client.hdel(body, encode_text("i\udcff 20\n"))
-    states: tuple[State, ...] = ("due", "fly", "held", "dead")
+    states: tuple[State, ...] = ("due", "leased", "held", "dead")
     for state in states:
         one = [row for page in walked(store, Scan(state, 0, 2**52, None, limit)) for row in page]
         pages = [page for page in walked(store, Bulk(state, 0, 2**52, None, limit)) if page.ids]
@@ -140,7 +139,7 @@ def test_a_server_packs_what_it_would_tell_row_by_row(store: DelayStore, redis_c
         assert found["id"].to_pylist() == [encode_text(row.id).decode("utf-8", "backslashreplace") for row in one]
         assert found["at_ms"].to_pylist() == [row.score_ms for row in one]
         assert found["body"].to_pylist() == [row.record and row.record.body for row in one]
-        assert len(one) == {"due": 32, "fly": 8, "held": 9, "dead": 9}[state]
+        assert len(one) == {"due": 32, "leased": 8, "held": 9, "dead": 9}[state]
         light = [page for page in walked(store, Bulk(state, 0, 2**52, None, limit, records=False)) if page.ids]
         assert items(0, state, light, {"id"})["id"].to_pylist() == found["id"].to_pylist()
 

@@ -140,8 +140,7 @@ def test_a_driver_that_is_killed_twice_leaves_nothing_out_and_nothing_twice(
     consumer: Any,
     kill_session: Callable[[subprocess.Popen[bytes]], None],
 ) -> None:
-    """SIGKILL of driver, JVM and workers, twice, each in the middle of an epoch that is partly stored, and has partly
-    gone out."""
+    """SIGKILL of driver, JVM and workers, twice. Each time an epoch is partly stored and partly published."""
     program = Path(__file__).parent / "processes" / "stream.py"
     for epoch in (1, 2, None):
         stop_at = "" if epoch is None else f"e{epoch}-1500"

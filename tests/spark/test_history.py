@@ -115,15 +115,15 @@ def by_law(name: str, topic: str, seed: int, count: int) -> list[tuple[Any, ...]
 
 
 def truth(name: str, times_ms: Any) -> tuple[float, float]:
-    """The true success and tries of these schedules under a law."""
+    """The true success and attempts of these schedules under a law."""
     recovers, scale_ms, shape = LAWS[name]
     failing = 1 - recovers * (1 - np.exp(-((times_ms / scale_ms) ** shape)))
     return float(1 - failing[:, -1].mean()), float(2 + failing[:, :-1].sum(axis=1).mean())
 
 
 def test_the_truth_lies_within_the_stated_interval(spark: SparkSession, tmp_path: Path) -> None:
-    """Twenty histories of three laws, with seeds that had no part in making the method: the proposal for each, which
-    was chosen on what chance has shown of the law, does what its interval says."""
+    """Twenty histories of three laws, with seeds that played no part in developing the method. The true success of each
+    proposal lies within its interval."""
     laws = {f"t{seed}": list(LAWS)[seed % 3] for seed in range(71_000, 71_020)}
     rows = [row for seed in range(71_000, 71_020) for row in by_law(laws[f"t{seed}"], f"t{seed}", seed, 1_000)]
     names = [part.split()[0] for part in COLUMNS.split(", ")]

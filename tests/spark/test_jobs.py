@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from retry_topic.message import Message
-from retry_topic.message.body_codec import decode_body, encode_body
+from retry_topic.message.encoding import decode_body, encode_body
 from retry_topic.message.headers import RetryState, read, write
 from retry_topic.spark.jobs import backfill, capacity, dead_letters, replay, triage
 from retry_topic.spark.jobs.capacity import simulate, waiting

@@ -1,7 +1,7 @@
-"""The pages on Spark: their examples run, page by page, over one session of Spark Connect.
+"""The Spark pages of the documentation: their examples run, page by page, over one session of Spark Connect.
 
-So every job, reading, writing and a stream are tried over a session that knows no JVM; all other tests have a classic
-one. In a process of its own, for a process has the one kind or the other.
+So every job, reading, writing and a stream run over a session without a JVM. All other tests have a classic session.
+These tests run in their own process, because a process has one kind of session only.
 """
 
 from __future__ import annotations

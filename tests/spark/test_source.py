@@ -9,7 +9,7 @@ import pytest
 from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import functions as f
 
-from retry_topic.message.body_codec import decode_body
+from retry_topic.message.encoding import decode_body
 from retry_topic.message.headers import without_ours
 from retry_topic.spark import sizes, spark_session
 from wheel_sched.store import DelayStore, Done

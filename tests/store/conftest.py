@@ -1,4 +1,4 @@
-"""Backends for the store's tests, each over a namespace nobody else uses."""
+"""Backends for the tests of the store, each over a namespace that only one test uses."""
 
 from __future__ import annotations
 

@@ -15,17 +15,16 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import pytest
 
 from wheel_sched.errors import Rejected
-from wheel_sched.store.attempt_counts.face import AsyncAttemptCounts, AttemptCounts
-from wheel_sched.store.core.async_delay_store import AsyncDelayStore
-from wheel_sched.store.core.delay_store import Backend, DelayStore
-from wheel_sched.store.history.face import AsyncHistory, History
-from wheel_sched.store.known_ids.face import AsyncKnownIds, KnownIds
-from wheel_sched.store.log_intake.face import AsyncLogIntake, LogIntake
+from wheel_sched.store.attempt_counts import AsyncAttemptCounts, AttemptCounts
+from wheel_sched.store.core.delay_store import AsyncDelayStore, Backend, DelayStore
+from wheel_sched.store.history import AsyncHistory, History
+from wheel_sched.store.known_ids import AsyncKnownIds, KnownIds
+from wheel_sched.store.log_intake import AsyncLogIntake, LogIntake
 from wheel_sched.store.redis.asyncio_backend import AsyncRedisBackend, async_client_for
 from wheel_sched.store.redis.backend import RedisBackend
 from wheel_sched.store.redis.round_trips import Dialect
-from wheel_sched.store.shard_ownership.face import AsyncShardOwnership, ShardOwnership
-from wheel_sched.store.writer_fence.face import AsyncWriterFences, WriterFences
+from wheel_sched.store.shard_ownership import AsyncShardOwnership, ShardOwnership
+from wheel_sched.store.writer_fence import AsyncWriterFences, WriterFences
 from wheel_sched.testing.store_conformance import Bench, BenchMaker, StoreConformance
 
 if TYPE_CHECKING:

@@ -143,7 +143,7 @@ def test_a_body_has_at_most_16_mebibytes(bench: Bench) -> None:
     for settlement in settlements:
         with pytest.raises(Rejected):
             bench.store.settle(claim, [settlement])
-    assert bench.states("fits") == ["fly"]
+    assert bench.states("fits") == ["leased"]
 
 
 def test_a_long_value_is_not_quoted_in_full(bench: Bench) -> None:

@@ -17,7 +17,7 @@ from wheel_sched.store.redis.deferred import DeferredConnection
 pytestmark = pytest.mark.real
 
 
-def test_whoever_is_interrupted_in_between_leaves_no_reply_to_others(real_server: TemporaryServer) -> None:
+def test_an_interrupted_caller_leaves_no_reply_to_others(real_server: TemporaryServer) -> None:
     """The connection goes back to its pool without the replies that were still to come."""
     with client_for(real_server.url) as client:
         connection: Any = client

@@ -73,7 +73,7 @@ class TestLostReplies:
         bench.put(*(f"i{n}" for n in range(10)))
         claim = self.lose(proxy, "claim", lambda: bench.claim(3))
         assert [item.id for item in claim.items] == ["i0", "i1", "i2"]
-        assert bench.store.counts().now == {("due", ""): 7, ("fly", ""): 3}
+        assert bench.store.counts().now == {("due", ""): 7, ("leased", ""): 3}
         assert bench.settle_all(claim) == [Outcome.DONE] * 3
 
     def test_settle(self, proxy: FaultyProxy, bench: Bench) -> None:
@@ -84,7 +84,7 @@ class TestLostReplies:
         settled = self.lose(proxy, "settle", lambda: bench.store.settle(claim, ends))
         assert settled.outcomes == [Outcome.DONE] * 3 + [Outcome.STALE]
         assert bench.store.counts().happened("completed") == 1
-        assert bench.states("a", "b", "c", "d") == [None, "due", "dead", "fly"]
+        assert bench.states("a", "b", "c", "d") == [None, "due", "dead", "leased"]
 
     def test_change(self, proxy: FaultyProxy, bench: Bench) -> None:
         """DONE, not ABSENT."""
@@ -117,7 +117,7 @@ class TestLostReplies:
         assert self.lose(proxy, "counts", bench.store.counts).total("due") == 1
 
     def test_a_caller_that_gives_up_may_repeat_under_its_token(self, proxy: FaultyProxy, bench: Bench) -> None:
-        """After more losses than the client repeats: a transient error, in doubt; then the first answer."""
+        """After too many lost replies the error is transient and in doubt. A repeat then gets the first answer."""
         for _ in range(3):
             proxy.drop_next_reply(containing=b"_schedule\r\n")
         item = Item("a", bench.now_ms, b"")
@@ -127,7 +127,7 @@ class TestLostReplies:
         assert bench.states("a") == ["due"]
         assert bench.store.schedule([item], token="mine").outcomes == [Outcome.STORED]
 
-    def test_a_batch_of_calls_loses_only_what_was_lost(self, proxy: FaultyProxy, bench: Bench) -> None:
+    def test_only_the_lost_calls_of_a_batch_are_repeated(self, proxy: FaultyProxy, bench: Bench) -> None:
         """Several calls in one round trip: each is executed once."""
         proxy.drop_next_reply(containing=b"_schedule\r\n")
         calls: list[Call[Any]] = [Call(0, Schedule([Item(f"i{n}", bench.now_ms, b"")])) for n in range(5)]
@@ -136,7 +136,7 @@ class TestLostReplies:
         assert bench.store.counts().happened("accepted") == 5
 
 
-def test_a_server_that_is_away_is_told() -> None:
+def test_a_server_that_is_away_is_a_transient_error() -> None:
     """At the start: a transient error with advice. Nothing was sent, so nothing was executed."""
     for scheme in (f"redis://127.0.0.1:{free_port()}/0", "unix:///nowhere/server.sock"):
         with pytest.raises(StoreUnavailable, match=r"no connection.*nothing was sent.*repeat") as caught:
@@ -194,7 +194,7 @@ def test_a_write_that_was_sent_once_stays_in_doubt() -> None:
     assert "may have been executed" in str(answers[0])
 
 
-def test_a_call_that_found_nobody_was_not_sent() -> None:
+def test_a_call_without_a_connection_was_not_sent() -> None:
     """Reads and writes alike, when the connection could not be made."""
     with temporary_server() as server, client_for(server.url) as client:
         bench = Bench(RedisBackend(client, Dialect("n")), 1)
@@ -269,7 +269,7 @@ def test_a_replica_takes_no_writes_and_can_be_read() -> None:
 
 
 @pytest.mark.parametrize("password", ["", ":wrong@"], ids=["missing", "wrong"])
-def test_a_wrong_password_is_told(password: str) -> None:
+def test_a_wrong_password_is_no_transient_error(password: str) -> None:
     """A retry cannot help, so the error is not transient."""
     with temporary_server(tcp=True) as server:
         with redis.Redis.from_url(server.url) as admin:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from wheel_sched.errors import ConfigError, NamespaceMismatch, StoreError
 from wheel_sched.store import AttemptCounts, open_store
-from wheel_sched.store.attempt_counts.operations import AttemptCount, ListCounts
+from wheel_sched.store.attempt_counts import AttemptCount, ListCounts
 from wheel_sched.store.core.call import Call
 from wheel_sched.store.core.counts import Count
 from wheel_sched.store.core.delay_store import DelayStore
@@ -97,7 +97,7 @@ def test_a_frozen_shard_takes_no_writes() -> None:
     assert bench.store.restore([found]) == 1
 
 
-def test_attempt_records_are_listed_by_expiry() -> None:
+def test_attempt_counts_are_listed_by_expiry() -> None:
     """A backup reads them as it reads a server's."""
     store = open_store("memory:")
     year_5000_ms = 95_617_584_000_000
@@ -109,7 +109,7 @@ def test_attempt_records_are_listed_by_expiry() -> None:
     assert store.execute([Call(0, ListCounts(2))]) == [[]]
 
 
-def test_what_memory_cannot_do_is_told() -> None:
+def test_an_operation_that_memory_cannot_do_is_an_error() -> None:
     """Maintenance of shards is for stores that outlive their process."""
     (answer,) = open_store("memory:").execute([Call(0, Freeze("freeze", ["why"]))])
     assert isinstance(answer, StoreError)

@@ -25,13 +25,12 @@ from hypothesis.stateful import (
 
 from wheel_sched.store.core.call import Call
 from wheel_sched.store.core.claim import Claim
+from wheel_sched.store.core.counts import Window
 from wheel_sched.store.core.delay_store import Backend
 from wheel_sched.store.core.get import Find
-from wheel_sched.store.core.items import STATES, Item, Outcome, State
-from wheel_sched.store.core.open import Open
-from wheel_sched.store.core.record import encode_text
+from wheel_sched.store.core.items import STATES, Item, Outcome, State, encode_text
+from wheel_sched.store.core.plans import Open
 from wheel_sched.store.core.settle import Dead, Done, Held, Next, Settlement
-from wheel_sched.store.core.window import Window
 from wheel_sched.store.memory import MemoryBackend
 from wheel_sched.store.redis.backend import RedisBackend
 from wheel_sched.store.redis.round_trips import Dialect
@@ -109,7 +108,7 @@ class Model:
         self.wait(cell, due)
 
     def recover(self, cap: int) -> int:
-        expired = [i for i in self.sorted("fly") if self.cells[i].score <= self.now]
+        expired = [i for i in self.sorted("leased") if self.cells[i].score <= self.now]
         for i in expired:
             cell = self.cells[i]
             cell.lapses += 1
@@ -133,13 +132,13 @@ class Model:
         taken = [(i, self.cells[i].score) for i in due]
         for i in due:
             cell = self.cells[i]
-            cell.state, cell.claim, cell.due, cell.cancelled = "fly", self.claims, cell.score, False
+            cell.state, cell.claim, cell.due, cell.cancelled = "leased", self.claims, cell.score, False
             cell.score = self.now + lease
         return taken
 
     def settle(self, number: int, settlement: Settlement) -> Outcome:
         cell = self.cells.get(settlement.id)
-        if cell is None or cell.state != "fly" or cell.claim != number:
+        if cell is None or cell.state != "leased" or cell.claim != number:
             return Outcome.STALE
         cell.lapses = 0
         if isinstance(settlement, Next | Dead) and settlement.body is not None and not self._dropped(cell, settlement):
@@ -289,7 +288,7 @@ class StoreMachine(RuleBasedStateMachine):
         expected = []
         for item in claim.items:
             cell = model.cells.get(item.id)
-            if cell is None or cell.state != "fly" or cell.claim != claim.number:
+            if cell is None or cell.state != "leased" or cell.claim != claim.number:
                 expected.append(Outcome.STALE)
                 continue
             cell.score = model.now + lease
@@ -302,7 +301,7 @@ class StoreMachine(RuleBasedStateMachine):
             return Outcome.ABSENT
         if cell.state == "dead":
             return Outcome.WRONG_STATE
-        return Outcome.IN_FLIGHT if cell.state == "fly" else cell
+        return Outcome.IN_FLIGHT if cell.state == "leased" else cell
 
     @rule(item_id=ids, delay=delays)
     def reschedule(self, item_id: str, delay: int) -> None:
@@ -390,7 +389,7 @@ class StoreMachine(RuleBasedStateMachine):
         if cell is None:
             assert outcome == Outcome.ABSENT
         elif cell.state != "dead":
-            assert outcome == (Outcome.IN_FLIGHT if cell.state == "fly" else Outcome.WRONG_STATE)
+            assert outcome == (Outcome.IN_FLIGHT if cell.state == "leased" else Outcome.WRONG_STATE)
         else:
             assert outcome == Outcome.DONE
             if delete:

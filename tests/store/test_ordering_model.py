@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from wheel_sched.store import DelayStore, Item, Outcome
 from wheel_sched.store.core.settle import Dead, Done
 from wheel_sched.store.memory import MemoryBackend
-from wheel_sched.store.ordering.face import OrderedKeys, lock_of, ref_of, route_of, scope_of
-from wheel_sched.store.ordering.values import Owner
+from wheel_sched.store.ordering import OrderedKeys, Owner, lock_of, ref_of, route_of, scope_of
 from wheel_sched.store.redis.backend import RedisBackend
 from wheel_sched.store.redis.round_trips import Dialect
 

@@ -13,7 +13,7 @@ from wheel_sched.store.core.call import Call
 from wheel_sched.store.core.items import Item, Outcome
 from wheel_sched.store.core.settle import Dead
 from wheel_sched.store.memory import MemoryBackend
-from wheel_sched.store.push.operations import PushDue
+from wheel_sched.store.push import PushDue
 from wheel_sched.store.push.push_form import encode_push
 from wheel_sched.store.redis.backend import RedisBackend
 from wheel_sched.store.redis.round_trips import Dialect
@@ -75,7 +75,7 @@ def test_a_repeat_pushes_nothing_twice(bench: Bench, client: Any, namespace: str
     again = ServerPush(bench.store).push(prefix=f"{namespace}/", lease_ms=500, token="t")
     assert (first.dues_ms, again.dues_ms) == ([bench.now_ms], [bench.now_ms])
     assert client.lrange(f"{namespace}/q", 0, -1) == [b"a"]
-    assert bench.states("b") == ["fly"]
+    assert bench.states("b") == ["leased"]
     bench.clock.advance(500)
     assert [r.item.id for r in ServerPush(bench.store).push(prefix=f"{namespace}/").refused] == ["b"]
 
@@ -100,7 +100,7 @@ def test_a_repeat_pushes_nothing_twice(bench: Bench, client: Any, namespace: str
         (encode_push("S", "last", [b"k", b"v"]), "refused"),
     ],
 )
-def test_what_cannot_be_pushed_is_reported_and_kept(
+def test_an_item_that_cannot_be_pushed_is_reported_and_kept(
     bench: Bench, client: Any, namespace: str, body: bytes, why: str
 ) -> None:
     """Bad bodies, missing or wrong targets, targets without room: claimed, reported, settled by hand."""
@@ -116,14 +116,14 @@ def test_what_cannot_be_pushed_is_reported_and_kept(
     assert pushed.dues_ms == [bench.now_ms]
     assert client.lrange(f"{namespace}/list", 0, -1) == [b"good", b"x"]
     assert client.get(f"{namespace}/text") == b"x"
-    assert bench.states("bad", "good") == ["fly", None]
+    assert bench.states("bad", "good") == ["leased", None]
     bench.check()
     assert bench.store.settle(pushed, [Dead("bad", pushed.refused[0].reason)]).outcomes == [Outcome.DONE]
     assert bench.one("bad").body == body
 
 
 @pytest.mark.parametrize("kind", ["S", "L"])
-def test_nothing_is_pushed_to_keys_of_ours_beside_topics(bench: Bench, client: Any, namespace: str, kind: Any) -> None:
+def test_nothing_is_pushed_to_our_own_keys_beside_topics(bench: Bench, client: Any, namespace: str, kind: Any) -> None:
     """For example the mark of a published id: a push to it would make a later publish answer "was sent"."""
     mark = f"{{{namespace}-orders}}:wheel-sched:sent:2:yy:orders"
     bench.store.schedule([Item("a", bench.now_ms, encode_push(kind, mark, [b"k", b"v"][: 2 if kind == "S" else 1]))])
@@ -132,7 +132,7 @@ def test_nothing_is_pushed_to_keys_of_ours_beside_topics(bench: Bench, client: A
     assert not client.exists(mark)
 
 
-def test_streams_are_capped_when_told_to(bench: Bench, client: Any, namespace: str) -> None:
+def test_streams_can_be_capped(bench: Bench, client: Any, namespace: str) -> None:
     """MAXLEN is approximate, so the server trims only far more than one node."""
     for _ in range(4):
         bench.store.schedule([stream_item(bench, f"i{n}", "s") for n in range(200)])
@@ -149,7 +149,7 @@ def test_paused_topics_are_not_pushed(bench: Bench, namespace: str) -> None:
 
 
 def test_a_push_recovers_leases_and_obeys_the_epoch(bench: Bench, namespace: str) -> None:
-    """In the same way as a claim."""
+    """A push does both in the same way as a claim."""
     bench.store.schedule([list_item(bench, "a", "q")])
     bench.claim(lease_ms=10)
     bench.clock.advance(10)
@@ -174,7 +174,7 @@ def test_a_target_the_user_may_not_touch_loses_nothing(shared_client: Any, real_
             pushed = ServerPush(bench.store).push()
             assert [refused.item.id for refused in pushed.refused] == ["a"]
             assert "secret" in pushed.refused[0].reason
-            assert bench.states("a", "b") == ["fly", None]
+            assert bench.states("a", "b") == ["leased", None]
             bench.check()
     finally:
         shared_client.execute_command("ACL", "DELUSER", namespace)

@@ -13,8 +13,7 @@ from wheel_sched.errors import Rejected, StoreError
 from wheel_sched.store.core.call import bounded_reason, new_token
 from wheel_sched.store.core.change import Alteration, Change
 from wheel_sched.store.core.claim import ClaimDue
-from wheel_sched.store.core.items import Item, Outcome
-from wheel_sched.store.core.record import decode_text, encode_text, make_tail, read_record
+from wheel_sched.store.core.items import Item, Outcome, decode_text, encode_text, make_tail, read_record
 from wheel_sched.store.core.schedule import Schedule
 from wheel_sched.store.core.settle import Dead, Done, Held, Next, Settle
 from wheel_sched.store.push.push_form import decode_push, encode_push
@@ -52,7 +51,7 @@ def test_other_bytes_are_no_record(raw: bytes) -> None:
 
 
 @pytest.mark.parametrize("raw", [b"", b"1:", b"2:1:0:0:0:", b"1:x:0:0:0:", b"1:1:0:0:", b"\xff" * 30])
-def test_a_damaged_record_is_told(raw: bytes) -> None:
+def test_a_damaged_record_is_an_error(raw: bytes) -> None:
     """The error has the record's length and start."""
     with pytest.raises(StoreError, match="unreadable record"):
         read_record(raw)
@@ -126,10 +125,10 @@ def test_change_sends_quintuples() -> None:
     assert call.argv() == [b"a", "r", 5, "", b"", b"b", "p", 3, 2, b"0:0:0:x", b"c", "h", b"x y", "", b""]
 
 
-def test_claim_reads_what_the_script_answers() -> None:
+def test_claim_reads_the_answer_of_the_script() -> None:
     """Number, time, epoch, heads, then id, due and record of each item."""
     claim = ClaimDue(2, 1000).parse([4, 9000, 2, -1, 10, b"\xff", 8, b"1:3:1:0:0:tbody"], 1)
-    assert (claim.shard, claim.number, claim.epoch, claim.due_head_ms, claim.fly_head_ms) == (1, 4, 2, None, 10)
+    assert (claim.shard, claim.number, claim.epoch, claim.due_head_ms, claim.lease_head_ms) == (1, 4, 2, None, 10)
     (item,) = claim.items
     assert (item.id, item.due_ms, item.version, item.topic, item.body) == ("\udcff", 8, 3, "t", b"body")
 

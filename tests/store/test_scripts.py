@@ -19,7 +19,7 @@ from wheel_sched.store.maintenance.operations import Inspect, Mend
 from wheel_sched.store.redis.backend import RedisBackend, check_version
 from wheel_sched.store.redis.library import library, shard_keys
 from wheel_sched.store.redis.round_trips import Dialect, Send, Sleep
-from wheel_sched.store.writer_fence.operations import Fence
+from wheel_sched.store.writer_fence import Fence
 from wheel_sched.testing.store_conformance import Bench
 
 if TYPE_CHECKING:
@@ -160,8 +160,8 @@ def test_a_library_that_vanishes_each_time_is_given_up() -> None:
     assert len(sent) < 10
 
 
-def test_what_was_lost_is_repeated_and_then_told() -> None:
-    """Twice, after a pause, under the same token; the other calls of the batch are not sent again."""
+def test_a_lost_call_is_repeated_twice() -> None:
+    """After a pause, under the same token, and without the other calls of the batch. Then the error is raised."""
     import redis
 
     calls: list[Call[Any]] = [Call(0, Find("r", 5)), Call(0, Count())]
@@ -188,7 +188,7 @@ def test_a_call_that_must_not_wait_longer_takes_one_timeout() -> None:
 
 
 @pytest.mark.parametrize(("shards", "clock"), [(2, "test"), (1, "server")])
-def test_a_namespace_made_otherwise_is_refused(client: Any, namespace: str, shards: int, clock: str) -> None:
+def test_a_namespace_with_other_settings_is_refused(client: Any, namespace: str, shards: int, clock: str) -> None:
     """With another shard count or clock nothing is changed, and the error says what it found."""
     bench = Bench(RedisBackend(client, Dialect(namespace)), 1)
     bench.put("a")
@@ -200,7 +200,7 @@ def test_a_namespace_made_otherwise_is_refused(client: Any, namespace: str, shar
     bench.check()
 
 
-def test_a_flushed_namespace_is_not_quietly_made_anew(client: Any, namespace: str) -> None:
+def test_a_flushed_namespace_is_not_created_again(client: Any, namespace: str) -> None:
     """A write to a deleted namespace raises an error instead of creating it again."""
     bench = Bench(RedisBackend(client, Dialect(namespace)), 1)
     client.delete(shard_keys(namespace, 0)[0])
@@ -250,7 +250,7 @@ def test_a_namespace_that_would_break_the_keys_is_refused(namespace: str) -> Non
 
 
 def test_records_without_a_place_are_found_and_held(bench: Bench, client: Any, namespace: str) -> None:
-    """Nothing that has a record is lost; what has none leaves its place; what is sound is left alone."""
+    """An id with a record is held, an id without one leaves its place, and sound ids do not change."""
     keys = shard_keys(namespace, 0)
     due, body, held, dead = keys[1], keys[3], keys[5], keys[7]
     bench.put("sound", "lost", "empty", "twice", in_ms=50, topic="t")
@@ -272,7 +272,7 @@ def test_records_without_a_place_are_found_and_held(bench: Bench, client: Any, n
 
 
 def test_the_ids_of_an_open_epoch_are_forgotten_after_a_week(bench: Bench, client: Any, namespace: str) -> None:
-    """And at once when the epoch is closed: what is left of it is one number."""
+    """They are forgotten at once when the epoch is closed. Then only its number stays."""
     WriterFences(bench.store).schedule([Item("a", bench.now_ms, b"")], Fence("query", 2))
     seen = f"{{{namespace}:0}}:seen:2:query".encode()
     assert 0 < client.ttl(seen) <= 7 * 86_400

@@ -10,7 +10,7 @@ from wheel_sched.store.maintenance.reshard import reshard
 
 
 def test_a_process_from_before_a_reshard_is_refused(redis_url: str) -> None:
-    """Its writes would go to the wrong shard: they are refused, and what is there can still be read."""
+    """Its writes would go to the wrong shard, so they are refused. It can still read."""
     with open_store(redis_url) as before:
         before.schedule([Item("a", 1, b"x")])
         reshard(before.backend, 3)

@@ -1,4 +1,4 @@
-"""The two tenants the store is made for, in their thinnest form: no key, no script of their own."""
+"""The two kinds of user that the store is made for, in their smallest form: without own keys or scripts."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class TestJobs:
         return Item(job_id, due_ms, json.dumps({"runs": runs}).encode(), "jobs", tags)
 
     def test_a_recurring_job_has_its_successor_in_the_same_step(self, bench: Bench) -> None:
-        """At no time are there two of it, or none."""
+        """At no time does the store have two of it, or none."""
         bench.store.schedule([self.job(bench, "j", MINUTE_MS)])
         for run in range(5):
             bench.clock.advance(MINUTE_MS)
@@ -53,7 +53,7 @@ class TestJobs:
         assert bench.store.counts().now == {("due", "jobs"): 1}
 
     def test_a_scheduler_that_died_loses_no_run(self, bench: Bench) -> None:
-        """Another one gets the run when the lease ends; the dead one's late successor changes nothing."""
+        """Another scheduler gets the run when the lease ends. A late settlement of the dead one changes nothing."""
         bench.store.schedule([self.job(bench, "j", 0)])
         dead = bench.claim(lease_ms=1000)
         bench.clock.advance(1000)
@@ -84,7 +84,7 @@ class TestJobs:
         assert bench.store.find("n2") == ["j2"]
 
     def test_two_writers_of_one_job_do_not_overwrite_each_other(self, bench: Bench) -> None:
-        """The second reads again."""
+        """The second writer has to read again."""
         bench.store.schedule([self.job(bench, "j", 50)])
         seen = bench.one("j").version
         assert bench.store.replace(self.job(bench, "j", 60), if_version=seen) == Outcome.DONE
@@ -92,7 +92,7 @@ class TestJobs:
         assert bench.one("j").score_ms == bench.now_ms + 60
 
     def test_a_job_removed_while_it_runs_does_not_return(self, bench: Bench) -> None:
-        """The run may end, its successor is dropped."""
+        """The run may end. Its successor is not stored."""
         bench.store.schedule([self.job(bench, "j", 0, tags=("t",))])
         claim = bench.claim()
         assert bench.store.cancel(["j"]) == [Outcome.CANCELLED]
@@ -137,7 +137,7 @@ class TestTasks:
         assert bench.store.counts().ever == {("accepted", "q"): 3, ("completed", "q"): 3}
 
     def test_a_queue_of_a_wrong_type_loses_nothing(self, client: Any, namespace: str) -> None:
-        """Refused and told; others flow; once repaired, the dead message is sent."""
+        """The message is dead and reported, and other queues get theirs. After a repair the dead message is sent."""
         bench = Bench(RedisBackend(client, Dialect(namespace)), 1)
         client.set(f"{namespace}/bad", "not a list")
         bench.store.schedule([self.message(bench, "a", "bad"), self.message(bench, "b", "good")])
@@ -154,7 +154,7 @@ class TestTasks:
         bench.check()
 
     def test_a_task_is_revoked_by_its_id(self, bench: Bench) -> None:
-        """The ref finds the member, whatever retries and eta its id carries."""
+        """The ref finds the item, whatever retries and eta are in its id."""
         bench.store.schedule([self.message(bench, "a", "q", 5), self.message(bench, "b", "q", 5)])
         assert bench.store.cancel(bench.store.find("a"), route="a") == [Outcome.DONE]
         bench.clock.advance(5)

@@ -76,7 +76,7 @@ def test_a_namespace_spreads_over_a_cluster(cluster: RedisCluster, namespace: st
 
 
 def test_a_dispatcher_releases_from_every_node_of_a_cluster(cluster: RedisCluster, namespace: str) -> None:
-    """Markers of all shards are listened to: what is scheduled after the start comes, once and never early."""
+    """The dispatcher listens to all shards: an item scheduled after the start is released once and never early."""
     with open_store(cluster, namespace=namespace, shards=SHARDS) as store:
         arrived = released(store, 600)
     assert len({item_id for item_id, _ in arrived}) == len(arrived) == 600
@@ -108,8 +108,8 @@ def test_a_client_made_by_sentinel_leads_to_the_primary(
         watcher.close()
 
 
-def test_a_listener_outlives_a_slot_that_nobody_serves(cluster: RedisCluster, namespace: str) -> None:
-    """The client's own error would end its thread; ours says that it passes."""
+def test_a_listener_outlives_a_slot_without_a_server(cluster: RedisCluster, namespace: str) -> None:
+    """The error of the client would end the thread of the listener; the error of the store is transient."""
     with open_store(cluster, namespace=namespace) as store:
         slots = cluster.nodes_manager.slots_cache
         served = slots.pop(cluster.keyslot(f"{{{namespace}:0}}:mark"))
@@ -118,10 +118,10 @@ def test_a_listener_outlives_a_slot_that_nobody_serves(cluster: RedisCluster, na
         slots[cluster.keyslot(f"{{{namespace}:0}}:mark")] = served
 
 
-def test_a_slot_that_is_being_moved_is_a_passing_matter(
+def test_a_slot_that_is_being_moved_is_a_transient_error(
     cluster: RedisCluster, cluster_nodes: list[TemporaryServer], namespace: str
 ) -> None:
-    """Before a key has moved the cluster answers TRYAGAIN for as long as it takes: transient, and true afterwards."""
+    """The cluster answers TRYAGAIN until the key has moved; after that the call succeeds."""
     slot = cluster.keyslot(f"{{{namespace}:0}}:meta")
     with open_store(cluster, namespace=namespace) as store:
         item = Item("a", store.now_ms(), b"x", "orders")

@@ -1,4 +1,4 @@
-"""Every test of a timer runs on both facades, on real and on virtual time where it can, and on every core.
+"""Every test of a timer runs on both facades and every core, and if possible on real and on virtual time.
 
 A test is written once, in plain synchronous steps, against a `Facade`. Timers made by it are closed at the end.
 """
@@ -31,13 +31,13 @@ class Facade(ABC):
     """One kind of timer on one kind of time.
 
     Attributes:
-        clock: what its timers go by.
-        virtual: whether time moves only when the test says so, so that a test may claim exact moments.
+        clock: the clock of its timers.
+        virtual: whether only the test moves time. Then it can check exact times.
     """
 
     clock: Clock
     virtual: bool
-    errors: list[BaseException]  # whatever nobody else wanted
+    errors: list[BaseException]  # errors that no handler took
 
     @abstractmethod
     def timer(self, tick_ms: int = 1, wheel_size: int = 4096, **options: Any) -> Any:
@@ -45,15 +45,15 @@ class Facade(ABC):
 
     @abstractmethod
     def pass_ms(self, ms: int) -> None:
-        """Let that much time pass, and all that is due by then run, on every timer made."""
+        """Let time pass, and run the due callbacks of all timers."""
 
     @abstractmethod
     def until(self, happened: Callable[[], object]) -> None:
-        """Let time pass until that is the case."""
+        """Let time pass until the condition is true."""
 
     @abstractmethod
     def wait(self, coroutine_or_state: Any) -> Any:
-        """The result of a method that is a coroutine on asyncio."""
+        """The result of a method. On asyncio the method is a coroutine."""
 
     def now_ms(self) -> int:
         return self.clock.monotonic_ms()
@@ -108,12 +108,12 @@ class ThreadFacade(Facade):
             timer.close()
 
     def _next_wake_ms(self) -> float:
-        """When the first of the reapers, all of which sleep, wakes."""
+        """When the first reaper wakes. All of them sleep."""
         left_ms = (timer._sleeps_until - timer.clock.monotonic_ms() for timer in self._timers if not timer.closed)
         return self.now_ms() + min(left_ms, default=math.inf)
 
     def _let_run(self) -> None:
-        """Every reaper has done what is due by now and sleeps again."""
+        """Wait until every reaper has run its due timers and sleeps again."""
         deadline = time.monotonic() + PATIENCE_S
         while not all(self._sleeps(timer) for timer in self._timers):
             assert time.monotonic() < deadline, "a reaper does not come to rest"
@@ -175,7 +175,7 @@ def loop_of(kind: str) -> asyncio.AbstractEventLoop:
 
 
 def made(kind: str) -> Iterator[Facade]:
-    """A facade of a kind, "threads" or "asyncio-virtual" say, and of a core where that is named: "threads/pure"."""
+    """A facade of a kind, such as "threads" or "asyncio-virtual". "threads/pure" also names the core."""
     kind, _, core = kind.partition("/")
     with pytest.MonkeyPatch.context() as patch:
         if core:
@@ -204,13 +204,13 @@ REAL_OTHERS = [pytest.param(f"{kind}/{core}", marks=pytest.mark.slow) for core i
 
 @pytest.fixture(params=VIRTUAL)
 def virtual(request: pytest.FixtureRequest) -> Iterator[Facade]:
-    """Both facades on virtual time and on every core: a test may say exactly when."""
+    """Both facades on virtual time and every core: a test can check exact times."""
     yield from made(request.param)
 
 
 @pytest.fixture(params=[*VIRTUAL, *REAL, *REAL_OTHERS])
 def facade(request: pytest.FixtureRequest) -> Iterator[Facade]:
-    """Both facades on every kind of time, loop and core: a test says in which order, and never early."""
+    """Both facades on every kind of time, loop and core: a test can check the order, and that no timer is early."""
     yield from made(request.param)
 
 

@@ -1,4 +1,4 @@
-"""What only an event loop can do to a timer: coroutines, one handle, loops of several kinds."""
+"""Timers on event loops: coroutines, one handle of the loop, loops of several kinds."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from wheel_sched.wheel import EntryState
 
 
 def test_a_coroutine_function_is_awaited(loops: Any) -> None:
-    """On every kind of loop; RUNNING until it has ended."""
+    """On every kind of loop. The timer is RUNNING until the coroutine has ended."""
     timer, steps = loops.timer(), []
     name: ContextVar[str] = ContextVar("name", default="nobody")
 
@@ -63,7 +63,7 @@ def test_a_long_batch_lets_the_loop_breathe(loop_facade: Any) -> None:
 
 
 def test_a_plain_callback_may_return_an_awaitable(loop_facade: Any) -> None:
-    """A future, say, or a partial of a coroutine function."""
+    """For example a future, or a partial of a coroutine function."""
     timer = loop_facade.timer()
     future = loop_facade.loop.create_future()
     handle = timer.schedule(1, lambda: future)
@@ -75,7 +75,7 @@ def test_a_plain_callback_may_return_an_awaitable(loop_facade: Any) -> None:
 
 
 def test_close_leaves_running_coroutines_to_wait_closed(loop_facade: Any) -> None:
-    """`close` is over at once; `wait_closed` when the last coroutine is."""
+    """`close` returns at once, `wait_closed` when the last coroutine has ended."""
     timer, steps = loop_facade.timer(), []
 
     async def run() -> None:
@@ -105,7 +105,7 @@ def test_a_coroutine_of_the_timer_may_close_it_and_wait(loop_facade: Any) -> Non
 
 
 def test_it_is_an_async_context_manager() -> None:
-    """That closes and waits."""
+    """Its end closes the timer and waits."""
     steps: list[str] = []
 
     async def run() -> None:
@@ -124,13 +124,13 @@ def test_it_is_an_async_context_manager() -> None:
 
 
 def test_without_a_loop_there_is_no_timer() -> None:
-    """As everything in asyncio that needs one."""
+    """asyncio raises the same error for its own objects."""
     with pytest.raises(RuntimeError, match="no running event loop"):
         AsyncTimer()
 
 
 def test_a_loop_whose_clock_stands_still_while_a_callback_works_makes_no_timer_early(facade: Any) -> None:
-    """uvloop's `time()` is that of the last turn: 20 ms of work before scheduling must not be taken off the delay."""
+    """uvloop's `time()` is that of the last turn: 20 ms of work before scheduling must not shorten the delay."""
     timer, ran_ns = facade.timer(), []
 
     def work() -> None:

@@ -1,4 +1,4 @@
-"""Cancelling: one winner per firing, from wherever it is called."""
+"""Cancelling: each firing has one winner, the callback or `cancel`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ CANCELLED, RUNNING, FIRED = EntryState.CANCELLED, EntryState.RUNNING, EntryState
 
 
 def test_a_cancelled_timer_does_not_run(virtual: Any) -> None:
-    """And is gone at once, with whatever it was to call."""
+    """The timer drops its callback and arguments at once."""
 
     class Argument:
         pass
@@ -42,7 +42,7 @@ def test_cancelling_twice_or_late_changes_nothing(virtual: Any) -> None:
 
 
 def test_a_callback_cannot_cancel_itself_any_more(virtual: Any) -> None:
-    """It runs; the answer says so."""
+    """`cancel` returns RUNNING."""
     timer, answers = virtual.timer(), []
     handle = timer.schedule(5, lambda: answers.append(handle.cancel()))
     virtual.pass_ms(5)
@@ -51,7 +51,7 @@ def test_a_callback_cannot_cancel_itself_any_more(virtual: Any) -> None:
 
 @pytest.mark.parametrize("position", range(5))
 def test_a_callback_cancels_its_siblings_of_the_same_tick(virtual: Any, position: int) -> None:
-    """In all positions: those before it have fired, those behind it never do. folly's CancelTimeout."""
+    """Earlier siblings have fired, later ones never fire. folly's CancelTimeout."""
     timer, fired, answers = virtual.timer(), [], []
     handles: list[Any] = []
 
@@ -68,7 +68,7 @@ def test_a_callback_cancels_its_siblings_of_the_same_tick(virtual: Any, position
 
 
 def test_cancelling_all_leaves_nothing_to_wake_up_for(virtual: Any) -> None:
-    """A thousand timers cancelled: one wake-up at most, for what it slept for, then none. Kafka's: one per bucket."""
+    """After a thousand cancels there is at most one wake-up. Kafka has one per bucket."""
     timer = virtual.timer()
     handles = [timer.schedule(10 + number, print) for number in range(1000)]
     assert {handle.cancel() for handle in handles} == {CANCELLED}
@@ -83,7 +83,7 @@ def test_cancelling_all_leaves_nothing_to_wake_up_for(virtual: Any) -> None:
 
 
 def test_an_idle_timer_does_not_wake_up(virtual: Any) -> None:
-    """One timer in an hour: two wake-ups at most in that hour, one of them for it."""
+    """With one timer in an hour there are at most two wake-ups in that hour."""
     timer, fired = virtual.timer(), []
     timer.schedule(3_600_000, fired.append, 1)
     virtual.pass_ms(1)
@@ -95,7 +95,7 @@ def test_an_idle_timer_does_not_wake_up(virtual: Any) -> None:
 
 
 def test_an_earlier_timer_goes_first(virtual: Any) -> None:
-    """The sleep for a later one is cut short."""
+    """It ends the sleep for a later timer."""
     timer, fired = virtual.timer(), []
     timer.schedule(1000, fired.append, "later")
     virtual.pass_ms(10)
@@ -107,7 +107,7 @@ def test_an_earlier_timer_goes_first(virtual: Any) -> None:
 
 
 def test_cancel_and_wait_answers_at_once_when_nothing_runs(virtual: Any) -> None:
-    """Pending, fired, cancelled."""
+    """In the states PENDING, FIRED and CANCELLED."""
     timer = virtual.timer()
     pending, fired = timer.schedule(10, print), timer.schedule(1, lambda: None)
     virtual.pass_ms(1)
@@ -116,7 +116,7 @@ def test_cancel_and_wait_answers_at_once_when_nothing_runs(virtual: Any) -> None
 
 
 def test_cancel_and_wait_waits_for_the_coroutine(loop_facade: Any) -> None:
-    """But for the one that calls it."""
+    """A coroutine does not wait for itself."""
     timer, steps = loop_facade.timer(), []
 
     async def run() -> None:
@@ -132,7 +132,7 @@ def test_cancel_and_wait_waits_for_the_coroutine(loop_facade: Any) -> None:
 
 
 def test_a_finalizer_may_cancel_a_timer_whenever_it_runs(virtual: Any) -> None:
-    """Garbage collection calls them in the midst of the wheel's own work; timers of one tick are the worst case."""
+    """The garbage collector may run it in the middle of the wheel's work. Timers of one tick are the worst case."""
     timer, fired = virtual.timer(), []
 
     class Owner:

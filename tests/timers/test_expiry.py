@@ -17,7 +17,7 @@ from wheel_sched.wheel import EntryState
 
 
 def test_a_timer_runs_at_its_deadline_and_not_before(virtual: Any) -> None:
-    """At 9 of 10 ms nothing has happened."""
+    """After 9 of 10 ms it has not run."""
     timer, fired = virtual.timer(), []
     handle = timer.schedule(10, fired.append, "now")
     assert (handle.state, handle.remaining_ms(), len(timer)) == (EntryState.PENDING, 10, 1)
@@ -37,7 +37,7 @@ def test_a_delay_that_is_over_runs_at_once_but_not_from_within_the_call(facade: 
 
 
 def test_every_timer_of_a_crowd_runs_once(facade: Any) -> None:
-    """Kafka's testTaskExpiration: 0 to 499 ms with duplicates, on a wheel of small size with many levels."""
+    """Kafka's testTaskExpiration: 0 to 499 ms with duplicates, on a small wheel with many levels."""
     timer, fired = facade.timer(1, 4), []
     delays = [*range(0, 200), *range(50, 100), *range(150, 200)]
     random.Random(1).shuffle(delays)
@@ -49,7 +49,7 @@ def test_every_timer_of_a_crowd_runs_once(facade: Any) -> None:
 
 
 def test_nothing_runs_before_its_deadline(facade: Any) -> None:
-    """By the nanosecond, for whole and for broken milliseconds; libuv's early_check."""
+    """Exact to the nanosecond, for whole and fractional milliseconds. libuv's early_check."""
     timer, early, fired = facade.timer(), [], []
 
     def run(due_ns: int) -> None:
@@ -66,7 +66,7 @@ def test_nothing_runs_before_its_deadline(facade: Any) -> None:
 
 
 def test_timers_of_one_tick_run_in_the_order_they_were_scheduled(virtual: Any) -> None:
-    """However far away the tick was for each of them; keyed, moved and recurring ones included. libuv's timer_order."""
+    """For any distance of the tick, also for keyed, moved and recurring timers. libuv's timer_order."""
     timer, fired = virtual.timer(1, 4), []
     timer.schedule(100, fired.append, 0)
     virtual.pass_ms(60)
@@ -82,7 +82,7 @@ def test_timers_of_one_tick_run_in_the_order_they_were_scheduled(virtual: Any) -
 
 
 def test_deadlines_round_up_to_a_tick(virtual: Any) -> None:
-    """A tick of 10 ms: 11 ms are 20."""
+    """With a tick of 10 ms, a delay of 11 ms lasts 20 ms."""
     timer, fired = virtual.timer(10, 16), []
     timer.schedule(11, fired.append, 11)
     timer.schedule(20, fired.append, 20)
@@ -93,7 +93,7 @@ def test_deadlines_round_up_to_a_tick(virtual: Any) -> None:
 
 
 def test_a_timer_runs_though_nobody_keeps_its_handle(facade: Any) -> None:
-    """Tokio cancels what is dropped; here only `cancel` does."""
+    """Tokio cancels a dropped timer. Here only `cancel` does."""
     timer, fired = facade.timer(), []
     for number in range(20):
         timer.schedule(number, fired.append, number)
@@ -103,7 +103,7 @@ def test_a_timer_runs_though_nobody_keeps_its_handle(facade: Any) -> None:
 
 @pytest.mark.parametrize("delay_ms", [2**63 - 1, 2**63, 10**30, 1.7e308, 10**400])
 def test_a_huge_delay_neither_runs_at_once_nor_disturbs_others(facade: Any, delay_ms: float) -> None:
-    """Netty's testOverflow and libuv's huge_timeout: what is beyond every clock waits."""
+    """Netty's testOverflow and libuv's huge_timeout: a deadline beyond every clock waits."""
     timer, fired = facade.timer(), []
     handle = timer.schedule(delay_ms, fired.append, "huge")
     timer.schedule(5, fired.append, "soon")
@@ -114,7 +114,7 @@ def test_a_huge_delay_neither_runs_at_once_nor_disturbs_others(facade: Any, dela
 
 
 def test_a_timer_beyond_the_reach_of_asyncio_runs_on_the_millisecond(virtual: Any) -> None:
-    """More than 2**24 seconds, where float seconds no longer tell neighbours apart."""
+    """Above 2**24 seconds, float seconds cannot represent each millisecond."""
     timer, ran_at = virtual.timer(), []
     deadline_ms = virtual.now_ms() + (2**24 + 1000) * 1000 + 7
     timer.schedule(deadline_ms - virtual.now_ms(), lambda: ran_at.append(virtual.now_ms()))
@@ -124,7 +124,7 @@ def test_a_timer_beyond_the_reach_of_asyncio_runs_on_the_millisecond(virtual: An
 
 @pytest.mark.parametrize("delay_ms", [math.nan, math.inf, -math.inf, "5", None, True, 5j, Decimal(5), [5]])
 def test_what_is_no_delay_is_refused(virtual: Any, delay_ms: Any) -> None:
-    """By every method that takes one; the message names what came, and nothing changes."""
+    """By every method that takes a delay. The message names the value, and nothing changes."""
     timer = virtual.timer()
     handle = timer.schedule(10, print)
     for call in (
@@ -140,7 +140,7 @@ def test_what_is_no_delay_is_refused(virtual: Any, delay_ms: Any) -> None:
 
 
 def test_an_integer_of_another_library_is_a_delay(virtual: Any) -> None:
-    """Whatever has `__index__`, as NumPy's integers do."""
+    """An object with `__index__`, such as NumPy's integers."""
 
     class Whole:
         def __index__(self) -> int:
@@ -152,7 +152,7 @@ def test_an_integer_of_another_library_is_a_delay(virtual: Any) -> None:
 
 @pytest.mark.parametrize("slack_ms", [-1, 0.5, "1", True])
 def test_what_is_no_slack_is_refused(virtual: Any, slack_ms: Any) -> None:
-    """A mistake in the name of coalescing must not go unnoticed."""
+    """A wrong slack is an error and not ignored."""
     timer = virtual.timer()
     with pytest.raises(Rejected, match="slack_ms"):
         timer.schedule(10, print, slack_ms=slack_ms)
@@ -183,7 +183,7 @@ def test_a_wrong_argument_makes_no_timer(virtual: Any, options: dict[str, Any], 
 
 
 def test_a_timer_shows_its_state(virtual: Any) -> None:
-    """In its own representation and its handles'."""
+    """In its repr and in the repr of its handles."""
     timer = virtual.timer()
     handle = timer.schedule(10, print, key="beat")
     assert repr(timer) == f"<{type(timer).__name__} pending=1 next=+10ms fired=0 tick=1ms>"
@@ -194,7 +194,7 @@ def test_a_timer_shows_its_state(virtual: Any) -> None:
 
 
 def test_context_variables_are_those_of_the_caller(facade: Any) -> None:
-    """As they were when it was scheduled; what a callback changes stays its own."""
+    """They have the values of the call of `schedule`. Changes by a callback stay in that callback."""
     from contextvars import ContextVar
 
     name: ContextVar[str] = ContextVar("name", default="nobody")
@@ -215,7 +215,7 @@ def test_context_variables_are_those_of_the_caller(facade: Any) -> None:
 
 
 def test_statistics_count(virtual: Any) -> None:
-    """What waits, began, raised."""
+    """Timers that wait, runs that have begun, runs that have raised."""
     timer = virtual.timer()
     timer.schedule(1, lambda: 1 / 0)
     timer.schedule(1, lambda: None)
@@ -228,7 +228,7 @@ def test_statistics_count(virtual: Any) -> None:
 
 @pytest.mark.slow
 def test_ten_thousand_timers_of_a_second_all_run_and_none_early(facade: Any) -> None:
-    """Netty's testExecutionOnTime: by the clock of the callback, whatever the load."""
+    """Netty's testExecutionOnTime: measured by the callback, under any load."""
     chance, early, fired = random.Random(3), [], []
     timer = facade.timer()
 
@@ -247,7 +247,7 @@ def test_ten_thousand_timers_of_a_second_all_run_and_none_early(facade: Any) -> 
 
 
 class Wavering:
-    """A monotonic clock that breaks its word."""
+    """A monotonic clock that goes back."""
 
     def __init__(self, clock: Any) -> None:
         self._clock = clock
@@ -267,7 +267,7 @@ class Wavering:
 
 
 def test_a_monotonic_clock_that_goes_back_makes_nothing_early_and_loses_nothing(virtual: Any) -> None:
-    """It counts as standing still until it gets there again."""
+    """Time counts as unchanged until the clock has caught up."""
     clock = Wavering(virtual.clock)
     timer, fired = virtual.timer(clock=clock), []
     timer.schedule(100, fired.append, 1)

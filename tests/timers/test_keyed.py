@@ -1,4 +1,4 @@
-"""Timers under a key: replace, if absent, and a replaced one that never begins."""
+"""Timers under a key: replace, schedule if absent, and a replaced timer never begins."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from wheel_sched.wheel import EntryState
 
 
 def test_a_key_holds_one_timer(virtual: Any) -> None:
-    """Kafka's testRescheduleTimer: the new one takes the place of the old."""
+    """Kafka's testRescheduleTimer: the new timer replaces the old one."""
     timer, fired = virtual.timer(), []
     old = timer.schedule(10, fired.append, "old", key="k")
     new = timer.schedule(20, fired.append, "new", key="k")
@@ -22,7 +22,7 @@ def test_a_key_holds_one_timer(virtual: Any) -> None:
 
 
 def test_a_timer_replaced_when_it_had_expired_already_does_not_run(virtual: Any) -> None:
-    """It stood behind its replacer in the same tick: due, handed out, not begun."""
+    """Both timers are due in the same tick. The replaced one was handed out but has not begun."""
     timer, fired = virtual.timer(), []
     timer.schedule(10, lambda: timer.schedule(5, fired.append, "new", key="k"))
     timer.schedule(10, fired.append, "old", key="k")
@@ -31,7 +31,7 @@ def test_a_timer_replaced_when_it_had_expired_already_does_not_run(virtual: Any)
 
 
 def test_if_absent_leaves_what_is_there(virtual: Any) -> None:
-    """Kafka's testTimerScheduleIfAbsent; answers the handle that stands."""
+    """Kafka's testTimerScheduleIfAbsent. Returns the handle of the waiting timer."""
     timer, fired = virtual.timer(), []
     first = timer.schedule_if_absent("k", 10, fired.append, 1)
     assert timer.schedule_if_absent("k", 5, fired.append, 2) is first
@@ -44,7 +44,7 @@ def test_if_absent_leaves_what_is_there(virtual: Any) -> None:
 
 
 def test_a_key_can_be_cancelled(virtual: Any) -> None:
-    """Kafka's testCancelTimer; a key without a timer answers None."""
+    """Kafka's testCancelTimer. Without a timer under the key the result is None."""
     timer, fired = virtual.timer(), []
     timer.schedule(10, fired.append, 1, key="k")
     assert [timer.cancel("k"), timer.cancel("k")] == [EntryState.CANCELLED, None]
@@ -66,7 +66,7 @@ def test_a_callback_may_take_its_own_key_again(virtual: Any) -> None:
 
 
 def test_a_recurring_timer_keeps_its_key_and_ends_when_replaced(virtual: Any) -> None:
-    """Also from within its own run."""
+    """Also when its callback replaces it."""
     timer, fired = virtual.timer(), []
 
     def run() -> None:
@@ -83,7 +83,7 @@ def test_a_recurring_timer_keeps_its_key_and_ends_when_replaced(virtual: Any) ->
 
 
 def test_a_fired_timer_takes_its_key_back_unless_another_has_it(virtual: Any) -> None:
-    """Armed again it waits under its key, so that there is never more than one."""
+    """After `reschedule` it waits under its key again, so a key never has two timers."""
     timer, fired = virtual.timer(), []
     first = timer.schedule(5, fired.append, 1, key="k")
     virtual.pass_ms(5)
@@ -99,7 +99,7 @@ def test_a_fired_timer_takes_its_key_back_unless_another_has_it(virtual: Any) ->
 
 @pytest.mark.parametrize("key", [[], {}, None])
 def test_what_cannot_be_a_key_is_refused(virtual: Any, key: Any) -> None:
-    """Unhashable, or the word for "no key"."""
+    """An unhashable key, or None."""
     timer = virtual.timer()
     with pytest.raises(Rejected, match=r"expected key to be .*; nothing was scheduled"):
         timer.schedule_if_absent(key, 5, print)
@@ -122,7 +122,7 @@ def test_a_task_added_again_is_moved(virtual: Any) -> None:
 
 
 def test_a_full_timer_still_replaces(virtual: Any) -> None:
-    """Taking a place needs no new one."""
+    """Replacing a timer does not need room for another one."""
     timer = virtual.timer(max_pending=1)
     timer.schedule(10, print, key="k")
     timer.schedule(20, print, key="k")

@@ -15,7 +15,7 @@ STEPS = 400
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("tick_ms", [1, 8])
 def test_a_random_history_runs_as_a_sorted_list_would(virtual: Any, seed: int, tick_ms: int) -> None:
-    """Schedule, with and without a key, cancel, reschedule, let time pass; after each pass both sides agree."""
+    """Schedule with and without a key, cancel, reschedule and advance. After each advance both sides agree."""
     chance = random.Random(seed * 100 + tick_ms)
     timer, fired = virtual.timer(tick_ms, 4), []
     waiting: dict[int, tuple[int, int]] = {}  # number -> (tick it is due at, turn it was scheduled in)
@@ -27,7 +27,7 @@ def test_a_random_history_runs_as_a_sorted_list_would(virtual: Any, seed: int, t
 
     for turn in range(STEPS):
         move = chance.random()
-        # Above 0: what is due at once runs at once on threads, which no model can foresee.
+        # Above 0: on threads a timer that is due at once runs at once, which a model cannot foresee.
         delay_ms = chance.choice([1, 1, 5, chance.randrange(1, 100), chance.randrange(1, 10_000)])
         if move < 0.45:
             key = chance.choice([None, None, "a", "b", "c"])

@@ -10,7 +10,7 @@ from wheel_sched.wheel import EntryState
 
 
 def test_a_touched_timer_runs_at_its_new_deadline_only(virtual: Any) -> None:
-    """Put off again and again, as a heartbeat does."""
+    """Each touch postpones it, as heartbeats do."""
     timer, fired = virtual.timer(), []
     handle = timer.schedule(100, fired.append, 1)
     for _ in range(50):
@@ -25,7 +25,7 @@ def test_a_touched_timer_runs_at_its_new_deadline_only(virtual: Any) -> None:
 
 @pytest.mark.parametrize("move", ["touch", "reschedule"])
 def test_a_timer_may_be_moved_to_an_earlier_time(virtual: Any, move: str) -> None:
-    """The sleep for its old deadline is cut short."""
+    """This ends the sleep for its old deadline."""
     timer, fired = virtual.timer(), []
     handle = timer.schedule(10_000, fired.append, 1)
     virtual.pass_ms(10)
@@ -70,7 +70,7 @@ def test_a_cancelled_timer_stays_cancelled(virtual: Any) -> None:
 
 
 def test_a_callback_may_arm_itself_again(virtual: Any) -> None:
-    """folly's scheduling within the callback; at once is the next turn, not this one."""
+    """folly's scheduling within the callback. "At once" means the next turn, not this one."""
     timer, fired = virtual.timer(), []
 
     def run() -> None:
@@ -86,7 +86,7 @@ def test_a_callback_may_arm_itself_again(virtual: Any) -> None:
 
 
 def test_a_callback_moves_its_siblings(virtual: Any) -> None:
-    """Those of its own tick that have not begun run at their new time, once."""
+    """Siblings of its tick that have not begun run once, at their new time."""
     timer, fired = virtual.timer(), []
     others: list[Any] = []
 

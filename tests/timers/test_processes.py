@@ -1,4 +1,4 @@
-"""Forks and the end of the interpreter, with timers pending: in processes of their own."""
+"""Forks and the end of the interpreter with pending timers, each in a new process."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def core(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def run(program: str) -> list[str]:
-    """The lines it printed; it must end by itself, well, and silently on stderr."""
+    """The lines that it printed. It must end with code 0 and an empty stderr."""
     # Python 3.12 warns of every fork with threads, which is what these tests are about.
     strict = ["-W", "error", "-W", "ignore:This process:DeprecationWarning"]
     command = [sys.executable, *strict, "-c", textwrap.dedent(program)]
@@ -55,7 +55,7 @@ def in_child(work):
 
 
 def test_a_child_starts_with_an_empty_timer_that_works() -> None:
-    """What was pending runs in the parent, once; its handles count as cancelled in the child."""
+    """Pending timers run once, in the parent. In the child their handles are CANCELLED."""
     lines = run(
         PREAMBLE
         + """
@@ -130,7 +130,7 @@ say("forty")
 
 
 def test_a_fork_from_within_a_callback_works() -> None:
-    """On the reaper's own thread, as some servers start their workers."""
+    """On the reaper's thread. Some servers start their workers in this way."""
     lines = run(
         PREAMBLE
         + """
@@ -154,7 +154,7 @@ timer.close()
 
 @pytest.mark.parametrize("executor", ["inline", "threads"])
 def test_the_interpreter_ends_with_timers_pending(executor: str) -> None:
-    """Nothing hangs, nothing is printed, and what was not due does not run."""
+    """It does not hang, prints nothing, and runs no timer that is not due."""
     lines = run(
         PREAMBLE
         + f"""
@@ -171,7 +171,7 @@ say("end")
 
 
 def test_the_interpreter_ends_though_a_callback_blocks_for_ever() -> None:
-    """The reaper is a daemon: it is given a second."""
+    """The reaper is a daemon: the interpreter waits one second for it."""
     lines = run(
         PREAMBLE
         + """
@@ -186,7 +186,7 @@ say("end")
 
 
 def test_an_event_loop_ends_with_timers_pending() -> None:
-    """A timer nobody closed warns of nothing and hinders nothing."""
+    """An open timer causes no warning and does not delay the end."""
     lines = run(
         """
 import asyncio

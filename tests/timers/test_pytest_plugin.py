@@ -1,4 +1,4 @@
-"""The pytest plugin, as another project meets it: found by its entry point, in a pytest of its own."""
+"""The pytest plugin in another project: a new pytest process finds it by its entry point."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def run_pytest(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str
 
 
 def test_this_very_run_has_the_fixtures(virtual_clock: VirtualClock, virtual_loop: VirtualEventLoop) -> None:
-    """Nobody had to ask for the plugin."""
+    """The plugin needs no configuration."""
     assert virtual_clock.monotonic_ms() == virtual_loop.clock.monotonic_ms() == 0
     assert [point.value for point in entry_points(group="pytest11", name="wheel_sched")] == [
         "wheel_sched.testing.pytest_plugin"
@@ -72,7 +72,7 @@ def test_a_strict_project_can_use_the_fixtures(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(180)
 def test_the_plugin_can_be_left_out(tmp_path: Path) -> None:
-    """`-p no:wheel_sched` leaves no trace of it."""
+    """With `-p no:wheel_sched` its fixtures are absent."""
     done = run_pytest(tmp_path, "-p", "no:wheel_sched")
     assert done.returncode == 1
     assert done.stdout.count("fixture 'virtual_clock' not found") == 1

@@ -1,4 +1,4 @@
-"""The deadline queue: what drivers build on, on every core."""
+"""The deadline queue, on every core."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_a_task_is_taken_at_its_deadline_and_not_before() -> None:
 
 
 def test_a_limit_leaves_the_rest_due() -> None:
-    """Less than the limit means that nothing else is due."""
+    """Fewer tasks than the limit mean that no other task is due."""
     tasks = DeadlineQueue[int]()
     for number in range(5):
         tasks.schedule(number, 7)
@@ -53,7 +53,7 @@ def test_a_cancelled_task_is_not_taken_also_between_two_batches() -> None:
 
 
 def test_a_task_may_schedule_the_next_while_a_batch_is_worked_on() -> None:
-    """Whatever is due at once comes with the next call, not with this one."""
+    """A task that is due at once comes with the next call."""
     tasks = DeadlineQueue[str]()
     tasks.schedule("first", 5)
     for task in tasks.take(5):
@@ -70,7 +70,7 @@ def test_deadlines_round_up_to_a_tick() -> None:
 
 
 def test_a_clock_set_back_makes_nothing_due_before_its_time() -> None:
-    """What waits keeps its deadline, under a new entry; what is new is due by the clock as it is now."""
+    """Waiting tasks keep their deadlines, with new entries. New tasks are due by the clock after the step."""
     tasks = DeadlineQueue[str]()
     assert tasks.take(1_000) == []
     old = tasks.schedule("later", 1_500)
@@ -85,7 +85,7 @@ def test_a_clock_set_back_makes_nothing_due_before_its_time() -> None:
 
 
 def test_what_was_due_and_is_not_taken_waits_again_for_its_time() -> None:
-    """A limit left it behind when the clock was set back."""
+    """The clock is set back between two batches."""
     tasks = DeadlineQueue[int]()
     for number in range(3):
         tasks.schedule(number, 100)
@@ -114,7 +114,7 @@ def test_a_clock_before_its_beginning_counts_as_0() -> None:
 
 
 def test_a_restart_forgets_what_waits() -> None:
-    """An entry of before has no effect on the queue of after."""
+    """Entries from before the restart have no effect."""
     tasks = DeadlineQueue[str](100)
     entry = tasks.schedule("before", 150)
     tasks.restart(20)
@@ -134,7 +134,7 @@ def test_waiting_and_clear_answer_the_tasks_in_order() -> None:
 
 
 def test_the_queue_adds_no_call_to_the_wheel(core: str) -> None:
-    """The hot methods are the wheel's own; an entry may be made before it waits where each call is one step."""
+    """The hot methods are the wheel's bound methods. Where calls are atomic, an entry may exist before it waits."""
     tasks = DeadlineQueue[str]()
     wheel = CORES[core]
     for method in (tasks.schedule, tasks.advance, tasks.next_ms, tasks.count):
@@ -149,7 +149,7 @@ def test_the_queue_adds_no_call_to_the_wheel(core: str) -> None:
 
 
 def test_the_repr_shows_what_waits() -> None:
-    """How many, and when the next one is due."""
+    """The number of tasks, and when the next one is due."""
     tasks = DeadlineQueue[str](100)
     assert repr(tasks) == "<DeadlineQueue pending=0 now=100ms next=none>"
     tasks.schedule("task", 120)
@@ -157,7 +157,7 @@ def test_the_repr_shows_what_waits() -> None:
 
 
 def test_a_wrong_shape_is_refused() -> None:
-    """With the wheel's own words."""
+    """With the wheel's error."""
     with pytest.raises(ConfigError, match="tick_ms"):
         DeadlineQueue[str](tick_ms=0)
 
@@ -173,6 +173,6 @@ def test_a_delay_ends_with_the_first_whole_ms_that_is_not_early(now_ns: int, del
 
 @pytest.mark.parametrize("delay_ms", [None, "5", True, float("nan"), float("inf")])
 def test_a_delay_that_is_no_number_is_refused(delay_ms: object) -> None:
-    """And the message names it."""
+    """The message names the value."""
     with pytest.raises(Rejected, match="delay_ms"):
         deadline_after(0, delay_ms)

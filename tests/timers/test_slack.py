@@ -1,4 +1,4 @@
-"""Slack: timers that may be late share wake-ups."""
+"""Slack: timers that may run later share wake-ups."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_timers_with_slack_meet(virtual: Any) -> None:
 
 
 def test_slack_holds_for_what_was_moved_and_what_recurs(virtual: Any) -> None:
-    """And does not add up: the rhythm is that of the deadlines."""
+    """Slack does not add up: the interval counts from deadline to deadline."""
     timer, beats, moved = virtual.timer(), [], []
     timer.every(100, lambda: beats.append(virtual.now_ms()), slack_ms=30)
     handle = timer.schedule(50, lambda: moved.append(virtual.now_ms()), slack_ms=64)

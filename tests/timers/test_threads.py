@@ -1,4 +1,4 @@
-"""What only threads can do to a timer: executors, races, many at once. On real time."""
+"""Timers on threads in real time: executors, races, many threads at once."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ CANCELLED, RUNNING, FIRED = EntryState.CANCELLED, EntryState.RUNNING, EntryState
 
 @pytest.fixture(params=sorted(CORES), autouse=True)
 def core(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """The core of every timer made here: on one, threads schedule straight into the wheel, on the other by an inbox."""
+    """The core of every timer made here. Threads schedule into the compiled wheel, or into an inbox of the pure one."""
     name: str = request.param
     monkeypatch.setattr(queue, "TimingWheel", CORES[name])
     return name
@@ -33,7 +33,7 @@ def core(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str
 
 @pytest.fixture
 def hasty_switches() -> Iterator[None]:
-    """Threads change places as often as the interpreter can."""
+    """The interpreter switches threads as often as possible."""
     before = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     yield
@@ -48,7 +48,7 @@ def until(happened: Callable[[], object]) -> None:
 
 
 def at_once(*work: Callable[[], object]) -> None:
-    """Run all of it, each in a thread, and hear of what they raise."""
+    """Run all functions, each in a thread, and raise their errors."""
     with ThreadPoolExecutor(len(work)) as pool:
         barrier = threading.Barrier(len(work))
 
@@ -61,7 +61,7 @@ def at_once(*work: Callable[[], object]) -> None:
 
 
 def test_inline_callbacks_run_on_the_reaper_and_pooled_ones_beside_it() -> None:
-    """A pool's threads are the timer's own, and gone when it is closed."""
+    """The threads of the pool end when the timer is closed."""
     names: list[str] = []
     with SystemTimer() as inline, SystemTimer(executor="threads") as pooled:
         inline.schedule(1, lambda: names.append(threading.current_thread().name))
@@ -75,7 +75,7 @@ def test_inline_callbacks_run_on_the_reaper_and_pooled_ones_beside_it() -> None:
 
 
 def test_a_blocking_callback_in_a_pool_does_not_hold_up_others() -> None:
-    """Inline it would."""
+    """With an inline executor it would."""
     released, fired = threading.Event(), threading.Event()
     with SystemTimer(executor="threads") as timer:
         timer.schedule(1, released.wait, PATIENCE_S)
@@ -115,7 +115,7 @@ def test_an_executor_of_the_user_is_used_and_left_open() -> None:
 
 
 def test_what_an_executor_refuses_is_reported() -> None:
-    """The timer is cancelled, the handler gets the error, and the reaper goes on."""
+    """The timer is cancelled, the handler gets the error, and the reaper continues."""
 
     class Refusing(Executor):
         def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
@@ -137,7 +137,7 @@ def test_what_is_no_executor_is_refused(executor: Any) -> None:
 
 
 def test_cancel_answers_running_and_cancel_and_wait_waits() -> None:
-    """Afterwards nothing of the callback runs any more."""
+    """Afterwards the callback does not run any more."""
     begun, released, ended = threading.Event(), threading.Event(), threading.Event()
 
     def run() -> None:
@@ -174,7 +174,7 @@ def test_a_callback_that_waits_for_itself_does_not_wait() -> None:
 
 
 def test_close_waits_for_the_callback_that_runs() -> None:
-    """Whoever closes may take down what callbacks use."""
+    """After `close` the caller may destroy objects that callbacks use."""
     begun, ended = threading.Event(), threading.Event()
 
     def run() -> None:
@@ -221,7 +221,7 @@ def test_each_race_of_cancel_and_expiry_has_one_winner(executor: Any) -> None:
 
 @pytest.mark.usefixtures("hasty_switches")
 def test_a_timer_touched_around_its_deadline_never_runs_early() -> None:
-    """True from touch is a promise: not before the new deadline; and each runs exactly once in the end."""
+    """When `touch` returns True, the timer does not run before the new deadline. Each timer runs exactly once."""
     early: list[int] = []
     runs: Counter[int] = Counter()
     with SystemTimer(executor="threads") as timer:
@@ -250,7 +250,7 @@ def test_a_timer_touched_around_its_deadline_never_runs_early() -> None:
 
 @pytest.mark.usefixtures("hasty_switches")
 def test_many_threads_schedule_cancel_and_move_without_losing_a_timer() -> None:
-    """What was not cancelled runs exactly once; what was, never."""
+    """A cancelled timer never runs, every other one exactly once."""
     runs: Counter[int] = Counter()
     numbers = itertools.count()
     kept: list[list[int]] = [[] for _ in range(6)]
@@ -274,7 +274,7 @@ def test_many_threads_schedule_cancel_and_move_without_losing_a_timer() -> None:
 
 @pytest.mark.usefixtures("hasty_switches")
 def test_a_key_fought_over_by_threads_runs_one_timer_at_a_time() -> None:
-    """Every timer that was not replaced runs; a replaced one never."""
+    """A replaced timer never runs, every other one does."""
     ran: list[int] = []
     numbers = itertools.count()
     handles: dict[int, Any] = {}
@@ -293,7 +293,7 @@ def test_a_key_fought_over_by_threads_runs_one_timer_at_a_time() -> None:
 
 @pytest.mark.usefixtures("hasty_switches")
 def test_max_pending_is_exact_among_threads() -> None:
-    """Four threads at once: a hundred are accepted, not one more."""
+    """Of the timers of four threads exactly a hundred are accepted."""
     with SystemTimer(max_pending=100) as timer:
         accepted: list[int] = []
 
@@ -308,7 +308,7 @@ def test_max_pending_is_exact_among_threads() -> None:
 
 
 def test_a_timer_started_and_stopped_by_many_threads_ends_every_time() -> None:
-    """Ten threads, fifty timers each: used or not, closed once or twice, and none leaves a thread behind."""
+    """Ten threads with fifty timers each, used or not, closed once or twice. No thread remains."""
     threads: list[threading.Thread] = []
 
     def work() -> None:
@@ -327,7 +327,7 @@ def test_a_timer_started_and_stopped_by_many_threads_ends_every_time() -> None:
 
 
 def test_one_timer_closed_by_many_threads_gives_each_pending_timer_to_one() -> None:
-    """While others still schedule: what was accepted was run or given back, what was refused was neither."""
+    """Other threads still schedule. An accepted timer runs or is returned by one `close`; a refused timer neither."""
     for _ in range(20):
         runs: Counter[int] = Counter()
         numbers = itertools.count()
@@ -362,7 +362,7 @@ def test_one_timer_closed_by_many_threads_gives_each_pending_timer_to_one() -> N
 
 
 def test_a_sleeping_reaper_is_not_woken_by_what_is_due_later(core: str) -> None:
-    """A thousand timers behind the one it sleeps for: no wake-up. A flood of them: only if it has to sort them in."""
+    """A thousand later timers cause no wake-up. More timers than the inbox may hold cause one."""
     with SystemTimer() as timer:
         timer.schedule(60_000, print)
         until(lambda: timer._sleeps_until > 0)
@@ -379,7 +379,7 @@ def test_a_sleeping_reaper_is_not_woken_by_what_is_due_later(core: str) -> None:
 
 
 def test_no_lock_is_needed_to_schedule() -> None:
-    """While somebody else holds the timer's lock, timers behind the next wake-up are still accepted."""
+    """While another thread holds the timer's lock, later timers are still accepted."""
     with SystemTimer() as timer:
         timer.schedule(60_000, print)
         until(lambda: timer._sleeps_until > 0)
@@ -392,7 +392,7 @@ def test_no_lock_is_needed_to_schedule() -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(180)
 def test_a_million_timers_cancelled_leave_nothing_behind() -> None:
-    """Their objects are gone, all but a thousandth, and no wake-up follows."""
+    """At most a thousandth of their objects remain, and no wake-up follows."""
     with SystemTimer() as timer:
         timer.schedule(0, lambda: None)
         until(lambda: len(timer) == 0)

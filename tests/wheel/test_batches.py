@@ -13,7 +13,7 @@ Core = type[TimingWheel[Any]]
 
 
 def batches(wheel: TimingWheel[Any], now_ms: int, limit: int) -> list[list[Any]]:
-    """All batches up to and with the first that is not full."""
+    """All batches up to the first one that is not full."""
     found: list[list[Any]] = []
     while not found or len(found[-1]) == limit:
         found.append([entry.task for entry in wheel.advance(now_ms, limit)])
@@ -21,7 +21,7 @@ def batches(wheel: TimingWheel[Any], now_ms: int, limit: int) -> list[list[Any]]
 
 
 def test_batches_are_full_and_together_what_one_call_gives(make_wheel: MakeWheel) -> None:
-    """Same entries, same order, whatever the limit, inside ticks and over levels."""
+    """The same entries in the same order for any limit, inside ticks and over levels."""
     for limit in (1, 2, 3, 7, 100):
         batches_are_full(make_wheel, limit)
 
@@ -39,7 +39,7 @@ def batches_are_full(make_wheel: MakeWheel, limit: int) -> None:
 
 
 def test_a_sibling_cancelled_between_batches_is_not_handed_out(make_wheel: MakeWheel) -> None:
-    """It has expired, but it has not been given away."""
+    """It is due, but it was not handed out yet."""
     wheel = make_wheel()
     entries = [wheel.schedule(number, 100) for number in range(4)]
     assert wheel.advance(100, 1) == [entries[0]]
@@ -50,7 +50,7 @@ def test_a_sibling_cancelled_between_batches_is_not_handed_out(make_wheel: MakeW
 
 
 def test_a_sibling_moved_between_batches_comes_at_its_new_time(make_wheel: MakeWheel) -> None:
-    """Touched or rescheduled, and once however it was moved; to the end of the line when moved to the past."""
+    """Touched or rescheduled, it comes once. Moved to the past, it comes last."""
     wheel = make_wheel()
     first, touched, moved, last, back = (wheel.schedule(number, 100) for number in range(5))
     assert wheel.advance(100, 1) == [first]
@@ -64,7 +64,7 @@ def test_a_sibling_moved_between_batches_comes_at_its_new_time(make_wheel: MakeW
 
 
 def test_a_sibling_postponed_between_batches_is_passed_over(make_wheel: MakeWheel) -> None:
-    """Without anybody asking for the next expiry in between; it does not count towards the limit."""
+    """No call of `next_expiry` is necessary. The sibling does not count towards the limit."""
     wheel = make_wheel()
     entries = [wheel.schedule(number, 100) for number in range(4)]
     assert wheel.advance(100, 1) == [entries[0]]
@@ -75,7 +75,7 @@ def test_a_sibling_postponed_between_batches_is_passed_over(make_wheel: MakeWhee
 
 
 def test_when_all_that_was_left_is_postponed_the_rest_of_time_goes_on(make_wheel: MakeWheel) -> None:
-    """`next_expiry` looks past a cut tick of which nothing is due any more."""
+    """`next_expiry` skips a partly handed-out tick without due entries."""
     wheel = make_wheel()
     entries = [wheel.schedule(number, 100) for number in range(3)]
     wheel.advance(100, 1)
@@ -86,7 +86,7 @@ def test_when_all_that_was_left_is_postponed_the_rest_of_time_goes_on(make_wheel
 
 
 def test_a_deadline_between_the_batches_keeps_its_place_in_time(core: Core) -> None:
-    """While the wheel works through a backlog its clock is where the batch stopped, not at now."""
+    """During a backlog the wheel's clock is at the end of the last batch, not at now."""
     wheel = core()
     for deadline_ms in (150, 160, 170):
         wheel.schedule(deadline_ms, deadline_ms)
@@ -99,7 +99,7 @@ def test_a_deadline_between_the_batches_keeps_its_place_in_time(core: Core) -> N
 
 
 def test_what_is_scheduled_for_now_between_batches_queues_behind_the_rest(make_wheel: MakeWheel) -> None:
-    """The tick that was cut short is finished first."""
+    """The rest of the unfinished tick comes first."""
     wheel = make_wheel()
     for number in range(3):
         wheel.schedule(number, 100)
@@ -122,7 +122,7 @@ def test_the_rest_of_a_cut_tick_is_counted_and_listed(make_wheel: MakeWheel) -> 
 
 
 def test_small_batches_of_a_large_tick_stay_cheap(core: Core) -> None:
-    """A herd in one ms in batches of 10 costs a few times one call, not its square."""
+    """Batches of 10 out of many entries of one ms cost a few times one call, and not its square."""
     count = 100_000
 
     def seconds(limit: int | None) -> float:
@@ -135,5 +135,5 @@ def test_small_batches_of_a_large_tick_stay_cheap(core: Core) -> None:
             handed_out += len(wheel.advance(100, limit))
         return time.thread_time() - start
 
-    # Linear: about 20 times (10,000 calls). Walking over what was taken before: above 1000 times.
+    # Linear: about 20 times (10,000 calls). With a walk over the entries taken before: above 1000 times.
     assert seconds(10) < 200 * max(seconds(None), 0.005)

@@ -1,4 +1,4 @@
-"""The compiled core's own memory of entries."""
+"""The memory in which the compiled core keeps entries."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SLAB = 4096  # entries, about
 
 
 class Marker:
-    """Something a weak reference can be had of."""
+    """An object that supports weak references."""
 
 
 def compiled() -> Any:
@@ -28,7 +28,7 @@ def compiled() -> Any:
 
 
 def test_an_entry_takes_one_cache_line() -> None:
-    """With the collector's head before it; Python's own allocator puts most across two."""
+    """Together with the header for the garbage collector. Python's allocator places most across two lines."""
     wheel = compiled()
     entries = [wheel.schedule(None, 1000) for _ in range(3 * SLAB)]
     assert {(id(entry) - HEAD) % LINE for entry in entries} == {0}
@@ -36,7 +36,7 @@ def test_an_entry_takes_one_cache_line() -> None:
 
 
 def test_memory_is_taken_in_the_order_of_its_addresses_though_given_up_in_any() -> None:
-    """What the processor fetches ahead is what is wanted next."""
+    """So the processor prefetches the entries that are needed next."""
     wheel = compiled()
     entries = [wheel.schedule(None, 1000) for _ in range(2 * SLAB)]
     rng = random.Random(3)
@@ -49,7 +49,7 @@ def test_memory_is_taken_in_the_order_of_its_addresses_though_given_up_in_any() 
 
 
 def test_slabs_come_and_go_without_an_entry_lost() -> None:
-    """Filled and emptied in part, again and again, with a few that stay: each keeps its task and its deadline."""
+    """Many rounds fill and partly empty the slabs. A few entries stay, with their tasks and deadlines."""
     wheel, rng = compiled(), random.Random(5)
     live: dict[int, Any] = {}
     number = 0
@@ -65,7 +65,7 @@ def test_slabs_come_and_go_without_an_entry_lost() -> None:
 
 
 def test_the_collector_knows_entries_as_it_knows_all_objects() -> None:
-    """A cycle through an entry that nobody holds any more is found."""
+    """It finds an unreachable cycle through an entry."""
     wheel, marker = compiled(), Marker()
     found = weakref.ref(marker)
     entry = wheel.schedule([marker], 5)

@@ -1,4 +1,4 @@
-"""Which core runs, and what is said of it."""
+"""The choice of the core, and the reported reason."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ def said(**environment: str) -> str:
 
 
 def test_the_pure_core_can_be_forced() -> None:
-    """`WHEEL_SCHED_PURE=1` wins over everything, and is the reason given."""
+    """`WHEEL_SCHED_PURE=1` always wins, and the reason names it."""
     assert said(WHEEL_SCHED_PURE="1") == "pure|['pure']|WHEEL_SCHED_PURE=1 asks for it"
 
 
 @pytest.mark.skipif("compiled" not in wheel.CORES, reason="this installation had no compiler")
 def test_the_compiled_core_is_taken_when_it_is_there() -> None:
-    """Anything but 1 in the variable is no request."""
+    """Other values of the variable have no effect."""
     assert said(WHEEL_SCHED_PURE="0") == "compiled|['compiled', 'pure']|it is built for this Python"
 
 
 def test_the_classes_are_those_of_one_core() -> None:
-    """An entry of the wheel in use is of the class that is exported."""
+    """An entry of the exported wheel has the exported class."""
     timer: wheel.TimingWheel[str] = wheel.TimingWheel()
     assert isinstance(timer.schedule("task", 1), wheel.TimerTaskEntry)

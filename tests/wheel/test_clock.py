@@ -13,7 +13,7 @@ from wheel_sched.testing import VirtualClock
 
 @pytest.mark.parametrize("clock", [SystemClock(), VirtualClock()], ids=["system", "virtual"])
 def test_both_clocks_are_clocks(clock: object) -> None:
-    """Faces take either."""
+    """Facades accept both."""
     assert isinstance(clock, Clock)
 
 
@@ -27,7 +27,7 @@ def test_the_system_clock_floors_its_milliseconds() -> None:
 
 
 def test_a_wait_on_the_system_clock_lasts_its_time() -> None:
-    """It is measured in milliseconds, is not cut short, and says that nobody called."""
+    """The timeout is in milliseconds, the wait is not shorter, and the result is False."""
     clock, condition = SystemClock(), threading.Condition()
     start_ns = clock.monotonic_ns()
     with condition:
@@ -38,7 +38,7 @@ def test_a_wait_on_the_system_clock_lasts_its_time() -> None:
 
 @pytest.mark.parametrize("timeout_ms", [0, -5, -0.1])
 def test_no_time_to_wait_is_no_wait(timeout_ms: float) -> None:
-    """A deadline that has passed answers at once."""
+    """With a deadline in the past the wait returns at once."""
     condition = threading.Condition()
     with condition:
         assert SystemClock().wait(condition, timeout_ms) is False

@@ -16,11 +16,11 @@ DELAYS_MS = [0, 1, 50, 5000, 10**6, 10**9]
 
 
 class Task:
-    """Something a weak reference can point to."""
+    """A task that supports weak references."""
 
 
 def test_a_cancelled_entry_is_gone_at_once(make_wheel: MakeWheel) -> None:
-    """In whatever level it waits: not counted, not next, not handed out."""
+    """On any level: it is not counted, not next, and not handed out."""
     for delay_ms in DELAYS_MS:
         wheel = make_wheel(1000)
         entry = wheel.schedule("task", 1000 + delay_ms)
@@ -30,7 +30,7 @@ def test_a_cancelled_entry_is_gone_at_once(make_wheel: MakeWheel) -> None:
 
 
 def test_a_second_cancel_answers_the_same_and_changes_nothing(make_wheel: MakeWheel) -> None:
-    """Cancelling twice takes one entry out, not two."""
+    """The second cancel removes no other entry."""
     wheel = make_wheel()
     entry, _ = wheel.schedule("a", 100), wheel.schedule("b", 100)
     assert [entry.cancel(), entry.cancel()] == [EntryState.CANCELLED] * 2
@@ -49,7 +49,7 @@ def test_cancel_tells_running_from_fired(make_wheel: MakeWheel) -> None:
 
 
 def test_finish_leaves_waiting_and_cancelled_entries_alone(make_wheel: MakeWheel) -> None:
-    """Only what was handed out can be finished."""
+    """Only an entry that was handed out can be finished."""
     wheel = make_wheel()
     entry = wheel.schedule("task", 100)
     states = []
@@ -60,7 +60,7 @@ def test_finish_leaves_waiting_and_cancelled_entries_alone(make_wheel: MakeWheel
 
 
 def test_cancel_lets_go_of_the_task(make_wheel: MakeWheel) -> None:
-    """A kept handle keeps nothing else alive."""
+    """A kept entry does not keep its task alive."""
     wheel = make_wheel()
     for delay_ms in DELAYS_MS:
         task = Task()
@@ -72,7 +72,7 @@ def test_cancel_lets_go_of_the_task(make_wheel: MakeWheel) -> None:
 
 
 def test_the_wheel_keeps_nothing_of_what_it_handed_out(make_wheel: MakeWheel) -> None:
-    """Once the caller drops an entry, it is gone, also when `next_expiry` had remembered it."""
+    """When the caller drops an entry, it is freed, also after `next_expiry` has seen it."""
     wheel = make_wheel()
     task = Task()
     gone = weakref.ref(task)
@@ -131,7 +131,7 @@ def test_a_rescheduled_entry_queues_behind_its_tick(make_wheel: MakeWheel) -> No
 
 
 def test_a_fired_entry_can_be_armed_again(make_wheel: MakeWheel) -> None:
-    """A recurring timer needs one entry for all its life; a late `finish` does not end the new round."""
+    """A recurring timer needs only one entry. A late `finish` does not end the next run."""
     wheel = make_wheel()
     entry = wheel.schedule("tick", 100)
     for deadline_ms in (100, 200, 300):
@@ -152,7 +152,7 @@ def test_a_cancelled_entry_stays_cancelled(make_wheel: MakeWheel) -> None:
 
 
 def test_touch_postpones_wherever_the_entry_waits(make_wheel: MakeWheel) -> None:
-    """The old deadline passes without a hand-out and without being announced; the new one is exact."""
+    """At the old deadline it is neither handed out nor reported by `next_expiry`. The new deadline is exact."""
     for first_ms, later_ms in product(DELAYS_MS, [0, 1, 100, 10**5, 10**7]):
         touch_postpones(make_wheel(), first_ms, later_ms)
 
@@ -180,7 +180,7 @@ def test_touch_does_not_move_the_entry_until_its_old_place_comes_up(core: Core) 
 
 
 def test_touching_earlier_is_a_reschedule(make_wheel: MakeWheel) -> None:
-    """Also when the entry had been touched later before."""
+    """Also after a touch to a later deadline."""
     wheel = make_wheel()
     entry = wheel.schedule("beat", 50_000)
     assert (entry.touch(90_000), entry.touch(3000)) == (True, True)
@@ -199,7 +199,7 @@ def test_touch_refuses_what_no_longer_waits(make_wheel: MakeWheel) -> None:
 
 
 def test_a_due_entry_can_still_be_touched_before_it_is_handed_out(make_wheel: MakeWheel) -> None:
-    """Due but not handed out is waiting."""
+    """A due entry waits until it is handed out."""
     wheel = make_wheel(1000)
     entry = wheel.schedule("beat", 900)
     assert entry.touch(2000) is True
@@ -208,7 +208,7 @@ def test_a_due_entry_can_still_be_touched_before_it_is_handed_out(make_wheel: Ma
 
 
 def test_a_postponed_far_head_gives_way_to_the_next(core: Core) -> None:
-    """The remembered head of a far level is given up when it is postponed, cancelled or undercut."""
+    """The wheel forgets the cached head of a far level when it is postponed or cancelled, or no longer first."""
     wheel = core(wheel_size=4)
     first, second = wheel.schedule("first", 1000), wheel.schedule("second", 1010)
     assert wheel.next_expiry() == 1000
@@ -225,7 +225,7 @@ def test_a_postponed_far_head_gives_way_to_the_next(core: Core) -> None:
 
 
 def test_a_far_slot_of_postponed_entries_only_is_passed_over(core: Core) -> None:
-    """What comes next waits in a later slot, earlier than the postponed ones that still sit in front of it."""
+    """The next entry is in a later slot, behind postponed entries that did not move yet."""
     wheel = core(wheel_size=4)
     for deadline_ms in (500, 501):
         wheel.schedule("postponed", deadline_ms).touch(100_000 + deadline_ms)
@@ -272,7 +272,7 @@ def test_an_entry_can_be_cancelled_on_the_very_tick_it_was_moved_to(make_wheel: 
 
 
 def test_what_was_handed_out_can_be_put_back(make_wheel: MakeWheel) -> None:
-    """Agrona's handler that refuses a timer: it waits again, behind its tick, and is counted."""
+    """Agrona's handler that refuses a timer: the entry waits again, last in its tick, and is counted."""
     wheel = make_wheel()
     refused, taken = wheel.schedule("refused", 100), wheel.schedule("taken", 100)
     assert wheel.advance(100) == [refused, taken]
@@ -282,7 +282,7 @@ def test_what_was_handed_out_can_be_put_back(make_wheel: MakeWheel) -> None:
 
 
 def test_an_entry_made_beforehand_waits_once_it_is_armed(make_wheel: MakeWheel) -> None:
-    """Until then it is as one that has fired; afterwards as one that was scheduled."""
+    """Before it behaves like a fired entry, afterwards like a scheduled one."""
     wheel = make_wheel()
     entry = wheel.entry("task")
     assert (entry.state, entry.task, entry.touch(50), len(wheel)) == (EntryState.FIRED, "task", False, 0)

@@ -23,7 +23,7 @@ def up(deadline_ms: int, tick_ms: int) -> int:
 
 
 def test_a_new_wheel_is_empty(make_wheel: MakeWheel) -> None:
-    """Nothing waits, nothing is due, nothing comes next."""
+    """No entry waits, is due or comes next."""
     wheel = make_wheel()
     assert (len(wheel), wheel.next_expiry(), wheel.advance(10**9)) == (0, None, [])
 
@@ -38,7 +38,7 @@ def test_past_deadlines_are_due_at_once_in_the_order_scheduled(make_wheel: MakeW
 
 
 def test_a_deadline_of_now_is_due_at_once(make_wheel: MakeWheel) -> None:
-    """A delay of nothing does not wait for the next tick."""
+    """A delay of 0 does not wait for the next tick."""
     wheel = make_wheel(600)
     wheel.schedule("now", 600)
     assert tasks(wheel, 600) == ["now"]
@@ -91,7 +91,7 @@ def test_the_edges_of_every_block_keep_their_ticks(core: Core) -> None:
 
 
 def test_there_is_no_range_to_overflow(make_wheel: MakeWheel) -> None:
-    """What makes Kafka fire at once and others wrap simply waits."""
+    """A deadline that overflows elsewhere waits here: Kafka fires it at once, others wrap around."""
     for deadline_ms in (2**31, 2**62 - 1, 2**62, 2**63 - 1, 2**63, 10**18, 10**30):
         waits_however_far(make_wheel(7), deadline_ms)
 
@@ -106,7 +106,7 @@ def waits_however_far(wheel: TimingWheel[Any], deadline_ms: int) -> None:
 
 
 def test_one_jump_hands_everything_out_by_deadline(make_wheel: MakeWheel) -> None:
-    """After a stall all that became due comes in order of its tick, and in order of scheduling inside a tick."""
+    """After a stall due entries come by tick, and inside a tick in order of scheduling."""
     wheel = make_wheel()
     rng = random.Random(5)
     deadlines = [rng.randrange(1, 10 ** rng.randrange(1, 7)) for _ in range(3000)]
@@ -132,7 +132,7 @@ def test_first_come_first_served_also_across_levels(core: Core) -> None:
 
 
 def test_the_clock_forwards_when_idle(core: Core) -> None:
-    """After idling a near deadline lands in the lowest level instead of being measured from a stale clock."""
+    """After an idle time a near deadline goes to the lowest level: the clock is not stale."""
     wheel = core(wheel_size=64)
     wheel.advance(64**3 + 1)
     wheel.schedule("near", 64**3 + 20)
@@ -142,7 +142,7 @@ def test_the_clock_forwards_when_idle(core: Core) -> None:
 
 
 def test_a_clock_that_goes_back_is_clamped(make_wheel: MakeWheel) -> None:
-    """Time stands still until the clock has caught up; what is due by the wheel's clock is still handed out."""
+    """The wheel's clock does not move until now has caught up. Entries due by the wheel's clock are handed out."""
     wheel = make_wheel()
     wheel.advance(50_000)
     wheel.schedule("later", 50_100)
@@ -181,7 +181,7 @@ def test_an_earlier_deadline_added_later_comes_first(make_wheel: MakeWheel) -> N
 
 
 def test_the_same_task_may_be_scheduled_many_times(make_wheel: MakeWheel) -> None:
-    """Entries are told apart by identity: equal and unhashable tasks do not meet."""
+    """Entries are compared by identity, so equal and unhashable tasks do not collide."""
     wheel = make_wheel()
     task: list[int] = []
     entries = [wheel.schedule(task, 100) for _ in range(3)]

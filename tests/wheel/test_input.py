@@ -1,4 +1,4 @@
-"""What a wheel refuses, and how it says so."""
+"""The arguments that a wheel refuses, and its errors."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NOT_INTS = [1.0, 1.5, float("nan"), float("inf"), True, "5", None, b"5", [1]]
 
 
 class Moment(IntEnum):
-    """An int by another name."""
+    """A subclass of int."""
 
     NOON = 720
 
@@ -43,7 +43,7 @@ def test_the_start_must_be_an_int_from_zero(core: Core, now_ms: Any) -> None:
 
 
 def test_all_configuration_problems_are_told_at_once(core: Core) -> None:
-    """Nobody has to fix them one run at a time."""
+    """The user can fix all of them in one run."""
     with pytest.raises(ConfigError) as caught:
         core(-1, tick_ms=0, wheel_size=3)
     assert len(caught.value.problems) == 3
@@ -51,7 +51,7 @@ def test_all_configuration_problems_are_told_at_once(core: Core) -> None:
 
 @pytest.mark.parametrize("deadline_ms", NOT_INTS, ids=repr)
 def test_a_deadline_must_be_an_int(core: Core, deadline_ms: Any) -> None:
-    """Refused by every way in, and nothing has changed afterwards."""
+    """Every method refuses it and changes nothing."""
     wheel = core()
     entry = wheel.schedule("task", 100)
     for attempt in (lambda: wheel.schedule("x", deadline_ms), lambda: wheel.restore([(1, "x"), (deadline_ms, "y")])):
@@ -65,7 +65,7 @@ def test_a_deadline_must_be_an_int(core: Core, deadline_ms: Any) -> None:
 
 @pytest.mark.parametrize("now_ms", NOT_INTS, ids=repr)
 def test_now_must_be_an_int(core: Core, now_ms: Any) -> None:
-    """A float now is refused rather than rounded some way."""
+    """A float is refused and not rounded."""
     wheel = core()
     wheel.schedule("task", 0)
     with pytest.raises(Rejected, match="expected now_ms to be an int"):
@@ -84,7 +84,7 @@ def test_a_limit_must_be_positive(core: Core, limit: Any) -> None:
 
 
 def test_kinds_of_int_are_ints(core: Core) -> None:
-    """An IntEnum is taken for its number."""
+    """An IntEnum counts as its number."""
     wheel = core()
     entry = wheel.schedule("lunch", Moment.NOON)
     assert type(entry.deadline_ms) is int

@@ -1,4 +1,4 @@
-"""Memory: what is handed out or cancelled is given back."""
+"""Memory: entries that were handed out or cancelled are freed."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def traced() -> Iterator[None]:
 
 
 def churn(wheel: TimingWheel[Any], now_ms: int, rounds: int) -> int:
-    """Every way in and out, four timers a round; the clock afterwards."""
+    """Uses every way in and out, with four timers per round. Returns the new clock."""
     for _ in range(rounds):
         now_ms += 3
         wheel.schedule("cancelled", now_ms + 5000).cancel()
@@ -42,7 +42,7 @@ def churn(wheel: TimingWheel[Any], now_ms: int, rounds: int) -> int:
 
 
 def test_references_are_given_back(core: Core) -> None:
-    """A task's reference count is what it was, whichever way its entries went."""
+    """The reference count of a task is unchanged, however its entries left the wheel."""
     task, wheel = object(), core()
     before = sys.getrefcount(task)
     entries = [wheel.schedule(task, deadline_ms) for deadline_ms in (1, 1, 500, 10**6, 10**30)]
@@ -59,7 +59,7 @@ def test_references_are_given_back(core: Core) -> None:
 
 @pytest.mark.usefixtures("traced")
 def test_fifty_thousand_operations_leave_nothing_behind(core: Core) -> None:
-    """What Python has allocated does not grow from the second fifth on."""
+    """Python's allocations do not grow after the first fifth."""
     wheel = core()
     now_ms = churn(wheel, 0, 1_000)
     gc.collect()
@@ -73,7 +73,7 @@ def test_fifty_thousand_operations_leave_nothing_behind(core: Core) -> None:
 @pytest.mark.timeout(300)
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="reads the resident set from /proc")
 def test_memory_goes_back_when_all_are_cancelled_in_any_order(core: Core) -> None:
-    """Of 300,000 timers hardly anything stays: not even a few entries, which would lie in every arena there was."""
+    """Almost no memory of 300,000 timers remains. A few remaining entries would keep every arena."""
     code = (
         "import random, sys\n"
         f"from {core.__module__} import TimingWheel\n"
@@ -98,7 +98,7 @@ def test_memory_goes_back_when_all_are_cancelled_in_any_order(core: Core) -> Non
 @pytest.mark.timeout(300)
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="reads the resident set from /proc")
 def test_ten_million_operations_leave_the_process_as_it_was(core: Core) -> None:
-    """Resident memory is flat from the first tenth on."""
+    """Resident memory does not grow after the first tenth."""
 
     def resident() -> int:
         gc.collect()

@@ -31,7 +31,7 @@ DELAYS_MS = st.one_of(
 
 @dataclass(eq=False)
 class Expected:
-    """What the model knows of one entry: `tick` is when it must come out, `order` its rank inside the tick."""
+    """An entry in the model: `tick` is when it must come out, `order` its rank inside the tick."""
 
     entry: TimerTaskEntry[int]
     wheel: TimingWheel[int]

@@ -47,7 +47,7 @@ def test_what_kafka_fires_we_fire_never_before_its_time(core: Core, tick_ms: int
 
 
 def test_the_oracle_has_kafkas_faults() -> None:
-    """It fires early by rounding down and swaps two timers of one tick; ours does neither (see the other tests)."""
+    """It rounds down and so fires early, and it swaps two timers of one tick. Ours does neither (see other tests)."""
     timer = SystemTimer(tick_ms=20)
     timer.schedule("due at 39", 39)
     assert [entry.task for entry in timer.advance(20)] == ["due at 39"]

@@ -1,4 +1,4 @@
-"""Finalizers, weak references and the garbage collector call into a wheel that is at work; it stays whole.
+"""Finalizers, weak references and the garbage collector call a wheel in the middle of its work; it stays consistent.
 
 Anything that makes or lets go of an object may run Python code. For the compiled core that means in the middle of a C
 function; a fault here is a crash of the interpreter or an entry lost.
@@ -23,7 +23,7 @@ Core = type[TimingWheel[Any]]
 
 @pytest.fixture(autouse=True)
 def eager_collector() -> Iterator[None]:
-    """The collector runs at every second allocation, so that it falls into every gap there is."""
+    """The collector runs at every second allocation, so that it runs at every possible place."""
     before = gc.get_threshold()
     gc.set_threshold(1, 1, 1)
     yield
@@ -31,7 +31,7 @@ def eager_collector() -> Iterator[None]:
 
 
 class Calling:
-    """A task whose finalizer calls."""
+    """A task whose finalizer calls a function."""
 
     def __init__(self, call: Callable[[], object]) -> None:
         self.call = call
@@ -41,7 +41,7 @@ class Calling:
 
 
 class Hostile:
-    """A task that must only be held: comparing, hashing or asking it for its truth is an error."""
+    """A task that raises when it is compared, hashed or tested for truth."""
 
     __hash__ = None  # type: ignore[assignment]
 
@@ -53,7 +53,7 @@ class Hostile:
 
 
 def test_tasks_are_held_and_nothing_else(core: Core) -> None:
-    """No method looks at a task."""
+    """No method compares, hashes or tests a task."""
     wheel = core()
     entries = [wheel.schedule(Hostile(), deadline_ms) for deadline_ms in (1, 1, 50, 10**6, 10**30)]
     entries[0].touch(5)
@@ -65,7 +65,7 @@ def test_tasks_are_held_and_nothing_else(core: Core) -> None:
 
 
 def test_a_finalizer_that_cancels_reschedules_and_schedules(core: Core) -> None:
-    """Cancelling lets go of a task whose finalizer does everything there is to the same wheel."""
+    """Cancelling drops a task whose finalizer calls every method of the same wheel."""
     wheel = core()
     siblings = [wheel.schedule(number, 100 + number % 7) for number in range(50)]
 
@@ -86,7 +86,7 @@ def test_a_finalizer_that_cancels_reschedules_and_schedules(core: Core) -> None:
 
 
 def test_a_finalizer_sees_its_entry_cancelled(core: Core) -> None:
-    """By the time a task is let go of, its entry no longer has it."""
+    """When a task is freed, its entry does not have it any more."""
     wheel = core()
     seen: list[Any] = []
     entry = wheel.schedule(Calling(lambda: seen.append((entry.state, entry.task, len(wheel)))), 100)
@@ -95,7 +95,7 @@ def test_a_finalizer_sees_its_entry_cancelled(core: Core) -> None:
 
 
 def test_weak_references_call_back_into_the_wheel(core: Core) -> None:
-    """The same by way of a weak reference's callback."""
+    """The same in the callback of a weak reference."""
     wheel = core()
     task = Calling(lambda: None)
     other = wheel.schedule("other", 200)
@@ -108,7 +108,7 @@ def test_weak_references_call_back_into_the_wheel(core: Core) -> None:
 
 
 def test_a_collection_in_the_middle_of_anything_finds_the_wheel_whole(core: Core) -> None:
-    """Garbage in cycles is made all the time; its finalizers cancel and schedule while wheels allocate."""
+    """Cyclic garbage appears all the time; its finalizers cancel and schedule while wheels allocate."""
     rng = random.Random(8)
     wheel = core(wheel_size=16)
     alive: list[Any] = []
@@ -147,7 +147,7 @@ def test_a_collection_in_the_middle_of_anything_finds_the_wheel_whole(core: Core
 
 
 def test_a_forgotten_wheel_is_collected_with_all_that_waits_in_it(core: Core) -> None:
-    """Wheel, entries and tasks refer to each other; nothing is left of them, whatever order they are cleared in."""
+    """Wheel, entries and tasks refer to each other. All are freed, in any order."""
 
     class Task:
         pass
@@ -166,7 +166,7 @@ def test_a_forgotten_wheel_is_collected_with_all_that_waits_in_it(core: Core) ->
 
 
 def test_a_kept_entry_keeps_its_wheel_usable(core: Core) -> None:
-    """The handle alone holds wheel and siblings; it can still be cancelled and moved."""
+    """Only the entry refers to the wheel and its siblings. It can still be cancelled and moved."""
     first, second = (lambda wheel: [wheel.schedule(name, 100) for name in "ab"])(core())
     gc.collect()
     assert first.cancel() is EntryState.CANCELLED
@@ -192,7 +192,7 @@ def test_long_lists_and_long_chains_are_let_go_of_without_recursion(core: Core) 
 
 
 def test_entries_are_made_by_a_wheel_only(core: Core) -> None:
-    """One made by hand is no way into anything: it is refused, or it is cancelled."""
+    """An entry made by its class is refused, or it is cancelled."""
     kind: Any = type(core().schedule("task", 1))
     if core.__module__.endswith("_wheel_c"):  # where a wrong pointer would end the interpreter
         entry = kind()
@@ -204,7 +204,7 @@ def test_entries_are_made_by_a_wheel_only(core: Core) -> None:
 
 @pytest.mark.slow
 def test_the_interpreter_ends_with_timers_pending(core: Core) -> None:
-    """At exit wheels, entries and finalizers go in any order; the exit code is 0 and stderr is empty."""
+    """At exit wheels, entries and finalizers are freed in any order. The exit code is 0 and stderr is empty."""
     name = core.__module__
     code = (
         f"from {name} import TimingWheel\n"

@@ -1,4 +1,4 @@
-"""What a wheel tells of itself, and how it is saved, restored and cleared."""
+"""The state that a wheel shows, and how it is saved, restored and cleared."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ Core = type[TimingWheel[Any]]
 
 
 def test_the_core_in_use_is_one_of_those_there_are() -> None:
-    """`CORE` names the class the faces get."""
+    """`CORE` names the exported class."""
     assert CORES[CORE] is TimingWheel
 
 
 def test_emptied_slots_cause_no_wake_up(make_wheel: MakeWheel) -> None:
-    """A thousand timers all cancelled: Kafka still wakes 36 times for them, here nothing is announced."""
+    """After a thousand cancels Kafka still wakes 36 times. Here `next_expiry` is None."""
     wheel = make_wheel()
     entries = [wheel.schedule(number, number * 37) for number in range(1000)]
     keeper = wheel.schedule("keeper", 10**8)
@@ -34,7 +34,7 @@ def test_emptied_slots_cause_no_wake_up(make_wheel: MakeWheel) -> None:
 
 
 def test_cancelled_timers_leave_a_bounded_trace(core: Core) -> None:
-    """However many timers come and go, a wheel holds at most its slots, not one per timer that was."""
+    """After any number of cancelled timers, a wheel keeps at most its slots."""
     wheel = core(wheel_size=16)
     wheel.schedule("stays", 10**6)
     least, most = 10**9, 0
@@ -53,7 +53,7 @@ def test_cancelled_timers_leave_a_bounded_trace(core: Core) -> None:
 
 
 def test_driven_by_next_expiry_every_wake_up_is_productive(make_wheel: MakeWheel) -> None:
-    """Cascades and postponed entries never cost a wake-up of their own."""
+    """Cascades and postponed entries cause no additional wake-up."""
     wheel = make_wheel()
     rng = random.Random(3)
     entries = [wheel.schedule(number, rng.randrange(10**6)) for number in range(500)]
@@ -66,7 +66,7 @@ def test_driven_by_next_expiry_every_wake_up_is_productive(make_wheel: MakeWheel
 
 
 def test_asking_for_the_next_expiry_changes_nothing(make_wheel: MakeWheel) -> None:
-    """Asked between all steps or never, the same entries come in the same order at the same time."""
+    """Called between all steps or never, the entries come in the same order at the same time."""
     rng = random.Random(8)
     asked, silent = make_wheel(), make_wheel()
     for step in range(400):
@@ -80,7 +80,7 @@ def test_asking_for_the_next_expiry_changes_nothing(make_wheel: MakeWheel) -> No
 
 
 def test_counters_tell_what_was_done(core: Core) -> None:
-    """Pending per level, moves between levels, and wake-ups by whether they gave something."""
+    """Pending entries per level, moves between levels, and productive and empty wake-ups."""
     wheel = core(wheel_size=16)
     wheel.schedule("near", 5)
     wheel.schedule("mid", 100)
@@ -97,7 +97,7 @@ def test_counters_tell_what_was_done(core: Core) -> None:
 
 
 def test_a_snapshot_lists_what_would_be_handed_out_in_that_order(make_wheel: MakeWheel) -> None:
-    """Over all levels, due ones first, with deadlines as given; and taking it changes nothing."""
+    """Over all levels, due entries first, with the given deadlines. `snapshot` changes nothing."""
     wheel = make_wheel(1000)
     rng = random.Random(4)
     for number in range(1000):
@@ -108,7 +108,7 @@ def test_a_snapshot_lists_what_would_be_handed_out_in_that_order(make_wheel: Mak
 
 
 def test_a_snapshot_knows_postponed_deadlines(make_wheel: MakeWheel) -> None:
-    """Where a touched entry still sits does not matter."""
+    """The current slot of a touched entry does not matter."""
     wheel = make_wheel()
     wheel.schedule("a", 100).touch(9000)
     wheel.schedule("b", 5000)
@@ -116,7 +116,7 @@ def test_a_snapshot_knows_postponed_deadlines(make_wheel: MakeWheel) -> None:
 
 
 def test_restore_continues_where_the_snapshot_was_taken(make_wheel: MakeWheel) -> None:
-    """Same deadlines, same order, on a wheel that starts at the same time; the answer is the new handles."""
+    """The same deadlines in the same order, on a wheel that starts at the same time. Returns the new entries."""
     old = make_wheel(500)
     for number in range(300):
         old.schedule(number, (number * 7919) % 40_000)
@@ -129,7 +129,7 @@ def test_restore_continues_where_the_snapshot_was_taken(make_wheel: MakeWheel) -
 
 
 def test_clear_answers_what_was_pending_and_cancels_it(make_wheel: MakeWheel) -> None:
-    """Netty's stop returns the unprocessed; handles say CANCELLED; the wheel can be used on."""
+    """Like Netty's stop it returns the waiting tasks. Entries are CANCELLED, and the wheel stays usable."""
     wheel = make_wheel()
     entries = [wheel.schedule(number, 10**number) for number in range(8)]
     wheel.next_expiry()
@@ -143,7 +143,7 @@ def test_clear_answers_what_was_pending_and_cancels_it(make_wheel: MakeWheel) ->
 
 
 def test_the_repr_shows_state(core: Core) -> None:
-    """Pending, clock, what comes next, shape."""
+    """Pending entries, clock, next expiry, shape."""
     wheel = core(5000, wheel_size=64)
     assert repr(wheel) == "<TimingWheel pending=0 now=5000ms next=none tick=1ms size=64 levels=1>"
     wheel.schedule("task", 8200)

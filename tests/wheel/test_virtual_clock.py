@@ -18,7 +18,7 @@ Spawn = Callable[[Callable[[], object]], threading.Thread]
 
 @pytest.fixture
 def spawn() -> Iterator[Spawn]:
-    """Starts threads and insists that they end."""
+    """Starts threads, and fails when they do not end."""
     threads: list[threading.Thread] = []
 
     def start(target: Callable[[], object]) -> threading.Thread:
@@ -43,7 +43,7 @@ def waiter(clock: VirtualClock, timeout_ms: float | None, answers: list[Any]) ->
 
 
 def test_time_stands_still_until_it_is_moved() -> None:
-    """Monotonic time starts where told, in ms and ns; wall time is 2026 unless told otherwise."""
+    """Monotonic time starts at `start_ms`, in ms and ns. Wall time starts in 2026 by default."""
     clock = VirtualClock(start_ms=1000)
     assert (clock.monotonic_ms(), clock.monotonic_ns()) == (1000, 1_000_000_000)
     assert time.gmtime((clock.wall_ms() - 1000) / 1000)[:3] == (2026, 1, 1)
@@ -53,7 +53,7 @@ def test_time_stands_still_until_it_is_moved() -> None:
 
 
 def test_parts_of_a_millisecond_add_up() -> None:
-    """Readings in ms are floored, nothing is lost beneath."""
+    """Readings in ms are rounded down, without losing the remainder."""
     clock = VirtualClock()
     for _ in range(3):
         clock.advance(0.5)
@@ -88,7 +88,7 @@ def test_advance_wakes_whose_time_came_and_nobody_else(spawn: Spawn) -> None:
 
 
 def test_a_notification_ends_a_wait_without_moving_time(spawn: Spawn) -> None:
-    """The waiter learns that it was called, with a timeout or without."""
+    """The wait returns True, with a timeout or without."""
     clock, condition = VirtualClock(), threading.Condition()
     answers: list[bool] = []
 
@@ -110,7 +110,7 @@ def test_a_notification_ends_a_wait_without_moving_time(spawn: Spawn) -> None:
 
 @pytest.mark.parametrize("timeout_ms", [0, -1, -0.5])
 def test_no_time_to_wait_is_no_wait(timeout_ms: float) -> None:
-    """A deadline that has passed answers at once."""
+    """With a deadline in the past the wait returns at once."""
     clock, condition = VirtualClock(), threading.Condition()
     with condition:
         assert clock.wait(condition, timeout_ms) is False
@@ -118,7 +118,7 @@ def test_no_time_to_wait_is_no_wait(timeout_ms: float) -> None:
 
 
 def test_advance_may_hold_the_condition_it_wakes(spawn: Spawn) -> None:
-    """A condition's own lock is re-entrant, so whoever holds it may move time."""
+    """The lock of a condition is reentrant, so its owner may move time."""
     clock, condition = VirtualClock(), threading.Condition()
     answers: list[bool] = []
 
@@ -147,7 +147,7 @@ def test_autojump_at_once_makes_sleeping_free() -> None:
 
 
 class RealTime:
-    """In place of `time` in the clock: real time, by which it measures the threshold, passes when the test says so."""
+    """Replaces `time` in the clock: the test moves the real time that the threshold counts."""
 
     def __init__(self) -> None:
         self.seconds = 0.0
@@ -158,14 +158,14 @@ class RealTime:
 
 @pytest.fixture
 def real_time(monkeypatch: pytest.MonkeyPatch) -> RealTime:
-    """No thread is ever too slow for a threshold."""
+    """So no thread is too slow for a threshold."""
     real = RealTime()
     monkeypatch.setattr(virtual_clock, "time", real)
     return real
 
 
 def test_autojump_wakes_sleepers_in_the_order_of_their_deadlines(spawn: Spawn, real_time: RealTime) -> None:
-    """Each jump goes to the earliest deadline only; who waits for a call alone does not hold time up."""
+    """Each jump goes only to the earliest deadline. A waiter without a deadline does not prevent jumps."""
     clock = VirtualClock(autojump_threshold=0.01)
     answers: list[Any] = []
     idle, idle_answers = threading.Condition(), []
@@ -186,7 +186,7 @@ def test_autojump_wakes_sleepers_in_the_order_of_their_deadlines(spawn: Spawn, r
 
 
 def test_autojump_waits_until_nobody_has_moved_for_the_threshold(spawn: Spawn, real_time: RealTime) -> None:
-    """A thread that keeps coming back before the threshold has passed keeps time from jumping."""
+    """A thread that returns before the threshold has passed prevents the jump."""
     clock, condition = VirtualClock(autojump_threshold=0.01), threading.Condition()
     answers: list[Any] = []
     thread = spawn(waiter(clock, 1000, answers))
@@ -214,13 +214,13 @@ def test_without_autojump_time_never_moves_by_itself(spawn: Spawn) -> None:
 
 
 def test_waiting_for_waiters_that_do_not_come_is_an_error() -> None:
-    """A test that waits in vain says for what."""
+    """The error names the expected and the actual number."""
     with pytest.raises(TimeoutError, match="expected 2 waiters"):
         VirtualClock().wait_for_waiters(2, timeout_seconds=0.01)
 
 
 def test_a_thread_drives_a_wheel_through_a_day_of_virtual_time(spawn: Spawn) -> None:
-    """The shape of every face: sleep until next_expiry, be woken by an earlier deadline, hand out on the tick."""
+    """As every facade does: sleep until next_expiry, wake up for an earlier deadline, hand out on the tick."""
     clock, condition = VirtualClock(autojump_threshold=0.01), threading.Condition()
     wheel: TimingWheel[int] = TimingWheel(clock.monotonic_ms())
     lateness_ms: list[int] = []
@@ -248,13 +248,13 @@ def test_time_moves_by_numbers_from_zero_only(ms: Any) -> None:
 
 
 def test_the_wall_clock_jumps_by_whole_milliseconds_only() -> None:
-    """A step is an int, either way."""
+    """A step is an int, positive or negative."""
     with pytest.raises(Rejected, match="the wall clock has not moved"):
         VirtualClock().jump_wall(1.5)  # type: ignore[arg-type]
 
 
 def test_all_configuration_problems_are_told_at_once() -> None:
-    """Nobody has to fix them one run at a time."""
+    """The user can fix all of them in one run."""
     with pytest.raises(ConfigError) as caught:
         VirtualClock(-1, wall_offset_ms=0.5, autojump_threshold=-1)  # type: ignore[arg-type]
     assert len(caught.value.problems) == 3

@@ -1,4 +1,4 @@
-"""A year in seconds: every firing on its tick, over all levels such a year needs."""
+"""A virtual year in seconds: every timer fires on its tick, over all levels of a year."""
 
 from __future__ import annotations
 

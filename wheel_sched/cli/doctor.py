@@ -1,7 +1,7 @@
 """`wheel-sched doctor`: checks every setting that a guarantee depends on, and says how to fix what it finds.
 
 The checks run in order of dependence: this machine, the server, the namespace. Extensions add checks of the last two.
-When a server cannot be reached, one finding says so, and the checks that need it are left out.
+When the server cannot be reached, one finding reports this, and the checks that need the server are left out.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ _MARKS = {"ok": ("ok", "green"), "warn": ("warn", "yellow"), "problem": ("PROBLE
 def doctor(session: Session, as_json: bool) -> int:
     """Check every setting that a guarantee depends on. Exit code 1 means a problem, 69 no server.
 
-    It writes only into a scratch namespace of its own.
+    It writes only into a scratch namespace.
 
     \b
     Examples:
@@ -66,13 +66,13 @@ def doctor(session: Session, as_json: bool) -> int:
     settings = session.settings
     findings: list[Finding] = []
 
-    def tell(finding: Finding) -> None:
+    def report(finding: Finding) -> None:
         findings.append(finding)
         if not as_json:
             say_finding(finding)
 
     for check in (doctor_server.python, doctor_server.packages, doctor_server.core):
-        tell(check())
+        report(check())
     away = False
     try:
         extensions = installed().extensions
@@ -81,25 +81,24 @@ def doctor(session: Session, as_json: bool) -> int:
             [_check_of(target, session.loaded) for one in extensions for target in one.server_checks],
             [_check_of(target, session.loaded) for one in extensions for target in one.namespace_checks],
         ):
-            tell(finding)
+            report(finding)
     except EmbeddedServerError as error:
         away = True
         cause = error.__cause__
         line = install_line(cause, settings.store) if isinstance(cause, ImportError) else None
         evidence = f"{redacted(settings.store)}: {one_line(str(error))}"
-        tell(problem("server", evidence, line or "do what it says, or correct --store"))
+        report(problem("server", evidence, line or "follow its advice, or correct --store"))
     except StoreUnavailable as error:
         away = True
-        tell(
-            problem("server", f"{redacted(settings.store)}: {error.__cause__ or error}", "start it, or correct --store")
-        )
+        evidence = f"{redacted(settings.store)}: {error.__cause__ or error}"
+        report(problem("server", evidence, "start the server, or correct --store"))
     except WheelSchedError as error:
-        tell(problem("server", str(error), "correct it and run doctor again"))
+        report(problem("server", str(error), "correct this, and run doctor again"))
     except ImportError as error:
         line = install_line(error, settings.store)
         if line is None:
             raise
-        tell(problem("server", f"cannot be asked: the package {package_of(error)} is not installed", line))
+        report(problem("server", f"not checked: the package {package_of(error)} is not installed", line))
     levels = [finding.level for finding in findings]
     if as_json:
         emit({"healthy": "problem" not in levels, "findings": [asdict(finding) for finding in findings]})
@@ -113,7 +112,7 @@ def doctor(session: Session, as_json: bool) -> int:
 def server_findings(
     settings: Settings, server_checks: Sequence[Check] = (), namespace_checks: Sequence[Check] = ()
 ) -> Iterator[Finding]:
-    """Examine the server and the namespace; yields each finding as soon as its check has run.
+    """Examine the server and the namespace. Yields each finding as soon as its check has run.
 
     Args:
         settings: which server and namespace.
@@ -121,7 +120,7 @@ def server_findings(
         namespace_checks: run after the core's checks of a namespace. Defaults to none.
 
     Raises:
-        StoreUnavailable: the server cannot be reached. Earlier findings stay true.
+        StoreUnavailable: the server cannot be reached. Earlier findings stay valid.
     """
     with _target(settings) as target:
         for check in (*_SERVER, *server_checks, *((*_NAMESPACE, *namespace_checks) if target.shards else ())):
@@ -151,7 +150,7 @@ def _check_of(name: str, loaded: Loaded) -> Check:
 
 
 def _examined(check: Check, target: ExaminedTarget) -> Finding:
-    """Run a check. A check that fails reports that, and the others still run."""
+    """Run a check. When the check itself fails, this is a finding, and the other checks still run."""
     try:
         return check(target)
     except StoreUnavailable:
@@ -162,7 +161,7 @@ def _examined(check: Check, target: ExaminedTarget) -> Finding:
 
 @contextlib.contextmanager
 def _target(settings: Settings) -> Iterator[ExaminedTarget]:
-    """The server and the namespace. When an embedded folder does not exist, a scratch folder stands in for it."""
+    """The server and the namespace. When an embedded folder does not exist, a scratch folder replaces it."""
     import redis
 
     from wheel_sched.store.redis.faults import translate

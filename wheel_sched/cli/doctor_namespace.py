@@ -20,7 +20,7 @@ def frozen(target: ExaminedTarget) -> Finding:
     reasons = {f"shard {shard}: {counts.frozen}" for shard, counts in enumerate(target.counts) if counts.frozen}
     if reasons:
         return problem("frozen", "; ".join(sorted(reasons)[:3]), "wheel-sched reshard --resume")
-    return ok("frozen", "no")
+    return ok("frozen", "no maintenance is unfinished")
 
 
 def backlog(target: ExaminedTarget) -> Finding:
@@ -38,16 +38,16 @@ def backlog(target: ExaminedTarget) -> Finding:
 
 def leases(target: ExaminedTarget) -> Finding:
     """No lease has run out."""
-    heads = [counts.fly_head_ms for counts in target.counts if counts.fly_head_ms is not None]
-    flying = sum(counts.sizes["fly"] for counts in target.counts)
+    heads = [counts.lease_head_ms for counts in target.counts if counts.lease_head_ms is not None]
+    in_flight = sum(counts.sizes["leased"] for counts in target.counts)
     late_ms = target.now_ms - min(heads) if heads else 0
     if late_ms > NOTICED_MS:
         return warn(
             "leases",
-            f"{flying} in flight, the oldest lease ran out {span(late_ms)} ago",
-            "start a dispatcher: it takes them back at once",
+            f"{in_flight} in flight, the oldest lease ran out {span(late_ms)} ago",
+            "start a dispatcher: it makes these items due again at once",
         )
-    return ok("leases", f"{flying} in flight" if flying else "nothing in flight")
+    return ok("leases", f"{in_flight} in flight" if in_flight else "nothing in flight")
 
 
 def counters(target: ExaminedTarget) -> Finding:
@@ -67,9 +67,11 @@ def _differences(counts: Counts) -> list[str]:
     sizes = counts.sizes
     pairs: list[tuple[str, int, str, int]] = []
     pairs += [(f"counted {state}", counts.total(state), state, sizes[state]) for state in STATES]
-    pairs.append(("bodies", sizes["body"], "waiting, held and in flight", sizes["due"] + sizes["held"] + sizes["fly"]))
+    pairs.append(
+        ("bodies", sizes["body"], "waiting, held and in flight", sizes["due"] + sizes["held"] + sizes["leased"])
+    )
     pairs.append(("dead bodies", sizes["deadbody"], "dead", sizes["dead"]))
-    pairs.append(("claims", sizes["claim"], "in flight", sizes["fly"]))
+    pairs.append(("claims", sizes["claim"], "in flight", sizes["leased"]))
     return [f"{left} {mine}, {right} {theirs}" for left, mine, right, theirs in pairs if mine != theirs]
 
 
@@ -95,8 +97,8 @@ def dead_letters(target: ExaminedTarget) -> Finding:
     if max(dead) >= 0.8 * DEAD_CAP:
         return warn(
             "dead letters",
-            f"{text}; a shard holds {max(dead):,} of {DEAD_CAP:,}, the oldest are deleted beyond that",
-            "look at them, then replay or delete them",
+            f"{text}; a shard holds {max(dead):,} of {DEAD_CAP:,}, then the oldest are deleted",
+            "find the cause, then replay or delete them",
         )
     return ok("dead letters", text)
 
@@ -108,13 +110,13 @@ def readable(target: ExaminedTarget) -> Finding:
         return ok("records", "none unreadable")
     return warn(
         "records",
-        f"{count} could not be read and are dead letters now",
-        "list the dead whose reason begins with quarantine",
+        f"{count} unreadable records became dead letters",
+        "list the dead letters whose reason begins with quarantine",
     )
 
 
 def places(target: ExaminedTarget) -> Finding:
-    """Items lie in the shard that their route names. A process with an old shard count stores them elsewhere."""
+    """Each item is in the shard of its route. A process with an old shard count stores items elsewhere."""
     from wheel_sched.store.core.call import Call
     from wheel_sched.store.core.get import Get
     from wheel_sched.store.core.items import MAX_DUE_MS
@@ -139,10 +141,10 @@ def places(target: ExaminedTarget) -> Finding:
     if astray:
         return problem(
             "places",
-            f"{astray} of {looked} sampled items lie in another shard than their route names",
-            "a process runs with an old --shards: restart it, stop all, and reshard to another number and back",
+            f"{astray} of {looked} sampled items are not in the shard of their route",
+            "a process runs with an old --shards: stop all processes, and reshard to another number and back",
         )
-    return ok("places", f"{looked} sampled items lie where they belong")
+    return ok("places", f"{looked} sampled items are in the shards of their routes")
 
 
 def _store(target: ExaminedTarget) -> DelayStore:

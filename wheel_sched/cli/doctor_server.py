@@ -1,4 +1,4 @@
-"""Checks of `doctor` on this machine and on the server. They write only into a scratch namespace of their own."""
+"""Checks of `doctor` on this machine and on the server. They write only into a scratch namespace."""
 
 from __future__ import annotations
 
@@ -76,9 +76,9 @@ def eviction(target: ExaminedTarget) -> Finding:
     policy = target.info.get("maxmemory_policy") or target.config.get("maxmemory-policy")
     limit = int(target.info.get("maxmemory", 0) or 0)
     used = int(target.info.get("used_memory", 0) or 0)
-    fix = "redis-cli CONFIG SET maxmemory-policy noeviction, and the same in the server's configuration file"
+    fix = "redis-cli CONFIG SET maxmemory-policy noeviction, and set it in the server's configuration file"
     if policy is None:
-        return warn("eviction", "the server hides its maxmemory-policy", "ask its operator for noeviction")
+        return warn("eviction", "the server hides its maxmemory-policy", "ask the server's operator for noeviction")
     if policy != "noeviction":
         return problem("eviction", f"maxmemory-policy is {policy}: messages may be dropped", fix)
     if limit and used > 0.8 * limit:
@@ -96,7 +96,7 @@ def persistence(target: ExaminedTarget) -> Finding:
     if str(target.info.get("aof_last_write_status", "ok")) != "ok":
         return problem("persistence", f"{text}; the last write to it failed", "free disk space, see the server's log")
     if asked == "memory":
-        return ok("persistence", f"{text}: a restart of the server may lose all messages, as this level says")
+        return ok("persistence", f"{text}: at this level a restart of the server may lose all messages")
     if asked in ("fsync", "replicated"):
         return _confirmed(target, text)
     if not aof:
@@ -107,7 +107,9 @@ def persistence(target: ExaminedTarget) -> Finding:
         )
     if fsync == "no":
         return problem(
-            "persistence", f"{text}: the kernel decides when", "redis-cli CONFIG SET appendfsync everysec (or always)"
+            "persistence",
+            f"{text}: the kernel decides when to write",
+            "redis-cli CONFIG SET appendfsync everysec (or always)",
         )
     return ok("persistence", text)
 
@@ -130,7 +132,7 @@ def _confirmed(target: ExaminedTarget, text: str) -> Finding:
         return warn(
             "persistence",
             f"{text}; {connected} replicas could be promoted, {replicas} confirm: loss is bounded, not excluded",
-            f"set replicas to {connected}, or let only those that confirm be promoted",
+            f"set replicas to {connected}, or promote only replicas that confirm",
         )
     return ok("persistence", f"{text}; {connected} replicas connected, all confirm")
 
@@ -141,23 +143,25 @@ def failover(target: ExaminedTarget) -> Finding:
     if target.info.get("role") == "slave":
         return warn("failover", "this server is a replica", "connect to the primary, or through Sentinel")
     if not connected:
-        return ok("failover", "no replicas: nothing to fail over to")
+        return ok("failover", "no replicas, so no failover")
     asked = target.settings.durability
     if asked in ("replicated", "memory"):
         return ok("failover", f"{connected} replicas; durability {asked}")
     least = int(target.config.get("min-replicas-to-write", 0) or 0)
     lag_s = int(target.config.get("min-replicas-max-lag", 0) or 0)
     if "min-replicas-to-write" not in target.config:
-        return warn("failover", f"{connected} replicas; the server hides min-replicas-to-write", "ask its operator")
+        return warn(
+            "failover", f"{connected} replicas; the server hides min-replicas-to-write", "ask the server's operator"
+        )
     if not least or not lag_s:
         return warn(
             "failover",
-            f"{connected} replicas, min-replicas-to-write {least}, min-replicas-max-lag {lag_s}: a primary that is cut "
-            "off from them goes on acknowledging, and a failover loses all of that",
+            f"{connected} replicas, min-replicas-to-write {least}, min-replicas-max-lag {lag_s}: a primary without its "
+            "replicas still acknowledges writes, and a failover loses these writes",
             "redis-cli CONFIG SET min-replicas-to-write 1 min-replicas-max-lag 10, and the same in the configuration "
             "files of all servers; or --durability replicated",
         )
-    return ok("failover", f"{connected} replicas; loses at most what was written in the last {lag_s + 1} s or so")
+    return ok("failover", f"{connected} replicas; a failover loses at most the writes of about the last {lag_s + 1} s")
 
 
 def round_trip(target: ExaminedTarget) -> Finding:
@@ -168,7 +172,7 @@ def round_trip(target: ExaminedTarget) -> Finding:
     from wheel_sched.store.redis.round_trips import Dialect
 
     namespace = f"doctor-{os.getpid()}-{time.time_ns()}"
-    dialect = Dialect(namespace)  # the check `persistence` judges the durability
+    dialect = Dialect(namespace)  # the check `persistence` is about durability
     backend = RedisBackend(target.client, dialect)
     started = time.perf_counter()
     try:
@@ -177,7 +181,7 @@ def round_trip(target: ExaminedTarget) -> Finding:
         claim = store.claim(1)
         store.settle(claim, [Done(item.id) for item in claim.items])
         if len(claim.items) != 1 or store.counts().total("due"):
-            return problem("scripts", "the message of the round trip did not come back", "report it with this output")
+            return problem("scripts", "the item of the round trip was not claimed", "report this bug with this output")
     except WheelSchedError as error:
         return problem("scripts", str(error), "allow this user FUNCTION LOAD and FCALL, or SCRIPT LOAD and EVALSHA")
     finally:
@@ -198,7 +202,7 @@ def _forget(client: Any, keys: tuple[bytes, ...]) -> None:
 
 
 def clock_skew(target: ExaminedTarget) -> Finding:
-    """This machine's clock agrees with the server's, which decides what is early and what is late."""
+    """The clock of this machine agrees with that of the server, which decides when an item is due."""
     best: tuple[float, float] | None = None
     for _ in range(5):
         before = time.time()
@@ -212,7 +216,7 @@ def clock_skew(target: ExaminedTarget) -> Finding:
     text = f"this clock is {abs(skew_ms):.0f} ms {'behind' if skew_ms > 0 else 'ahead of'} the server's"
     if abs(skew_ms) - error_ms < _SKEW_WARN_MS:
         return ok("clock", f"{text} (to {error_ms:.1f} ms)")
-    fix = "run NTP on both machines: delays given here are counted from this clock"
+    fix = "run NTP on both machines: delays start at this machine's clock"
     return (problem if abs(skew_ms) >= _SKEW_PROBLEM_MS else warn)("clock", text, fix)
 
 
@@ -229,11 +233,11 @@ def libraries(target: ExaminedTarget) -> Finding:
     names = sorted(_library_name(row) for row in found)
     old = [name for name in names if name != library().name]
     if not old:
-        return ok("libraries", f"{library().name} alone")
+        return ok("libraries", f"only {library().name}")
     return warn(
         "libraries",
         f"{len(old)} of other releases: {', '.join(old[:5])}",
-        f"once no process of those releases runs: redis-cli FUNCTION DELETE {old[0]}",
+        f"when no process of these releases runs any more: redis-cli FUNCTION DELETE {old[0]}",
     )
 
 

@@ -1,7 +1,7 @@
 """Finds entry points without `importlib.metadata`, whose import alone would make `--help` a quarter slower.
 
-The answer is that of `importlib.metadata.entry_points(group=...)` for packages in folders of `sys.path`. When a place
-of `sys.path` is a file, such as a zip file, this module asks `importlib.metadata` after all.
+For packages in folders of `sys.path` the result equals that of `importlib.metadata.entry_points(group=...)`. When
+`sys.path` names a file, such as a zip file, this module calls `importlib.metadata` after all.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class EntryPoint(NamedTuple):
 
 def entry_points(group: str) -> list[EntryPoint]:
     """The entry points of a group, sorted by name. Of two installed versions of a package the first one counts."""
-    if any(os.path.isfile(place) for place in sys.path):  # noqa: PTH113  # pathlib would cost as much as is saved
+    if any(os.path.isfile(place) for place in sys.path):  # noqa: PTH113  # pathlib is slow to import too
         from importlib.metadata import entry_points
 
         return sorted(EntryPoint(entry.name, entry.value) for entry in entry_points(group=group))
@@ -45,7 +45,7 @@ def _packages(place: str) -> Iterator[tuple[str, str]]:
                 stem, kind = os.path.splitext(entry.name)  # noqa: PTH122
                 if kind in _KINDS:
                     yield stem.partition("-")[0].lower().replace("_", "-").replace(".", "-"), entry.path
-    except OSError:  # a place of sys.path need not exist
+    except OSError:  # the folder does not exist
         return
 
 

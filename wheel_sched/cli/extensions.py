@@ -5,9 +5,9 @@ A package names one `Extension` in its entry points. The core finds it there and
     [project.entry-points."wheel_sched.extensions"]
     my-package = "my_package.extension:EXTENSION"
 
-Every start of the program imports that module, so it imports nothing but the standard library and `wheel_sched.cli`.
-All else is a "module:attribute" text that is imported when it is needed. An extension that cannot be loaded costs its
-own commands and one line on stderr; the commands of the core work without it.
+Every start of the program imports that module, so it may import only the standard library and `wheel_sched.cli`. It
+names everything else as a "module:attribute" text, which is imported when it is needed. When an extension cannot be
+loaded, its commands are missing and one line on stderr says why; the commands of the core still work.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Lazy(NamedTuple):
     Args:
         target: "module:attribute" of the click command.
         short_help: its line in the list of commands.
-        extra: the extra of `wheel-sched` that the command needs. Defaults to "": none of its own.
+        extra: the extra of `wheel-sched` that the command needs. Defaults to "": no extra.
     """
 
     target: str
@@ -41,22 +41,23 @@ class Lazy(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Extension:
-    """What one package adds to the command line.
+    """The additions of one package to the command line.
 
     Args:
         title: heading of its commands in `wheel-sched --help`.
-        commands: by name. Defaults to none.
-        examples: lines of `wheel-sched --help`: a command line and what it is for. Defaults to none.
+        commands: its commands by name. Defaults to none.
+        examples: lines of `wheel-sched --help`: a command line and its purpose. Defaults to none.
         settings: a subclass of `Settings` that declares its settings. Defaults to None.
         variables: environment variables, without the prefix WHEEL_SCHED_, that it reads itself. Defaults to none.
-        dispatchers: what a user starts so that due items are released, for hints. Defaults to none.
+        dispatchers: names of programs that release due items, for hints such as "start a Celery worker". Defaults to
+            none.
         server_checks: checks of `wheel-sched doctor` on a server: "module:function", called as
             `function(target, loaded)` with an `ExaminedTarget` and `Loaded` settings; returns a `Finding`. Defaults to
             none.
         namespace_checks: likewise, on a namespace that exists. Defaults to none.
         stats: parts of `wheel-sched stats`: "module:function", called as `function(store, loaded)`; returns a
             `StatsPart`. Defaults to none.
-        packages: import name of a package it uses -> the extra of `wheel-sched` that brings it. Defaults to none.
+        packages: import name of a package it uses -> the extra of `wheel-sched` that installs it. Defaults to none.
     """
 
     title: str
@@ -72,11 +73,11 @@ class Extension:
 
 
 class StatsPart(NamedTuple):
-    """What an extension adds to `wheel-sched stats`.
+    """The additions of an extension to `wheel-sched stats`.
 
     Args:
         fields: for --json.
-        lines: for people: a word and a text.
+        lines: for people: pairs of a word and a text.
     """
 
     fields: Mapping[str, Any] = MappingProxyType({})
@@ -88,8 +89,8 @@ class Installed:
     """The extensions of this environment, in order of their entry points' names.
 
     Args:
-        extensions: those that could be loaded.
-        problems: one line for each that could not.
+        extensions: the extensions that were loaded.
+        problems: one line for each extension that cannot be loaded.
     """
 
     extensions: tuple[Extension, ...] = ()
@@ -114,14 +115,14 @@ class Installed:
 
     @property
     def dispatchers(self) -> str:
-        """What a user starts so that due items are released: `a Celery worker or ...`."""
+        """The programs that release due items: `a Celery worker or ...`."""
         words = [words for one in self.extensions for words in one.dispatchers] or ["a dispatcher"]
         return " or ".join(filter(None, [", ".join(words[:-1]), words[-1]]))
 
 
 @cache
 def installed() -> Installed:
-    """The extensions of this environment. The first call reads the entry points; later calls repeat its answer."""
+    """The extensions of this environment. Only the first call reads the entry points."""
     return load(entry_points(GROUP))
 
 
@@ -134,7 +135,7 @@ def load(entries: Iterable[EntryPoint]) -> Installed:
             found = resolve(entry.value)
             if not isinstance(found, Extension):
                 raise TypeError(f"expected {entry.value} to be an Extension, got: {type(found).__name__}")
-        except Exception as error:  # whatever a foreign module raises, the commands of the core must work
+        except Exception as error:  # the commands of the core must work whatever a foreign module raises
             why = " ".join(f"{type(error).__name__}: {error}".split())
             problems.append(f"the extension {entry.name!r} cannot be loaded, its commands are missing: {why}")
         else:
@@ -143,6 +144,6 @@ def load(entries: Iterable[EntryPoint]) -> Installed:
 
 
 def resolve(target: str) -> Any:
-    """Import what "module:attribute" names."""
+    """Import the object that "module:attribute" names."""
     module, _, attribute = target.partition(":")
     return getattr(import_module(module), attribute)

@@ -1,4 +1,4 @@
-"""How commands end: a table from errors to exit codes, and errors in words on stderr.
+"""How commands end: each error has an exit code and a line on stderr.
 
     0    done                          69   the store or the broker cannot be reached (EX_UNAVAILABLE)
     1    failed, or problems found     130  interrupted by Ctrl-C
@@ -52,12 +52,12 @@ def code_of(error: BaseException) -> int:
 
 
 def drop_output() -> None:
-    """Discard all further output, because nobody reads stdout any more."""
+    """Discard all further output: the reader of stdout is gone."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def is_unread() -> bool:
-    """Whether nobody reads stdout any more. A BrokenPipeError alone may also come from a connection."""
+    """Whether the reader of stdout is gone. A BrokenPipeError alone may also come from a connection."""
     if not hasattr(select, "poll"):  # Windows
         return True
     poll = select.poll()
@@ -80,7 +80,7 @@ def guarded(run: Callable[[], Any]) -> NoReturn:
     try:
         code = run()
         sys.stdout.flush()
-    except BrokenPipeError:  # in the flush: the command has ended, and its code holds
+    except BrokenPipeError:  # in the flush, when the command has ended: its exit code stays
         drop_output()
     except (click.Abort, KeyboardInterrupt) as error:
         sys.stderr.write("\ninterrupted\n")

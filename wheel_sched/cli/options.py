@@ -1,10 +1,11 @@
-"""Options that several commands share, and the session that commands find in click's context."""
+"""Options and questions that several commands share, and the session that commands get from click."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, TypeVar
 
 import click
@@ -22,7 +23,7 @@ class Session:
     """The values of the global options. The settings are loaded when a command first asks for them.
 
     Args:
-        flags: values by setting; None is not given.
+        flags: values by setting; None: the flag was not given.
         file: the settings file that --config names. Defaults to None.
     """
 
@@ -39,7 +40,7 @@ class Session:
                 file=self.file,
                 kinds=found.settings,
                 other_variables=found.variables,
-                refuse_unknown=not found.problems,  # an unknown name may belong to what could not be loaded
+                refuse_unknown=not found.problems,  # an unknown name may belong to an extension that cannot be loaded
             )
         return self._loaded
 
@@ -51,23 +52,42 @@ class Session:
 
 pass_session = click.make_pass_decorator(Session)
 
-json_option = click.option("--json", "as_json", is_flag=True, help="Write JSON to stdout, lists one object a line.")
-yes_option = click.option("--yes", "-y", is_flag=True, help="Don't ask. Required where nobody can answer.")
+json_option = click.option("--json", "as_json", is_flag=True, help="Write JSON to stdout, one object a line.")
+yes_option = click.option("--yes", "-y", is_flag=True, help="Don't ask. Required without a terminal.")
+force_option = click.option("--force", is_flag=True, help="Replace an existing FILE without a question.")
 dry_run_option = click.option(
-    "--dry-run", is_flag=True, help="Change nothing; show how many would be changed, and five."
+    "--dry-run", is_flag=True, help="Change nothing. Show how many items would change, and five of them."
 )
 
 
 def confirm(question: str, yes: bool) -> None:
-    """Ask on a terminal. Without a terminal nobody can answer, and --yes is required.
+    """Ask on a terminal. Without a terminal --yes is required.
 
     Raises:
-        UsageError: nobody can answer.
+        UsageError: there is no terminal.
         CommandFailed: the answer was no.
     """
     if yes:
         return
     if not sys.stdin.isatty():
-        raise click.UsageError(f"{question} Nothing was changed: nobody can answer here; add --yes (or --dry-run).")
+        raise click.UsageError(
+            f"{question} Nothing was changed: there is no terminal to answer on; add --yes (or --dry-run)."
+        )
     if not click.confirm(escaped(question), err=True):
         raise CommandFailed("nothing was changed")
+
+
+def may_replace(file: str, force: bool) -> bool:
+    """Whether `file` exists. If so, the user allows to replace it.
+
+    Raises:
+        CommandFailed: `file` exists and may not be replaced, or it is `-`; nothing was written.
+    """
+    if file == "-":
+        raise CommandFailed("expected the name of a file, got: -; nothing was written; for a file called - give ./-")
+    there = Path(file).exists()
+    if there and not force and not sys.stdin.isatty():
+        raise CommandFailed(f"{file} exists: nothing was written; give another name, or --force to replace it")
+    if there:
+        confirm(f"{file} exists. Replace it when the new file is complete?", force)
+    return there

@@ -2,9 +2,9 @@
 
 Colour appears on terminals only, and never under NO_COLOR or TERM=dumb. JSON is one object a line.
 
-All text for people goes through `say`, `note` or `blame`, which escape it line by line. So a message can neither
-forge a line nor control the terminal. Only the styles of `paint` pass, because each process marks them with a random
-text of its own. JSON is exact and in ASCII.
+`say`, `note` and `blame` write all text for people, and escape it line by line. So a message can neither forge a line
+nor control the terminal. Only the styles of `paint` are not escaped: each process marks them with a random text. JSON
+is exact and in ASCII.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def _shown(text: str) -> str:
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]], *, right: Sequence[int] = ()) -> None:
-    """Write columns to stdout; `right` holds the numbers of the right-aligned ones."""
+    """Write columns to stdout; `right` holds the numbers of right-aligned columns."""
     cells = [
         [cell if _MARK in cell else escaped(one_line(cell)) for cell in row] for row in rows
     ]  # escaped before the widths are measured
@@ -90,7 +90,7 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]], *, right: Sequence
 
 
 def one_line(text: str, limit: int = 0) -> str:
-    """The text on one line, cut to `limit` characters when that is above 0."""
+    """The text on one line, cut to `limit` characters. 0: not cut."""
     flat = " ".join(text.split()) if any(c in text for c in "\n\r\t\v\f\x1c\x1d\x1e\x85\u2028\u2029") else text
     return flat if not limit or len(flat) <= limit else flat[: limit - 3] + "..."
 
@@ -129,7 +129,7 @@ def instant(at_ms: int) -> str:
 
 
 def when(at_ms: int, now_ms: int) -> str:
-    """An instant both ways."""
+    """An instant as RFC 3339 and relative to now."""
     return f"{instant(at_ms)} ({relative(at_ms, now_ms)})"
 
 

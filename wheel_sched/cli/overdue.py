@@ -1,4 +1,4 @@
-"""Items that are due and that no dispatcher releases, for `stats` and `doctor`."""
+"""Overdue items, which no dispatcher releases, for `stats` and `doctor`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from wheel_sched.cli.extensions import installed
 from wheel_sched.cli.output import span
 from wheel_sched.store import DelayStore
 
-NOTICED_MS = 5_000  # a dispatcher releases within milliseconds; an item that is later than this has none
+NOTICED_MS = 5_000  # a dispatcher releases items within milliseconds; behind an item that is later than this, none runs
 _COUNTED = 1_000  # of each shard
 
 
@@ -18,8 +18,8 @@ class OverdueItems:
 
     Args:
         count: how many were counted.
-        more: whether there are more than that.
-        late_ms: how late the first one is.
+        more: whether there are more than `count`.
+        late_ms: how late the first item is.
     """
 
     count: int
@@ -42,5 +42,5 @@ def overdue(store: DelayStore) -> OverdueItems:
 
 
 def start_hint() -> str:
-    """What a user does about overdue items."""
+    """What a user can do about overdue items."""
     return f"start {installed().dispatchers}; if one runs, see its log"

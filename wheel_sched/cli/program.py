@@ -27,8 +27,8 @@ COMMANDS = {
 }
 
 _EXAMPLES = (
-    ("doctor", "is everything set up as it should be?"),
-    ("stats", "what waits, and what comes next"),
+    ("doctor", "check server, namespace and settings"),
+    ("stats", "count the items, show the next due time"),
 )
 _EXAMPLE_WIDTH = 52
 
@@ -73,7 +73,9 @@ class RootGroup(LazyGroup):
     def __init__(self, *args: Any, found: Installed | None = None, **kwargs: Any) -> None:
         self._found = installed() if found is None else found
         taken = [name for name in self._found.commands if name in COMMANDS]
-        ignored = (f"the command {name!r} of an extension is ignored: the core has one of that name" for name in taken)
+        ignored = (
+            f"the command {name!r} of an extension is ignored: the core has a command of this name" for name in taken
+        )
         self._problems = (*self._found.problems, *ignored)
         kwargs["params"] = [*_options(self._found), *kwargs.get("params", ())]
         kwargs["help"] = _help(self._found)
@@ -93,10 +95,10 @@ class RootGroup(LazyGroup):
     def invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
-        except BrokenPipeError:  # the reader of a pipe has seen enough; click would report a failure
+        except BrokenPipeError:  # the reader of a pipe is gone; click would report a failure
             drop_output()
             return OK
-        except ImportError as error:  # of what a command imports when it runs
+        except ImportError as error:  # a command imports packages when it runs
             words = missing_package(ctx.invoked_subcommand or "this", error, store=store_named_by(ctx.params))
             if words is None:
                 raise

@@ -1,4 +1,4 @@
-"""`wheel-sched config show`: the settings in force and, with --origin, where each comes from."""
+"""`wheel-sched config show`: the settings and, with --origin, where each value comes from."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def config() -> None:
 @json_option
 @pass_session
 def show(session: Session, origin: bool, as_json: bool) -> None:
-    """Show the settings in force; passwords are hidden.
+    """Show the settings of this command line. Passwords are hidden.
 
     \b
     Examples:

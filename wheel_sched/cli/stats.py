@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import click
 
@@ -10,12 +11,11 @@ from wheel_sched.cli.extensions import StatsPart, installed, resolve
 from wheel_sched.cli.opening import opened
 from wheel_sched.cli.options import Session, json_option, pass_session
 from wheel_sched.cli.output import amount, emit, relative, say, table, when
-from wheel_sched.cli.overdue import NOTICED_MS, overdue, start_hint
-from wheel_sched.store import Counts
+from wheel_sched.cli.overdue import NOTICED_MS, OverdueItems, overdue, start_hint
+from wheel_sched.store import Counts, DelayStore
 from wheel_sched.store.core.items import STATES
-from wheel_sched.store.ordering.face import OrderedKeys
-from wheel_sched.store.rate_limits.face import RateLimits
-from wheel_sched.store.rate_limits.values import Flow
+from wheel_sched.store.ordering import OrderedKeys
+from wheel_sched.store.rate_limits import Flow, RateLimits
 
 _EVENTS = ("accepted", "completed", "cancelled", "lapsed", "died", "requeued", "deleted", "trimmed")
 
@@ -24,7 +24,7 @@ _EVENTS = ("accepted", "completed", "cancelled", "lapsed", "died", "requeued", "
 @json_option
 @pass_session
 def stats(session: Session, as_json: bool) -> None:
-    """Count the items that wait, are in flight, are held or are dead; show what is due next, and totals since ever.
+    """Count the items that wait, are in flight, are held or are dead. Show the next due time, and all-time totals.
 
     \b
     Examples:
@@ -32,26 +32,47 @@ def stats(session: Session, as_json: bool) -> None:
       wheel-sched stats --json | jq .overdue_ms
     """
     with opened(session.settings) as store:
-        counts = store.counts()
-        shards = store.shards
-        locked, parked = OrderedKeys(store).counts(counts.topics)
-        flows = RateLimits(store).flows()
-        late = overdue(store)
-        parts: list[StatsPart] = [
-            resolve(target)(store, session.loaded) for one in installed().extensions for target in one.stats
-        ]
+        answers = _ask(store, session)
     if as_json:
-        ordered = {"locked_keys": locked, "parked": {topic: count for topic, count in parked.items() if count}}
-        emit(
-            {
-                **as_dict(counts, shards, session.settings.namespace),
-                "ordered": ordered,
-                "flows": [_flow(flow) for flow in flows],
-                "overdue": late.count,
-                **{name: value for part in parts for name, value in part.fields.items()},
-            }
-        )
-        return
+        emit(_as_json(answers, session.settings.namespace))
+    else:
+        _say(answers)
+
+
+class _Answers(NamedTuple):
+    """The answers of the store and of the extensions."""
+
+    counts: Counts
+    shards: int
+    locked: int
+    parked: Mapping[str, int]
+    flows: Sequence[Flow]
+    late: OverdueItems
+    parts: Sequence[StatsPart]
+
+
+def _ask(store: DelayStore, session: Session) -> _Answers:
+    counts = store.counts()
+    locked, parked = OrderedKeys(store).counts(counts.topics)
+    flows, late = RateLimits(store).flows(), overdue(store)
+    targets = [target for one in installed().extensions for target in one.stats]
+    parts = [resolve(target)(store, session.loaded) for target in targets]
+    return _Answers(counts, store.shards, locked, parked, flows, late, parts)
+
+
+def _as_json(answers: _Answers, namespace: str) -> dict[str, Any]:
+    parked = {topic: count for topic, count in answers.parked.items() if count}
+    return {
+        **as_dict(answers.counts, answers.shards, namespace),
+        "ordered": {"locked_keys": answers.locked, "parked": parked},
+        "flows": [_flow(flow) for flow in answers.flows],
+        "overdue": answers.late.count,
+        **{name: value for part in answers.parts for name, value in part.fields.items()},
+    }
+
+
+def _say(answers: _Answers) -> None:
+    counts, late = answers.counts, answers.late
     now_ms = counts.now_us // 1000
     rows = [
         (
@@ -67,14 +88,15 @@ def stats(session: Session, as_json: bool) -> None:
     say(f"next due   {'nothing waits' if counts.due_head_ms is None else when(counts.due_head_ms, now_ms)}")
     if late.late_ms >= NOTICED_MS:
         say(f"overdue    {late.words}: no dispatcher releases them; {start_hint()}")
-    for part in parts:
+    for part in answers.parts:
         for word, text in part.lines:
             say(f"{word.ljust(10)} {text}")
     ever = [f"{counts.happened(event):,} {event}" for event in _EVENTS if counts.happened(event)]
     say(f"ever       {', '.join(ever) or 'nothing happened yet'}")
-    if locked:
-        say(f"ordered    {amount(locked, 'key')} locked, {amount(sum(parked.values()), 'message')} parked")
-    for flow in flows:
+    if answers.locked:
+        parked = sum(answers.parked.values())
+        say(f"ordered    {amount(answers.locked, 'key')} locked, {amount(parked, 'message')} parked")
+    for flow in answers.flows:
         if flow.state == "" and (flow.destination is not None or not {"granted", "spread"} & flow.numbers.keys()):
             continue  # it has reported results, but no policy uses them
         say(f"flow       {_flow_line(flow, now_ms)}")
@@ -121,7 +143,7 @@ def _flow_line(flow: Flow, now_ms: int) -> str:
 
 
 def as_dict(counts: Counts, shards: int, namespace: str) -> dict[str, Any]:
-    """Counters as plain JSON-able data."""
+    """The counters as JSON data."""
     now_ms = counts.now_us // 1000
     head_ms = counts.due_head_ms
     return {

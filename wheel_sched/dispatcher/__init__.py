@@ -4,14 +4,15 @@ It reads the next due times into the wheel, sleeps until the next one, claims du
 settles them. A blocking read on the store's marker reports an item that is due earlier than all others. Between sweeps
 an idle dispatcher sends nothing. Any number of dispatchers may run over one store: claims and leases keep them apart.
 
-    dispatcher    the owner thread: its loop, its calls to the store, and the handling of each reply
+    dispatcher    the owner thread, with workers and listeners around it
+    owner_loop    what the owner does in each step; it runs without a thread, for example in a simulator
+    in_flight     batches from their claim to their settling; from answers to settlements
+    due_shards    the state of each shard: unread, due, to be swept, or asleep until its alarm
     claim_source  from which shards the dispatcher may claim, how long it owns a claim, how a claim ends
     publisher     the contract of publishers: batches, answers, declared traits
-    due_shards    the state of each shard: unread, due, or to be swept
-    alarms        the timing wheel, on the store's time
-    in_flight     batches that wait for their answers, and a drain that waits for these batches
+    store_calls   calls without a reply yet, and an estimate of the store's clock
     workers       threads that publish, and the watchdog over all threads
-    backoff       from answers to settlements
+    listener      a thread that waits for the store's markers
 """
 
 from wheel_sched.dispatcher.claim_source import ClaimSource, PushTarget, SharedLeases

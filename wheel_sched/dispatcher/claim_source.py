@@ -1,8 +1,8 @@
 """The claim source: from which shards a dispatcher may claim, how long it owns a claim, and how a claim ends.
 
     SharedLeases   any dispatcher claims from any shard, and owns a claim until the lease ends
-    OwnedShards    a dispatcher claims only from shards that this process owns, without a lease end: only the broker
-                   knows which claims it has published (`retry_topic.release.owned_shards`)
+    OwnedShards    a dispatcher claims only from shards that this process owns; the claims have no lease end, because
+                   only the broker knows which claims were published (`retry_topic.release.transactions`)
 
 The dispatcher asks its claim source before it calls the store, and reports the store's answers to it. The dispatcher's
 owner thread makes all calls, one at a time.
@@ -19,11 +19,11 @@ from wheel_sched.dispatcher.publisher import Batch
 from wheel_sched.escaping import logger_of
 from wheel_sched.store.core.call import Call
 from wheel_sched.store.core.claim import Claim, ClaimDue
+from wheel_sched.store.core.counts import Look, Window
 from wheel_sched.store.core.delay_store import DelayStore
 from wheel_sched.store.core.items import Outcome
 from wheel_sched.store.core.settle import Extend, Settlement
-from wheel_sched.store.core.window import Look, Window
-from wheel_sched.store.push.operations import PushDue
+from wheel_sched.store.push import PushDue
 
 logger = logger_of("wheel_sched.dispatcher")
 
@@ -60,13 +60,13 @@ class ClaimSource(Protocol):
         """The store has refused a call, or has not answered it."""
         ...
 
-    def next_look_ms(self, shard: int, due_head_ms: int | None, fly_head_ms: int | None, now_ms: int) -> int | None:
+    def next_look_ms(self, shard: int, due_head_ms: int | None, lease_head_ms: int | None, now_ms: int) -> int | None:
         """When the dispatcher has to claim from a shard next, in ms of the store's clock; None: no item waits there.
 
         Args:
             shard: the number of the shard.
             due_head_ms: the earliest due in the shard, as the store has just answered.
-            fly_head_ms: the earliest lease end in the shard.
+            lease_head_ms: the earliest lease end in the shard.
             now_ms: the store's time.
         """
         ...
@@ -133,11 +133,11 @@ class SharedLeases:
     def failed(self, call: Call[Any], error: Exception) -> None:
         """See `ClaimSource`: if the store has made the claim, its items wait again when the lease ends."""
 
-    def next_look_ms(self, shard: int, due_head_ms: int | None, fly_head_ms: int | None, now_ms: int) -> int | None:
+    def next_look_ms(self, shard: int, due_head_ms: int | None, lease_head_ms: int | None, now_ms: int) -> int | None:
         """See `ClaimSource`: the next due time or the next lease end, because its items are then due again."""
-        if due_head_ms is None or fly_head_ms is None:
-            return fly_head_ms if due_head_ms is None else due_head_ms
-        return min(due_head_ms, fly_head_ms)
+        if due_head_ms is None or lease_head_ms is None:
+            return lease_head_ms if due_head_ms is None else due_head_ms
+        return min(due_head_ms, lease_head_ms)
 
     def extend(self, batch: Batch) -> bool:
         """See `ClaimSource`."""

@@ -1,7 +1,10 @@
-"""Due shards: the state of each shard as the owner knows it, and the owner's calls about shards.
+"""Due shards: when the owner must look at which shard, and the owner's calls about shards.
 
 A shard is *unread* until the store has answered what it releases next. It is *due* when items may be claimed from it.
-It has to be *swept* when nothing happened for long. An alarm wakes the owner for a shard in none of these states.
+It must be *swept* when nothing happened for long. Each other shard with waiting items has one alarm in a timing wheel:
+at its earliest due time or lease end, or one sweep from now if that is earlier. Every reply of the store has the next
+due time of the shard, so one alarm per shard is enough.
+
 Sans-I/O: now is an argument, in ms of the store's clock. One owner.
 
 Invariant: every shard that was read is due, or has an alarm no later than the earliest due time or lease end known
@@ -11,21 +14,29 @@ here.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
-from wheel_sched.dispatcher.alarms import Alarms
 from wheel_sched.dispatcher.claim_source import ClaimSource
 from wheel_sched.dispatcher.config import DispatcherConfig
 from wheel_sched.errors import StaleEpoch, WheelSchedError
 from wheel_sched.store.core.call import Call
 from wheel_sched.store.core.sweep import Sweep
+from wheel_sched.timers.queue import DeadlineQueue
+from wheel_sched.wheel import TimerTaskEntry
 
 
 class Heads(Protocol):
     """A reply of the store with the earliest due time and the earliest lease end of a shard."""
 
     due_head_ms: int | None
-    fly_head_ms: int | None
+    lease_head_ms: int | None
+
+
+class ShardAlarm(NamedTuple):
+    """An item is due in a shard. With `sweep` no item is due, and the shard only needs a sweep."""
+
+    shard: int
+    sweep: bool
 
 
 class DueShards:
@@ -34,27 +45,67 @@ class DueShards:
     Args:
         shards: number of shards.
         claim_source: says from which shards the dispatcher may claim.
-        alarms: wake the owner.
-        sweep_ms: see `DispatcherConfig`.
+        config: the dispatcher's settings. `sweep_ms` is the longest time between two looks at a shard.
+
+    Attributes:
+        unread: the shards that must be read.
+        epochs: the epoch of each shard, as the store has answered last.
     """
 
-    def __init__(self, shards: int, claim_source: ClaimSource, alarms: Alarms, sweep_ms: int) -> None:
+    def __init__(self, shards: int, claim_source: ClaimSource, config: DispatcherConfig) -> None:
         self._shards = range(shards)
         self._claim_source = claim_source
-        self._alarms = alarms
-        self._sweep_ms = sweep_ms
+        self._config = config
+        self._queue: DeadlineQueue[ShardAlarm] = DeadlineQueue()
+        self._alarms: dict[int, TimerTaskEntry[ShardAlarm]] = {}
         self._due: dict[int, None] = {}  # the shard that has waited longest comes first, so that no shard starves
         self._to_sweep: set[int] = set()
         self._swept_ms: dict[int, int] = {}
         self.unread: set[int] = set(self._shards)
         self.epochs: dict[int, int] = {}
 
+    def __len__(self) -> int:
+        """How many shards have an alarm."""
+        return len(self._alarms)
+
+    # -- time
+
+    def next_ms(self) -> int | None:
+        """When the next alarm goes off; None when there is none."""
+        return self._queue.next_ms()
+
+    def run_due(self, now_ms: int) -> int:
+        """Mark the shards whose alarm has gone off. Returns how many.
+
+        A `now_ms` before the last one sets the wheel back: an alarm goes off only when its time has come again.
+        """
+        for entry in self._queue.follow(now_ms):
+            self._remember(entry)
+        alarms = self._queue.take(now_ms)
+        for shard, sweep in alarms:
+            del self._alarms[shard]
+            if sweep:
+                self._to_sweep.add(shard)
+            else:
+                self._due[shard] = None
+        return len(alarms)
+
+    def clock_jumped(self, now_ms: int) -> None:
+        """The store's clock jumped to `now_ms`: forget all times that were known before, and read all shards again."""
+        self._queue.restart(now_ms)
+        self._alarms.clear()
+        self._swept_ms.clear()
+        self.read_anew()
+
+    # -- calls
+
     def look_calls(self) -> list[Call[Any]]:
         """Look at the unread shards."""
         return [self._claim_source.look(shard) for shard in sorted(self.unread)]
 
-    def sweep_calls(self, config: DispatcherConfig) -> list[Call[Any]]:
+    def sweep_calls(self) -> list[Call[Any]]:
         """Sweep the shards in which nothing happened for long."""
+        config = self._config
         shards = sorted(self._to_sweep - self.unread)
         return [Call(shard, Sweep(config.dead_cap, config.dead_age_ms, config.lapse_cap)) for shard in shards]
 
@@ -86,12 +137,7 @@ class DueShards:
                 failures.append(error)
         return calls
 
-    def due(self, shard: int, *, sweep: bool = False) -> None:
-        """The alarm of a shard has gone off."""
-        if sweep:
-            self._to_sweep.add(shard)
-        else:
-            self._due[shard] = None
+    # -- replies and markers
 
     def read(self, shard: int, epoch: int) -> None:
         """The store has answered what the shard releases next."""
@@ -107,33 +153,47 @@ class DueShards:
         self._to_sweep.discard(shard)
         self._swept_ms[shard] = now_ms
 
-    def heard(self, shard: int, reply: Heads, now_ms: int, *, keep: bool = False) -> None:
+    def replied(self, shard: int, reply: Heads, now_ms: int, *, keep: bool = False) -> None:
         """Set the alarm of a shard to the time of its next claim, given a reply. `keep`: an earlier alarm stays."""
-        at_ms = self._claim_source.next_look_ms(shard, reply.due_head_ms, reply.fly_head_ms, now_ms)
-        self.wake(shard, at_ms, now_ms, keep=keep)
+        at_ms = self._claim_source.next_look_ms(shard, reply.due_head_ms, reply.lease_head_ms, now_ms)
+        self.look_at(shard, at_ms, now_ms, keep=keep)
 
     def marked(self, shard: int, due_ms: int | None, now_ms: int) -> None:
         """A marker says that an item is due earlier than all others. Without its due time the shard is read again."""
         if due_ms is None:
             self.read_anew([shard])
         else:
-            self.wake(shard, due_ms, now_ms, keep=True)
+            self.look_at(shard, due_ms, now_ms, keep=True)
 
-    def wake(self, shard: int, at_ms: int | None, now_ms: int, *, keep: bool = False) -> None:
+    def look_at(self, shard: int, at_ms: int | None, now_ms: int, *, keep: bool = False) -> None:
         """Set the alarm of a shard to `at_ms`; None: no item waits in it. `keep`: an earlier alarm stays."""
         if not keep:
             self._due.pop(shard, None)  # an earlier answer of the same step may have made it due
         if at_ms is None:
             if not keep:
-                self._alarms.forget_shard(shard)
+                self._cancel(shard)
         elif at_ms <= now_ms:
             self._due[shard] = None
         else:
-            self._alarms.look_at(shard, at_ms, now_ms, unless_earlier=keep)
-            if now_ms - self._swept_ms.setdefault(shard, now_ms) >= self._sweep_ms:
+            self._set_alarm(shard, at_ms, now_ms, keep)
+            if now_ms - self._swept_ms.setdefault(shard, now_ms) >= self._config.sweep_ms:
                 self._to_sweep.add(shard)  # a busy shard never sleeps long enough for an alarm to sweep it
 
-    def clock_jumped(self) -> None:
-        """The store's clock jumped: forget all times that were known before."""
-        self._swept_ms.clear()
-        self.read_anew()
+    def _set_alarm(self, shard: int, at_ms: int, now_ms: int, keep: bool) -> None:
+        sweep_at_ms = now_ms + self._config.sweep_ms
+        sweep = at_ms > sweep_at_ms
+        at_ms = min(at_ms, sweep_at_ms)
+        alarm = self._alarms.get(shard)
+        if alarm is not None and keep and alarm.deadline_ms <= at_ms:
+            return
+        self._cancel(shard)
+        self._remember(self._queue.schedule(ShardAlarm(shard, sweep), at_ms))
+
+    def _remember(self, entry: TimerTaskEntry[ShardAlarm]) -> None:
+        if entry.task is not None:
+            self._alarms[entry.task.shard] = entry
+
+    def _cancel(self, shard: int) -> None:
+        alarm = self._alarms.pop(shard, None)
+        if alarm is not None:
+            alarm.cancel()

@@ -1,31 +1,52 @@
-"""In-flight batches wait for their answers, and a drain waits for the in-flight batches.
+"""In-flight batches: from their claim to the answer to their settling.
 
-Both wait in a purgatory on local monotonic time, which does not depend on the store's clock. A batch is a
-`DelayedProduce` whose partitions are its items: it completes with the last answer, and expires at the publish timeout
-with the answers it has. A drain is a `DelayedJoin` of the in-flight batches. Sans-I/O and without a thread: the owner
-makes all calls.
+    hold ─► (ready) ─► watch ─► answers ─► settle_calls ─► settled
+
+A batch waits for its answers as a `DelayedProduce` whose partitions are its items: it completes with the last answer,
+and expires at the publish timeout with the answers it has. A drain is a `DelayedJoin` of the batches. Until a batch is
+settled, an alarm extends its lease. All these waits use local monotonic time, which does not depend on the store's
+clock. Sans-I/O except for extending leases, and without a thread: the owner makes all calls.
+
+`Backoff` turns answers into settlements. An item that was not published waits, each time twice as long, or is dead.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable
+import logging
+from collections import OrderedDict, deque
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from functools import partial
 
 from wheel_sched.clock import Clock
-from wheel_sched.dispatcher.publisher import Answer, Batch
+from wheel_sched.dispatcher.claim_source import ClaimSource
+from wheel_sched.dispatcher.config import DispatcherConfig
+from wheel_sched.dispatcher.publisher import Answer, Batch, Failed
+from wheel_sched.dispatcher.statistics import DispatcherStats, report_settled
+from wheel_sched.dispatcher.store_calls import Request
+from wheel_sched.errors import Rejected
+from wheel_sched.escaping import logger_of
 from wheel_sched.purgatory import DelayedJoin, DelayedProduce, Joined, Purgatory
-from wheel_sched.store.core.claim import Claim
+from wheel_sched.store.core.call import Call
+from wheel_sched.store.core.claim import Claim, Claimed
+from wheel_sched.store.core.items import Outcome
+from wheel_sched.store.core.settle import Dead, Done, Held, Next, Settle, Settled, Settlement, check_settlement
 from wheel_sched.timers.queue import DeadlineQueue, deadline_after
 from wheel_sched.wheel import TimerTaskEntry
 
+logger = logger_of("wheel_sched.dispatcher")
+
 _DRAIN = "drain"
+_REMEMBERED = 100_000
+_UNANSWERED = Failed("no answer from the broker", in_doubt=True)
 
 
 class OwnerTimer:
-    """A timer for a purgatory. Its owner calls `run_due` at `next_ms`."""
+    """A timer on local time. Its owner calls `run_due` at `next_ms`."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._queue: DeadlineQueue[Callable[[], object]] = DeadlineQueue(clock.monotonic_ms())
+        self._due: deque[Callable[[], object]] = deque()  # after a callback that raised, the next call runs the others
 
     def schedule(self, delay_ms: int, callback: Callable[[], object]) -> TimerTaskEntry[Callable[[], object]]:
         """Call `callback` from `run_due` once `delay_ms` have passed."""
@@ -37,8 +58,9 @@ class OwnerTimer:
 
     def run_due(self) -> None:
         """Call the callbacks that are due."""
-        for callback in self._queue.take(self._clock.monotonic_ms()):
-            callback()
+        self._due += self._queue.take(self._clock.monotonic_ms())
+        while self._due:
+            self._due.popleft()()
 
 
 class BatchAnswers(DelayedProduce[int, Answer]):
@@ -62,43 +84,55 @@ class BatchAnswers(DelayedProduce[int, Answer]):
 
 
 class InFlightBatches:
-    """The batches between the beginning of their publishing and their last answer.
+    """The batches that this dispatcher has claimed and not settled.
 
     Args:
+        config: the dispatcher's settings.
         clock: local time.
-        publish_timeout_ms: see `DispatcherConfig`; None: a batch ends only when its publisher returns.
-        answered: called once for each batch, when the batch must be settled.
-        one_behind: whether the batches of a shard are published one after another. Defaults to False.
+        claim_source: extends leases, and says how a claim ends.
+        stats: counts the items in flight and how they end.
+        transactional: whether the publisher is transactional. Then the batches of a shard are published one after
+            another, and a batch ends only when its publisher returns. Defaults to False.
+        on_settled: see `Dispatcher`.
+
+    Attributes:
+        timer: runs publish timeouts and lease extensions.
+        ready: batches that no publisher has yet.
+        answered: batches that must be settled.
     """
 
     def __init__(
         self,
+        config: DispatcherConfig,
         clock: Clock,
-        publish_timeout_ms: int | None,
-        answered: Callable[[Batch], object],
+        claim_source: ClaimSource,
+        stats: DispatcherStats,
         *,
-        one_behind: bool = False,
+        transactional: bool = False,
+        on_settled: Callable[[Claimed, Settlement, int], None] | None = None,
     ) -> None:
         self.timer = OwnerTimer(clock)
         self.purgatory: Purgatory[Hashable] = Purgatory(self.timer, clock=clock)
-        self._publish_timeout_ms = publish_timeout_ms
-        self._answered = answered
-        self._one_behind = one_behind
-        self._waiting: dict[Batch, BatchAnswers] = {}
+        self.ready: deque[Batch] = deque()
+        self.answered: deque[Batch] = deque()
+        self._config = config
+        self._clock = clock
+        self._claim_source = claim_source
+        self._stats = stats
+        self._backoff = Backoff(config, stats)
+        self._transactional = transactional
+        self._on_settled = on_settled
+        self._held: dict[Batch, TimerTaskEntry[Callable[[], object]]] = {}  # with the alarm that extends the lease
+        self._unanswered: dict[Batch, BatchAnswers] = {}
+        self._settled_again: set[Batch] = set()  # batches that were settled a second time after a failed step
         self._more_due: set[int] = set()  # shards with more due items than their last claim brought
         self._drain: DelayedJoin[Batch] | None = None
 
-    @property
-    def unanswered(self) -> list[Batch]:
-        """The batches that still wait for answers."""
-        return list(self._waiting)
+    def __len__(self) -> int:
+        """How many batches are claimed and not settled."""
+        return len(self._held)
 
-    def watch(self, batch: Batch) -> None:
-        """Wait for the answers about a batch. It may have all answers already."""
-        timeout_ms = self._publish_timeout_ms
-        answers = self._waiting[batch] = BatchAnswers(batch, self._over, timeout_ms or 0)
-        if timeout_ms is not None:
-            self.purgatory.try_complete_else_watch(answers, (batch,))
+    # -- claimed
 
     def claimed(self, claim: Claim, limit: int) -> None:
         """A claim of up to `limit` items was made."""
@@ -107,13 +141,39 @@ class InFlightBatches:
     def admits(self, shard: int) -> bool:
         """Whether another batch of a shard may be claimed.
 
-        With `one_behind`, one more batch may wait behind the first, but only when a full batch is due. A smaller batch
-        is claimed later, because it may grow until then.
+        With a transactional publisher one more batch may wait behind the first, but only when a full batch is due. A
+        smaller batch is claimed later, because it may grow until then.
         """
-        if not self._one_behind:
+        if not self._transactional:
             return True
-        out = sum(batch.claim.shard == shard for batch in self._waiting)
+        out = sum(batch.claim.shard == shard for batch in self._unanswered)
         return out == 0 or (out == 1 and shard in self._more_due)
+
+    def hold(self, batch: Batch, sent_us: int) -> None:
+        """Take a batch whose claim was sent at `sent_us`, local time. Its lease is extended until it is settled."""
+        batch.lease_until_ns = sent_us * 1000 + self._config.lease_ms * 1_000_000
+        self._stats.in_flight += len(batch.items)
+        self._extend_later(batch)
+
+    def _extend_later(self, batch: Batch) -> None:
+        self._held[batch] = self.timer.schedule(self._config.lease_ms // 3, partial(self._extend_lease, batch))
+
+    def _extend_lease(self, batch: Batch) -> None:
+        if batch not in self._held:
+            return
+        asked_ns = self._clock.monotonic_ns()
+        self._extend_later(batch)
+        if self._claim_source.extend(batch):
+            batch.lease_until_ns = asked_ns + self._config.lease_ms * 1_000_000
+
+    # -- published
+
+    def watch(self, batch: Batch) -> None:
+        """Wait for the answers about a batch. It may have all answers already."""
+        timeout_ms = self._config.publish_timeout_ms
+        answers = self._unanswered[batch] = BatchAnswers(batch, self._answers_over, timeout_ms)
+        if not self._transactional:
+            self.purgatory.try_complete_else_watch(answers, (batch,))
 
     def check(self, batch: Batch) -> None:
         """New answers about the batch have come: check whether it has all answers."""
@@ -121,20 +181,172 @@ class InFlightBatches:
 
     def end(self, batch: Batch) -> None:
         """No more answers about the batch will come."""
-        answers = self._waiting.get(batch)
+        answers = self._unanswered.get(batch)
         if answers is not None:
             answers.force_complete()
 
-    def drain(self, batches: Iterable[Batch], timeout_ms: int, over: Callable[[Joined[Batch]], object]) -> None:
-        """Call `over` when all of `batches` are settled, or at the timeout."""
-        self._drain = DelayedJoin(batches, over, timeout_ms=timeout_ms)
-        self.purgatory.try_complete_else_watch(self._drain, (_DRAIN,))
+    def _answers_over(self, batch: Batch) -> None:
+        del self._unanswered[batch]
+        self.answered.append(batch)
 
-    def settled(self, batch: Batch) -> None:
-        """A batch has ended in the store."""
+    # -- settled
+
+    def settle_calls(self, now_ms: int) -> tuple[list[Request], list[int]]:
+        """The calls that settle the answered batches, and the shards of batches that cannot be settled.
+
+        The claim source cannot settle a batch when it does not know whether the batch was published. The batch is
+        forgotten, and its shard must be read again.
+        """
+        calls: list[Request] = []
+        unknown: list[int] = []
+        while self.answered:
+            batch = self.answered.popleft()
+            if batch.settling is None:
+                answers = list(batch.answers)  # a publisher past its timeout may still be writing
+                batch.settlements = self._backoff.settlements(batch.items, answers, now_ms)
+                to_settle = self._claim_source.to_settle(batch, batch.settlements)
+                if to_settle is None:
+                    unknown.append(batch.claim.shard)
+                    self._forget(batch, [Outcome.STALE] * len(batch.items), 0)
+                    continue
+                batch.settling = Settle(batch.claim.number, to_settle, self._config.dead_cap)
+            calls.append((Call(batch.claim.shard, batch.settling), batch))
+        return calls, unknown
+
+    def settled(self, batch: Batch, settled: Settled) -> None:
+        """The store has settled a batch."""
+        outcomes = settled.outcomes if batch.ended_early is None else batch.outcomes_with(settled.outcomes)
+        self._forget(batch, outcomes, settled.now_us)
+
+    def _forget(self, batch: Batch, outcomes: Sequence[Outcome], now_us: int) -> None:
+        self._end_lease(batch)
         if self._drain is not None and self._drain.arrive(batch):
             self.purgatory.check_and_complete(_DRAIN)
+        settlements = batch.settlements or ()
+        self._stats.settled(batch.items, settlements, outcomes, now_us)
+        if self._on_settled is not None:
+            report_settled(self._on_settled, zip(batch.items, settlements, outcomes, strict=True), now_us // 1000)
 
-    def _over(self, batch: Batch) -> None:
-        del self._waiting[batch]
-        self._answered(batch)
+    def _end_lease(self, batch: Batch) -> None:
+        alarm = self._held.pop(batch, None)
+        if alarm is not None:
+            alarm.cancel()
+
+    def after_failure(self) -> None:
+        """A step of the owner has failed half-way: settle the batches again that no part of the dispatcher works on.
+
+        A batch gets this second chance once, under the same token. Other batches that nobody works on are forgotten:
+        their items wait again when the lease ends.
+        """
+        known = {*self.ready, *self.answered, *self._unanswered}
+        lost = [batch for batch in self._held if batch not in known]
+        again = [batch for batch in lost if batch.over and batch not in self._settled_again]
+        for batch in lost:
+            if batch not in again:
+                self._end_lease(batch)
+        self._settled_again = {batch for batch in self._settled_again if batch in self._held} | {*again}
+        self.answered += again
+        self._stats.in_flight = sum(len(batch.items) for batch in self._held)
+
+    # -- drained
+
+    def drain(self, timeout_ms: int, over: Callable[[Joined[Batch]], object]) -> None:
+        """Call `over` when all batches are settled, or at the timeout."""
+        self._drain = DelayedJoin(list(self._held), over, timeout_ms=timeout_ms)
+        self.purgatory.try_complete_else_watch(self._drain, (_DRAIN,))
+
+    def give_up(self, batches: Iterable[Batch]) -> None:
+        """The time of the drain is up: wait for no more answers. Batches that no publisher has are not published."""
+        for batch in batches:
+            if batch in self.ready:
+                batch.answers = [Failed("its dispatcher stopped before it was published")] * len(batch.items)
+                self.answered.append(batch)
+            else:
+                self.end(batch)
+        self.ready.clear()
+
+
+class Backoff:
+    """Turns a publisher's answers into settlements.
+
+    The failures of an item are counted here and not in the store: they describe the broker's health as this dispatcher
+    sees it, not the message. The memory is bounded: the item that failed longest ago is forgotten, and starts with the
+    first delay again.
+    """
+
+    def __init__(self, config: DispatcherConfig, stats: DispatcherStats) -> None:
+        self._config = config
+        self._stats = stats
+        self._failures: OrderedDict[str, int] = OrderedDict()
+
+    def settlements(self, items: Sequence[Claimed], answers: Sequence[Answer | None], now_ms: int) -> list[Settlement]:
+        """The settlements of the items of a batch."""
+        if not self._failures:
+            done = [a for item, a in zip(items, answers, strict=True) if type(a) is Done and a.id == item.id]
+            if len(done) == len(items):  # the usual case
+                return list[Settlement](done)
+        pairs = list(zip(items, answers, strict=True))
+        if logger.isEnabledFor(logging.WARNING):
+            _report(pairs)
+        return [self.settlement(item, answer, now_ms) for item, answer in pairs]
+
+    def settlement(self, item: Claimed, answer: Answer | None, now_ms: int) -> Settlement:
+        """The settlement of `item`. An answer None means: in doubt, and released like after any other failure."""
+        if type(answer) is Done and answer.id == item.id:
+            if self._failures:
+                self._failures.pop(item.id, None)
+            return answer
+        if answer is None:
+            answer = _UNANSWERED
+        if not isinstance(answer, Failed):
+            self._failures.pop(item.id, None)
+            problem = _problem(item, answer)
+            if problem is None:
+                return answer
+            reason = f"the publisher's answer cannot be carried out: {problem}"
+            logger.warning("dispatcher.dead: item '%.100s' of topic '%.100s': %.200s", item.id, item.topic, reason)
+            return Dead(item.id, reason)
+        self._stats.failed += 1
+        self._stats.in_doubt += answer.in_doubt
+        if not answer.transient:
+            self._failures.pop(item.id, None)
+            return Dead(item.id, answer.reason)
+        count = self._failures.pop(item.id, 0) + 1
+        self._failures[item.id] = count
+        if len(self._failures) > _REMEMBERED:
+            self._failures.popitem(last=False)
+        delay_ms = min(self._config.backoff_ms * 2 ** min(count - 1, 20), self._config.backoff_max_ms)
+        return Next(item.id, now_ms + delay_ms)
+
+
+def _report(pairs: Sequence[tuple[Claimed, Answer | None]]) -> None:
+    """Log each item that is given up. Log all items of a batch that are tried again in one line."""
+    failed = [(item, _UNANSWERED if answer is None else answer) for item, answer in pairs]
+    again: list[tuple[Claimed, Failed]] = []
+    for item, answer in failed:
+        if isinstance(answer, Dead) or (isinstance(answer, Failed) and not answer.transient):
+            logger.warning(
+                "dispatcher.dead: item '%.100s' of topic '%.100s': %.200s", item.id, item.topic, answer.reason
+            )
+        elif isinstance(answer, Failed):
+            again.append((item, answer))
+    if again:
+        item, first = again[0]
+        logger.warning(
+            "dispatcher.not_published: %d of %d items, tried again later; the first: item '%.100s' of topic '%.100s': "
+            "%.200s",
+            *(len(again), len(pairs), item.id, item.topic, first.reason),
+        )
+
+
+def _problem(item: Claimed, answer: object) -> str | None:
+    """Why the store cannot settle `item` with this answer; a publisher's mistake must not stop other messages."""
+    if not isinstance(answer, Done | Next | Held | Dead):
+        return f"expected Done, Next, Held, Dead or Failed, got: {answer!r}"
+    if answer.id != item.id:
+        return f"it is about {answer.id!r}"
+    try:
+        check_settlement(answer)
+    except Rejected as error:
+        return str(error)
+    return None

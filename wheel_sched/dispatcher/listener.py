@@ -1,8 +1,8 @@
-"""The listener: one thread that blocks on the store's markers and reports an item that is due before all others.
+"""The listener: one thread that blocks on the store's markers. A marker reports an item that is due before all others.
 
-Its blocking read is only a signal, never a timer: a quiet server may wake a blocked client 100 ms late. The listener
-has its own connection, whose socket waits longer than the read. Markers are durable: the listener reads a marker that
-was written while the connection was down as soon as it is up again.
+The blocking read is only a signal, never a timer: a quiet server may wake a blocked client 100 ms late. The listener
+has its own connection, whose socket waits longer than the read. Markers are durable: after a lost connection the
+listener reads the markers that were written meanwhile.
 
 No error ends the thread: it logs an unexpected error and starts again, after a growing delay.
 """

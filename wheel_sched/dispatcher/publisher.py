@@ -9,7 +9,7 @@ from typing import Protocol
 from wheel_sched.store.core.claim import Claim, Claimed
 from wheel_sched.store.core.items import Outcome
 from wheel_sched.store.core.settle import Settle, Settlement
-from wheel_sched.store.push.operations import Pushed
+from wheel_sched.store.push import Pushed
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,9 +87,9 @@ class PublisherTraits:
             the batch with the last answer, or at the publish timeout with the answers there are. Defaults to False: an
             item without an answer is in doubt when `publish` returns.
         transactional: each claim is published completely or not at all, and never twice, whichever process dies. The
-            dispatcher gives the publisher the claims of a shard one at a time, in the order of their numbers. No
-            timeout ends such a claim: only the publisher learns from its broker whether it was published. Needs a claim
-            source that owns its shards. Defaults to False.
+            dispatcher gives the publisher the claims of a shard one at a time, in the order of their numbers. Timeouts
+            do not end a claim: only the publisher learns from its broker whether it was published. Needs a claim source
+            that owns its shards. Defaults to False.
     """
 
     never_waits: bool = False

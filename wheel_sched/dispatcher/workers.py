@@ -13,7 +13,7 @@ from wheel_sched.dispatcher.config import DispatcherConfig
 from wheel_sched.dispatcher.publisher import Answer, Batch, Failed, Publisher
 from wheel_sched.escaping import logger_of
 from wheel_sched.purgatory import HeartbeatMonitor
-from wheel_sched.store.push.operations import Refused
+from wheel_sched.store.push import Refused
 
 logger = logger_of("wheel_sched.dispatcher")
 
@@ -26,9 +26,9 @@ SLOW_STORE_MS: Final = 2_000
 class Watchdog:
     """Finds working threads that have sent no heartbeat for too long.
 
-    A thread is a member of a `HeartbeatMonitor` while it works, and sends a heartbeat at each step. It leaves before it
-    waits for work, so an idle dispatcher need not wake up for heartbeats. The probe drives the monitor: without probes
-    no heartbeat ever expires. It is Kafka's `DelayedHeartbeat`, with steps instead of sessions. Any thread.
+    While a thread works, it is a member of a `HeartbeatMonitor` and sends a heartbeat at each step. It leaves before it
+    waits for work, so an idle dispatcher does not wake up for heartbeats. Only probes drive the monitor: they call
+    `stuck`. Kafka's `DelayedHeartbeat`, with steps instead of sessions. Any thread.
 
     Args:
         clock: local time.
@@ -55,14 +55,14 @@ class Watchdog:
             self._stuck.pop(name, None)
 
     def stuck(self, *names: str) -> list[str]:
-        """The threads (of `names`, or of all) that have been at one step for too long, as texts."""
+        """A text for each thread whose step has lasted too long. Of `names`, or of all threads."""
         with self._lock:
             self._monitor.run_due()
             return [f"{name} is stuck at one step" for name in self._stuck if not names or name in names]
 
     @contextlib.contextmanager
     def round_trip(self) -> Iterator[None]:
-        """A block in which the owner waits for the store's answer."""
+        """The block in which the owner waits for the store's answer."""
         self._round_trip_since_ms = self._clock.monotonic_ms()
         try:
             yield

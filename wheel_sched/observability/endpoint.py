@@ -82,7 +82,7 @@ class Endpoint:
                     return
                 try:
                     reply = page()
-                except Exception as error:  # a page that fails becomes an answer; the service goes on
+                except Exception as error:  # the error becomes the answer, and the service continues
                     reply = PageReply(
                         HTTPStatus.INTERNAL_SERVER_ERROR, _TEXT, f"{type(error).__name__}: {error}\n".encode()
                     )

@@ -8,9 +8,10 @@ messages is unhealthy by itself. Needs the extra `metrics`.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from http import HTTPStatus
 from importlib.metadata import version
+from itertools import accumulate
 from typing import Any, NamedTuple, Protocol
 
 from prometheus_client import CollectorRegistry
@@ -23,14 +24,12 @@ from wheel_sched.dispatcher.statistics import LATENESS_BUCKETS_MS
 from wheel_sched.errors import WheelSchedError
 from wheel_sched.escaping import logger_of
 from wheel_sched.observability.endpoint import Page, PageReply
-from wheel_sched.observability.histogram import cumulated
-from wheel_sched.observability.purgatories import of_purgatories
 from wheel_sched.observability.timed_query import TimedQuery
-from wheel_sched.purgatory import Purgatory
+from wheel_sched.purgatory import LATENESS_BUCKETS_MS as EXPIRY_BUCKETS_MS
+from wheel_sched.purgatory import Completion, Purgatory, PurgatoryStats
 from wheel_sched.store import Counts, DelayStore
-from wheel_sched.store.ordering.face import OrderedKeys
-from wheel_sched.store.rate_limits.face import RateLimits
-from wheel_sched.store.rate_limits.values import Flow
+from wheel_sched.store.ordering import OrderedKeys
+from wheel_sched.store.rate_limits import Flow, RateLimits
 
 logger = logger_of("wheel_sched.observability")
 
@@ -52,6 +51,16 @@ _COUNTERS = {
     "reconnects": "Reconnections to the store.",
     "store_errors": "Round trips that the store refused or did not answer.",
     "clock_jumps": "Jumps of the store's clock.",
+}
+
+_PURGATORY_GAUGES = {
+    "watched": "Entries in watcher lists; an operation counts once per key.",
+    "keys": "Keys with waiting operations.",
+    "delayed": "Operations that wait for their timer.",
+}
+_PURGATORY_COUNTERS = {
+    "cancelled": "Operations that were cancelled.",
+    "failed": "Tries and callbacks that raised an error without a caller to receive it.",
 }
 
 
@@ -86,48 +95,81 @@ class MetricsCollector(Collector):
         self._purgatories = dict(purgatories or {})
 
     def collect(self) -> Iterator[Metric]:
-        build = GaugeMetricFamily("wheel_sched_build_info", "Constant 1; the version is a label.", labels=["version"])
-        build.add_metric([version("wheel-sched")], 1)
-        yield build
+        samples = [((version("wheel-sched"),), 1)]
+        yield _gauge("build_info", "Constant 1; the version is a label.", ["version"], samples)
         yield from self._of_dispatchers()
         if self._purgatories:
-            yield from of_purgatories({name: one.stats for name, one in self._purgatories.items()})
+            yield from _of_purgatories({name: one.stats for name, one in self._purgatories.items()})
         if self._store is not None:
             yield from self._of_store(self._store)
 
     def _of_dispatchers(self) -> Iterator[Metric]:
         stats = {name: dispatcher.stats for name, dispatcher in self._dispatchers.items()}
         for field, text in _COUNTERS.items():
-            counter = CounterMetricFamily(f"wheel_sched_{field}", text, labels=["dispatcher"])
-            for name, one in stats.items():
-                counter.add_metric([name], getattr(one, field))
-            yield counter
-        in_flight = GaugeMetricFamily("wheel_sched_in_flight", "Items claimed and not settled.", labels=["dispatcher"])
-        lateness = HistogramMetricFamily(
-            "wheel_sched_fire_lateness_seconds",
-            "From due to answered, by the store's clock.",
-            labels=["dispatcher"],
-        )
-        for name, one in stats.items():
-            in_flight.add_metric([name], one.in_flight)
-            lateness.add_metric([name], cumulated(LATENESS_BUCKETS_MS, one.lateness_counts), one.lateness_sum_ms / 1000)
-        yield in_flight
-        yield lateness
+            yield _counter(field, text, ["dispatcher"], _field(stats, field))
+        yield _gauge("in_flight", "Items claimed and not settled.", ["dispatcher"], _field(stats, "in_flight"))
+        text = "From due to answered, by the store's clock."
+        yield _lateness("fire_lateness_seconds", text, "dispatcher", LATENESS_BUCKETS_MS, stats)
 
     def _of_store(self, store: TimedQuery[_StoreAnswers]) -> Iterator[Metric]:
-        up = GaugeMetricFamily("wheel_sched_store_up", "1 when the store answered this scrape.")
+        text = "1 when the store answered this scrape."
         try:
             answers = store.answer()
         except (WheelSchedError, TimeoutError) as error:
             logger.info("metrics.store_away: %s", error)
-            up.add_metric([], 0)
-            yield up
+            yield _gauge("store_up", text, [], [((), 0)])
             return
-        up.add_metric([], 1)
-        yield up
+        yield _gauge("store_up", text, [], [((), 1)])
         yield from _of_counts(answers.counts)
         yield from _of_keys(answers.locked, answers.parked)
         yield from _of_flows(answers.flows)
+
+
+_Samples = Iterable[tuple[Sequence[str], float]]  # values of the labels, and a value
+
+
+def _gauge(name: str, text: str, labels: Sequence[str], samples: _Samples) -> Metric:
+    return _filled(GaugeMetricFamily(f"wheel_sched_{name}", text, labels=labels), samples)
+
+
+def _counter(name: str, text: str, labels: Sequence[str], samples: _Samples) -> Metric:
+    return _filled(CounterMetricFamily(f"wheel_sched_{name}", text, labels=labels), samples)
+
+
+def _filled(family: GaugeMetricFamily | CounterMetricFamily, samples: _Samples) -> Metric:
+    for labels, value in samples:
+        family.add_metric(labels, value)
+    return family
+
+
+def _field(stats: Mapping[str, Any], field: str) -> _Samples:
+    """A field of each statistics object; its name is the label."""
+    return [((name,), getattr(one, field)) for name, one in stats.items()]
+
+
+def _lateness(name: str, text: str, label: str, bounds_ms: Sequence[int], stats: Mapping[str, Any]) -> Metric:
+    """A histogram in seconds: each upper bound, the last one infinite, with the count at or below it."""
+    family = HistogramMetricFamily(f"wheel_sched_{name}", text, labels=[label])
+    bounds = [str(bound_ms / 1000) for bound_ms in bounds_ms] + ["+Inf"]
+    for owner, one in stats.items():
+        counts = accumulate(map(float, list(one.lateness_counts)))
+        family.add_metric([owner], list(zip(bounds, counts, strict=True)), one.lateness_sum_ms / 1000)
+    return family
+
+
+def _of_purgatories(purgatories: Mapping[str, PurgatoryStats]) -> Iterator[Metric]:
+    for field, text in _PURGATORY_GAUGES.items():
+        yield _gauge(f"purgatory_{field}", text, ["purgatory"], _field(purgatories, field))
+    completed = [
+        ((name, reason.value), getattr(stats, reason.value))
+        for name, stats in purgatories.items()
+        for reason in Completion
+    ]
+    yield _counter("purgatory_completed", "Operations that were completed.", ["purgatory", "reason"], completed)
+    for field, text in _PURGATORY_COUNTERS.items():
+        yield _counter(f"purgatory_{field}", text, ["purgatory"], _field(purgatories, field))
+    text = "From an operation's deadline to its expiration."
+    yield _lateness("purgatory_expiration_lateness_seconds", text, "purgatory", EXPIRY_BUCKETS_MS, purgatories)
 
 
 class _StoreAnswers(NamedTuple):
@@ -146,68 +188,43 @@ def _ask(store: DelayStore) -> _StoreAnswers:
 
 
 def _of_counts(counts: Counts) -> Iterator[Metric]:
-    messages = GaugeMetricFamily("wheel_sched_messages", "Items in the store now.", labels=["topic", "state"])
-    for (state, topic), count in sorted(counts.now.items()):
-        messages.add_metric([topic, state], count)
-    yield messages
-    events = CounterMetricFamily(
-        "wheel_sched_events", "Events of items since the beginning.", labels=["topic", "event"]
-    )
-    for (event, topic), count in sorted(counts.ever.items()):
-        events.add_metric([topic, event], count)
-    yield events
-    paused = GaugeMetricFamily("wheel_sched_topic_paused", "1 for a paused topic.", labels=["topic"])
-    for topic in sorted(counts.paused):
-        paused.add_metric([topic], 1)
-    yield paused
+    messages = [((topic, state), count) for (state, topic), count in sorted(counts.now.items())]
+    yield _gauge("messages", "Items in the store now.", ["topic", "state"], messages)
+    events = [((topic, event), count) for (event, topic), count in sorted(counts.ever.items())]
+    yield _counter("events", "Events of items since the beginning.", ["topic", "event"], events)
+    paused = [((topic,), 1) for topic in sorted(counts.paused)]
+    yield _gauge("topic_paused", "1 for a paused topic.", ["topic"], paused)
     head_ms, now_ms = counts.due_head_ms, counts.now_us // 1000
     overdue_s = 0.0 if head_ms is None else max(0, now_ms - head_ms) / 1000
-    yield GaugeMetricFamily("wheel_sched_oldest_overdue_seconds", "How late the first item is.", value=overdue_s)
-    next_due = GaugeMetricFamily("wheel_sched_next_due_timestamp_seconds", "When the first item is due, if any.")
-    if head_ms is not None:
-        next_due.add_metric([], head_ms / 1000)
-    yield next_due
+    yield _gauge("oldest_overdue_seconds", "How late the first item is.", [], [((), overdue_s)])
+    next_due: _Samples = [] if head_ms is None else [((), head_ms / 1000)]
+    yield _gauge("next_due_timestamp_seconds", "When the first item is due, if any.", [], next_due)
 
 
 def _of_keys(locked: int, parked: Mapping[str, int]) -> Iterator[Metric]:
-    yield GaugeMetricFamily("wheel_sched_locked_keys", "Ordering keys that wait for a failed message.", value=locked)
-    lines = GaugeMetricFamily(
-        "wheel_sched_parked_messages", "Messages parked behind their key's head.", labels=["topic"]
-    )
-    for topic, count in sorted(parked.items()):
-        if count:
-            lines.add_metric([topic], count)
-    yield lines
+    yield _gauge("locked_keys", "Ordering keys that wait for a failed message.", [], [((), locked)])
+    samples = [((topic,), count) for topic, count in sorted(parked.items()) if count]
+    yield _gauge("parked_messages", "Messages parked behind their key's head.", ["topic"], samples)
 
 
 def _of_flows(flows: Sequence[Flow]) -> Iterator[Metric]:
     """The metrics of rate limits and circuits by topic. Destinations are too many to be labels."""
-    released = CounterMetricFamily(
-        "wheel_sched_flow_released", "Messages that flow control released.", labels=["topic"]
-    )
-    held = CounterMetricFamily(
-        "wheel_sched_flow_held_back", "How often it delayed a message.", labels=["topic", "reason"]
-    )
-    spread = CounterMetricFamily("wheel_sched_flow_spread", "Due times that a policy spread.", labels=["topic"])
-    opened = GaugeMetricFamily("wheel_sched_circuits_open", "Destinations whose circuit is open.", labels=["topic"])
-    opens, refused = Counter[str](), Counter[str]()
+    limits = [flow for flow in flows if flow.destination is None]
+    opens, refused = Counter({flow.topic: 0 for flow in limits}), Counter[str]()
     for flow in flows:
-        if flow.destination is None:
-            released.add_metric([flow.topic], flow.numbers.get("granted", 0))
-            for reason in ("rate", "budget"):
-                held.add_metric([flow.topic, reason], flow.numbers.get(reason, 0))
-            spread.add_metric([flow.topic], flow.numbers.get("spread", 0))
-            opens[flow.topic] += 0
-        else:
+        if flow.destination is not None:
             opens[flow.topic] += flow.state in ("o", "h")
             refused[flow.topic] += flow.numbers.get("refused", 0)
-    for topic in opens:
-        opened.add_metric([topic], opens[topic])
-        held.add_metric([topic, "circuit"], refused[topic])
-    yield released
-    yield held
-    yield spread
-    yield opened
+    held = [((flow.topic, reason), flow.numbers.get(reason, 0)) for flow in limits for reason in ("rate", "budget")] + [
+        ((topic, "circuit"), refused[topic]) for topic in opens
+    ]
+    granted = [((flow.topic,), flow.numbers.get("granted", 0)) for flow in limits]
+    spread = [((flow.topic,), flow.numbers.get("spread", 0)) for flow in limits]
+    opened = [((topic,), count) for topic, count in opens.items()]
+    yield _counter("flow_released", "Messages that flow control released.", ["topic"], granted)
+    yield _counter("flow_held_back", "How often it delayed a message.", ["topic", "reason"], held)
+    yield _counter("flow_spread", "Due times that a policy spread.", ["topic"], spread)
+    yield _gauge("circuits_open", "Destinations whose circuit is open.", ["topic"], opened)
 
 
 def metrics_page(collector: MetricsCollector) -> Page:

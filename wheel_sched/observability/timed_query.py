@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from concurrent.futures import Future, wait
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
@@ -25,7 +26,7 @@ class TimedQuery(Generic[T]):
         self._ask = ask
         self._within_s = within_s
         self._lock = threading.Lock()
-        self._running: _Call[T] | None = None
+        self._running: Future[T] | None = None
 
     def answer(self) -> T:
         """Call the function, or join the call that is running, and wait for the result.
@@ -36,29 +37,15 @@ class TimedQuery(Generic[T]):
         """
         with self._lock:
             call = self._running
-            if call is None or call.done.is_set():
-                call = self._running = _Call(self._ask)
-                threading.Thread(target=call.run, name="wheel-sched-query", daemon=True).start()
-        if not call.done.wait(self._within_s):
+            if call is None or call.done():
+                call = self._running = Future()
+                threading.Thread(target=self._run, args=(call,), name="wheel-sched-query", daemon=True).start()
+        if not wait([call], self._within_s).done:
             raise TimeoutError(f"no answer within {self._within_s:g} s")
-        if call.error is not None:
-            raise call.error
-        return call.found[0]
+        return call.result()
 
-
-class _Call(Generic[T]):
-    """One call of the function, and its result."""
-
-    def __init__(self, ask: Callable[[], T]) -> None:
-        self._ask = ask
-        self.done = threading.Event()
-        self.found: list[T] = []
-        self.error: BaseException | None = None
-
-    def run(self) -> None:
+    def _run(self, call: Future[T]) -> None:
         try:
-            self.found.append(self._ask())
+            call.set_result(self._ask())
         except BaseException as error:
-            self.error = error
-        finally:
-            self.done.set()
+            call.set_exception(error)

@@ -1,4 +1,4 @@
-"""The purgatory: operations wait until they can be completed or until their time is up. Each ends exactly once.
+"""The purgatory: operations wait until they can be completed, or until they expire. Each ends exactly once.
 
     purgatory = Purgatory()
     purgatory.try_complete_else_watch(operation, ["orders-0", "orders-1"])
@@ -9,9 +9,9 @@ Kafka's `DelayedOperation` framework over a deadline queue, on threads (`Purgato
 (`HeartbeatMonitor`). A completed operation leaves every list at once, so nothing is ever purged.
 
 The deadlock rule. `check_and_complete(key)` takes the lock of each operation that waits under `key`, one after the
-other. Hold no lock that a `try_complete` takes when you call it. Or give the operation that very lock as its own
-(`DelayedOperation(lock=...)`), and hold no other. `on_complete` and `on_expiration` may take any lock: they run after
-the operation's own lock was released.
+other. When you call it, hold no lock that a `try_complete` takes. The only exception is a lock that you gave to the
+operation (`DelayedOperation(lock=...)`). `on_complete` and `on_expiration` may take any lock: they run after the
+operation's lock was released.
 """
 
 from wheel_sched.purgatory.asynchronous import AsyncPurgatory

@@ -1,4 +1,4 @@
-"""The purgatory of an event loop: the same operations and lists; the loop expires the operations.
+"""The purgatory of an event loop: the loop expires the operations.
 
     async with AsyncPurgatory() as purgatory:
         purgatory.try_complete_else_watch(operation, ["key"])
@@ -25,10 +25,10 @@ class AsyncPurgatory(Purgatory[K]):
     """Where operations wait, by key, in the running loop.
 
     Args:
-        timer: expires the operations; the caller closes it. Defaults to an `AsyncTimer` of its own.
-        clock: the timer's. Defaults to the machine's.
-        on_error: see `Purgatory`. What the callbacks of an expired operation raise goes to the timer's error handler,
-            which is the loop's by default.
+        timer: expires the operations; the caller closes it. Defaults to a new `AsyncTimer`, which `close` closes.
+        clock: the timer's clock. Defaults to the machine's.
+        on_error: see `Purgatory`. Errors in callbacks of expired operations go to the timer's error handler, by default
+            the loop's.
 
     Raises:
         RuntimeError: no timer was given, and no loop runs.

@@ -1,8 +1,8 @@
-"""DelayedFetch: wait until there is enough to take, or until the time is up; then take what there is.
+"""DelayedFetch: wait for enough items, at most for a given time; then take all items that are there.
 
-Kafka's `DelayedFetch` (`fetch.min.bytes`, `fetch.max.wait.ms`). Whoever adds something calls `check_and_complete`.
-The fetch takes its items when it completes, not when it sees that there are enough. So it also takes what came in
-between. A fetch that is forced or expires takes what there is, perhaps nothing.
+Kafka's `DelayedFetch` (`fetch.min.bytes`, `fetch.max.wait.ms`). Code that adds items calls `check_and_complete`. The
+fetch counts the items first and takes them later, on completion. So it also takes items that came in between. A fetch
+that is forced or expires may take fewer items, or none.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 class Available(NamedTuple):
-    """How many items there are to take, and their size in bytes."""
+    """The number of items that can be taken, and their size in bytes."""
 
     items: int
     size: int = 0
@@ -27,12 +27,12 @@ class DelayedFetch(DelayedOperation, Generic[T]):
     """Takes items when there are enough.
 
     Args:
-        look: answers how much there is. Called under the operation's lock.
+        look: counts the items. Called under the operation's lock.
         take: takes the items. Called once, not under the operation's lock.
-        respond: called once with what `take` answered.
-        max_wait_ms: how long to wait for enough.
+        respond: called once with the result of `take`.
+        max_wait_ms: how long to wait for enough items.
         min_items: this many items are enough; 0 = their number does not matter. Defaults to 1.
-        min_size: this many bytes are enough; 0 = the size does not matter. Defaults to 0.
+        min_size: this many bytes are enough; 0 = their size does not matter. Defaults to 0.
         lock: see `DelayedOperation`.
 
     Raises:
@@ -74,5 +74,5 @@ class DelayedFetch(DelayedOperation, Generic[T]):
         return 0 < self._min_items <= items or 0 < self._min_size <= size
 
     def on_complete(self) -> None:
-        """See `DelayedOperation`: take what there is now."""
+        """See `DelayedOperation`: take the items."""
         self._respond(self._take())

@@ -1,13 +1,13 @@
-"""Heartbeats: a member expires when it was silent for its session timeout.
+"""Heartbeats: a member expires when it sends no heartbeat for its session timeout.
 
 Kafka's session timeouts of a consumer group, without an operation per heartbeat. Each member has one entry in a
-deadline queue, and a beat is that entry's `touch`, which only writes the later deadline down. However often a member
-beats, its entry moves once per timeout. A member expires once. It does not expire if it beats, is removed or is
-replaced before `on_expired` has begun.
+deadline queue. A beat touches this entry, which only notes the later deadline. However often a member beats, its entry
+moves once per timeout. A member expires once. It does not expire if it beats, is removed or is replaced before
+`on_expired` has begun.
 
 Cost: a beat is a dict look-up and two attribute writes under a lock. A member is a dict entry and a queue entry.
 
-Threads: any. `on_expired` runs under no lock, in the timer's thread, or in that of whoever calls `run_due`.
+Threads: any. `on_expired` runs under no lock, in the timer's thread or in the thread that calls `run_due`.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ _BATCH = 256
 
 
 class HeartbeatMonitor(Generic[M]):
-    """Who is alive.
+    """The members that have sent a heartbeat in time.
 
     Args:
-        timeout_ms: how long a member may be silent, unless it was given a timeout of its own.
-        on_expired: called with each member that was silent for too long, after it was removed.
-        timer: calls `run_due` when members expire; any number of monitors may share it. Defaults to None: the owner
-            calls `run_due` at `next_ms`.
-        clock: the timer's. Defaults to the machine's.
+        timeout_ms: longest time between two beats, for members without their own timeout.
+        on_expired: called with each member that has expired, after it was removed.
+        timer: calls `run_due` when members expire; several monitors may share it. Defaults to None: the owner calls
+            `run_due` at `next_ms`.
+        clock: the timer's clock. Defaults to the machine's.
         tick_ms: expiries round up to it, so that members expire together. Defaults to 1.
 
     Raises:
@@ -60,13 +60,13 @@ class HeartbeatMonitor(Generic[M]):
         self._lock = threading.Lock()
         self._queue: DeadlineQueue[M] = DeadlineQueue(self._clock.monotonic_ms(), tick_ms=tick_ms)
         self._members: dict[M, TimerTaskEntry[M]] = {}
-        self._timeouts: dict[M, int] = {}  # of members that have one of their own
+        self._timeouts: dict[M, int] = {}  # of members with their own timeout
         self._alarm: Handle | None = None
-        self._alarm_ms: float = math.inf  # when the timer calls; never while there is no alarm
+        self._alarm_ms: float = math.inf  # when the timer calls; infinite without an alarm
         self._expired = 0
 
     def add(self, member: M, timeout_ms: int | None = None) -> None:
-        """Add a member whose last beat is now. Replaces a member that is there already.
+        """Add a member whose last beat is now. If it is a member already, start again.
 
         Raises:
             ConfigError: `timeout_ms` is not an int of at least 1; nothing was changed.
@@ -86,7 +86,7 @@ class HeartbeatMonitor(Generic[M]):
                 raise
 
     def beat(self, member: M) -> bool:
-        """The member is alive. False when it is not a member (any more)."""
+        """A heartbeat of a member. False: it is not a member (any more)."""
         lock = self._lock
         lock.acquire()  # `with` would cost as much as the rest
         try:
@@ -103,7 +103,7 @@ class HeartbeatMonitor(Generic[M]):
             lock.release()
 
     def remove(self, member: M) -> bool:
-        """Remove a member without expiry. False when it is not a member (any more)."""
+        """Remove a member without expiry. False: it is not a member (any more)."""
         with self._lock:
             return self._forget(member)
 
@@ -119,12 +119,12 @@ class HeartbeatMonitor(Generic[M]):
         return self._expired
 
     def next_ms(self) -> int | None:
-        """When the next member expires unless it beats, by the clock's monotonic ms; None without members."""
+        """When the next member expires unless it beats, in monotonic ms of the clock; None without members."""
         with self._lock:
             return self._queue.next_ms()
 
     def run_due(self) -> int:
-        """Expire the members that are due; how many. Raises what `on_expired` raises; the others stay due then."""
+        """Expire the due members. Returns how many. When `on_expired` raises, so does this; other members stay due."""
         count = 0
         try:
             while due := self._due():
@@ -141,7 +141,7 @@ class HeartbeatMonitor(Generic[M]):
         return count
 
     def close(self) -> list[M]:
-        """Remove all members without expiry; answers them. The monitor may be used again."""
+        """Remove and return all members, without expiry. The monitor may be used again."""
         with self._lock:
             members = list(self._members)
             self._members.clear()
@@ -170,7 +170,7 @@ class HeartbeatMonitor(Generic[M]):
         return True
 
     def _return(self, entries: list[TimerTaskEntry[M]]) -> None:
-        """Let members that were handed out and have not expired wait again."""
+        """Make members wait again that were handed out and have not expired."""
         with self._lock:
             for entry in entries:
                 if entry.state is EntryState.RUNNING and self._members.get(entry.task) is entry:  # type: ignore[arg-type]
@@ -185,7 +185,7 @@ class HeartbeatMonitor(Generic[M]):
         return True
 
     def _rearm(self, deadline_ms: int | None) -> None:
-        """Let the timer call at `deadline_ms`, unless it calls before. Under the lock."""
+        """Set the timer to `deadline_ms`, unless it is set to an earlier time. Under the lock."""
         if self._timer is None or deadline_ms is None or deadline_ms >= self._alarm_ms:
             return
         self._drop_alarm()

@@ -1,8 +1,8 @@
-"""DelayedJoin: wait until all expected members have arrived, or until the time is up; go on with those who came.
+"""DelayedJoin: wait for all expected members, at most for a given time; then continue with those that have arrived.
 
 Kafka's `DelayedJoin` (a group's rebalance) and its initial delay. The expected members may change during the wait:
-`expect` adds one, `dismiss` removes one. A member that was not expected joins too if it arrives in time. A member that
-arrives later gets False. Whoever calls `arrive` or `dismiss` calls `check_and_complete` afterwards.
+`expect` adds one, `dismiss` removes one. An unexpected member that arrives in time joins too. After `arrive` or
+`dismiss` the caller calls `check_and_complete`.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ M = TypeVar("M", bound=Hashable)
 
 @dataclass(frozen=True, slots=True)
 class Joined(Generic[M]):
-    """The members that came, and those that did not.
+    """The result of a `DelayedJoin`.
 
     Args:
-        members: in the order in which they came.
-        missing: expected members that did not come in time.
+        members: the members that arrived in time, in this order.
+        missing: expected members that did not arrive in time.
     """
 
     members: tuple[M, ...]
@@ -33,10 +33,10 @@ class DelayedJoin(DelayedOperation, Generic[M]):
     """A barrier with a timeout.
 
     Args:
-        members: the expected members. Without any, the join is complete at once.
-        respond: called once with the members that came.
-        timeout_ms: how long to wait for them.
-        lock: see `DelayedOperation`; it guards the members too.
+        members: the expected members. If there are none, the join completes at once.
+        respond: called once with the result.
+        timeout_ms: how long to wait for the members.
+        lock: see `DelayedOperation`; it also guards the members.
     """
 
     __slots__ = ("_arrived", "_expected", "_respond")
@@ -55,7 +55,7 @@ class DelayedJoin(DelayedOperation, Generic[M]):
         self._respond = respond
 
     def arrive(self, member: M) -> bool:
-        """A member has arrived, expected or not; twice counts once. False: too late. Any thread."""
+        """A member has arrived, expected or not. Repeats have no effect. False: too late. Any thread."""
         self._lock.acquire()
         try:
             if self._ended is not None:
@@ -67,7 +67,7 @@ class DelayedJoin(DelayedOperation, Generic[M]):
             self._lock.release()
 
     def expect(self, member: M) -> bool:
-        """Wait for another member too, unless it has arrived. False: too late. Any thread."""
+        """Expect another member, unless it has arrived already. False: too late. Any thread."""
         self._lock.acquire()
         try:
             if self._ended is not None:

@@ -1,18 +1,19 @@
-"""An operation that waits until it can be completed or until its time is up. It is completed exactly once.
+"""An operation waits until it can be completed, or until it expires. It is completed exactly once.
 
-Kafka's `DelayedOperation` in its current form. Whoever makes an operation's condition true tries the operation; the
-timer completes it when its time is up. The first of them runs `on_complete`; the others find it completed.
+Kafka's `DelayedOperation` in its current form. A thread that changes the condition of an operation tries the operation;
+the timer completes it at its timeout. The first thread that completes it runs `on_complete`; for all others it is
+completed already.
 
-    waiting ── try_complete said True ──► SATISFIED ─┐
+    waiting ── try_complete is True ────► SATISFIED ─┐
             ── force_complete ──────────► FORCED ────┼─► on_complete, once ─► (EXPIRED only) on_expiration
             ── run, by the timer ───────► EXPIRED ───┘
 
 Locks. `try_complete` runs under the operation's lock, so two threads never try one operation at the same time. The
 second thread waits: if it gave up instead, a completion could be missed. `on_complete` and `on_expiration` run after
-the lock was released, unlike Kafka's. So locks that they take cannot deadlock with this one. The rule that remains is
-in the docstring of `wheel_sched.purgatory`.
+the lock was released, unlike Kafka's. So locks that they take cannot deadlock with this one. The remaining rule is in
+the docstring of `wheel_sched.purgatory`.
 
-Threads: any thread may call anything. Cost: an operation makes no object but its lock.
+Threads: any thread may call any method. Cost: an operation makes one object, its lock.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from wheel_sched.errors import Rejected
 
 
 class Completion(Enum):
-    """Who completed an operation: a successful try, a caller of `force_complete`, or the timer."""
+    """Why an operation is completed: a successful try, a call of `force_complete`, or its timeout."""
 
     SATISFIED = "satisfied"
     FORCED = "forced"
@@ -42,25 +43,25 @@ _EXPIRED: Final = Completion.EXPIRED
 _IDLE: Final = 0
 _TRYING: Final = 1  # by the thread that holds the lock
 _FINISHED: Final = 2  # on_complete has returned
-_TAKEN: Final = 3  # taken out by `cancel_for_key`: only `force_complete` completes it
+_TAKEN: Final = 3  # removed by `cancel_for_key`: only `force_complete` completes it
 
 _RLock: Final = threading.RLock
 
 
 class WatchingPurgatory(Protocol):
-    """What an operation uses of the purgatory that watches it."""
+    """The part of a purgatory that its operations use."""
 
-    # Each counts one operation; called after it has left its lists.
+    # Each one counts an operation; called after the operation has left its lists.
     ended_at_once: Callable[[], object]
     ended_by_force: Callable[[], object]
     ended_by_try: Callable[[], object]
 
     def expired(self, handle: Any) -> None:
-        """Its time was up; `handle` is its timer."""
+        """An operation has expired; `handle` is its timer."""
         ...
 
     def emptied(self, operation: DelayedOperation) -> None:
-        """Some of its lists are empty now."""
+        """Some lists of the operation are empty now."""
         ...
 
 
@@ -72,19 +73,19 @@ class Lock(Protocol):
         ...
 
     def release(self) -> Any:
-        """Give it back."""
+        """Release the lock."""
         ...
 
 
 class DelayedOperation:
-    """What waits. Override `try_complete` and `on_complete`, and `on_expiration` for what only an expiry does.
+    """An operation that waits. Override `try_complete` and `on_complete`, and perhaps `on_expiration`.
 
-    Watcher lists tell operations apart by identity: leave `__eq__` and `__hash__` as they are.
+    Watcher lists compare operations by identity: do not override `__eq__` or `__hash__`.
 
     Args:
-        timeout_ms: how long it may wait once it is watched. With 0 or less it expires at once.
-        lock: `try_complete` runs under it. If a lock of the caller already guards the condition, it must be that lock,
-            and reentrant. Defaults to a lock of its own.
+        timeout_ms: how long it may wait after it was watched. With 0 or less it expires at once.
+        lock: `try_complete` runs under it. If a lock of the caller already guards the condition, pass that lock; it
+            must be reentrant. Defaults to a new lock.
 
     Raises:
         Rejected: `timeout_ms` is not an int.
@@ -115,7 +116,7 @@ class DelayedOperation:
         self._lock: Lock = _RLock() if lock is None else lock
         self._ended: Completion | None = None
         self._phase = _IDLE
-        self._purgatory: WatchingPurgatory | None = None  # the one that watches it
+        self._purgatory: WatchingPurgatory | None = None  # the purgatory that watches it
         self._callbacks: list[Callable[[Completion], object]] | None = None
 
     # -- for subclasses
@@ -123,31 +124,31 @@ class DelayedOperation:
     def try_complete(self) -> bool:
         """Whether the operation can be completed now. Called under its lock. True completes it.
 
-        A call of `force_complete` in here completes it too, whatever this method answers.
+        If this method calls `force_complete`, the operation is completed too, and the result does not matter.
         """
-        raise NotImplementedError(f"{type(self).__name__} does not say when it is complete: override try_complete")
+        raise NotImplementedError(f"{type(self).__name__} has no condition: override try_complete")
 
     def on_complete(self) -> None:
-        """What happens once, after the operation was completed. Not called under its lock."""
-        raise NotImplementedError(f"{type(self).__name__} does not say what follows: override on_complete")
+        """Called once, after the operation was completed, without its lock."""
+        raise NotImplementedError(f"{type(self).__name__} has no completion: override on_complete")
 
     def on_expiration(self) -> None:
-        """What happens after `on_complete` when the timer completed the operation. Defaults to nothing."""
+        """Called after `on_complete` when the timer has completed the operation. Defaults to nothing."""
 
-    # -- for everybody; `lock.acquire` and `release`, for `with` costs twice as much
+    # -- for all callers; `lock.acquire` and `release`, because `with` costs twice as much
 
     @property
     def completion(self) -> Completion | None:
-        """Who completed it; None while it waits."""
+        """Why it is completed; None while it waits."""
         return self._ended
 
     @property
     def is_completed(self) -> bool:
-        """Whether it is completed; `on_complete` may still be running then."""
+        """Whether it is completed. `on_complete` may still be running."""
         return self._ended is not None
 
     def force_complete(self) -> bool:
-        """Complete it, whatever `try_complete` would answer. True for the one caller that completed it."""
+        """Complete it, whether or not `try_complete` is True. True for the one caller that has completed it."""
         if self._ended is not None:
             return False
         lock = self._lock
@@ -155,7 +156,7 @@ class DelayedOperation:
         try:
             if self._ended is not None:
                 return False
-            if self._phase is _TRYING:  # called by `try_complete` itself: its caller finishes when the lock is free
+            if self._phase is _TRYING:  # `try_complete` calls this: its caller finishes it when the lock is free
                 self._ended = _SATISFIED
                 return True
             self._ended = _FORCED
@@ -165,21 +166,21 @@ class DelayedOperation:
         return True
 
     def run(self) -> None:
-        """Its time is up; the timer calls this. Without effect when the operation is not watched (any more)."""
+        """Expire it. The timer calls this. No effect when the operation is not watched (any more)."""
         lock = self._lock
         lock.acquire()
         try:
             if self._ended is not None or self._purgatory is None:
                 return
             self._ended = _EXPIRED
-            if self._phase is _TRYING:  # as above: `try_complete` itself moved the time on
+            if self._phase is _TRYING:  # as above: `try_complete` has moved the time
                 return
         finally:
             lock.release()
         self._finish(_EXPIRED)
 
     def safe_try_complete(self) -> bool:
-        """Wait for its lock and try it. True for the one caller that completed it."""
+        """Wait for its lock and try it. True for the one caller that has completed it."""
         if self._ended is not None:
             return False
         ended: Completion | None = None
@@ -201,7 +202,7 @@ class DelayedOperation:
         return ended is not None
 
     def safe_try_complete_or_else(self, action: Callable[[], object]) -> bool:
-        """Try it; if that fails, do `action` and try again, all under its lock. Whether this call completed it."""
+        """Try it; otherwise call `action` and try again, all under its lock. True: this call has completed it."""
         ended: Completion | None = None
         lock = self._lock
         lock.acquire()
@@ -234,13 +235,13 @@ class DelayedOperation:
             callbacks.append(callback)
         finally:
             self._lock.release()
-        # The finisher sets the phase and then reads the list; this thread does it the other way round. So at least one
-        # of them sees the callback, and `pop` gives it to only one.
+        # The thread that completes it sets the phase and then reads the list. This thread writes the list and then
+        # reads the phase. So at least one of them sees the callback, and `pop` gives it to only one.
         if self._phase is _FINISHED:
             self._call_back(callbacks)
 
     def wait(self, timeout_s: float | None = None) -> Completion | None:
-        """Block until `on_complete` has run; who completed it. None when `timeout_s` (real seconds) passed before."""
+        """Block until `on_complete` has run. Returns why it is completed; None after `timeout_s` real seconds."""
         done = threading.Event()
 
         def notify(_: Completion) -> None:
@@ -254,7 +255,7 @@ class DelayedOperation:
 
     @property
     def completed(self) -> Completed:
-        """`await operation.completed` waits, in any loop, until `on_complete` has run. Answers who completed it."""
+        """`await operation.completed` waits in any loop until `on_complete` has run. Returns why it is completed."""
         return Completed(self)
 
     def __repr__(self) -> str:
@@ -264,7 +265,7 @@ class DelayedOperation:
     # -- inside
 
     def _finish(self, ended: Completion) -> None:
-        """What follows on completion. Only the thread that completed it calls this."""
+        """Leave the purgatory and run the callbacks. Only the thread that has completed it calls this."""
         purgatory = self._purgatory
         if purgatory is not None:
             emptied = False
@@ -299,7 +300,7 @@ class DelayedOperation:
                 self._call_back(self._callbacks)
 
     def _call_back(self, callbacks: list[Callable[[Completion], object]]) -> None:
-        """Call all of them, for each may end a wait. Then raise the first error."""
+        """Call all callbacks, because each may end a wait. Then raise the first error."""
         ended = self._ended
         problem: BaseException | None = None
         while callbacks and ended is not None:
@@ -315,7 +316,7 @@ class DelayedOperation:
             raise problem
 
     def _withdraw(self, callback: Callable[[Completion], object]) -> None:
-        """Forget a callback; its caller waits no more."""
+        """Forget a callback: its caller does not wait any more."""
         self._lock.acquire()
         try:
             if self._callbacks is not None:
@@ -346,7 +347,7 @@ class Completed:
             try:
                 loop.call_soon_threadsafe(set_result, ended)
             except RuntimeError:
-                if not loop.is_closed():  # in a closed loop nobody waits any more
+                if not loop.is_closed():  # in a closed loop no task waits any more
                     raise
 
         self._operation.when_completed(notify)

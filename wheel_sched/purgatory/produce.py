@@ -1,7 +1,7 @@
-"""DelayedProduce: wait until every partition has answered, or until the time is up; then respond with the answers.
+"""DelayedProduce: wait for the answers of all partitions, at most for a given time; then respond with them.
 
-Kafka's `DelayedProduce` (`acks=all`). A failure is an answer too. A partition without an answer when the time is up is
-not the same as one that failed. Whoever calls `acknowledge` calls `check_and_complete` afterwards.
+Kafka's `DelayedProduce` (`acks=all`). A failure is an answer too: it differs from no answer in time. After
+`acknowledge` the caller calls `check_and_complete`.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ class DelayedProduce(DelayedOperation, Generic[P, A]):
     """Collects one answer from each partition.
 
     Args:
-        partitions: the partitions that have to answer.
-        respond: called once with the answers; None for a partition that has not answered.
-        timeout_ms: how long to wait for them.
-        lock: see `DelayedOperation`; it guards the answers too.
+        partitions: the partitions that must answer.
+        respond: called once with the answers; None for a partition without an answer.
+        timeout_ms: how long to wait for the answers.
+        lock: see `DelayedOperation`; it also guards the answers.
     """
 
     __slots__ = ("_answers", "_missing", "_respond")

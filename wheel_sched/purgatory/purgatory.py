@@ -1,7 +1,7 @@
-"""The purgatory: operations wait under keys, each until it can be completed or until its time is up.
+"""The purgatory: operations wait under keys, each until it can be completed, or until it expires.
 
-Kafka's `DelayedOperationPurgatory`. Whoever changes what operations wait for calls `check_and_complete(key)`
-afterwards, in the same thread. Nothing polls, and nothing needs a purge.
+Kafka's `DelayedOperationPurgatory`. After each change of the condition of some operations, the same thread calls
+`check_and_complete(key)`. So the purgatory neither polls nor purges.
 
 `try_complete_else_watch` tries an operation, watches it under all its keys, tries it again and only then starts its
 timer, all under the operation's lock. The second try makes this safe: it sees each change that came before the
@@ -33,15 +33,14 @@ _FORCED: Final = Completion.FORCED
 
 
 class Purgatory(Generic[K]):
-    """Where operations wait, by key.
+    """Waiting operations, by key.
 
     Args:
         timer: expires the operations, for example a `SystemTimer`. The caller closes it, after the purgatory. It also
-            reports what a callback of an expired operation raises. Defaults to a `Reaper` of its own.
-        clock: the timer's. Defaults to the machine's.
+            reports errors in callbacks of expired operations. Defaults to a new `Reaper`, which `close` closes.
+        clock: the timer's clock. Defaults to the machine's.
         on_error: called with (operation, error) when an operation raises where no caller could catch it: in
-            `check_and_complete`, `close` and the purgatory's own reaper. Defaults to a line in the log
-            `wheel_sched.purgatory`.
+            `check_and_complete`, in `close` and in the `Reaper`. Defaults to a line in the log `wheel_sched.purgatory`.
 
     Threads: any, and reentrant: an operation's callbacks may call the purgatory. With a timer of an event loop, only
     that loop's thread.
@@ -75,13 +74,13 @@ class Purgatory(Generic[K]):
         self._lateness = Lateness()
 
     def try_complete_else_watch(self, operation: DelayedOperation, keys: Sequence[K]) -> bool:
-        """Complete the operation if that is possible now, else let it wait under `keys`. True: it is completed.
+        """Complete the operation if possible; otherwise it waits under `keys`. True: it is completed.
 
         Raises:
             Rejected: there is no key, the purgatory or timer is closed, or the operation is watched already; nothing
                 was changed.
             TypeError: a key is not hashable; nothing was changed.
-            Exception: whatever its `try_complete` raised; nothing was watched.
+            Exception: `try_complete` has raised it; the operation was not watched.
         """
         if type(keys) is not tuple:
             if isinstance(keys, str):
@@ -91,7 +90,7 @@ class Purgatory(Generic[K]):
             raise Rejected("expected at least one key to watch, got none; the operation was not watched")
         if operation._ended is not None:
             return True
-        # `safe_try_complete_or_else` in line, and the watching too: the calls would cost as much as the work.
+        # `safe_try_complete`, the watching and the second try are inline: the calls would cost as much as the work.
         ended: Completion | None = None
         lock = operation._lock
         lock.acquire()
@@ -99,7 +98,7 @@ class Purgatory(Generic[K]):
             if operation._ended is not None:
                 return True
             if operation._purgatory is not None or operation._phase:
-                raise Rejected(f"{operation!r} is watched already, or was taken out; nothing was changed")
+                raise Rejected(f"{operation!r} is watched already, or was cancelled; nothing was changed")
             operation._phase = _TRYING
             try:
                 if operation.try_complete():
@@ -109,7 +108,7 @@ class Purgatory(Generic[K]):
                     operation._keys = keys
                     operation._handle = None
                     operation._purgatory = self
-                    if self._closed:  # read after the operation was entered: either `close` sees it, or this sees that
+                    if self._closed:  # read after `_enter`: either `close` sees the operation, or this sees `close`
                         raise Rejected("the purgatory is closed; the operation was not watched")
                     if operation.try_complete():
                         operation._ended = _SATISFIED
@@ -132,7 +131,7 @@ class Purgatory(Generic[K]):
         return ended is not None
 
     def check_and_complete(self, key: K) -> int:
-        """Try the operations under `key`, the longest waiting first; how many this call completed.
+        """Try the operations under `key` in the order of their arrival. Returns how many this call has completed.
 
         Call it after every change that may complete one of them, and hold no lock that a `try_complete` takes.
         """
@@ -147,14 +146,14 @@ class Purgatory(Generic[K]):
         return completed
 
     def cancel_for_key(self, key: K) -> list[DelayedOperation]:
-        """Take the operations under `key` out, from their other keys too, uncompleted; answers them.
+        """Remove and return the operations under `key`, uncompleted. They leave their other keys too.
 
-        From then on neither the timer nor a check completes them; `force_complete` still does.
+        Afterwards neither the timer nor a check completes them; only `force_complete` does.
         """
         return [each for each in self._lists.watching(key) if self._cancel(each)]
 
     def watched(self, key: K | None = None) -> int:
-        """How many entries all watcher lists hold, one per operation and key. With a `key`: only its list."""
+        """The number of entries in all watcher lists, one per operation and key. With a `key`: only in its list."""
         if key is not None:
             return len(self._lists.watching(key))
         return self._lists.watched()
@@ -168,7 +167,7 @@ class Purgatory(Generic[K]):
 
     @property
     def stats(self) -> PurgatoryStats:
-        """What was done, and what waits. The lists may change while they are added up."""
+        """Counters, and the sizes of the lists. The lists may change while they are added up."""
         lateness = self._lateness.by_ms()
         return PurgatoryStats(
             watched=self.watched(),
@@ -185,10 +184,10 @@ class Purgatory(Generic[K]):
         )
 
     def close(self) -> list[DelayedOperation]:
-        """Accept no more operations, and complete those that wait by force; answers them. Idempotent.
+        """Accept no more operations. Completes all waiting operations by force, and returns them. Idempotent.
 
-        Waits for a callback that the purgatory's own reaper runs, so hold no lock that an operation takes. What
-        `on_complete` raises goes to `on_error`.
+        Waits for a callback that the `Reaper` runs, so hold no lock that an operation takes. Errors of `on_complete` go
+        to `on_error`.
         """
         self._closed = True
         waiting = {operation: None for key in self._lists for operation in self._lists.watching(key)}
@@ -197,10 +196,10 @@ class Purgatory(Generic[K]):
             lock = operation._lock
             lock.acquire()
             try:
-                # not here any more: it was completed, or was rejected because the purgatory is closed
+                # completed meanwhile, or rejected because the purgatory is closed
                 if operation._ended is not None or operation._purgatory is not self:
                     continue
-                trying = operation._phase is _TRYING  # its own `try_complete` called `close`
+                trying = operation._phase is _TRYING  # its `try_complete` has called `close`
                 if trying and operation._handle is None:
                     continue  # `try_complete_else_watch` is about to reject it
                 operation._ended = _FORCED
@@ -239,14 +238,14 @@ class Purgatory(Generic[K]):
         self._lists.drop(operation._keys, operation._lists)
 
     def _disconnect(self, operation: DelayedOperation) -> Handle | None:
-        """Take it out of its lists; answers its timer, None when it had none."""
+        """Remove an operation from its lists. Returns its timer, None if it has none."""
         self._lists.leave(operation._keys, operation, operation._lists)
         handle: Handle | None = operation._handle
         operation._purgatory = operation._lists = operation._handle = None
         return handle
 
     def _cancel(self, operation: DelayedOperation) -> bool:
-        """Take it out uncompleted; False when it is completed or gone."""
+        """Remove an operation, uncompleted. False: it is completed or was removed already."""
         lock = operation._lock
         lock.acquire()
         try:

@@ -1,12 +1,12 @@
-"""What a purgatory needs of time, and the reaper: a deadline queue with the thread that expires operations.
+"""The reaper: a deadline queue, and a thread that expires operations.
 
 Kafka's `ExpiredOperationReaper` without its purge. A purgatory schedules and cancels with every request, so the reaper
-does just that: it has no keys, recurrence, contexts or executor. Who wants these gives the purgatory a `SystemTimer`.
-The reaper sleeps until the earliest deadline; only an earlier one wakes it.
+only does this: it has no keys, recurrence, contexts or executor. For these, give the purgatory a `SystemTimer`. The
+reaper sleeps until the earliest deadline; only an earlier deadline wakes it.
 
-Threads: any thread may schedule and cancel: directly where each call of the queue is one step, else under a lock.
+Threads: any thread may schedule and cancel: directly where each call of the queue is atomic, otherwise under a lock.
 Callbacks run in the reaper's thread, one after the other, under no lock. The first `schedule` starts the thread. It is
-a daemon: what waits when the program ends is lost. A child made by `fork` must make a reaper of its own.
+a daemon: waiting callbacks are lost when the program ends. A child made by `fork` must make a new reaper.
 """
 
 from __future__ import annotations
@@ -28,26 +28,26 @@ logger = logger_of("wheel_sched.purgatory")
 Callback = Callable[[], object]
 
 _BATCH = 256  # how many due callbacks leave the queue at once; the others can still be cancelled
-_AWAKE: Final = -1  # in place of the moment until which the reaper sleeps: nobody needs to wake it
+_AWAKE: Final = -1  # the value of `_sleeps_until` while the reaper is awake
 
 
 class Handle(Protocol):
-    """What a timer answers for a callback that waits."""
+    """A callback that waits in a timer."""
 
     def cancel(self) -> object:
-        """Do not call it any more, and let go of it. Any thread; without effect once it was called."""
+        """Drop the callback. Any thread. No effect after it was called."""
         ...
 
     @property
     def deadline_ms(self) -> int:
-        """When it is or was due, by the timer's clock."""
+        """When it is (or was) due, by the timer's clock."""
         ...
 
 
 class Timer(Protocol):
-    """What a purgatory needs of time: `SystemTimer`, `AsyncTimer` and `Reaper` have it.
+    """The timer of a purgatory, such as `SystemTimer`, `AsyncTimer` or `Reaper`.
 
-    A timer calls back under no lock, and never within `schedule`.
+    A timer calls callbacks under no lock, and never within `schedule`.
     """
 
     def schedule(self, delay_ms: int, callback: Callable[[], object], /) -> Handle:
@@ -56,17 +56,17 @@ class Timer(Protocol):
 
 
 class Reaper:
-    """Calls back after a delay, never early.
+    """Runs callbacks after a delay, never early.
 
     Args:
         tick_ms: deadlines round up to it. Defaults to 1.
         wheel_size: slots per level of the wheel, a power of two. Defaults to 4096.
-        on_error: called with (callback, error) when a callback raised. Defaults to a line in the log
+        on_error: called with (callback, error) when a callback has raised. Defaults to a line in the log
             `wheel_sched.purgatory`.
-        clock: where time comes from. Defaults to the machine's.
+        clock: monotonic time and waiting. Defaults to the machine's.
 
     Raises:
-        ConfigError: all that is wrong with the arguments.
+        ConfigError: with all problems of the arguments.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class Reaper:
         self._sleeps = 0
 
     def schedule(self, delay_ms: int, callback: Callback) -> Any:
-        """Call `callback` once, not before `delay_ms` have passed. Answers a handle that can cancel it.
+        """Call `callback` once, not before `delay_ms` have passed. Returns a handle that can cancel it.
 
         Raises:
             Rejected: the reaper is closed, or the delay is not an int; nothing was scheduled.
@@ -101,14 +101,14 @@ class Reaper:
         """
         if self._closed:
             raise Rejected("the reaper is closed; nothing was scheduled")
-        deadline_ms = delay_ms - (-self._now_ns() // NS_PER_MS)  # rounded up; in line, for each request comes here
+        deadline_ms = delay_ms - (-self._now_ns() // NS_PER_MS)  # rounded up; inline, because each request comes here
         handle = self._insert(callback, deadline_ms)
-        # The reaper writes `_sleeps_until` before it looks for the last time, so either it sees this entry, or this
-        # thread sees that it sleeps.
+        # The reaper writes `_sleeps_until` before its last look at the queue. So either the reaper sees this entry, or
+        # this thread sees that the reaper sleeps.
         if deadline_ms < self._sleeps_until:
             try:
                 self._wake(deadline_ms)
-            except RuntimeError:  # the system has no thread for us
+            except RuntimeError:  # the system cannot start another thread
                 handle.cancel()
                 raise
         return handle
@@ -118,11 +118,11 @@ class Reaper:
 
     @property
     def sleeps(self) -> int:
-        """How often the reaper has gone to sleep."""
+        """How often the reaper has fallen asleep."""
         return self._sleeps
 
     def close(self) -> None:
-        """Stop: what waits is never called. Waits for a callback that runs, unless it calls this itself. Idempotent."""
+        """Stop, and drop waiting callbacks. Waits for a running callback, but not for its caller. Idempotent."""
         with self._lock:
             self._closed = True
             self._queue.clear()
@@ -168,14 +168,14 @@ class Reaper:
                 self._sleep()
 
     def _call_due(self) -> bool:
-        """Call what is due; whether anything was. A frame of its own: a sleeping reaper must keep no callback alive."""
+        """Run the due callbacks; False: none was due. Its frame ends, so a sleeping reaper keeps no callback alive."""
         with self._lock:
             due = self._queue.take(self._clock.monotonic_ms(), _BATCH)
         for callback in due:
             if not self._closed:
                 try:
                     callback()
-                except BaseException as error:  # also SystemExit: all other operations wait for this thread
+                except BaseException as error:  # also SystemExit: this thread must stay for all other operations
                     self._report(callback, error)
         return bool(due)
 
@@ -190,7 +190,7 @@ class Reaper:
 
     def _sleep(self) -> None:
         with self._lock:
-            self._sleeps_until = math.inf  # from here on, who schedules wakes the reaper, and waits for the lock
+            self._sleeps_until = math.inf  # from here on `schedule` wakes the reaper, and waits for the lock
             next_ms = self._queue.next_ms()
             if self._closed:
                 return
@@ -205,7 +205,7 @@ class Reaper:
 
 
 class _LockedHandle:
-    """An entry of a queue that only one thread at a time may use."""
+    """An entry of a queue whose calls are not atomic."""
 
     __slots__ = ("_entry", "_lock")
 

@@ -1,6 +1,6 @@
-"""What a purgatory has done, counted without a lock.
+"""The counters of a purgatory, which count without a lock.
 
-A `Tally` counts with `next(itertools.count())`. That is one C call, so no other thread can come in between.
+A `Tally` counts with `next(itertools.count())`. This is one C call, so no other thread can interrupt it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _EXACT_MS: Final = 10_000
 
 @dataclass(frozen=True, slots=True)
 class PurgatoryStats:
-    """A purgatory at one moment.
+    """The counters of a purgatory at one moment.
 
     Args:
         watched: entries in all watcher lists; an operation counts once per key.
@@ -27,12 +27,12 @@ class PurgatoryStats:
         satisfied: completed by a successful try, at once or later.
         forced: completed by `force_complete`.
         expired: completed by the timer.
-        cancelled: taken out uncompleted by `cancel_for_key`.
+        cancelled: removed uncompleted by `cancel_for_key`.
         failed: callbacks and tries that raised where no caller could catch the error.
-        lateness_counts: expirations by lateness: one bucket for each bound of `LATENESS_BUCKETS_MS`, which is its
-            inclusive upper end, and a last one for all that is above.
-        lateness_sum_ms: of all expirations together. A lateness above 10 s counts as whole seconds, rounded up.
-        lateness_max_ms: the latest expiration.
+        lateness_counts: expirations by lateness: one bucket for each inclusive upper bound in `LATENESS_BUCKETS_MS`,
+            and one for greater values.
+        lateness_sum_ms: sum over all expirations. A lateness above 10 s counts as whole seconds, rounded up.
+        lateness_max_ms: the greatest lateness of an expiration.
     """
 
     watched: int
@@ -49,10 +49,10 @@ class PurgatoryStats:
 
 
 class Tally:
-    """A number that any thread may raise by one.
+    """A number that any thread may increase by one.
 
     Attributes:
-        add: raises it. One C call.
+        add: increases it. One C call.
     """
 
     __slots__ = ("_lock", "_reads", "add")
@@ -72,10 +72,10 @@ class Tally:
 
 
 class Lateness:
-    """How late expirations were: one tally for each lateness that occurred.
+    """The lateness of expirations: one tally for each value that occurred.
 
-    Usually expirations are a few milliseconds late, so the tallies are few. Above 10 s the tallies are a second apart,
-    so they stay few after a long stall.
+    Usually expirations are a few milliseconds late, so there are few tallies. Above 10 s there is one tally per second,
+    so there are few tallies after a long stall too.
     """
 
     __slots__ = ("_tallies", "max_ms")

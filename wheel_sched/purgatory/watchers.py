@@ -1,16 +1,16 @@
 """Watcher lists: the operations that wait under each key.
 
 A watcher list is an insertion-ordered `dict[operation, None]`. A completed operation leaves each of its lists in O(1),
-and a list ends with its last operation. So nothing needs a purge, `watched` is exact, and no list keeps a completed
-operation alive. Kafka's lists hold completed operations until a purge walks through all of them.
+and a list is dropped with its last operation. So no purge is necessary, `watched` is exact, and no list keeps a
+completed operation alive. Kafka's lists hold completed operations until a purge walks through all of them.
 
-Threads: any. To enter an existing list, or to leave a list that stays, is one dict operation, which is atomic. To make
-or drop a list takes the lock of the key's shard. A lock for each entry would cost as much as all the rest.
+Threads: any. Entering an existing list, or leaving a list that stays, is one atomic dict operation. Making or dropping
+a list takes the lock of the key's shard. A lock for each entry would cost as much as all other work.
 
 One race remains: thread A drops an empty list while thread B has looked it up and is about to enter it. Three rules
-settle it. A removes the list, starts a new epoch, and puts the list back if it is no longer empty. B, when it finds a
-new epoch after it has entered, checks under the lock that the list still belongs to the key. A thread that finds no
-list looks again under the lock, where no change is half done.
+prevent a loss. A removes the list, starts a new epoch, and puts the list back if it is no longer empty. When B finds a
+new epoch after it has entered, it checks under the lock that the list still belongs to the key. A thread that finds no
+list looks again under the lock, where it sees no change half done.
 
 No shard's lock is held while an operation is tried or completed, and no thread holds two of them.
 """
@@ -45,7 +45,7 @@ class WatcherLists:
         return iter(list(self._lists))
 
     def enter(self, keys: Sequence[Hashable], operation: DelayedOperation) -> list[WatcherList]:
-        """Watch `operation` under `keys`. Answers its lists, one for each key.
+        """Watch `operation` under `keys`. Returns its lists, one for each key.
 
         Raises:
             TypeError: a key is not hashable; the operation is in no list.
@@ -90,7 +90,7 @@ class WatcherLists:
                         self._lists[key] = watchers
 
     def watching(self, key: Hashable) -> list[DelayedOperation]:
-        """The operations that wait under `key`, the longest waiting first."""
+        """The operations that wait under `key`, in the order of their arrival."""
         watchers = self._lists.get(key)
         if watchers is None:
             with self._locks[hash(key) % _SHARDS]:
@@ -98,7 +98,7 @@ class WatcherLists:
         return [] if watchers is None else list(watchers)
 
     def watched(self) -> int:
-        """How many entries all lists have together."""
+        """The number of entries in all lists."""
         return sum(map(len, list(self._lists.values())))
 
     def _enter_locked(self, key: Hashable, operation: DelayedOperation) -> WatcherList:

@@ -12,17 +12,17 @@ import os
 import pickle
 import signal
 import sys
-import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 from wheel_sched.simulation.scenario import Scenario
 from wheel_sched.simulation.substitution import substituted
 from wheel_sched.simulation.trace import Trace
 
-BATCH = 100  # histories a child; one keeps about a megabyte
+BATCH = 40  # histories a child; one keeps about a megabyte
 HASH_SEED = "0"
 
 
@@ -63,18 +63,20 @@ def run_one(kind: Kind, scenario: Scenario, *, with_trace: bool = False) -> Resu
 
 def run_scenarios(kind: Kind, scenarios: Sequence[Scenario], *, with_trace: bool = False) -> list[Result]:
     """Run scenarios one after the other in a child process."""
-    return next(_in_children([lambda: _work(kind, scenarios, with_trace)], 1))
+    return next(_in_children([partial(_work, kind, scenarios, with_trace=with_trace)], 1))
 
 
 def run_seeds(kind: Kind, seeds: Sequence[int], *, cores: int | None = None) -> Iterator[Result]:
     """Run the histories of these seeds on several cores; the results come in no fixed order."""
     batches = [seeds[start : start + BATCH] for start in range(0, len(seeds), BATCH)]
-    works = [lambda batch=batch: _work(kind, [kind.draw(seed) for seed in batch], False) for batch in batches]  # type: ignore[misc]
+    works = [partial(_work, kind, batch) for batch in batches]
     for results in _in_children(works, cores or os.cpu_count() or 1):
         yield from results
 
 
-def _work(kind: Kind, scenarios: Sequence[Scenario], with_trace: bool) -> list[Result]:
+def _work(kind: Kind, given: Sequence[int | Scenario], *, with_trace: bool = False) -> list[Result]:
+    """Run scenarios, given as such or by their seeds."""
+    scenarios = [kind.draw(one) if isinstance(one, int) else one for one in given]
     logging.disable(logging.CRITICAL)
     gc.disable()
     with substituted(kind.packages):
@@ -122,8 +124,3 @@ def _fork(work: Callable[[], list[Result]]) -> tuple[int, int]:
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(0)
-
-
-def per_minute(count: int, since_s: float) -> float:
-    """Histories a minute since `since_s` of the monotonic clock."""
-    return 60 * count / max(1e-9, time.monotonic() - since_s)

@@ -7,7 +7,7 @@ interleave is not part of it: that follows from `Scenario.order`, the seed of th
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 CALL_FAULTS = {
@@ -15,6 +15,7 @@ CALL_FAULTS = {
     "lose-reply": "a server performs a call, and its reply is lost",
     "late-reply": "the reply of a call comes late",
     "repeat-request": "a server gets a call twice",
+    "late-request": "a call reaches its server after the caller has given it up",
     "kill-before": "a process dies just before a server performs its call",
     "kill-after": "a process dies after a server performed its call, and before it reads the reply",
     "pause": "a process stands still during a call, and goes on later",
@@ -56,7 +57,7 @@ class Fault:
 
 
 @dataclass(frozen=True, slots=True)
-class Send:
+class HandIn:
     """A message, task or job that is handed in.
 
     Args:
@@ -87,7 +88,7 @@ class Send:
         return ", ".join(parts)
 
 
-Step = Fault | Send
+Step = Fault | HandIn
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,8 +110,8 @@ class Scenario:
     options: dict[str, int] = field(default_factory=dict)
 
     @property
-    def sends(self) -> list[Send]:
-        return [step for step in self.steps if isinstance(step, Send)]
+    def sends(self) -> list[HandIn]:
+        return [step for step in self.steps if isinstance(step, HandIn)]
 
     @property
     def faults(self) -> list[Fault]:
@@ -125,7 +126,7 @@ def draw_faults(
     rng: random.Random,
     count: int,
     processes: Sequence[str],
-    servers: dict[str, Sequence[str]],
+    servers: Mapping[str, Sequence[str]],
     *,
     calls: int,
     span_ms: int,
@@ -148,7 +149,11 @@ def draw_faults(
         where = rng.random()
         if where < 0.65:
             kind, target = rng.choice(list(CALL_FAULTS)), rng.choice(processes)
-            amount = rng.choice(pause_ms) if kind == "pause" else rng.choice((20, 200, 2_000)) * (kind == "late-reply")
+            amount = (
+                rng.choice(pause_ms)
+                if kind == "pause"
+                else rng.choice((20, 200, 2_000, 5_000)) * kind.startswith("late-")
+            )
             # the first calls are rare and delicate: starting, joining, reading the state
             at = rng.randrange(12) if rng.random() < 0.3 else rng.randrange(calls)
             found.append(Fault(kind, target, at, amount))

@@ -11,16 +11,16 @@ from typing import Any
 
 from wheel_sched.errors import StoreFull, StoreReadOnly, StoreUnavailable
 from wheel_sched.simulation.scenario import Fault
-from wheel_sched.simulation.world import MS, Lost, Refused, Server, World
+from wheel_sched.simulation.world import MS, ConnectionRefused, Lost, SimulatedServer, World
 from wheel_sched.store import DelayStore
 from wheel_sched.store.core.call import Call
 from wheel_sched.store.core.items import Marker
-from wheel_sched.store.memory.backend import MemoryBackend
+from wheel_sched.store.memory import MemoryBackend
 
 REPEATS = 2  # as the backend on Redis repeats a call after a lost reply
 
 
-class StoreServer(Server):
+class StoreServer(SimulatedServer):
     """The server of the delay store.
 
     Args:
@@ -35,7 +35,8 @@ class StoreServer(Server):
         self._now_us: int | None = None  # while the journal is played again
         self.backend = self._new()
         self.journal: list[tuple[int, int, list[Call[Any]]]] = []  # true time, wall time, calls
-        self.generation = 0  # raised by each restart
+        self.generation = 0  # raised when the connections break
+        self.restarts = 0
         self.lost_calls: list[Call[Any]] = []  # the calls that a restart has undone
         self._refusal: tuple[int, type[Exception]] | None = None
 
@@ -57,7 +58,7 @@ class StoreServer(Server):
         return self.backend.execute(calls)
 
     def strike(self, fault: Fault) -> None:
-        """See `Server`."""
+        """See `SimulatedServer`."""
         now_ns = self.world.scheduler.now_ns
         if fault.kind == "read-only":
             self._refusal = (now_ns + fault.amount * MS, StoreReadOnly)
@@ -82,6 +83,7 @@ class StoreServer(Server):
         self._now_us = None
         self.journal = kept
         self.generation += 1
+        self.restarts += 1
         old.close()
 
     def _drop_connections(self) -> None:
@@ -121,7 +123,7 @@ class RemoteStore:
         for _ in range(1 + REPEATS):
             try:
                 return self._world.call(self._server, what, lambda: self._server.perform(calls))
-            except Refused:
+            except ConnectionRefused:
                 return [StoreUnavailable("the server is away", in_doubt=in_doubt) for _ in calls]
             except Lost as lost:
                 in_doubt = True
@@ -144,8 +146,12 @@ class RemoteStore:
         """See `Backend`."""
         return {}
 
-    def identity(self) -> None:
-        """See `Backend`."""
+    def identity(self) -> tuple[str, int] | None:
+        """See `Backend`: a restarted server has another run id."""
+        try:
+            return self._world.call(self._server, "identity", lambda: (f"run-{self._server.restarts}", 0))
+        except (Lost, ConnectionRefused):
+            return None
 
     def waiter(self, shard: int, timeout_ms: int) -> Any:
         """See `Backend`."""

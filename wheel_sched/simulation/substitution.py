@@ -1,8 +1,8 @@
 """Puts the simulated threads, clocks and randomness into the product's modules, and takes them out again.
 
-The product imports `threading`, `time`, `queue`, `random`, `os`, `uuid` and `concurrent.futures` as everyone does. While
-a simulation is installed, the names in its modules stand for simulated ones: module globals, attributes and base
-classes of classes, and default arguments of functions. No line of the product knows of it.
+The product imports `threading`, `time`, `queue`, `random`, `os`, `uuid` and `concurrent.futures` as everyone does.
+While a simulation is installed, these names in its modules mean the simulated ones: as module globals, as attributes
+and base classes of classes, and as default arguments of functions. No line of the product asks whether it is simulated.
 
 Only modules of the named packages change. Objects that were made before keep what they have, so make all objects of a
 history while the simulation is installed.
@@ -25,7 +25,7 @@ from types import FunctionType, ModuleType
 from typing import Any
 
 from wheel_sched.simulation import threads
-from wheel_sched.simulation.threads import running
+from wheel_sched.simulation.scheduler import running
 
 
 class _Part(ModuleType):
@@ -84,21 +84,24 @@ class _Random(random.Random):
 
 
 def _chosen(name: str) -> Any:
-    return lambda *args, **kwargs: getattr(running.scheduler.rng, name)(*args, **kwargs)
+    def choose(*args: Any, **kwargs: Any) -> Any:
+        return getattr(running.scheduler.rng, name)(*args, **kwargs)
+
+    return choose
 
 
 _CHOOSERS = ("random", "randrange", "randint", "shuffle", "choice", "choices", "sample", "uniform", "getrandbits")
 
 THREADING = {
-    "Thread": threads.Thread,
-    "Timer": threads.Timer,
-    "Lock": threads.Lock,
-    "RLock": threads.RLock,
-    "Condition": threads.Condition,
-    "Event": threads.Event,
-    "Semaphore": threads.Semaphore,
-    "BoundedSemaphore": threads.Semaphore,
-    "local": threads.Local,
+    "Thread": threads.SimulatedThread,
+    "Timer": threads.SimulatedTimer,
+    "Lock": threads.SimulatedLock,
+    "RLock": threads.SimulatedRLock,
+    "Condition": threads.SimulatedCondition,
+    "Event": threads.SimulatedEvent,
+    "Semaphore": threads.SimulatedSemaphore,
+    "BoundedSemaphore": threads.SimulatedSemaphore,
+    "local": threads.SimulatedLocal,
     "current_thread": threads.current_thread,
     "get_ident": threads.get_ident,
 }
@@ -111,12 +114,12 @@ TIME = {
     "time_ns": _time_ns,
     "sleep": _sleep,
 }
-QUEUE = {"SimpleQueue": threads.SimpleQueue, "Queue": threads.SimpleQueue}
+QUEUE = {"SimpleQueue": threads.SimulatedSimpleQueue, "Queue": threads.SimulatedSimpleQueue}
 RANDOM = {"Random": _Random, **{name: _chosen(name) for name in _CHOOSERS}}
 OS = {"urandom": _urandom, "getpid": _getpid}
 UUID = {"uuid4": _uuid4}
 SECRETS = {"token_hex": _token_hex}
-FUTURES = {"ThreadPoolExecutor": threads.ThreadPoolExecutor}
+FUTURES = {"ThreadPoolExecutor": threads.SimulatedThreadPoolExecutor}
 
 _REPLACED: tuple[tuple[ModuleType, dict[str, Any]], ...] = (
     (threading, THREADING),

@@ -1,225 +1,24 @@
-"""Deterministic threads: every thread of a simulated process is a greenlet, and one scheduler decides which runs next.
+"""Deterministic threads: every thread of a simulated process is a task of the scheduler.
 
-A thread runs until it waits: for a lock, a condition, an event, a queue, a sleep, or a call to a server. Then the
-scheduler picks the next thread at random, from a seeded generator. When no thread can run, virtual time jumps to the
-next deadline. Nothing else decides the order of events, so the same seed gives the same run.
-
-A simulated process has its own clocks, and it can be killed or paused. A killed process runs no more code, not even a
-`finally`: its greenlets are kept, suspended, for as long as this interpreter lives. So a program that simulates many
-histories does so in child processes that it ends now and then (`wheel_sched.simulation.runner`).
-
-The classes of this module replace those of `threading`, `queue` and `concurrent.futures` (`substitution`). They are
-not thread-safe: only one greenlet runs at a time, in one real thread.
-Source: FoundationDB's simulation, TigerBeetle's VOPR.
+The classes of this module replace those of `threading`, `queue` and `concurrent.futures` (`substitution`). A thread
+runs until it waits: for a lock, a condition, an event, a queue, a sleep, or a call to a server. They are not
+thread-safe: only one task runs at a time, in one real thread.
 """
 
 from __future__ import annotations
 
-import heapq
 import queue as real_queue
-import random
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from types import TracebackType
 from typing import Any, Self
 
-from greenlet import getcurrent, greenlet
-
-_graveyard: list[Task] = []  # a greenlet that is freed runs its `finally` blocks, which a killed process must not
-
-
-class TooManySteps(Exception):
-    """A history took more steps than it may: some thread runs in circles, or time does not pass."""
-
-
-class Process:
-    """A simulated operating-system process: its clocks, and whether it lives.
-
-    Args:
-        name: as the trace shows it.
-        pid: what `os.getpid` answers.
-        drift_ppm: how much faster its monotonic clock runs than true time, in millionths. Defaults to 0.
-    """
-
-    __slots__ = ("alive", "drift_ppm", "name", "paused_until_ns", "pid", "wall_offset_ns")
-
-    def __init__(self, name: str, pid: int, drift_ppm: int = 0) -> None:
-        self.name = name
-        self.pid = pid
-        self.drift_ppm = drift_ppm
-        self.wall_offset_ns = 0
-        self.alive = True
-        self.paused_until_ns = 0
-
-    def __repr__(self) -> str:
-        return f"<Process {self.name}{'' if self.alive else ' (dead)'}>"
-
-
-class Task:
-    """A greenlet that the scheduler runs, and what it waits for."""
-
-    __slots__ = ("generation", "greenlet", "name", "notified", "process", "thread")
-
-    def __init__(self, process: Process, name: str) -> None:
-        self.process = process
-        self.name = name
-        self.greenlet: greenlet | None = None
-        self.generation = 0  # raised by each wake-up, so that a deadline that is over is known by its old number
-        self.notified = False
-        self.thread: Any = None
-
-    def __repr__(self) -> str:
-        return f"<Task {self.process.name}/{self.name}>"
-
-
-class Scheduler:
-    """Runs tasks, one at a time, and keeps virtual time.
-
-    Args:
-        rng: decides which of the tasks that can run is next.
-        start_ns: true time at the start, as nanoseconds since 1970.
-        most_steps: see `TooManySteps`.
-    """
-
-    def __init__(self, rng: random.Random, start_ns: int, most_steps: int = 200_000) -> None:
-        self.rng = rng
-        self.start_ns = start_ns
-        self.now_ns = 0  # true time since the start
-        self.steps = 0
-        self.current: Task | None = None
-        self.home = Process("world", 1)  # whose clock counts while no task runs
-        self.idle_at_ns: int | None = None
-        self.on_failure: Callable[[Task, BaseException], None] = lambda task, error: None
-        self._most_steps = most_steps
-        self._hub = getcurrent()
-        self._ready: list[Task] = []
-        self._deadlines: list[tuple[int, int, Task, int]] = []
-        self._numbers = 0
-        self._until_ns = 0
-
-    # -- for the world
-
-    def spawn(self, process: Process, name: str, work: Callable[[], object]) -> Task:
-        """Start a task. Any task, or the world, calls this."""
-        task = Task(process, name)
-
-        def run() -> None:
-            try:
-                work()
-            except BaseException as error:
-                self.on_failure(task, error)
-            finally:
-                task.generation += 1
-
-        task.greenlet = greenlet(run, self._hub)
-        _graveyard.append(task)
-        self._ready.append(task)
-        return task
-
-    def run(self, until_ns: int) -> None:
-        """Run tasks until true time has reached `until_ns`, or until no task will ever run again."""
-        self._until_ns = until_ns
-        ready, rng = self._ready, self.rng
-        while True:
-            if not ready and not self._advance():
-                return
-            place = int(rng.random() * len(ready)) if len(ready) > 1 else 0
-            ready[place], ready[-1] = ready[-1], ready[place]
-            task = ready.pop()
-            process = task.process
-            if not process.alive:
-                continue
-            if process.paused_until_ns > self.now_ns:
-                self._number(process.paused_until_ns, task, -1)
-                continue
-            self.steps += 1
-            if self.steps > self._most_steps:
-                raise TooManySteps(f"more than {self._most_steps} steps; last: {task}")
-            self.current = task
-            assert task.greenlet is not None
-            task.greenlet.switch()
-            self.current = None
-
-    def _advance(self) -> bool:
-        """Let time pass until a task can run; False when none will, or not before `until_ns`."""
-        deadlines = self._deadlines
-        while deadlines:
-            at_ns, _, task, generation = deadlines[0]
-            if at_ns > self._until_ns:
-                self.now_ns = self._until_ns
-                return False
-            heapq.heappop(deadlines)
-            if generation == -1:  # its process was paused
-                self.now_ns = max(self.now_ns, at_ns)
-                self._ready.append(task)
-                return True
-            if generation == task.generation and task.process.alive:
-                self.now_ns = max(self.now_ns, at_ns)
-                task.generation += 1
-                self._ready.append(task)
-                return True
-        return False
-
-    def _number(self, at_ns: int, task: Task, generation: int) -> None:
-        self._numbers += 1
-        heapq.heappush(self._deadlines, (at_ns, self._numbers, task, generation))
-
-    # -- for tasks
-
-    def pause(self) -> None:
-        """Let other tasks run first."""
-        if self.current is not None:
-            self._ready.append(self.current)
-            self._hub.switch()
-
-    def block(self, timeout_ns: int | None) -> bool:
-        """Wait until `wake`, for at most `timeout_ns` of true time (None: for ever). True: `wake` was called."""
-        task = self.current
-        if task is None:
-            raise RuntimeError("the world itself cannot wait: only tasks can")
-        task.notified = False
-        if timeout_ns is not None:
-            self._number(self.now_ns + max(0, timeout_ns), task, task.generation)
-        self._hub.switch()
-        return task.notified
-
-    def wake(self, task: Task) -> None:
-        """Let a blocked task run again."""
-        task.generation += 1
-        task.notified = True
-        self._ready.append(task)
-
-    def sleep_ns(self, duration_ns: int) -> None:
-        """Wait for a duration of true time."""
-        self.block(duration_ns)
-
-    # -- clocks of the process whose code runs
-
-    @property
-    def process(self) -> Process:
-        return self.home if self.current is None else self.current.process
-
-    def monotonic_ns(self) -> int:
-        now_ns = self.now_ns
-        drift = self.process.drift_ppm
-        return 1_000_000_000 + now_ns + (now_ns * drift // 1_000_000 if drift else 0)
-
-    def wall_ns(self) -> int:
-        return self.start_ns + self.now_ns + self.process.wall_offset_ns
-
-
-class Running:
-    """The scheduler of the history that runs now. There is one at a time in an interpreter."""
-
-    scheduler: Scheduler
-
-
-running = Running()
+from wheel_sched.simulation.scheduler import Task, running
 
 
 def _timeout_ns(timeout_s: float | None) -> int | None:
-    """A timeout of the calling process as true time. A wait is never shorter than asked, and takes a microsecond more."""
+    """A timeout of the calling process as true time. A wait takes a microsecond more than asked, and never less."""
     if timeout_s is None:
         return None
     timeout_ns = int(max(0.0, timeout_s) * 1e9)
@@ -227,7 +26,7 @@ def _timeout_ns(timeout_s: float | None) -> int | None:
     return timeout_ns + 1_000 - (timeout_ns * drift // 1_000_000 if drift else 0)
 
 
-class Lock:
+class SimulatedLock:
     """As `threading.Lock`."""
 
     def __init__(self) -> None:
@@ -246,8 +45,7 @@ class Lock:
             left_ns = None if until_ns is None else until_ns - scheduler.now_ns
             if left_ns is not None and left_ns <= 0:
                 return False
-            task = scheduler.current
-            assert task is not None, "a lock is held while no task runs"
+            task = scheduler.running_task()
             self._waiting.append(task)
             if not scheduler.block(left_ns):
                 self._waiting.remove(task)
@@ -274,11 +72,11 @@ class Lock:
         self.release()
 
 
-class RLock:
+class SimulatedRLock:
     """As `threading.RLock`."""
 
     def __init__(self) -> None:
-        self._lock = Lock()
+        self._lock = SimulatedLock()
         self._owner: Task | None = None
         self._count = 0
 
@@ -320,11 +118,11 @@ class RLock:
         self._count, self._owner = saved
 
 
-class Condition:
+class SimulatedCondition:
     """As `threading.Condition`."""
 
     def __init__(self, lock: Any = None) -> None:
-        self._lock: Any = RLock() if lock is None else lock
+        self._lock: Any = SimulatedRLock() if lock is None else lock
         self._waiting: list[Task] = []
         self.acquire = self._lock.acquire
         self.release = self._lock.release
@@ -337,10 +135,9 @@ class Condition:
 
     def wait(self, timeout: float | None = None) -> bool:
         scheduler = running.scheduler
-        task = scheduler.current
-        assert task is not None, "only tasks can wait"
+        task = scheduler.running_task()
         self._waiting.append(task)
-        reentrant = isinstance(self._lock, RLock)
+        reentrant = isinstance(self._lock, SimulatedRLock)
         saved = self._lock._release_save() if reentrant else self._lock.release()
         notified = scheduler.block(_timeout_ns(timeout))
         if not notified and task in self._waiting:
@@ -374,7 +171,7 @@ class Condition:
         self.notify(len(self._waiting))
 
 
-class Event:
+class SimulatedEvent:
     """As `threading.Event`."""
 
     def __init__(self) -> None:
@@ -397,19 +194,18 @@ class Event:
         if self._flag:
             return True
         scheduler = running.scheduler
-        task = scheduler.current
-        assert task is not None, "only tasks can wait"
+        task = scheduler.running_task()
         self._waiting.append(task)
         if not scheduler.block(_timeout_ns(timeout)) and task in self._waiting:
             self._waiting.remove(task)
         return self._flag
 
 
-class Semaphore:
+class SimulatedSemaphore:
     """As `threading.Semaphore`."""
 
     def __init__(self, value: int = 1) -> None:
-        self._changed = Condition(Lock())
+        self._changed = SimulatedCondition(SimulatedLock())
         self._value = value
 
     def acquire(self, blocking: bool = True, timeout: float | None = None) -> bool:
@@ -431,7 +227,7 @@ class Semaphore:
         self.release()
 
 
-class Thread:
+class SimulatedThread:
     """As `threading.Thread`. It belongs to the process of the task that starts it."""
 
     _count = 0
@@ -450,7 +246,7 @@ class Thread:
         self.name = name or "thread"
         self.daemon = bool(daemon)
         self._task: Task | None = None
-        self._over = Event()
+        self._over = SimulatedEvent()
 
     def start(self) -> None:
         if self._task is not None:
@@ -484,7 +280,7 @@ class Thread:
     native_id = ident
 
 
-class Timer(Thread):
+class SimulatedTimer(SimulatedThread):
     """As `threading.Timer`."""
 
     def __init__(
@@ -496,7 +292,7 @@ class Timer(Thread):
     ) -> None:
         super().__init__(target=function, args=args, kwargs=kwargs)
         self._interval = interval
-        self._finished = Event()
+        self._finished = SimulatedEvent()
 
     def cancel(self) -> None:
         self._finished.set()
@@ -535,7 +331,7 @@ def get_ident() -> int:
     return 1 if task is None else id(task)
 
 
-class Local:
+class SimulatedLocal:
     """As `threading.local`."""
 
     def __init__(self) -> None:
@@ -566,13 +362,13 @@ class Local:
             raise AttributeError(name) from None
 
 
-class SimpleQueue:
+class SimulatedSimpleQueue:
     """As `queue.SimpleQueue` and, with a size, as `queue.Queue`."""
 
     def __init__(self, maxsize: int = 0) -> None:
         self._items: deque[Any] = deque()
         self._most = maxsize
-        self._changed = Condition(Lock())
+        self._changed = SimulatedCondition(SimulatedLock())
 
     def put(self, item: Any, block: bool = True, timeout: float | None = None) -> None:
         with self._changed:
@@ -610,7 +406,7 @@ class SimpleQueue:
         return len(self._items)
 
 
-class ThreadPoolExecutor:
+class SimulatedThreadPoolExecutor:
     """As `concurrent.futures.ThreadPoolExecutor`; a future is only good for its callbacks and its result when done."""
 
     def __init__(
@@ -622,8 +418,8 @@ class ThreadPoolExecutor:
     ) -> None:
         self._most = max_workers or 4
         self._prefix = thread_name_prefix or "pool"
-        self._jobs: SimpleQueue = SimpleQueue()
-        self._threads: list[Thread] = []
+        self._jobs: SimulatedSimpleQueue = SimulatedSimpleQueue()
+        self._threads: list[SimulatedThread] = []
         self._idle = 0
         self._closed = False
 
@@ -633,7 +429,7 @@ class ThreadPoolExecutor:
         future: Future[Any] = Future()
         self._jobs.put((future, function, args, kwargs))
         if self._idle < self._jobs.qsize() and len(self._threads) < self._most:
-            thread = Thread(target=self._work, name=f"{self._prefix}_{len(self._threads)}", daemon=True)
+            thread = SimulatedThread(target=self._work, name=f"{self._prefix}_{len(self._threads)}", daemon=True)
             self._threads.append(thread)
             thread.start()
         return future

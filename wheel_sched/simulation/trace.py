@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 
-class Event(NamedTuple):
+class TraceEvent(NamedTuple):
     """One line of a trace. `at_ns`: true time since the start. `who`: process and thread. `what`: plain words."""
 
     at_ns: int
@@ -22,13 +22,13 @@ class Trace:
     """The events of one history, in order."""
 
     def __init__(self) -> None:
-        self.events: list[Event] = []
+        self.events: list[TraceEvent] = []
 
-    def __iter__(self) -> Iterator[Event]:
+    def __iter__(self) -> Iterator[TraceEvent]:
         return iter(self.events)
 
     def add(self, at_ns: int, who: str, what: str) -> None:
-        self.events.append(Event(at_ns, who, what))
+        self.events.append(TraceEvent(at_ns, who, what))
 
     def digest(self) -> str:
         """A hash of all events."""

@@ -6,12 +6,14 @@ server does is one step: it is done or not, and nothing sees the middle of it.
 
 from __future__ import annotations
 
+import contextlib
 import random
+import traceback
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from wheel_sched.simulation.scenario import CALL_FAULTS, Fault, Scenario
-from wheel_sched.simulation.threads import Process, Scheduler, Task, running
+from wheel_sched.simulation.scheduler import Process, Scheduler, Task, running
 from wheel_sched.simulation.trace import Trace
 
 T = TypeVar("T")
@@ -28,11 +30,11 @@ class Lost(Exception):
         self.performed = performed
 
 
-class Refused(Exception):
+class ConnectionRefused(Exception):
     """The server is away: the connection was refused, so it has not seen the call."""
 
 
-class Server:
+class SimulatedServer:
     """A server: its clock, and whether it answers.
 
     Args:
@@ -132,10 +134,10 @@ class World:
 
     Args:
         scenario: what happens.
-        most_steps: see `TooManySteps`. Defaults to 200,000.
+        most_steps: see `TooManySteps`. Defaults to 40,000, twenty times what a history of 20 messages takes.
     """
 
-    def __init__(self, scenario: Scenario, *, most_steps: int = 200_000) -> None:
+    def __init__(self, scenario: Scenario, *, most_steps: int = 40_000) -> None:
         self.scenario = scenario
         self.rng = random.Random(scenario.order)
         self.scheduler = running.scheduler = Scheduler(self.rng, START_NS, most_steps)
@@ -144,9 +146,10 @@ class World:
         self.drift_ppm = self.rng.choice((0, 0, 100, -100))
         self.hosts: dict[str, Host] = {}
         self.hosts_of: dict[Process, Host] = {}
-        self.servers: dict[str, Server] = {}
+        self.servers: dict[str, SimulatedServer] = {}
         self.broken: list[str] = []  # what no part of the product may ever do, such as a thread that ends by an error
-        self.struck: list[Fault] = []  # the faults that have struck
+        self.struck: list[tuple[Fault, str]] = []  # the faults that have struck, each with the call that it hit
+        self._fates = 0  # actions of `later` that are not over
         self._faults: dict[tuple[str, int], list[Fault]] = {}
         for fault in scenario.faults:
             if fault.kind in CALL_FAULTS:
@@ -170,10 +173,12 @@ class World:
 
     def later(self, delay_ms: int, action: Callable[[], object]) -> None:
         """Do something after `delay_ms` of true time, in no process."""
+        self._fates += 1
 
         def wait() -> None:
             self.scheduler.sleep_ns(delay_ms * MS)
             action()
+            self._fates -= 1
 
         self.scheduler.spawn(self.scheduler.home, "fate", wait)
 
@@ -187,16 +192,15 @@ class World:
 
     # -- calls
 
-    def call(self, server: Server, what: str, perform: Callable[[], T]) -> T:
+    def call(self, server: SimulatedServer, what: str, perform: Callable[[], T]) -> T:
         """Call a server from the process that runs now.
 
         Raises:
             Lost: the request or the reply was lost.
-            Refused: the server is away.
+            ConnectionRefused: the server is away.
         """
         scheduler = self.scheduler
-        task = scheduler.current
-        assert task is not None
+        task = scheduler.running_task()
         host = self.hosts_of.get(task.process)
         faults: list[Fault] = []
         if host is not None:
@@ -205,7 +209,7 @@ class World:
         who = f"{task.process.name}/{task.name}"
         scheduler.block(self._latency_ns())
         for fault in faults:
-            self.struck.append(fault)
+            self.struck.append((fault, f"{server.name} {what}"))
             self.note(who, f"{server.name} {what}: {fault.kind}")
             if fault.kind == "pause":
                 self._pause(task, fault.amount)
@@ -215,9 +219,12 @@ class World:
         if server.away_until_ns > scheduler.now_ns:
             self.note(who, f"{server.name} {what}: refused")
             scheduler.block(self._latency_ns())
-            raise Refused
+            raise ConnectionRefused
         kinds = {fault.kind for fault in faults}
-        if "lose-request" in kinds:
+        if "lose-request" in kinds or "late-request" in kinds:
+            for fault in faults:
+                if fault.kind == "late-request":
+                    self.later(fault.amount, lambda: self._perform_late(who, f"{server.name} {what}", perform))
             scheduler.block(50 * MS)
             raise Lost(performed=False)
         answer = perform()
@@ -234,6 +241,11 @@ class World:
         scheduler.block(self._latency_ns() + late_ns)
         return answer
 
+    def _perform_late(self, who: str, what: str, perform: Callable[[], object]) -> None:
+        self.note(who, f"{what}: arrives late")
+        with contextlib.suppress(Exception):  # nobody reads the answer
+            perform()
+
     def _latency_ns(self) -> int:
         return 20_000 + int(self.rng.random() * 400_000)
 
@@ -249,7 +261,7 @@ class World:
     # -- faults
 
     def _strike(self, fault: Fault) -> None:
-        self.struck.append(fault)
+        self.struck.append((fault, ""))
         self.note("world", str(fault))
         if fault.target in self.hosts:
             host = self.hosts[fault.target]
@@ -261,14 +273,25 @@ class World:
             self.servers[fault.target].strike(fault)
 
     def _thread_failed(self, task: Task, error: BaseException) -> None:
-        import traceback
-
         where = "".join(traceback.format_exception(error))[-1_500:]
         self.broken.append(f"the thread {task.process.name}/{task.name} ended by {error!r}\n{where}")
 
-    def run(self, until_ms: int) -> None:
-        """Run until true time has reached `until_ms`."""
+    def run(self, until_ms: int, ended: Callable[[], bool], quiet_ms: int) -> None:
+        """Run until true time has reached `until_ms`, or until `ended` has been true for `quiet_ms` without a break.
+
+        In the quiet time, whatever a fault may have set free still comes, such as a lease that runs out.
+        """
+
+        def watch() -> None:
+            since_ns: int | None = None
+            while True:
+                self.scheduler.sleep_ns(500 * MS)
+                if self._fates or not ended():
+                    since_ns = None
+                    continue
+                since_ns = self.scheduler.now_ns if since_ns is None else since_ns
+                if self.scheduler.now_ns - since_ns >= quiet_ms * MS:
+                    self.scheduler.over = True
+
+        self.scheduler.spawn(self.scheduler.home, "watch", watch)
         self.scheduler.run(until_ms * MS)
-
-
-Perform = Callable[[], Any]

@@ -12,8 +12,7 @@ from typing import Any
 
 from wheel_sched.errors import ConfigError
 from wheel_sched.redacting import redacted
-from wheel_sched.store.core.async_delay_store import AsyncDelayStore
-from wheel_sched.store.core.delay_store import Backend, DelayStore
+from wheel_sched.store.core.delay_store import AsyncDelayStore, Backend, DelayStore
 from wheel_sched.store.core.levels import check_level
 
 _SCHEMES = ("redis://", "rediss://", "unix://")
@@ -72,7 +71,7 @@ def _backend(
     repeat_timeouts: bool,
 ) -> Backend:
     if target == "memory:":
-        from wheel_sched.store.memory.backend import MemoryBackend
+        from wheel_sched.store.memory import MemoryBackend
 
         return MemoryBackend(shards, clock="server" if test_clock is None else "test")
     _check_target(

@@ -1,8 +1,8 @@
 """The rooms of the store: the core, and one room for each capability beside it. This table is the only list of them.
 
-A room is a folder of this package. It holds the scripts (`*.lua`), the shared code of these scripts (`prelude.lua`),
-the operations that call the scripts, with their twins in memory (`operations.py`), and the class that users call
-(`face.py`). The core names no room. A room adds its functions to the hooks of the core: in Lua in its `prelude.lua`, in
+A room is a folder of this package. It holds the scripts (`*.lua`) and the shared code of these scripts
+(`prelude.lua`). Its `__init__.py` has the class that users call, the operations that call the scripts, and their twins
+in memory. The core names no room. A room adds its functions to the hooks of the core: in Lua in its `prelude.lua`, in
 memory in the class of its state.
 """
 
@@ -10,15 +10,15 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from wheel_sched.store.attempt_counts.operations import AttemptCountsInMemory
+from wheel_sched.store.attempt_counts import AttemptCountsInMemory
 from wheel_sched.store.core.shard import RoomState
-from wheel_sched.store.history.operations import HistoryInMemory
-from wheel_sched.store.known_ids.operations import KnownIdsInMemory
-from wheel_sched.store.log_intake.operations import LogIntakeInMemory
-from wheel_sched.store.ordering.memory import OrderingInMemory
-from wheel_sched.store.rate_limits.memory import RateLimitsInMemory
-from wheel_sched.store.shard_ownership.operations import OwnershipInMemory
-from wheel_sched.store.writer_fence.operations import WriterFencesInMemory
+from wheel_sched.store.history import HistoryInMemory
+from wheel_sched.store.known_ids import KnownIdsInMemory
+from wheel_sched.store.log_intake import LogIntakeInMemory
+from wheel_sched.store.ordering.operations import OrderingInMemory
+from wheel_sched.store.rate_limits import RateLimitsInMemory
+from wheel_sched.store.shard_ownership import OwnershipInMemory
+from wheel_sched.store.writer_fence import WriterFencesInMemory
 
 
 class Room(NamedTuple):

@@ -8,8 +8,7 @@ Invariant: time never goes back. A waiter returns "time has passed" only after i
 while a waiter that is due has not returned. Cost: O(waiters) per move.
 
 Threads: any thread may call any method. `advance` acquires the condition of each waiter that it wakes, one after the
-other, and holds no lock of its own meanwhile. So do not call `advance` while you hold a lock that a waiting thread
-acquires before its condition.
+other. So do not call `advance` while you hold a lock that a waiting thread acquires before its condition.
 """
 
 from __future__ import annotations
@@ -40,9 +39,9 @@ class VirtualClock:
         start_ms: the first value of `monotonic_ms`. Defaults to 0.
         wall_offset_ms: wall time minus monotonic time. Defaults to the start of 2026.
         autojump_threshold: real seconds for which all waiters must have waited before time jumps to the earliest
-            deadline; 0 means at once. The clock does not see a thread that works instead of waiting. So with several
-            threads choose more than the pauses between their steps, such as 0.01. Defaults to None: time never jumps;
-            call `advance`.
+            deadline; 0: at once. The clock does not see a thread that works instead of waiting. So with several threads
+            choose more than the longest work between two waits, such as 0.01. Defaults to None: time moves only by
+            `advance`.
 
     Raises:
         ConfigError: lists all wrong arguments.
@@ -194,5 +193,5 @@ def _is_duration(value: object) -> bool:
 
 
 def _to_ns(ms: float) -> int:
-    """Nanoseconds, rounded up so that nobody wakes early. Ints of any size stay exact, unlike in a float product."""
+    """Nanoseconds, rounded up so that no waiter wakes early. Ints of any size stay exact, unlike in a float product."""
     return ms * NS_PER_MS if isinstance(ms, int) else math.ceil(ms * NS_PER_MS)

@@ -1,14 +1,20 @@
 """Timers: callbacks after a delay, at a date, or again and again; and the deadline queue under every driver.
 
 `SystemTimer` runs callbacks on threads, `AsyncTimer` on an event loop. Both have the same methods.
+
+    system, asynchronous  who sleeps and who calls the callbacks
+    facade                the public methods of both
+    handle                one timer: its state, and what its user may do with it
+    registry              all timers of one facade: keys, deadline queues, what is due
+    deadlines             dates, slack and recurrence, as pure functions
+    queue                 the deadline queue
 """
 
 from wheel_sched.timers.asynchronous import AsyncTimer
-from wheel_sched.timers.deadlines import Jump
+from wheel_sched.timers.deadlines import CatchUp, Every, Jump
 from wheel_sched.timers.facade import TimerStatistics
+from wheel_sched.timers.handle import PendingTimer, TimerHandle, TimerTask
 from wheel_sched.timers.queue import DeadlineQueue
-from wheel_sched.timers.recurrence import CatchUp, Every
-from wheel_sched.timers.registry import PendingTimer, TimerHandle, TimerTask
 from wheel_sched.timers.system import SystemTimer
 
 __all__ = [

@@ -23,11 +23,11 @@ from typing import Any, Self
 
 from wheel_sched.clock import Clock, SystemClock
 from wheel_sched.timers.facade import AWAKE, TimerFacade
+from wheel_sched.timers.handle import PendingTimer, TimerHandle
 from wheel_sched.timers.queue import NS_PER_MS
-from wheel_sched.timers.registry import PendingTimer, TimerHandle
 from wheel_sched.wheel import EntryState
 
-BATCH = 256  # how many due timers are called before the loop does something else
+BATCH = 256  # how many due timers run before the loop does other work
 LONGEST_SLEEP_MS = 86_400_000  # a day: loops cut or mishandle much longer waits
 
 
@@ -38,13 +38,13 @@ class AsyncTimer(TimerFacade):
         tick_ms: deadlines round up to it. Defaults to 1.
         wheel_size: slots per level of the wheel, a power of two. Defaults to 4096.
         max_pending: how many timers may wait. Defaults to None (no limit).
-        on_error: called with the handle and the exception when a callback or its coroutine raised. Defaults to None:
-            the loop's exception handler is called.
-        clock: where time comes from. Defaults to the loop's own `clock` if it has one, else the machine's.
-        loop: the loop. Defaults to the running one.
+        on_error: called with the handle and the exception when a callback or its coroutine has raised. Defaults to
+            None: the loop's exception handler is called.
+        clock: monotonic and wall time. Defaults to the loop's attribute `clock` if it has one, else the machine's.
+        loop: the event loop. Defaults to the running one.
 
     Raises:
-        ConfigError: all that is wrong with the arguments.
+        ConfigError: with all problems of the arguments.
         RuntimeError: no loop was given, and none runs.
     """
 
@@ -74,9 +74,9 @@ class AsyncTimer(TimerFacade):
         )
 
     async def cancel_and_wait(self, handle: TimerHandle) -> EntryState:
-        """Cancel, and if the callback's coroutine runs, wait until it has ended.
+        """Cancel a timer. If its coroutine runs, wait until it has ended. Returns the new state.
 
-        A coroutine that calls this for its own handle does not wait. Answers the state afterwards.
+        A coroutine that calls this for its own handle does not wait.
         """
         state = handle.cancel()
         tasks = [task for task, of in self._tasks.items() if of is handle and task is not asyncio.current_task()]
@@ -85,10 +85,10 @@ class AsyncTimer(TimerFacade):
         return handle.state if tasks else state
 
     def close(self) -> list[PendingTimer]:
-        """Stop, cancel the timers that have not begun, and answer them, the soonest due first. Idempotent.
+        """Stop. Cancels and returns the timers that have not begun, by deadline. Idempotent.
 
-        Coroutines that run go on: `wait_closed` waits for them. Afterwards `schedule` raises `Rejected`, `touch` and
-        `reschedule` answer False, and `cancel` answers as before.
+        Running coroutines continue; `wait_closed` waits for them. Afterwards `schedule` raises `Rejected`, and `touch`
+        and `reschedule` return False.
         """
         if self._alarm is not None:
             self._alarm.cancel()
@@ -97,7 +97,7 @@ class AsyncTimer(TimerFacade):
         return [] if self._registry.closed else self._registry.close()
 
     async def wait_closed(self) -> None:
-        """After `close`: wait until all coroutines of callbacks have ended, except the one that calls this."""
+        """Wait until the coroutines of all callbacks have ended, except the one that calls this. After `close`."""
         while tasks := [task for task in self._tasks if task is not asyncio.current_task()]:
             await asyncio.wait(tasks)
 
@@ -112,7 +112,7 @@ class AsyncTimer(TimerFacade):
 
     def _look_by(self, look_ms: int) -> None:
         if self._sleeps_until == AWAKE:
-            return  # `_wake` sets the alarm when it ends
+            return  # at its end, `_wake` sets the alarm
         self._registry.drain_inbox()
         if look_ms < self._sleeps_until:
             self._set_alarm(look_ms)
@@ -128,7 +128,7 @@ class AsyncTimer(TimerFacade):
             self._alarm = self._loop.call_later(left_ns / 1e9, self._wake)
 
     def _wake(self) -> None:
-        """Call a batch of what is due, and set the alarm for what comes next."""
+        """Run a batch of due timers, and set the alarm for the next deadline."""
         self._alarm = None
         self._wakeups += 1
         registry = self._registry
@@ -139,7 +139,7 @@ class AsyncTimer(TimerFacade):
             try:
                 for handle in due:
                     self._run(handle)
-            except BaseException:  # it ends the loop, and the others of the batch must stay pending
+            except BaseException:  # it ends the loop; the rest of the batch must stay pending
                 registry.take_back(due)
                 raise
         finally:

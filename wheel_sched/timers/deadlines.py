@@ -1,12 +1,13 @@
-"""What callers of a timer may say about a deadline besides a delay: a date and time, and slack. Pure functions."""
+"""When a timer is due: dates, slack, and recurrence. Pure functions."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import Enum
-from typing import Any
+from typing import Any, Literal
 
-from wheel_sched.errors import Rejected
+from wheel_sched.errors import ConfigError, Rejected
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -51,7 +52,7 @@ def coalesced(deadline_ms: int, slack_ms: int) -> int:
     """The roundest moment from `deadline_ms` to `slack_ms` later, so that timers close together share a wake-up.
 
     Round means: divisible by a high power of two. Source: `apply_slack` of the Linux kernel's timer wheel, which
-    moves on even when the deadline itself is the roundest moment.
+    takes a later moment even when the deadline itself is the roundest one.
     """
     if deadline_ms <= 0:
         return deadline_ms
@@ -59,3 +60,58 @@ def coalesced(deadline_ms: int, slack_ms: int) -> int:
     # All bits below the highest one in which `deadline_ms - 1` and `latest_ms` differ may be zero.
     zeros = ((deadline_ms - 1) ^ latest_ms).bit_length() - 1
     return latest_ms >> zeros << zeros
+
+
+class CatchUp(Enum):
+    """What to do about runs of a fixed rate whose time has passed.
+
+    ALL: run each of them at once, one after the other. ONCE: run once at once for all of them, and then at the fixed
+    rate. SKIP: forget them and wait for the next regular run.
+    """
+
+    ALL = "all"
+    ONCE = "once"
+    SKIP = "skip"
+
+
+@dataclass(frozen=True, slots=True)
+class Every:
+    """How a timer recurs.
+
+    A fixed rate counts from deadline to deadline, so lateness does not add up. A fixed delay counts from the end of a
+    run. Runs of one timer never overlap: the next run waits only when the last one has ended.
+
+    Args:
+        interval_ms: from deadline to deadline, or from the end of a run to the next; an int of at least 1.
+        fixed: "rate" or "delay". Defaults to "rate".
+        catch_up: for "rate", what happens to missed runs. Defaults to `CatchUp.ONCE`.
+
+    Raises:
+        ConfigError: with all problems of the arguments.
+    """
+
+    interval_ms: int
+    fixed: Literal["rate", "delay"] = "rate"
+    catch_up: CatchUp = CatchUp.ONCE
+
+    def __post_init__(self) -> None:
+        problems = []
+        if type(self.interval_ms) is not int or self.interval_ms < 1:
+            problems.append(
+                f"expected interval_ms to be an int of at least 1 (milliseconds), got: {self.interval_ms!r}"
+            )
+        if self.fixed not in ("rate", "delay"):
+            problems.append(f"expected fixed to be 'rate' or 'delay', got: {self.fixed!r}")
+        if not isinstance(self.catch_up, CatchUp):
+            problems.append(f"expected catch_up to be a member of CatchUp, got: {self.catch_up!r}")
+        if problems:
+            raise ConfigError(problems)
+
+    def next_ms(self, deadline_ms: int, now_ms: int) -> int:
+        """The deadline that follows `deadline_ms` when its run ended at `now_ms`. It may be in the past."""
+        if self.fixed == "delay":
+            return now_ms + self.interval_ms
+        missed = max(now_ms - deadline_ms, 0) // self.interval_ms
+        if self.catch_up is CatchUp.ALL or not missed:
+            return deadline_ms + self.interval_ms
+        return deadline_ms + (missed + (self.catch_up is CatchUp.SKIP)) * self.interval_ms

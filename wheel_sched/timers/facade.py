@@ -1,6 +1,6 @@
-"""The methods of a timer, written once for threads and asyncio. The subclasses decide who sleeps and who calls.
+"""The public methods of a timer, for threads and asyncio. The subclasses decide who sleeps and who calls callbacks.
 
-Threads: as the subclass says. `schedule` without a key takes no lock.
+Threads: see the subclass. `schedule` without a key takes no lock.
 """
 
 from __future__ import annotations
@@ -16,27 +16,27 @@ from typing import Any, Final, Literal
 
 from wheel_sched.clock import Clock
 from wheel_sched.errors import ConfigError, Rejected
-from wheel_sched.timers.deadlines import Jump, coalesced, slack_of, wall_deadline
+from wheel_sched.timers.deadlines import CatchUp, Every, Jump, coalesced, slack_of, wall_deadline
+from wheel_sched.timers.handle import TimerHandle, TimerTask
 from wheel_sched.timers.queue import deadline_after
-from wheel_sched.timers.recurrence import CatchUp, Every
-from wheel_sched.timers.registry import TimerHandle, TimerRegistry, TimerTask
+from wheel_sched.timers.registry import TimerRegistry
 from wheel_sched.wheel import EntryState
 
 CLOSED = "the timer is closed; nothing was scheduled. Make a new one"
 
-BACKLOG = 4096  # how many new timers may stand in the inbox before the sleeper is woken to take them in
-AWAKE: Final = -1  # in place of the moment until which a timer sleeps
+BACKLOG = 4096  # with more new timers in the inbox, the sleeping thread is woken to empty it
+AWAKE: Final = -1  # the value of `_sleeps_until` while the timer does not sleep
 
 
 @dataclass(frozen=True, slots=True)
 class TimerStatistics:
-    """What a timer has done, and what it holds.
+    """The counters of a timer.
 
     Args:
-        pending: how many timers wait: neither begun nor cancelled.
-        fired: how many runs of callbacks have begun.
-        failed: how many of them raised.
-        wakeups: how often it woke up, by itself or because another thread woke it.
+        pending: timers that have neither begun nor been cancelled.
+        fired: runs of callbacks that have begun.
+        failed: runs that have raised.
+        wakeups: how often the reaper or the event loop has looked for due timers.
     """
 
     pending: int
@@ -73,13 +73,13 @@ class TimerFacade(ABC):
         self._max_pending = max_pending
         self._on_error = on_error
         self._tick_ms, self._wheel_size = tick_ms, wheel_size
-        self._sleeps_until: float = math.inf  # monotonic ms; whoever schedules something earlier wakes it
+        self._sleeps_until: float = math.inf  # monotonic ms; `schedule` wakes the timer for an earlier deadline
         self._registry = self._new_registry()
         self._fired = self._failed = self._wakeups = 0
 
     @property
     def clock(self) -> Clock:
-        """Where time comes from."""
+        """The clock that the timer reads."""
         return self._clock
 
     @property
@@ -89,11 +89,11 @@ class TimerFacade(ABC):
 
     @property
     def statistics(self) -> TimerStatistics:
-        """What the timer has done so far, and what waits."""
+        """The counters, at this moment."""
         return TimerStatistics(len(self), self._fired, self._failed, self._wakeups)
 
     def __len__(self) -> int:
-        """How many timers wait, exactly: neither begun nor cancelled."""
+        """The exact number of timers that have neither begun nor been cancelled."""
         with self._lock:
             return len(self._registry)
 
@@ -101,9 +101,9 @@ class TimerFacade(ABC):
         return True  # an idle timer is a timer
 
     def next_ms(self) -> int | None:
-        """When something is due next, in ms of the timer's monotonic clock; None when nothing waits.
+        """When the next timer is due, in ms of the monotonic clock; None when no timer waits.
 
-        At most a second away while a timer of the wall clock waits.
+        While a timer of the wall clock waits, the answer is at most a second from now.
         """
         with self._lock:
             self._registry.drain_inbox()
@@ -120,12 +120,12 @@ class TimerFacade(ABC):
         """Call `callback(*args)` once `delay_ms` have passed, in a copy of the caller's context variables.
 
         Args:
-            delay_ms: milliseconds, rounded up; 0 or less: at once, though never from within this call.
-            callback: what to call.
+            delay_ms: milliseconds, rounded up; 0 or less: at once, but never from within this call.
+            callback: the function to call.
             args: the callback's arguments.
-            slack_ms: how much later would be as good, so that it may share a wake-up with others. Defaults to 0.
-            key: take the place of the timer that waits under this key; the old timer does not begin after this call.
-                Defaults to None (no key).
+            slack_ms: how much later the callback may run, so that timers share a wake-up. Defaults to 0.
+            key: replace the timer that waits under this key; the old timer does not begin after this call. Defaults to
+                None (no key).
 
         Raises:
             Rejected: the delay, slack, key or callback is invalid, `max_pending` timers wait, or the timer is closed;
@@ -135,20 +135,20 @@ class TimerFacade(ABC):
         return self._add(handle, slack_ms, key)
 
     def add(self, task: TimerTask) -> TimerHandle:
-        """Schedule a task as Kafka's `Timer.add` does. A task that waits already is moved.
+        """Schedule a task as Kafka's `Timer.add` does. If the task waits already, move it.
 
         Raises:
-            Rejected: as `schedule`.
+            Rejected: see `schedule`.
         """
         return self.schedule(task.delay_ms, task.callback, *task.args, key=task)
 
     def schedule_if_absent(
         self, key: Hashable, delay_ms: float, callback: Callable[..., Any], *args: Any, slack_ms: int = 0
     ) -> TimerHandle:
-        """As `schedule` with a key, unless a timer waits under that key. Answers the handle of the one that waits.
+        """Schedule a timer under a key unless one waits there. Returns the handle of the timer that waits.
 
         Raises:
-            Rejected: as `schedule`.
+            Rejected: see `schedule`.
         """
         deadline_ms = deadline_after(self._clock.monotonic_ns(), delay_ms)
         handle = self._handle(deadline_ms, callback, args)
@@ -167,12 +167,12 @@ class TimerFacade(ABC):
         """Call `callback(*args)` at a date and time.
 
         Args:
-            when: with a time zone. A moment that has passed is due at once.
+            when: a date and time with a time zone. In the past: at once.
             on_jump: what happens to the timer when the wall clock is set. Defaults to `Jump.FOLLOW`.
-            callback, args, slack_ms, key: as for `schedule`.
+            callback, args, slack_ms, key: see `schedule`.
 
         Raises:
-            Rejected: `when` has no time zone, or as `schedule`.
+            Rejected: `when` has no time zone; for other reasons see `schedule`.
         """
         deadline_ms = wall_deadline(when)
         if not isinstance(on_jump, Jump):
@@ -200,12 +200,12 @@ class TimerFacade(ABC):
 
         Args:
             interval_ms, fixed, catch_up: see `Every`.
-            first_ms: how long until the first run. Defaults to `interval_ms`.
-            callback, args, slack_ms, key: as for `schedule`.
+            first_ms: time until the first run. Defaults to `interval_ms`.
+            callback, args, slack_ms, key: see `schedule`.
 
         Raises:
             ConfigError: the interval, `fixed` or `catch_up` is invalid; nothing was scheduled.
-            Rejected: as `schedule`.
+            Rejected: see `schedule`.
         """
         every = Every(interval_ms, fixed, catch_up)
         first_ms = interval_ms if first_ms is None else first_ms
@@ -214,12 +214,12 @@ class TimerFacade(ABC):
         return self._add(handle, slack_ms, key)
 
     def get(self, key: Hashable) -> TimerHandle | None:
-        """The timer that waits under `key`; a recurring timer also while it runs."""
+        """The timer that waits under `key`. A recurring timer keeps its key while it runs."""
         with self._lock:
             return self._registry.keys.get(key)
 
     def cancel(self, key: Hashable) -> EntryState | None:
-        """Cancel the timer that waits under `key`, as `TimerHandle.cancel` does; None when there is no such timer."""
+        """Cancel the timer that waits under `key`. Returns its new state; None when no timer waits there."""
         with self._lock:
             handle = self._registry.keys.get(key)
             return None if handle is None else self._registry.cancel(handle)
@@ -232,15 +232,15 @@ class TimerFacade(ABC):
 
     @abstractmethod
     def _look_by(self, look_ms: int) -> None:
-        """Drain the inbox soon, and look for due timers at `look_ms` at the latest. Under the lock."""
+        """Empty the inbox soon, and look for due timers at `look_ms` at the latest. Under the lock."""
 
     def _due_at(self, look_ms: int) -> None:
-        """Something is due at `look_ms`, perhaps before the timer would look. Under the lock."""
+        """A timer is due at `look_ms`: wake up for it if the next look is later. Under the lock."""
         if look_ms < self._sleeps_until:
             self._look_by(look_ms)
 
     def _add(self, handle: TimerHandle, slack_ms: int, key: Hashable | None) -> TimerHandle:
-        """Take a new handle in. Nearly all timers come this way, so it spells out what `TimerRegistry.add` would do."""
+        """Add a new handle. Nearly all timers come this way, so the work of `TimerRegistry.add` is inline here."""
         look_ms = handle._deadline_ms
         if slack_ms != 0:
             handle._slack_ms = slack_of(slack_ms)
@@ -252,13 +252,13 @@ class TimerFacade(ABC):
             return self._add_locked(handle)
         new_entry = registry.new_entry
         if new_entry is not None:
-            # The handle knows its entry before the entry waits: from then on it may be handed out at any moment.
+            # The handle must know its entry before the entry waits: afterwards it may be handed out at any moment.
             handle._entry = entry = new_entry(handle)
             entry.reschedule(look_ms)
         else:
             registry.inbox.append(handle)
-        # The sleeper writes `_sleeps_until` before it looks for the last time, so either it sees this timer,
-        # or this thread sees that it sleeps.
+        # The reaper writes `_sleeps_until` before its last look at the queue. So either the reaper sees this timer, or
+        # this thread sees that the reaper sleeps.
         if look_ms < self._sleeps_until:
             with self._lock:
                 self._due_at(look_ms)
@@ -267,7 +267,7 @@ class TimerFacade(ABC):
                 self._look_by(look_ms)
         if registry.closed:
             with self._lock:
-                # Whether `close` found it in the inbox shows in its state.
+                # If `close` has found the handle, it has cancelled it.
                 if handle._state is EntryState.PENDING:
                     registry.cancel(handle)
                     raise Rejected(CLOSED)
@@ -303,7 +303,7 @@ class TimerFacade(ABC):
         except TypeError:
             raise Rejected(f"expected key to be hashable, got: {key!r}; nothing was scheduled") from None
         if key is None:
-            raise Rejected("expected key to be anything but None; nothing was scheduled")
+            raise Rejected("expected key to be other than None; nothing was scheduled")
         with self._lock:
             registry = self._registry
             standing = registry.keys.get(key)
@@ -324,5 +324,5 @@ class TimerFacade(ABC):
         if self._max_pending is not None and len(self._registry) >= self._max_pending:
             raise Rejected(
                 f"expected fewer than max_pending={self._max_pending} timers to wait; nothing was scheduled."
-                " Cancel some, wait, or allow more"
+                " Cancel timers, wait, or raise max_pending"
             )

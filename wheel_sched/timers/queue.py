@@ -4,12 +4,12 @@
     entry = queue.schedule(task, deadline_ms)   # also: entry.cancel(), entry.touch(later_ms), entry.reschedule(ms)
     for task in queue.take(now_ms): ...         # then sleep until queue.next_ms()
 
-The queue is sans-I/O: it has no clock, thread or lock, and `now` is an argument. It adds to the timing wheel what every
-driver needs: it hands out tasks, it follows a clock that was set back, and it starts anew at another time.
+The queue is sans-I/O: it has no clock, thread or lock, and `now` is an argument. It adds three things to the timing
+wheel: it hands out tasks, it follows a clock that was set back, and it restarts at another time.
 
 Cost: `schedule`, `advance` and `next_ms` are the wheel's own bound methods, so the queue adds no call to them.
 
-Threads: one owner calls everything. Where `any_thread` is true, a call is one step, and any thread may make it.
+Threads: one owner makes all calls. Where `any_thread` is true, each call is atomic, and any thread may make it.
 """
 
 from __future__ import annotations
@@ -36,16 +36,15 @@ class DeadlineQueue(Generic[T]):
         wheel_size: slots per level of the wheel, a power of two. Defaults to 4096.
 
     Attributes:
-        schedule: `schedule(task, deadline_ms)` puts a task in and answers its entry. A caller may keep this method,
+        schedule: `schedule(task, deadline_ms)` adds a task and returns its entry. A caller may keep this method,
             unless it calls `follow` or `restart`, which replace it.
-        advance: `advance(now_ms, limit)` hands out the entries that are due, by deadline. Inside a tick, the first
-            to come is the first to go.
-        next_ms: `next_ms()` answers when something is due next, exactly; None when nothing waits.
-        count: `count()` answers how many tasks wait, as `len` does, but without a call in Python.
+        advance: `advance(now_ms, limit)` hands out the due entries by deadline, first come first served inside a tick.
+        next_ms: `next_ms()` returns exactly when the next task is due; None when no task waits.
+        count: `count()` returns how many tasks wait. It is faster than `len`.
         new_entry: `new_entry(task)` makes an entry that waits after its `reschedule`. None where `any_thread` is false.
 
     Raises:
-        ConfigError: all that is wrong with the arguments.
+        ConfigError: with all problems of the arguments.
     """
 
     __slots__ = ("_shape", "_wheel", "advance", "count", "new_entry", "next_ms", "schedule")
@@ -70,22 +69,22 @@ class DeadlineQueue(Generic[T]):
 
     @property
     def any_thread(self) -> bool:
-        """Whether each call is one step, so that any thread may call, and a finalizer in the middle of another call."""
+        """Whether each call is atomic. Then any thread may call, also a finalizer in the middle of another call."""
         return self._wheel.any_thread
 
     def take(self, now_ms: int, limit: int | None = None) -> list[T]:
-        """Hand out the tasks that are due at `now_ms`, at most `limit`; they have left the queue.
+        """Remove and return the tasks that are due at `now_ms`, at most `limit`.
 
-        With a `limit`, fewer tasks than that mean: nothing else is due.
+        When fewer tasks than `limit` come back, no other task is due.
         """
         # `cancel` has no effect on an entry that was handed out, so each one has its task.
         return [entry.task for entry in self.advance(now_ms, limit)]  # type: ignore[misc]
 
     def follow(self, now_ms: int) -> list[TimerTaskEntry[T]]:
-        """Go back to `now_ms` if that is earlier than the queue's time: its clock was set back.
+        """Set the queue back to `now_ms` when its clock was set back.
 
-        Then nothing is due before its time has come again, and all that waits has new entries. Answers these;
-        the list is empty when the queue did not go back.
+        A task is then due only when its time has come again. Returns the new entries of all waiting tasks, or an empty
+        list when `now_ms` is not before the queue's time.
         """
         if now_ms >= self._wheel.now_ms:
             return []
@@ -94,7 +93,7 @@ class DeadlineQueue(Generic[T]):
         return self._wheel.restore(waiting)
 
     def restart(self, now_ms: int) -> None:
-        """Forget all that waits, and start anew at `now_ms`."""
+        """Forget all waiting tasks, and restart at `now_ms`."""
         self._wheel: TimingWheel[T] = TimingWheel(max(now_ms, 0), **self._shape)
         self.schedule = self._wheel.schedule
         self.advance = self._wheel.advance
@@ -103,11 +102,11 @@ class DeadlineQueue(Generic[T]):
         self.new_entry = self._wheel.entry if self._wheel.any_thread else None
 
     def waiting(self) -> list[T]:
-        """All tasks that wait, in the order in which they would be handed out."""
+        """All waiting tasks, in the order in which the queue would hand them out."""
         return [task for _, task in self._wheel.snapshot()]
 
     def clear(self) -> list[T]:
-        """Cancel all that waits; answers the tasks in the order in which they would have been handed out."""
+        """Cancel and return all waiting tasks, in the order in which the queue would have handed them out."""
         return [task for _, task in self._wheel.clear()]
 
     def __repr__(self) -> str:

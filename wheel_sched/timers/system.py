@@ -3,16 +3,16 @@
     with SystemTimer() as timer:
         handle = timer.schedule(200, print, "200 ms later")
 
-One thread, the reaper, sleeps until the earliest deadline and hands what is due to the executor. A new timer wakes it
-only when that timer is due earlier. An idle timer causes no wake-ups, and a timer that was never used has no thread.
+One thread, the reaper, sleeps until the earliest deadline and gives due timers to the executor. A new timer wakes the
+reaper only when it is due earlier. An idle timer causes no wake-ups, and an unused timer has no thread.
 
-Threads: any thread may call anything, also a callback. `schedule` without a key or `max_pending` takes no lock. With
-the compiled core it calls the wheel directly; each call is one step under the GIL. Otherwise it appends to a deque,
+Threads: any thread may call any method, also from a callback. `schedule` without a key or `max_pending` takes no lock.
+With the compiled core it calls the wheel directly; each call is atomic under the GIL. Otherwise it appends to a deque,
 which the reaper empties. Callbacks run without a lock.
 
 Processes: a child made by `fork` has none of its parent's threads, and its locks are as they were at that instant. So
-the child starts with an empty timer that works, and pending timers fire in the parent. When the interpreter ends, it
-stops daemon threads in the middle of their work, so each timer ends its reaper before.
+the child starts with an empty timer that works, and pending timers fire in the parent. The interpreter stops daemon
+threads in the middle of their work when it ends, so each timer ends its reaper before that.
 
 Source: `org.apache.kafka.server.util.timer.SystemTimer` and `SystemTimerReaper`.
 """
@@ -34,13 +34,14 @@ from wheel_sched.clock import Clock, SystemClock
 from wheel_sched.errors import ConfigError
 from wheel_sched.escaping import logger_of
 from wheel_sched.timers.facade import AWAKE, TimerFacade
+from wheel_sched.timers.handle import PendingTimer, TimerHandle
 from wheel_sched.timers.queue import NS_PER_MS
-from wheel_sched.timers.registry import PendingTimer, TimerHandle, TimerRegistry
+from wheel_sched.timers.registry import TimerRegistry
 from wheel_sched.wheel import EntryState
 
 logger = logger_of("wheel_sched.timers")
 
-BATCH = 256  # how many due timers are handed over before the lock is released for other threads
+BATCH = 256  # how many due timers one look takes; then other threads can get the lock
 LONGEST_SLEEP_MS = 1 << 45  # a thousand years; a float still counts its milliseconds
 AT_EXIT_SECONDS = 1.0  # how long a callback may still run when the interpreter ends
 
@@ -58,16 +59,15 @@ class SystemTimer(TimerFacade):
     Args:
         tick_ms: deadlines round up to it. Defaults to 1.
         wheel_size: slots per level of the wheel, a power of two. Defaults to 4096.
-        executor: who calls: "inline" (the reaper itself: no hand-over, but a slow callback delays all others),
-            "threads" (a pool of this timer's own), or an executor of yours, which `close` does not shut down. Defaults
-            to "inline".
+        executor: calls the callbacks. "inline": the reaper itself; a slow callback delays all others. "threads": a pool
+            of this timer. Or an executor of yours, which `close` does not shut down. Defaults to "inline".
         max_pending: how many timers may wait. Defaults to None (no limit).
-        on_error: called with the handle and the exception when a callback raised, or when your executor refused it.
-            Defaults to None: logged as an error with its traceback.
-        clock: where time comes from. Defaults to the machine's.
+        on_error: called with the handle and the exception when a callback has raised, or when your executor has refused
+            it. Defaults to None: the error is logged with its traceback.
+        clock: monotonic and wall time. Defaults to the machine's.
 
     Raises:
-        ConfigError: all that is wrong with the arguments.
+        ConfigError: with all problems of the arguments.
     """
 
     def __init__(
@@ -95,10 +95,10 @@ class SystemTimer(TimerFacade):
         _living.add(self)
 
     def cancel_and_wait(self, handle: TimerHandle, timeout_s: float | None = None) -> EntryState:
-        """Cancel, and if the callback runs, wait until it has ended.
+        """Cancel a timer. If its callback runs, wait until it has ended, at most `timeout_s` real seconds.
 
-        A callback that calls this for its own handle does not wait. Answers the state afterwards: RUNNING within the
-        callback, or when `timeout_s` (real seconds) passed before the callback ended.
+        A callback that calls this for its own handle does not wait. Returns the new state: RUNNING within the callback
+        or after the timeout.
         """
         state = handle.cancel()
         if state is not EntryState.RUNNING or handle in self._this_thread.running:
@@ -108,10 +108,10 @@ class SystemTimer(TimerFacade):
             return handle.state
 
     def close(self) -> list[PendingTimer]:
-        """Stop, cancel the timers that have not begun, and answer them, the soonest due first. Idempotent.
+        """Stop. Cancels and returns the timers that have not begun, by deadline. Idempotent.
 
-        Waits for callbacks that run, unless one of them calls this. Afterwards `schedule` raises `Rejected`, `touch`
-        and `reschedule` answer False, and `cancel` answers as before.
+        Waits for running callbacks, unless one of them calls this. Afterwards `schedule` raises `Rejected`, and `touch`
+        and `reschedule` return False.
         """
         with self._guard:
             pending = [] if self._registry.closed else self._registry.close()
@@ -133,10 +133,10 @@ class SystemTimer(TimerFacade):
         self.close()
 
     def _reset(self) -> None:
-        """No thread yet, and a lock nobody holds."""
+        """Set the state before the first use: no thread, and locks that no thread holds."""
         # Reentrant: a finalizer may cancel a timer while its thread works on a queue.
         self._guard = threading.RLock()
-        self._changed = threading.Condition(self._guard)  # something for the reaper
+        self._changed = threading.Condition(self._guard)  # wakes the reaper
         self._ended = threading.Condition(self._guard)  # a callback has ended
         self._this_thread = _ThisThread()
         self._thread: threading.Thread | None = None
@@ -144,7 +144,7 @@ class SystemTimer(TimerFacade):
         self._sleeps_until = math.inf
 
     def _after_fork_in_child(self) -> None:
-        """Start anew: the reaper, the holder of the lock and the pending timers live in the parent."""
+        """Restart empty: the reaper, the owner of the lock and the pending timers are in the parent."""
         before = self._registry
         self._reset()
         before.left_in_parent, before.lock = True, self._guard
@@ -182,14 +182,14 @@ class SystemTimer(TimerFacade):
                 self._hand_over(handle)
 
     def _next_batch(self, registry: TimerRegistry) -> list[TimerHandle]:
-        """What is due. When nothing is due, sleep, then answer an empty list. Under the lock."""
+        """The due handles. When none is due, sleep and return an empty list. Under the lock."""
         self._sleeps_until = AWAKE
         self._wakeups += 1
         registry.drain_inbox()
         due = registry.due(BATCH)
         if due or registry.closed:
             return due
-        self._sleeps_until = math.inf  # from here on whoever schedules wants to wake the reaper, and waits for the lock
+        self._sleeps_until = math.inf  # from here on `schedule` wants to wake the reaper, and waits for the lock
         next_ms = registry.next_ms()
         if next_ms is not None:
             self._sleeps_until = next_ms
@@ -212,7 +212,7 @@ class SystemTimer(TimerFacade):
             self._pool_of().submit(self._run, handle)
         except Exception as error:
             handle.cancel()
-            # Not an error after `close`, which has answered this timer, nor at the end of the interpreter.
+            # Not an error after `close`, which has returned this timer, nor at the end of the interpreter.
             if not self.closed and "interpreter shutdown" not in str(error):
                 self._report(handle, error)
 
@@ -221,13 +221,13 @@ class SystemTimer(TimerFacade):
             return self._executor
         with self._guard:
             if self._registry.closed:
-                raise RuntimeError("the timer is closed")  # nobody would shut a new pool down
+                raise RuntimeError("the timer is closed")  # no later call would shut a new pool down
             if self._pool is None:
                 self._pool = ThreadPoolExecutor(thread_name_prefix=f"{type(self).__name__}-callback")
             return self._pool
 
     def _run(self, handle: TimerHandle) -> None:
-        """Call the callback, unless the timer was cancelled or put off since it was handed over."""
+        """Call the callback, unless the timer was cancelled or postponed meanwhile."""
         registry = handle._registry
         with registry.lock:
             callback, args = handle._callback, handle._args

@@ -1,17 +1,17 @@
 # The third part of _wheel_c.pyx: the memory of entries.
 #
-# An entry and the collector's head before it take 64 bytes: one cache line, if it begins where a line begins. Python's
-# own allocator puts an entry across two lines. It also hands freed memory out in the order in which it was freed, and
-# each free piece names the next. So after a hundred thousand timers have come and gone, each new entry waits until the
-# piece before it has come from memory. Here entries lie in slabs, one to a line, and bits say which lines are free. New
+# An entry with its header for the collector takes 64 bytes: one cache line, if it is aligned to a line. Python's own
+# allocator puts an entry across two lines. It also hands freed memory out in the order in which it was freed, and
+# each free piece names the next. So after a hundred thousand timers, each new entry waits until the piece before it
+# has come from memory. Here entries are in slabs, one per line, and bits mark the free lines. New
 # entries take lines in the order of their addresses, which the CPU fetches ahead. That saves a third of the time of
 # `schedule`, and much of the time of `cancel`.
 #
 # The collector treats an entry like any other object, with one exception: a new entry does not count towards the next
 # collection. A cycle through an entry leads through its task or its wheel, and these do count.
 #
-# A slab goes back to the system with its last entry. One empty slab is kept, so that a timer more or less at the edge
-# of a slab costs nothing.
+# A slab is freed with its last entry. One empty slab is kept: then a timer more or less at the edge of a slab costs
+# nothing.
 
 cdef enum:
     CELL = 64  # bytes
@@ -22,7 +22,7 @@ cdef struct Links:
     Links* next
     Links* previous
 
-cdef struct Slab:  # it lies in its own first cells, which are never free
+cdef struct Slab:  # stored in its own first cells, which are never free
     Links links  # among the slabs that have room
     uint64_t words  # bit n: words[n] has a free cell
     uint64_t free[WORD_BITS]

@@ -1,4 +1,4 @@
-# The second part of _wheel_c.pyx: the slots, what waits beyond them, and what the garbage collector sees.
+# The second part of _wheel_c.pyx: the slots, the entries beyond them, and the traversal for the garbage collector.
 
 cdef inline int64_t tick_of(TimingWheel wheel, int64_t deadline) noexcept:
     """The tick at which a deadline within range is handed out, never before the clock."""
@@ -161,7 +161,7 @@ cdef int set_deadline(TimerTaskEntry entry, object deadline_ms, _Giant giant) ex
 
 
 cdef int hand_out(TimingWheel wheel, int64_t target, Py_ssize_t most, list due) except -1:
-    """Move what is due by tick `target` to `due`, until that holds `most`. Runs no Python code."""
+    """Move entries due by tick `target` to `due`, until `due` has `most` entries. Runs no Python code."""
     cdef Level* near = &wheel.levels[0]
     cdef int64_t tick
     cdef int slot
@@ -184,7 +184,7 @@ cdef int hand_out(TimingWheel wheel, int64_t target, Py_ssize_t most, list due) 
 
 
 cdef int hand_out_slot(TimingWheel wheel, int slot, int64_t clock_ms, Py_ssize_t most, list due) except -1:
-    """Move what is due in a slot of the lowest level to `due`, from the front, until that holds `most`."""
+    """Move due entries of a slot of the lowest level to `due`, from the front, until `due` has `most` entries."""
     cdef Level* near = &wheel.levels[0]
     cdef Slot* ends = &near.slots[slot]
     cdef uint32_t at = ends.first, length = ends.length, moved = 0

@@ -1,6 +1,6 @@
 """APScheduler 3 on wheel-sched: jobstores that many processes can share, on a timing wheel and a durable store.
 
-Names are imported when they are first used. The command line `wheel-sched` looks into this package at every start, and
+Names are imported when they are first used: the command line `wheel-sched` imports this package at every start, and
 must neither need APScheduler nor wait for it.
 """
 
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
         WheelBackgroundScheduler,
         WheelBlockingScheduler,
     )
-    from wheel_sched_apscheduler.stores.contract import ClaimingStore, OccurrenceBatch
     from wheel_sched_apscheduler.stores.memory import WheelJobStore
     from wheel_sched_apscheduler.stores.redis import RedisWheelJobStore
+    from wheel_sched_apscheduler.stores.scheduler_pass import ClaimingStore, OccurrenceBatch
 
 __all__ = [
     "ClaimingStore",
@@ -35,11 +35,11 @@ __all__ = [
 ]
 
 _MODULES: Final = {
-    "ClaimingStore": "stores.contract",
+    "ClaimingStore": "stores.scheduler_pass",
     "CurrentOccurrence": "occurrence",
     "Finish": "occurrence",
     "Occurrence": "occurrence",
-    "OccurrenceBatch": "stores.contract",
+    "OccurrenceBatch": "stores.scheduler_pass",
     "Producer": "producer",
     "RedisWheelJobStore": "stores.redis",
     "WheelAsyncIOScheduler": "schedulers",

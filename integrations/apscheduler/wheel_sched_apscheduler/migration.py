@@ -1,8 +1,8 @@
 """Migration: copies jobs from a stock store and back, and reads each copy again to verify it.
 
-Stock stores hold pickles. They are read by an unpickler that makes APScheduler's triggers, dates, zones and plain data,
-and refuses every other name. So a migration runs no code, even if somebody else could write to the old store. A job's
-function is only named.
+Stock stores hold pickles. An unpickler that makes only APScheduler's triggers, dates, zones and plain data reads them;
+it refuses every other name. So a migration runs no code, even if attackers could write to the old store. A job's
+function stays a name.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class MigrationReport:
     Args:
         found: number of jobs in the source.
         copied: number of jobs that were written and verified; in a dry run, that can be copied.
-        existing: ids that the target has already; left alone there.
+        existing: ids that the target already has; those jobs were not copied.
         failed: id -> why the job cannot be copied.
     """
 
@@ -67,9 +67,6 @@ class MigrationReport:
     copied: int = 0
     existing: list[str] = field(default_factory=list)
     failed: dict[str, str] = field(default_factory=dict)
-
-    def as_dict(self) -> dict[str, Any]:
-        return {"found": self.found, "copied": self.copied, "existing": self.existing, "failed": self.failed}
 
 
 class Stock(Protocol):
@@ -80,7 +77,7 @@ class Stock(Protocol):
         ...
 
     def put(self, job_id: str, moment: datetime | None, state: bytes) -> bool:
-        """Add a job; False when the id is there."""
+        """Add a job. False: the id exists."""
         ...
 
 
@@ -114,13 +111,11 @@ class StockRedis:
         self._jobs_key, self._run_times_key = jobs_key, run_times_key
 
     def rows(self) -> Iterator[tuple[str, bytes]]:
-        """Every job's id and pickle."""
         with _translated():
             for job_id, state in self._client.hscan_iter(self._jobs_key, count=_PAGE):
                 yield job_id.decode("utf-8", "surrogateescape"), state
 
     def put(self, job_id: str, moment: datetime | None, state: bytes) -> bool:
-        """Add a job; False when the id is there."""
         with _translated():
             if not self._client.hsetnx(self._jobs_key, job_id, state):
                 return False
@@ -150,14 +145,12 @@ class StockSql:
         )
 
     def rows(self) -> Iterator[tuple[str, bytes]]:
-        """Every job's id and pickle."""
         with _translated(), self._engine.connect() as connection:
             found = connection.execute(self._sql.select(self._table.c.id, self._table.c.job_state)).all()
         for row in found:
             yield row[0], row[1]
 
     def put(self, job_id: str, moment: datetime | None, state: bytes) -> bool:
-        """Add a job; False when the id is there."""
         with _translated():
             self._table.create(self._engine, checkfirst=True)
             with self._engine.begin() as connection:
@@ -191,7 +184,7 @@ class _Unpickler(pickle.Unpickler):
 
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) == ("builtins", "getattr"):
-            return _zone_maker  # a zone's pickle asks for ZoneInfo._unpickle by it
+            return _zone_maker  # a zone's pickle gets ZoneInfo._unpickle by it
         if name in _PLAIN.get(module, ()) or f"{module}:{name}" in self._classes:
             return super().find_class(module, name)
         raise StoreError(
@@ -208,7 +201,7 @@ def _zone_maker(kind: Any, name: Any) -> Any:
 
 
 def read_stock(job_id: str, state: bytes, classes: Iterable[str] = ()) -> Any:
-    """A job from a stock pickle. Its function is only named.
+    """A job from a stock pickle. Its function stays a name.
 
     Raises:
         StoreError: the pickle names something that is not allowed, or is no job.
@@ -255,7 +248,7 @@ def migrate(
         codec: without a store, how jobs would be written. Defaults to None: as a store's own defaults say.
 
     Raises:
-        StoreError: a store does not answer. Repeat the call: it leaves alone what is copied already.
+        StoreError: a store does not answer. Repeat the call: it skips jobs that are copied already.
     """
     report = MigrationReport()
     codec = store.codec if store is not None else codec or JobCodec()
@@ -293,7 +286,7 @@ def _copy(jobs: list[Any], store: RedisWheelJobStore | None, report: MigrationRe
         if found is not None and found.body == store.codec.encode(job):
             report.copied += 1
         else:
-            report.failed[job.id] = "it was written and is not there any more as it was: is a scheduler running?"
+            report.failed[job.id] = "the copy differs from the original or is gone: is a scheduler running?"
 
 
 def export(store: RedisWheelJobStore, stock: Stock, *, dry_run: bool = False) -> MigrationReport:
@@ -303,7 +296,7 @@ def export(store: RedisWheelJobStore, stock: Stock, *, dry_run: bool = False) ->
         StoreError: a store does not answer.
     """
     report = MigrationReport()
-    for found in store.repository.pages(("due", "held", "fly")):
+    for found in store.repository.records("due", "held", "leased"):
         report.found += 1
         try:
             job = store.codec.decode(found.id, found.body, resolve=False).job

@@ -7,18 +7,31 @@ Several missed run times of one job that run together are one occurrence. Its id
 however often it is handed out. `token` grows with each hand-out of the same job. So an outside system that remembers
 the greatest token it has seen can refuse a holder that was believed dead (Kleppmann's fencing token).
 
+`ClaimedJob` is the job as a stock scheduler gets it, with its occurrence. Jobs that are stored, listed or looked up are
+plain `Job` objects. A `Job` has slots and no room for more, but its class may differ. A `ClaimedJob`
+- notes the run times that the scheduler takes, so that ends can be matched with them;
+- of a coalesced job, gives only the last missed run time, without asking the trigger for each;
+- asks the trigger once a pass, and repeats its answer when the scheduler asks again. A trigger that raises would end a
+  stock scheduler's loop: the occurrence keeps the error, and nothing runs;
+- runs the function with `current_occurrence()` set, in a pool of threads, an event loop or a pool of processes.
+
 Threads: one thread claims and plans; the flags that other threads set are single assignments.
 """
 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from contextvars import ContextVar
-from datetime import datetime
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from enum import StrEnum
+from inspect import iscoroutinefunction
 from typing import Any
 
-from wheel_sched_apscheduler.instants import to_ms
+from apscheduler.job import Job
+
+from wheel_sched_apscheduler.run_times import missed_runs, to_ms
 
 UNSEEN_AT_MOST = 3  # heartbeats
 
@@ -41,7 +54,7 @@ class Occurrence:
         scheduled: its next run time when it was claimed.
         token: fencing token; greater than that of every earlier hand-out of this job.
         redelivered: whether it was handed out before and its holder was lost.
-        claimed_ms: when it was claimed, in ms since 1970. Defaults to 0: now.
+        claimed_ms: when it was claimed, in ms since 1970. Defaults to 0: the present time.
     """
 
     __slots__ = (
@@ -74,7 +87,7 @@ class Occurrence:
         self.token = token
         self.redelivered = redelivered
         self.run_times: list[datetime] = []
-        self.left = 0  # how many run times have not ended
+        self.left = 0  # number of run times that have not ended
         self.planned = False
         self.next_run_time: datetime | None = None
         self.submitted = False
@@ -84,7 +97,7 @@ class Occurrence:
         self.trigger_error: Exception | None = None  # of its trigger, when asked for run times
         self.claimed_ms = claimed_ms or time.time_ns() // 1_000_000
         self.started_ms = self.finished_ms = 0
-        self.handle: Any = None  # where it lies in its store; the store's own
+        self.handle: Any = None  # its place in the store; only the store uses it
 
     @property
     def id(self) -> str:
@@ -93,27 +106,27 @@ class Occurrence:
 
     @property
     def alive(self) -> bool:
-        """Whether it was submitted and is not known to be lost. Between a run and its event it is unseen once."""
+        """Whether it was submitted and its executor still knows it. Between a run and its event it is unseen once."""
         return self.submitted and self.unseen < UNSEEN_AT_MOST
 
     def run_at(self, run_times: list[datetime]) -> list[datetime]:
-        """Note the run times that the executor gets; they are returned."""
+        """Note the run times that the executor gets, and return them."""
         self.run_times = run_times
         self.left = len(run_times)
         return run_times
 
     def plan(self, next_run_time: datetime | None) -> None:
-        """Note what follows: the next run time of the job, None = there is none."""
+        """Note the next run time of the job; None = the job has no next run."""
         self.next_run_time = next_run_time
         self.planned = True
 
     def mark_started(self) -> None:
-        """The job's code begins. Of several run times the first counts."""
+        """Note that the job's code begins. Of several run times the first counts."""
         if not self.started_ms:
             self.started_ms = time.time_ns() // 1_000_000
 
     def mark_ended(self, finish: Finish, error: str = "") -> None:
-        """The last of its run times has ended."""
+        """Note that the last of its run times has ended."""
         self.finish, self.error = finish, error
         self.finished_ms = time.time_ns() // 1_000_000
 
@@ -122,43 +135,23 @@ class Occurrence:
         return f"<Occurrence {self.id} token={self.token} {state}>"
 
 
-def plain_occurrence(
-    job: Any, token: int, *, redelivered: bool = False, fixed: list[datetime] | None = None, claimed_ms: int = 0
-) -> Occurrence:
-    """The occurrence of a plain job, for a driver that sets the current occurrence itself.
-
-    Args:
-        job: with a next run time.
-        token: fencing token.
-        redelivered: whether the occurrence was handed out before.
-        fixed: its run times, when they are already decided. Defaults to None.
-        claimed_ms: see `Occurrence`. Defaults to 0.
-    """
-    occurrence = Occurrence(job, job.id, job.next_run_time, token, redelivered, claimed_ms)
-    if fixed:
-        occurrence.run_at(fixed)
-    return occurrence
-
-
+@dataclass(frozen=True, slots=True)
 class CurrentOccurrence:
-    """What a running job may know of its occurrence.
+    """The occurrence as the running job sees it.
 
     `id` is `job:run_time_ms`. Use it as an idempotency key.
 
     Args:
         job_id: of the job.
-        run_time: when the job was to run.
-        token: fencing token; give it to systems that refuse a smaller one than they have seen.
-        redelivered: whether an earlier holder was lost, perhaps in the middle of the run.
+        run_time: the time for which the run was scheduled.
+        token: fencing token; give it to systems that refuse a smaller token than they have seen.
+        redelivered: whether an earlier process got this occurrence and was lost, perhaps during the run.
     """
 
-    __slots__ = ("job_id", "redelivered", "run_time", "token")
-
-    def __init__(self, job_id: str, run_time: datetime, token: int, redelivered: bool) -> None:
-        self.job_id = job_id
-        self.run_time = run_time
-        self.token = token
-        self.redelivered = redelivered
+    job_id: str
+    run_time: datetime
+    token: int
+    redelivered: bool
 
     @property
     def id(self) -> str:
@@ -169,12 +162,12 @@ class CurrentOccurrence:
         return f"<CurrentOccurrence {self.id} token={self.token}{' redelivered' if self.redelivered else ''}>"
 
 
-# the arguments of a CurrentOccurrence; few jobs ask for it, so it is made when one does
+# the arguments of a CurrentOccurrence; few jobs ask for one, so only `current_occurrence` makes it
 _current: ContextVar[tuple[str, datetime, int, bool] | None] = ContextVar("wheel_sched_occurrence", default=None)
 
 
 def current_occurrence() -> CurrentOccurrence | None:
-    """The occurrence that runs here; None outside of a job from one of our jobstores."""
+    """The occurrence that runs in this thread or task; None outside of a job from one of our jobstores."""
     running = _current.get()
     return None if running is None else CurrentOccurrence(*running)
 
@@ -187,3 +180,154 @@ def set_current(job_id: str, run_time: datetime, token: int, redelivered: bool) 
 def reset_current(mark: Any) -> None:
     """Undo `set_current`."""
     _current.reset(mark)
+
+
+_STATE = (
+    *("id", "func", "func_ref", "args", "kwargs", "trigger", "name", "executor", "next_run_time"),
+    *("coalesce", "max_instances", "misfire_grace_time", "_scheduler", "_jobstore_alias"),
+)
+
+
+class Answered:
+    """Repeats the answer of a trigger. A trigger that is asked twice may give two answers, or raise."""
+
+    __slots__ = ("_following", "trigger")
+
+    def __init__(self, trigger: Any, following: datetime | None) -> None:
+        self.trigger = trigger
+        self._following = following
+
+    def get_next_fire_time(self, _: datetime | None, __: datetime) -> datetime | None:
+        """The answer that the trigger gave."""
+        return self._following
+
+    def __str__(self) -> str:
+        return str(self.trigger)
+
+    def __repr__(self) -> str:
+        return repr(self.trigger)
+
+
+class ClaimedJob(Job):
+    """A job with its occurrence, for a stock scheduler. See the module."""
+
+    __slots__ = ("fixed", "occurrence", "plain_func")
+
+    occurrence: Occurrence
+    fixed: list[datetime] | None  # run times that are already decided
+    func: Any
+    plain_func: Any  # `func`, without `current_occurrence()` set
+
+    def _get_run_times(self, now: datetime) -> list[datetime]:
+        occurrence: Occurrence = self.occurrence
+        job: Any = self  # a slot of the base class
+        if self.fixed is not None:  # it was handed out before: its run times are decided
+            run_times, following = self.fixed, occurrence.next_run_time
+        else:
+            try:
+                run_times, following = missed_runs(self, now)
+            except Exception as error:  # it would end the scheduler's loop; the end of the pass reports it to the store
+                occurrence.trigger_error = error
+                return []
+        if run_times:
+            job.trigger = Answered(job.trigger, following)
+        return occurrence.run_at(run_times)
+
+    def __getstate__(self) -> dict[str, Any]:
+        running, self.func = self.func, self.plain_func
+        try:
+            state: dict[str, Any] = super().__getstate__()
+        finally:
+            self.func = running
+        occurrence = self.occurrence
+        if type(self.trigger) is Answered:
+            state["trigger"] = self.trigger.trigger
+        state["occurrence"] = (
+            occurrence.job_id,
+            occurrence.scheduled,
+            occurrence.token,
+            occurrence.redelivered,
+            occurrence.run_times,
+        )
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """In a process of a pool: restores as much of the occurrence as the job's code can see."""
+        super().__setstate__(state)
+        job_id, scheduled, token, redelivered, run_times = state["occurrence"]
+        self.occurrence = Occurrence(self, job_id, scheduled, token, redelivered)
+        self.occurrence.run_at(run_times)
+        self.fixed = None
+        self.plain_func = self.func
+        self.func = with_current_occurrence(self.occurrence, self.func, self.misfire_grace_time)
+
+    def hand_out(self, token: int, *, redelivered: bool = False, fixed: list[datetime] | None = None) -> Occurrence:
+        """Give this job its occurrence, and return the occurrence.
+
+        Args:
+            token: fencing token.
+            redelivered: whether the occurrence was handed out before. Defaults to False.
+            fixed: its run times, if they are already decided. Defaults to None.
+        """
+        self.occurrence = Occurrence(self, self.id, self.next_run_time, token, redelivered)
+        self.fixed = fixed
+        self.plain_func = self.func
+        self.func = with_current_occurrence(self.occurrence, self.func, self.misfire_grace_time)
+        return self.occurrence
+
+
+def claimed_copy(job: Any, token: int, grace_s: int | None, *, redelivered: bool = False) -> ClaimedJob:
+    """A copy of a plain job, with an occurrence.
+
+    Args:
+        job: has a next run time.
+        token: fencing token.
+        grace_s: the grace that the executor of the job applies.
+        redelivered: whether the occurrence was handed out before. Defaults to False.
+    """
+    copy = ClaimedJob.__new__(ClaimedJob)
+    for name in _STATE:
+        setattr(copy, name, getattr(job, name))
+    copy.misfire_grace_time = grace_s
+    copy.hand_out(token, redelivered=redelivered)
+    return copy
+
+
+def with_current_occurrence(
+    occurrence: Occurrence, func: Callable[..., Any], grace_s: int | None
+) -> Callable[..., Any]:
+    """`func`, run with `current_occurrence()` set to its present run time."""
+    turn = 0
+
+    def begin() -> Any:
+        nonlocal turn
+        times = occurrence.run_times or [occurrence.scheduled]
+        run_time = times[min(turn, len(times) - 1)]
+        if grace_s is not None:  # the executor skips run times that it finds too late, without a word
+            oldest = datetime.now(UTC) - timedelta(seconds=grace_s)
+            while run_time < oldest and turn < len(times) - 1:
+                turn += 1
+                run_time = times[turn]
+        turn += 1
+        occurrence.mark_started()
+        return set_current(occurrence.job_id, run_time, occurrence.token, occurrence.redelivered)
+
+    if iscoroutinefunction(func):
+
+        async def run_coroutine(*args: Any, **kwargs: Any) -> Any:
+            mark = begin()
+            try:
+                return await func(*args, **kwargs)
+            finally:
+                reset_current(mark)
+
+        return run_coroutine
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        mark = begin()
+        try:
+            return func(*args, **kwargs)
+        finally:
+            reset_current(mark)
+
+    return run

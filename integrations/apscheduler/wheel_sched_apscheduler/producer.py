@@ -1,6 +1,6 @@
 """Producer: adds and removes jobs in a process that runs no scheduler.
 
-It has the calls of a scheduler and uses the same atomic scripts. The schedulers of the store are woken. No threads.
+It has the calls of a scheduler, uses the same atomic scripts and wakes the schedulers of the store. No threads.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from datetime import datetime
 from typing import Any
 
 from apscheduler.job import Job
-from apscheduler.jobstores.base import ConflictingIdError
 from apscheduler.schedulers.background import BackgroundScheduler
 from apscheduler.util import undefined
 
@@ -21,9 +20,9 @@ class Producer:
     """A jobstore without a scheduler.
 
     Args:
-        jobstore: where the jobs go: a `RedisWheelJobStore` with the settings of the schedulers' one.
-        timezone: of triggers without one. Defaults to None: the local one.
-        job_defaults: as a scheduler's: misfire_grace_time, coalesce, max_instances. Defaults to none.
+        jobstore: stores the jobs: a `RedisWheelJobStore` with the same settings as in the schedulers.
+        timezone: for triggers without a time zone. Defaults to None: the local one.
+        job_defaults: as in a scheduler: misfire_grace_time, coalesce, max_instances. Defaults to none.
     """
 
     def __init__(
@@ -102,19 +101,14 @@ class Producer:
             StoreError: the store does not answer.
         """
         job = self.make(func, trigger, **options)
-        try:
-            self.jobstore.repository.add([job], metadata, tags)
-        except ConflictingIdError:
-            if not replace_existing:
-                raise
-            self.jobstore.update_job(job)
+        self.jobstore.repository.add(job, metadata, tags, replace_existing=replace_existing)
         job_id: str = job.id
         return job_id
 
     def add_jobs(
         self, jobs: Iterable[Job], *, metadata: Mapping[str, Any] | None = None, tags: Sequence[str] = ()
     ) -> list[str]:
-        """Store jobs from `make`, 500 to a round trip. Jobs whose id exists are left alone; their ids are returned."""
+        """Store jobs from `make`, 500 to a round trip. Returns the ids that already exist; those jobs do not change."""
         return self.jobstore.add_jobs(list(jobs), metadata=metadata, tags=tags)
 
     def remove_job(self, job_id: str) -> None:

@@ -1,4 +1,8 @@
-"""When a job runs: its missed run times, the next run time, and the limit of lateness.
+"""Run times: as integers, of a trigger, and when one counts as missed.
+
+*Integers.* Python compares and subtracts two datetimes of one time zone by their wall clock. In autumn that clock goes
+back: 02:35 of summer time is earlier than 02:30 of winter time, but Python says later. So this package compares run
+times by `to_us` or after `in_utc`. In milliseconds, due times round up and now rounds down, so nothing is due early.
 
 *Missed runs.* Stock asks the trigger once for each missed occurrence and then drops all but the last. For a job that
 runs each second, a week of downtime costs 604,801 calls under the scheduler's lock. `missed_runs` divides a coalesced
@@ -19,7 +23,8 @@ runs.
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta
+from collections.abc import Iterable
+from datetime import UTC, datetime, timedelta
 from math import floor
 from typing import Any, Literal
 
@@ -28,16 +33,54 @@ from apscheduler.triggers.cron import CronTrigger
 from apscheduler.triggers.interval import IntervalTrigger
 
 from wheel_sched.escaping import logger_of
-from wheel_sched_apscheduler.instants import in_utc, to_us
 
 Misfire = Literal["lenient", "claim", "stock"]
 MISFIRES: tuple[Misfire, ...] = ("lenient", "claim", "stock")
 STOCK_GRACE_S = 1  # APScheduler's default, not a choice of the user
 RUN_TIMES_AT_MOST = 10_000
+ROUNDS_AT_MOST = 10_000  # in which the parts of an and-trigger must agree
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _NEAR = timedelta(seconds=2)  # a search for so few missed runs would cost more
 _US = timedelta(microseconds=1)
+_FIRST_MS = (datetime.min.replace(tzinfo=UTC) - EPOCH) // timedelta(milliseconds=1)
+_LAST_MS = (datetime.max.replace(tzinfo=UTC) - EPOCH) // timedelta(milliseconds=1)
 _logger = logger_of(__name__)
-ROUNDS_AT_MOST = 10_000
+
+
+def to_us(moment: datetime) -> int:
+    """Microseconds since 1970; exact also before 1970 and for every time zone."""
+    delta = moment - EPOCH
+    return (delta.days * 86_400 + delta.seconds) * 1_000_000 + delta.microseconds
+
+
+def in_utc(moment: datetime) -> datetime:
+    """The same instant on a clock that never goes back."""
+    return moment.astimezone(UTC)
+
+
+def earliest(moments: Iterable[datetime | None]) -> datetime | None:
+    """The earliest of these moments, in UTC; None is skipped."""
+    return min((in_utc(moment) for moment in moments if moment is not None), default=None)
+
+
+def to_ms(moment: datetime) -> int:
+    """Milliseconds since 1970, rounded up."""
+    return -(-to_us(moment) // 1000)
+
+
+def floor_ms(moment: datetime) -> int:
+    """Milliseconds since 1970, rounded down."""
+    return to_us(moment) // 1000
+
+
+def from_us(us: int) -> datetime:
+    """The moment in UTC."""
+    return EPOCH + us * _US
+
+
+def from_ms(ms: int) -> datetime:
+    """The moment in UTC; the first or last one of the calendar if it lies outside."""
+    return EPOCH + timedelta(milliseconds=min(max(ms, _FIRST_MS), _LAST_MS))
 
 
 def missed_runs(job: Any, now: datetime, *, quiet: bool = False) -> tuple[list[datetime], datetime | None]:
@@ -64,12 +107,12 @@ def missed_runs(job: Any, now: datetime, *, quiet: bool = False) -> tuple[list[d
     if moment is not None and moment <= now:
         rest, moment = _walk(job.trigger, _near_end(job.trigger, moment, now), now, True)
         if moment is not None and moment <= now and to_us(moment) <= to_us(rest[-1]):
-            raise ValueError(f"the trigger says no run time after now, but {moment} again and again")
+            raise ValueError(f"the trigger gives {moment} again and again, and no run time after now")
         times[-1:] = rest
         if not job.coalesce and not quiet:
             _logger.warning(
-                "Job %r has missed more than %d run times since %s: so many are handed over, the rest as one run; "
-                "coalesce=True makes one of all",
+                "Job %r has missed more than %d run times since %s: this many run, the last for all that remain; "
+                "with coalesce=True one run stands for all",
                 job.id,
                 RUN_TIMES_AT_MOST,
                 times[0],
@@ -136,8 +179,8 @@ def next_fire_time(trigger: Any, previous: datetime | None, now: datetime) -> An
         return trigger._apply_jitter(_agreed(trigger.triggers, previous, now), trigger.jitter, now)
     if kind is OrTrigger:
         times = [next_fire_time(part, previous, now) for part in trigger.triggers]
-        earliest = min((time for time in times if time is not None), default=None)
-        return trigger._apply_jitter(earliest, trigger.jitter, now)
+        first = min((time for time in times if time is not None), default=None)
+        return trigger._apply_jitter(first, trigger.jitter, now)
     return trigger.get_next_fire_time(previous, now)
 
 

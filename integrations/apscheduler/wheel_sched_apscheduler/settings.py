@@ -1,20 +1,21 @@
 """Settings of jobstores and schedulers. An ini file or the environment gives them as text, so text is accepted too.
 
-Each reader returns a usable value and adds what is wrong to a list of problems, so that one error names them all.
+Each function returns a usable value and adds to a list of problems what is wrong. So one error names all problems.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
-from wheel_sched_apscheduler.run_times import MISFIRES, Misfire
+from wheel_sched_apscheduler.run_times import Misfire
 
 Delivery = Literal["at_least_once", "at_most_once"]
 InstancesScope = Literal["store", "process"]
 SCOPES: tuple[InstancesScope, ...] = ("store", "process")
 DELIVERIES: tuple[Delivery, ...] = ("at_least_once", "at_most_once")
+Choice = TypeVar("Choice", bound=str)
 _YES = ("1", "true", "yes", "on", "t", "y")
 _NO = ("0", "false", "no", "off", "f", "n")
 
@@ -33,48 +34,10 @@ class SharedStoreSettings:
     quarantine_refusals: int
     quarantine_after_ms: int
 
-    @classmethod
-    def checked(
-        cls,
-        problems: list[str],
-        *,
-        delivery: Delivery,
-        misfire: Misfire,
-        max_instances_scope: InstancesScope,
-        lease_s: float,
-        batch: int,
-        max_sleep_s: float,
-        history: int,
-        quarantine_refusals: int,
-        quarantine_after_s: float,
-    ) -> SharedStoreSettings:
-        """The settings; what is wrong with them is added to `problems`."""
-        one_of("delivery", delivery, DELIVERIES, problems)
-        one_of("max_instances_scope", max_instances_scope, SCOPES, problems)
-        one_of("misfire", misfire, MISFIRES, problems)
-        return cls(
-            lease_ms=int(seconds("lease_s", lease_s, 0.1, 86_400, problems) * 1000),
-            delivery=delivery,
-            misfire=misfire,
-            max_instances_scope=max_instances_scope,
-            batch=whole("batch", batch, 1, 500, problems),
-            max_sleep_s=seconds("max_sleep_s", max_sleep_s, 0.01, 3600, problems),
-            history=whole("history", history, 0, None, problems),
-            quarantine_refusals=whole("quarantine_refusals", quarantine_refusals, 1, None, problems),
-            quarantine_after_ms=int(
-                seconds("quarantine_after_s", quarantine_after_s, 0, 86_400 * 365, problems) * 1000
-            ),
-        )
-
 
 def whole(name: str, value: Any, least: int, greatest: int | None, problems: list[str]) -> int:
-    """A whole number within bounds; any other is added to `problems`."""
-    number = value
-    if isinstance(value, str):
-        try:
-            number = int(value)
-        except ValueError:
-            number = None
+    """A whole number within bounds. Any other value is added to `problems`."""
+    number = _number(int, value)
     if type(number) is int and number >= least and (greatest is None or number <= greatest):
         return number
     bounds = f"from {least} up" if greatest is None else f"from {least} to {greatest}"
@@ -83,21 +46,24 @@ def whole(name: str, value: Any, least: int, greatest: int | None, problems: lis
 
 
 def seconds(name: str, value: Any, least: float, greatest: float, problems: list[str]) -> float:
-    """A time in seconds within bounds; any other is added to `problems`."""
-    number = value
-    if isinstance(value, str):
-        try:
-            number = float(value)
-        except ValueError:
-            number = None
+    """A time in seconds within bounds. Any other value is added to `problems`."""
+    number = _number(float, value)
     if isinstance(number, int | float) and not isinstance(number, bool) and least <= number <= greatest:
         return number
     problems.append(f"expected {name} to be from {least:g} to {greatest:g} (seconds), got: {value!r}")
     return least
 
 
+def _number(kind: type, value: Any) -> Any:
+    """The number in a text; None = there is none. Other values stay."""
+    try:
+        return kind(value) if isinstance(value, str) else value
+    except ValueError:
+        return None
+
+
 def flag(name: str, value: Any, problems: list[str]) -> bool:
-    """Yes or no; anything else is added to `problems`."""
+    """Yes or no. Any other value is added to `problems`."""
     if isinstance(value, bool):
         return value
     word = value.strip().lower() if isinstance(value, str) else None
@@ -106,8 +72,9 @@ def flag(name: str, value: Any, problems: list[str]) -> bool:
     return word in _YES
 
 
-def one_of(name: str, value: Any, choices: Sequence[str], problems: list[str]) -> None:
-    """One of these words; any other is added to `problems`."""
+def one_of(name: str, value: Choice, choices: Sequence[Choice], problems: list[str]) -> Choice:
+    """One of these words. Any other value is added to `problems`."""
     if value not in choices:
         listed = " or ".join(choices) if len(choices) == 2 else f"one of {', '.join(choices)}"
         problems.append(f"expected {name} to be {listed}, got: {value!r}")
+    return value

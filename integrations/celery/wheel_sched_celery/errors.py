@@ -10,8 +10,8 @@ from wheel_sched.errors import InDoubt, StoreError, WheelSchedError
 class HoldRefused(WheelSchedError, OperationalError):
     """The delay store is away, and the app wants an error instead of the stock way (`on_outage="refuse"`).
 
-    Either the task was not sent, or the store gave no answer. In the second case the task is in doubt: it may be held,
-    and then runs when it is due. The text and `in_doubt` say which.
+    Either the task was not sent, or it is in doubt: the store did not answer or confirm, and may hold the task. A held
+    task runs when it is due. `in_doubt` and the text say which of the two.
 
     It is also kombu's `OperationalError`, which callers of `apply_async` catch when the broker is away.
 

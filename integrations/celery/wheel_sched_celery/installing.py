@@ -1,4 +1,4 @@
-"""`install`: the whole set-up of an app, in small steps of their own modules."""
+"""`install`: sets an app up."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ def install(
 ) -> Wheel:
     """Let an app's ETA, countdown and retry tasks wait in a delay store instead of in workers.
 
-    Call it where the app is made, in producers and workers alike, before anything is sent. Settings can also stand in
-    `app.conf` as `wheel_url`, `wheel_horizon`, ...; what is given here wins.
+    Call it where the app is made, in producers and workers alike, before the app sends anything. `app.conf` can contain
+    the settings too, as `wheel_url`, `wheel_horizon`, ... An argument wins over `app.conf`.
 
     Args:
         app: the Celery app.
         url: of the store; None = no store, only a better timer in the worker. Defaults to `app.conf.wheel_url`, else
             the broker's URL when it is a Redis.
-        horizon: what is due later than this is held; None = stock behaviour. Defaults to "2s".
+        horizon: tasks due later than this are held; None = stock behaviour. Defaults to "2s".
         settings: the other fields of `WheelSettings`.
 
     Raises:

@@ -24,7 +24,7 @@ _DURATIONS = ("horizon", "lead", "timeout", "drain_timeout")
 
 
 class _Unset:
-    """No value was given; None is a value."""
+    """Stands for a missing value, because None is a value."""
 
     def __repr__(self) -> str:
         return "UNSET"
@@ -48,8 +48,8 @@ class WheelSettings:
         replicas: how many replicas confirm under "replicated". Defaults to 1.
         on_outage: what a producer does while the store is away: "stock" sends as Celery alone would, "refuse" raises
             `HoldRefused`. A worker always does what Celery alone would. Defaults to "stock".
-        lead: how long before its due time a task goes to its queue; then it waits in the worker's timer, so that it is
-            fetched when it is due. If the worker is killed within that time, the broker delivers the task again.
+        lead: how long before its due time a task goes to its queue. A worker fetches it and keeps it in its timer for
+            the rest of the time. If the worker is killed then, the broker delivers the task again.
             Defaults to half of the horizon, at most 1 s and a quarter of the broker's visibility timeout: a task that
             a worker holds longer than that timeout runs twice.
         dispatch: whether workers of this app release held tasks. Defaults to True.

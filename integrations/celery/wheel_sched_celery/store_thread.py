@@ -1,10 +1,8 @@
 """The worker's thread for calls on the store, so that the worker's loop never waits for a store that hangs.
 
-`submit` hands a job over. `ask` waits a short time for an answer, and fails at once while the thread is stuck. `finish`
-waits for all jobs for a given time, and drops those that have not begun. The thread starts with the first job, so that
-the worker forks no process beside it before it consumes.
+The thread starts with the first job, so that the worker forks no process beside it before it consumes.
 
-Threads: any; one of its own.
+Threads: any may call. Jobs run in the thread of this module.
 """
 
 from __future__ import annotations
@@ -49,18 +47,24 @@ class StoreThread:
         return since_s is not None and time.monotonic() - since_s > STUCK_S
 
     def submit(self, job: Callable[[], Any]) -> None:
-        """Run `job` after those before it."""
+        """Run `job` in the thread, after all earlier jobs. Does not wait."""
+        self.start()
+        self._jobs.put(job)
+
+    def start(self) -> None:
+        """Start the thread. Idempotent. A simulation without threads overrides this, and calls `step` itself."""
         with self._lock:
             if self._thread is None:
                 self._thread = threading.Thread(target=self._work, name=self._name, daemon=True)
                 self._thread.start()
-        self._jobs.put(job)
 
     def ask(self, question: Callable[[], T], patience_s: float = PATIENCE_S) -> T:
-        """Run `question` and return what it returns, or raise what it raises.
+        """Run `question` in the thread; return what it returns, or raise what it raises.
+
+        While the thread is stuck this fails at once.
 
         Raises:
-            StoreUnavailable: there is no answer in time. A question that has begun goes on.
+            StoreUnavailable: there is no answer in time. A question that has begun is not stopped.
         """
         if self.stuck:
             raise StoreUnavailable("the delay store has not answered for a while: nothing was sent to it")
@@ -85,9 +89,9 @@ class StoreThread:
             ) from error
 
     def finish(self, patience_s: float) -> int:
-        """Wait at most `patience_s` for all jobs; drop the others and return their number.
+        """Wait at most `patience_s` until all jobs are done. Drop those that have not begun, and return their number.
 
-        A running job ends with the process.
+        A job that runs longer ends with the process.
         """
         done = threading.Event()
         self.submit(done.set)
@@ -100,13 +104,20 @@ class StoreThread:
                 dropped += 1
         return max(0, dropped)
 
+    def step(self, *, wait: bool = True) -> bool:
+        """Run the next job, in the calling thread. Without `wait`: False when there is none."""
+        try:
+            job = self._jobs.get(wait)
+        except queue.Empty:
+            return False
+        self._since_s = time.monotonic()
+        try:
+            job()
+        except Exception:  # the thread must survive
+            logger.exception("celery.store_thread")
+        self._since_s = None
+        return True
+
     def _work(self) -> None:
         while True:
-            job = self._jobs.get()
-            self._since_s = time.monotonic()
-            try:
-                job()
-            except Exception:  # the thread must survive
-                logger.exception("celery.store_thread")
-            self._since_s = None
-            del job  # else it stays alive until the next one
+            self.step()

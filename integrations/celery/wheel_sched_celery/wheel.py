@@ -22,12 +22,12 @@ from wheel_sched.escaping import logger_of
 from wheel_sched.store.connect import open_store
 from wheel_sched.store.core.call import Call
 from wheel_sched.store.core.change import Alteration, Change
+from wheel_sched.store.core.counts import Look
 from wheel_sched.store.core.delay_store import DelayStore, values_of
 from wheel_sched.store.core.items import Found, Item, Outcome
-from wheel_sched.store.core.window import Look
 from wheel_sched_celery.errors import HoldRefused
-from wheel_sched_celery.message.held_task import HeldTask, encode_neutral
-from wheel_sched_celery.release.redis_queue import RedisQueue
+from wheel_sched_celery.message.held_task import HeldTask
+from wheel_sched_celery.message.stored_forms import encode_neutral
 from wheel_sched_celery.release.shared_server import SharedServer
 from wheel_sched_celery.settings import WheelSettings, load_settings
 from wheel_sched_celery.store_thread import StoreThread
@@ -36,12 +36,12 @@ logger = logger_of("wheel_sched.celery")
 
 T = TypeVar("T")
 
-AWAY_S = 2.0  # for so long after a failure no caller asks the store, so that not each of them waits for a timeout
+AWAY_S = 2.0  # after a failure nobody calls the store for so long, else each caller would wait for a timeout
 STALE_S = 1.0  # a call over a dead connection fails sooner than this
 
 
 class Wheel:
-    """Holds tasks of one app.
+    """Stores tasks of one app.
 
     Args:
         app: the Celery app.
@@ -58,7 +58,7 @@ class Wheel:
             os.register_at_fork(after_in_child=lambda: _start_anew(me()))
 
     def _forget(self) -> None:
-        """Start anew in a forked child: another thread of the parent may have held the lock, and sockets are shared."""
+        """Begin without a store: a forked child must not use the parent's sockets, nor its lock, which may be taken."""
         self._lock = threading.Lock()
         self._store: DelayStore | None = None
         self._client: Any = None
@@ -122,42 +122,42 @@ class Wheel:
         Raises:
             StoreError: it is away, or was a moment ago.
         """
-        (window,) = self.asked(lambda store: values_of(store.execute([Call(0, Look(0, 0))])))
+        (window,) = self.call(lambda store: values_of(store.execute([Call(0, Look(0, 0))])))
         return int(window.now_us)
 
-    def asked(self, question: Callable[[DelayStore], T]) -> T:
-        """The store's answer. After a failure the next callers fail at once for `AWAY_S`.
+    def call(self, function: Callable[[DelayStore], T]) -> T:
+        """Call `function` with the store. After a failure the next callers fail at once, for `AWAY_S`.
 
         Raises:
-            StoreError: the store did not answer, or was away a moment ago and was not asked.
+            StoreError: the store did not answer, or was away a moment ago and got no request.
         """
-        self._check_near()
+        self._check_up()
         try:
-            return question(self.store)
+            return function(self.store)
         except StoreError as error:
-            self._gone(error)
+            self._note_away(error)
             raise
 
-    def ask(self, question: Callable[[DelayStore], T]) -> T:
-        """The store's answer for a caller that must not block: the store's thread asks, and the wait is short.
+    def call_in_thread(self, function: Callable[[DelayStore], T]) -> T:
+        """`call` for a caller that must not block: the store's thread makes the call, and the caller waits briefly.
 
         Raises:
             StoreError: the store did not answer, or not in time.
         """
-        return self.thread.ask(lambda: self.asked(question))
+        return self.thread.ask(lambda: self.call(function))
 
     @property
-    def near(self) -> bool:
+    def seems_up(self) -> bool:
         """Whether the store is likely to answer: it was not away a moment ago, and no call hangs."""
         return time.monotonic() >= self._away_until_s and not self.thread.stuck
 
-    def _check_near(self) -> None:
+    def _check_up(self) -> None:
         if time.monotonic() < self._away_until_s:
             raise StoreUnavailable(
                 f"the delay store was away a moment ago, so it was not asked; the last error: {self._away_because}"
             )
 
-    def _gone(self, error: StoreError) -> None:
+    def _note_away(self, error: StoreError) -> None:
         self._away_because = str(error)
         self._away_until_s = time.monotonic() + AWAY_S
         logger.warning("celery.store_away: %s", error)
@@ -171,47 +171,31 @@ class Wheel:
 
     # -- holding
 
-    def hold(self, tasks: Sequence[HeldTask]) -> list[bool]:
-        """Store tasks in one call. They are durable when this returns.
-
-        Returns:
-            For each task whether it is held. False: the store cannot take it (too large, no name); send it the stock
-            way.
+    def schedule(self, items: Sequence[Item]) -> None:
+        """Store items that `item_of` made, at least one, in one call. They are durable when this returns.
 
         Raises:
             StoreError: the store is away or refuses; an unknown part was stored, and the same call may be repeated.
         """
-        items: list[Item | None] = [self.item_of(task) for task in tasks]
-        wanted = [item for item in items if item is not None]
-        if wanted:
-            self.schedule(wanted)
-        return [item is not None for item in items]
-
-    def schedule(self, items: Sequence[Item]) -> None:
-        """Store items that `item_of` made, at least one.
-
-        Raises:
-            StoreError: as `hold` does.
-        """
         self.begin_schedule(items)()
 
     def begin_schedule(self, items: Sequence[Item]) -> Callable[[], None]:
-        """`schedule` in two halves, so that the caller works while the server does.
+        """`schedule` in two halves, so that the caller works while the server stores.
 
-        Call the returned function once: it waits until the items are stored and raises what `schedule` raises.
+        Call the returned function once. It waits until the items are stored, and raises what `schedule` raises.
         """
-        self._check_near()
+        self._check_up()
         try:
             finish = self._begin(items)
         except StoreError as error:
-            self._gone(error)
+            self._note_away(error)
             raise
 
         def stored() -> None:
             try:
                 finish()
             except StoreError as error:
-                self._gone(error)
+                self._note_away(error)
                 raise
 
         return stored
@@ -219,14 +203,13 @@ class Wheel:
     def _begin(self, items: Sequence[Item]) -> Callable[[], object]:
         """Send the items over a kept connection, which makes `apply_async` a tenth faster.
 
-        If that connection has died, send them once more over another one: it does not matter which of the two calls
-        stores them.
+        If that connection has died, send the items once more over another one. A repeat stores nothing twice.
         """
         store = self.store
         if not isinstance(self.settings.url, str):  # a client of the app may have few connections and other users
             return lambda: store.schedule(items, token="")
         started_s = time.monotonic()
-        begun = store.begin(next(store.plans.schedule(items, "")))
+        begun = store.begin(next(store.plans.schedule(items, token="")))
         took_s = time.monotonic() - started_s
 
         def finish() -> None:
@@ -236,7 +219,7 @@ class Wheel:
             except StoreError as first:
                 if (
                     took_s + time.monotonic() - asked_s > STALE_S
-                ):  # a timeout; the caller does not wait for a second one
+                ):  # a timeout: the caller does not wait for a second one
                     raise
                 try:
                     store.schedule(items, token="")
@@ -248,11 +231,11 @@ class Wheel:
         return finish
 
     def not_held(self, items: Sequence[Item], error: Exception) -> Collection[str]:
-        """After `hold` failed with `error`: the ids of those items that the caller must send the stock way.
+        """After `schedule` failed with `error`: the ids of those items that the caller must send the stock way.
 
-        An item that was written and only not confirmed would run twice if it were sent too, and is lost with the server
-        if it is not. So this removes such items first. One that has left the store meanwhile is with the broker, and is
-        not sent again.
+        The store may have written an item without confirming it. If the caller sends such a task too, it runs twice; if
+        not, a crash of the server loses it. So this method removes such items, and the caller sends them. An item that
+        has left the store meanwhile is with the broker, and the caller does not send it.
         """
         ids = {item.id for item in items}
         if not isinstance(error, InDoubt):
@@ -280,7 +263,7 @@ class Wheel:
 
     @contextlib.contextmanager
     def collecting(self) -> Iterator[list[HeldTask]]:
-        """Inside the block, tasks that this thread would hold go into the list instead, and the caller holds them."""
+        """Inside the block, tasks that this thread would store go into the list instead. The caller stores them."""
         tasks: list[HeldTask] = []
         self._collected.tasks = tasks
         try:
@@ -292,7 +275,7 @@ class Wheel:
         """The item that stores a task; None when the store cannot take it."""
         lead_ms = self.settings.lead
         try:
-            queue = self.redis_queue
+            queue = self.shared_server.queue
             body = None if queue is None else queue.push_form(task, max(0, task.eta_ms - lead_ms))
             item = task.item(encode_neutral(task) if body is None else body, lead_ms)
             item.check()
@@ -313,7 +296,10 @@ class Wheel:
             collected.append(task)
             return True
         try:
-            return self.hold([task])[0]
+            item = self.item_of(task)
+            if item is not None:
+                self.schedule([item])
+            return item is not None
         except WheelSchedError as error:
             if self.settings.on_outage == "refuse" and isinstance(error, StoreError):
                 raise HoldRefused.because(error, f"task {task.task_id}") from error
@@ -323,30 +309,25 @@ class Wheel:
     # -- broker and store on one server
 
     @property
-    def redis_queue(self) -> RedisQueue | None:
-        """Makes push forms when the broker's queues lie in the store's own database, else None.
-
-        The neutral form serves as well while it is not known whether they do.
-        """
-        return self._server().queue
-
-    def knows_server(self) -> bool:
-        """Whether it is known if broker and store are one server; asks when it is not."""
-        return self._server().ask()
-
-    def _server(self) -> SharedServer:
+    def shared_server(self) -> SharedServer:
+        """Knows whether the broker's queues lie in the store's database."""
         with self._lock:
             if self._shared_server is None:
-                self._shared_server = SharedServer(self.app, self._store_identity, self.settings.timeout / 1000)
+                self._shared_server = SharedServer(
+                    self.app, lambda: self.call(lambda store: store.backend.identity()), self.settings.timeout / 1000
+                )
             return self._shared_server
-
-    def _store_identity(self) -> tuple[str, int] | None:
-        return self.asked(lambda store: store.backend.identity())
 
 
 def _start_anew(wheel: Wheel | None) -> None:
     if wheel is not None:
         wheel._forget()
+
+
+def wheel_with_store(app: Any) -> Wheel | None:
+    """The integration of an app that has a store, else None."""
+    wheel = wheel_of(app)
+    return None if wheel is None or wheel.settings.url is None else wheel
 
 
 def wheel_of(app: Any) -> Wheel | None:

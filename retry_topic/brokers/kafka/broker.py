@@ -17,22 +17,29 @@ from typing import Any, Literal
 
 from confluent_kafka import TopicPartition
 
-from retry_topic.brokers.kafka.client_settings import checked_member, milliseconds, ours, refusals, taken
+from retry_topic.brokers.kafka.client_settings import (
+    checked_member,
+    combined,
+    milliseconds,
+    refusals,
+    reserved_problems,
+)
 from retry_topic.brokers.kafka.consumer import KafkaConsumer
 from retry_topic.brokers.kafka.groups import Groups
 from retry_topic.brokers.kafka.log import KafkaLog
 from retry_topic.brokers.kafka.originals import Originals
-from retry_topic.brokers.kafka.placing import Placing
-from retry_topic.brokers.kafka.producing import Producing
-from retry_topic.brokers.kafka.sender import KafkaSender
-from retry_topic.brokers.kafka.topic_ids import TopicIds
-from retry_topic.brokers.kafka.topic_settings import settings_for
-from retry_topic.brokers.kafka.topology import Topology, topic_problem
-from retry_topic.brokers.kafka.transactions import Transactions
+from retry_topic.brokers.kafka.producing import Placing, Producing
+from retry_topic.brokers.kafka.topology import TopicIds, Topology, topic_problem
+from retry_topic.brokers.kafka.transactions import KafkaSender, Transactions
 from retry_topic.brokers.protocol import PositionsOf, PublishFailure, joining
 from retry_topic.message import Message, Reference
 from wheel_sched.errors import ConfigError
 
+_DAY_MS = 86_400_000
+_KEEP_MS = {"retry": 7 * _DAY_MS, "redelivery": 7 * _DAY_MS, "dead": 30 * _DAY_MS}
+# The largest message that our producers send. With the cluster's own limit, a retry topic would refuse a message that
+# just fitted into its original topic, because the message has more headers now. Most hosted clusters allow no more.
+_LARGEST_BYTES = 8 * 1024 * 1024
 _LEAST_BUFFER = 1024 * 1024
 _MOST_FETCHED = 1024 * 1024 * 1024  # librdkafka's numbers have 31 bits
 
@@ -81,13 +88,13 @@ class KafkaBroker:
         buffer_bytes: int = 64 * 1024 * 1024,
     ) -> None:
         settings = {"bootstrap.servers": servers} if isinstance(servers, str) else dict(servers)
-        problems = ours(settings)
-        protocol = taken(settings, ("group.protocol",), "group_protocol", group_protocol, problems) or "classic"
+        problems = reserved_problems(settings)
+        protocol = combined(settings, ("group.protocol",), "group_protocol", group_protocol, problems) or "classic"
         aliases = ("delivery.timeout.ms", "message.timeout.ms")
-        delivery = taken(settings, aliases, "delivery_timeout_ms", delivery_timeout_ms, problems)
+        delivery = combined(settings, aliases, "delivery_timeout_ms", delivery_timeout_ms, problems)
         self.delivery_timeout_ms = milliseconds("delivery_timeout_ms", delivery, 8_000, problems)
         longest = ("transaction.timeout.ms",)
-        transaction = taken(settings, longest, "transaction_timeout_ms", transaction_timeout_ms, problems)
+        transaction = combined(settings, longest, "transaction_timeout_ms", transaction_timeout_ms, problems)
         self.transaction_timeout_ms = milliseconds("transaction_timeout_ms", transaction, 60_000, problems)
         if not settings.get("bootstrap.servers"):
             problems.append("expected servers to be host:port, or settings with bootstrap.servers")
@@ -290,7 +297,7 @@ class KafkaBroker:
         return {
             "linger.ms": 1,
             "partitioner": "murmur2_random",
-            "message.max.bytes": 8 * 1024 * 1024,
+            "message.max.bytes": _LARGEST_BYTES,
             "compression.type": "lz4",
             "queue.buffering.max.messages": 100_000,
             **ours,
@@ -322,3 +329,20 @@ class KafkaBroker:
             "enable.auto.commit": False,
             "enable.auto.offset.store": False,
         }
+
+
+def settings_for(kind: str, replication: int) -> dict[str, str]:
+    """Settings of a group's "retry", "redelivery" or "dead" topic with `replication` copies, -1: the cluster's default.
+
+    Records are deleted by age and never compacted, independently of the cluster's default, because messages with equal
+    keys are different messages. With several copies, one broker may be down, and all brokers in sync have every
+    confirmed record.
+    """
+    settings = {
+        "cleanup.policy": "delete",
+        "retention.ms": str(_KEEP_MS[kind]),
+        "max.message.bytes": str(_LARGEST_BYTES),
+    }
+    if replication > 1:
+        settings["min.insync.replicas"] = str(min(2, replication - 1))
+    return settings

@@ -49,12 +49,12 @@ _SECRET = re.compile(r"password|secret|token|\.pem$|jaas|oauthbearer\.config|\.k
 _ADVICE = "see librdkafka's CONFIGURATION.md; nothing was opened"
 
 
-def ours(settings: Mapping[str, Any]) -> list[str]:
+def reserved_problems(settings: Mapping[str, Any]) -> list[str]:
     """One problem for each setting that only this package may set."""
     return [f"expected {name} to be left to us, got: {settings[name]!r}" for name in _OURS if name in settings]
 
 
-def taken(settings: dict[str, Any], names: tuple[str, ...], argument: str, given: Any, problems: list[str]) -> Any:
+def combined(settings: dict[str, Any], names: tuple[str, ...], argument: str, given: Any, problems: list[str]) -> Any:
     """The value of an argument or of the settings with these names; None: neither has one. Removes the settings."""
     said = {name: settings.pop(name) for name in names if name in settings}
     for name, value in said.items():

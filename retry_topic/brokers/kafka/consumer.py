@@ -22,7 +22,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException
 from retry_topic.brokers.kafka.faults import EXPELLED, MemberExpelled, broker_error, error_of
 from retry_topic.brokers.kafka.offset_tracker import Place
 from retry_topic.brokers.kafka.poll_loop import POLL_S, Committed, PollLoop, now_ms
-from retry_topic.brokers.kafka.topic_ids import TopicIds
+from retry_topic.brokers.kafka.topology import TopicIds
 from retry_topic.brokers.kafka.transactions import Transactions
 from retry_topic.brokers.protocol import BrokerInDoubt, Delivery, PublishFailure
 from retry_topic.message import Message
@@ -262,11 +262,7 @@ class KafkaConsumer:
     ) -> list[PublishFailure | None]:
         answers: list[PublishFailure | None] = [None] * len(pairs)
         with self._changed:
-            chosen = [
-                index
-                for index, (delivery, _) in enumerate(pairs)
-                if (held := self._tracker.held(delivery)) is not None and not held.settled
-            ]
+            chosen = self._unsettled(pairs)
             handles = [pairs[index][0].handle for index in chosen]
             if not chosen or life != self._tracker.life:
                 return answers
@@ -297,13 +293,17 @@ class KafkaConsumer:
 
     def _publish_and_settle(self, pairs: Sequence[tuple[Delivery, Message]]) -> list[PublishFailure | None]:
         with self._changed:
-            chosen = [
-                index
-                for index, (delivery, _) in enumerate(pairs)
-                if (held := self._tracker.held(delivery)) is not None and not held.settled
-            ]
+            chosen = self._unsettled(pairs)
         answers: list[PublishFailure | None] = [None] * len(pairs)
         for index, failure in zip(chosen, self._publish([pairs[index][1] for index in chosen]), strict=True):
             answers[index] = failure
         self.ack([pairs[index][0] for index in chosen if answers[index] is None])
         return answers
+
+    def _unsettled(self, pairs: Sequence[tuple[Delivery, Message]]) -> list[int]:
+        """The indexes of the pairs whose deliveries this member still holds and has not settled. Under the lock."""
+        return [
+            index
+            for index, (delivery, _) in enumerate(pairs)
+            if (held := self._tracker.held(delivery)) is not None and not held.settled
+        ]

@@ -14,8 +14,7 @@ from typing import Any, TypeVar
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
-from retry_topic.brokers.kafka.deadline_call import DeadlinePassed, call_with_deadline
-from retry_topic.brokers.kafka.faults import broker_error, error_of, said_meanwhile
+from retry_topic.brokers.kafka.faults import DeadlinePassed, broker_error, call_with_deadline, error_of, said_meanwhile
 
 T = TypeVar("T")
 

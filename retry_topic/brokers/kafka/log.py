@@ -24,10 +24,10 @@ from typing import Any
 
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
-from retry_topic.brokers.kafka.back_pressure import PausedPartitions
 from retry_topic.brokers.kafka.faults import EXPELLED, TOPIC_GONE, UNANSWERED, broker_error
 from retry_topic.brokers.kafka.groups import Groups
 from retry_topic.brokers.kafka.offset_tracker import RECORD_BYTES
+from retry_topic.brokers.kafka.poll_loop import PausedPartitions
 from retry_topic.brokers.kafka.records import from_record
 from retry_topic.brokers.kafka.topology import Topology
 from retry_topic.brokers.protocol import Delivery, LogBatch, PositionsOf
@@ -269,7 +269,7 @@ class KafkaLog:
                 return
             asked, self._asked = self._asked, None
             try:
-                topic_id = self._topology.id_told(self._topic, asked)
+                topic_id = self._topology.answered_id(self._topic, asked)
             except BrokerError:  # the topic is deleted, or the cluster does not answer: ask again later
                 self._ask_s = time.monotonic() + _ASK_IDLE_S
                 return

@@ -1,4 +1,4 @@
-"""RedisStreamsBroker: topics as Redis or Valkey streams. The work is done in `publisher`, `consumer` and `settling`.
+"""RedisStreamsBroker: topics as Redis or Valkey streams. `consumer` reads, `publisher` writes.
 
 Retention: XACK alone settles a delivery. Deleting the entry (XDEL), or a length limit at XADD, would take the entry
 from groups that have not read it. With `maxlen` the consumers trim a topic to about that length. They drop the oldest
@@ -19,10 +19,10 @@ from redis.exceptions import ResponseError
 
 from retry_topic.brokers.protocol import Backlog, PublishFailure, joining
 from retry_topic.brokers.redis_streams import faults, scripts
-from retry_topic.brokers.redis_streams.backlog import backlog
 from retry_topic.brokers.redis_streams.connections import Connections
 from retry_topic.brokers.redis_streams.consumer import RedisStreamsConsumer
 from retry_topic.brokers.redis_streams.publisher import StreamPublisher, topic_problem
+from retry_topic.message.encoding import from_entry
 from wheel_sched.errors import ConfigError
 from wheel_sched.store.redis.durability import Durability
 
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from redis.cluster import RedisCluster
 
     from retry_topic.message import Message
+
+_COUNTED = 1_000  # at most this many entries are counted one by one when the server does not know the lag
 
 
 class RedisStreamsBroker:
@@ -139,7 +141,7 @@ class RedisStreamsBroker:
     def backlog(self, topic: str, group: str) -> Backlog:
         """The records of `topic` that `group` has not settled, see `BacklogBroker`. Cost: five small commands."""
         stream = self.stream_key(topic)
-        return self._connections.repeatable(stream, lambda client: backlog(client, stream, topic, group), reads=True)
+        return self._connections.repeatable(stream, lambda client: _backlog(client, stream, topic, group), reads=True)
 
     def reads(self, group: str, topic: str) -> bool:
         """Whether `group` reads `topic`: the topic is registered, and its stream has that group.
@@ -214,3 +216,45 @@ class RedisStreamsBroker:
 
         exists, length = self._connections.repeatable(stream, ask, reads=True)
         return length if exists else None
+
+
+if TYPE_CHECKING:
+    import redis
+
+
+def _backlog(client: redis.Redis, stream: str, topic: str, group: str) -> Backlog:
+    """Count the entries of a stream that a group has not settled, without joining the group or changing anything."""
+    if not client.exists(stream):
+        return Backlog(0, None, None)
+    rows: Any = client.execute_command("XINFO", "GROUPS", stream)
+    found = next((row for row in map(_as_dict, rows) if row["name"] == group.encode()), None)
+    if found is None:
+        fresh: int | None = int(client.xlen(stream))
+        pending, start = 0, "-"
+    else:
+        fresh, pending = found.get("lag"), int(found["pending"])
+        start = f"({found['last-delivered-id'].decode()}"
+    if fresh is None:  # the server cannot compute the lag: entries were deleted
+        counted: Any = client.execute_command("XRANGE", stream, start, "+", "COUNT", _COUNTED)
+        fresh = len(counted)
+    entries: Any = client.execute_command("XRANGE", stream, start, "+", "COUNT", 1) if fresh else []
+    if pending and not entries:
+        summary: Any = client.xpending(stream, group)
+        entries = client.execute_command("XRANGE", stream, summary["min"], "+", "COUNT", 1)
+    members: Any = client.execute_command("XINFO", "CONSUMERS", stream, group) if found is not None else []
+    silent_ms = min((int(_as_dict(member)["idle"]) for member in members), default=None)
+    oldest = from_entry(topic, *_entry(entries[0])) if entries else None
+    return Backlog(fresh + pending, oldest, silent_ms)
+
+
+def _entry(entry: Any) -> tuple[bytes, list[bytes]]:
+    entry_id, fields = entry
+    if isinstance(fields, dict):
+        fields = [part for pair in fields.items() for part in pair]
+    return entry_id, fields or []
+
+
+def _as_dict(row: Any) -> dict[str, Any]:
+    """A row of XINFO as a dict. Some clients return a dict, others a flat list."""
+    pairs = row.items() if isinstance(row, dict) else zip(row[::2], row[1::2], strict=True)
+    return {name.decode() if isinstance(name, bytes) else name: value for name, value in pairs}

@@ -19,6 +19,7 @@ import secrets
 import socket
 import time
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from redis.exceptions import ResponseError
@@ -26,10 +27,9 @@ from redis.exceptions import ResponseError
 from retry_topic.brokers.protocol import Delivery, PublishFailure
 from retry_topic.brokers.redis_streams import faults, scripts
 from retry_topic.brokers.redis_streams.connections import Connections, release
-from retry_topic.brokers.redis_streams.publisher import StreamPublisher
-from retry_topic.brokers.redis_streams.settling import Handle, StreamSettler, by_stream
+from retry_topic.brokers.redis_streams.publisher import Handle, StreamPublisher, StreamSettler, by_stream
 from retry_topic.message import Message
-from retry_topic.message.stream_encoding import from_entry
+from retry_topic.message.encoding import from_entry
 from wheel_sched.errors import BrokerError, BrokerUnavailable
 
 if TYPE_CHECKING:
@@ -157,12 +157,8 @@ class RedisStreamsConsumer:
 
     def _reap(self, idle_ms: int, only: str = "") -> int:
         """Remove members (or `only` one) that hold nothing and were silent for `idle_ms`. Answers their number."""
-        return sum(self._reap_stream(stream, idle_ms, only) for stream in self._topics)
-
-    def _reap_stream(self, stream: str, idle_ms: int, only: str) -> int:
-        return self._connections.run(
-            stream, lambda client: scripts.reap(client, stream, self._group, idle_ms, only), repeat=True
-        )
+        reap, run = partial(scripts.reap, group=self._group, idle_ms=idle_ms, only=only), self._connections.run
+        return sum(run(stream, partial(reap, stream=stream), repeat=True) for stream in self._topics)
 
     def _tidy(self) -> None:
         """Housekeeping for times without other work."""

@@ -1,28 +1,31 @@
-"""Publishes batches to streams, refuses messages that no stream can hold, and keeps the registry of topics.
+"""Everything that a broker writes to streams: publishes batches, settles deliveries, trims, registers topics.
 
-Invariant: for each message, either its stream has it or the caller gets its failure. A batch is sent in pipelines, so
-a refused message does not stop the others. XADD has the option NOMKSTREAM: a nil reply means an unknown topic.
+`StreamPublisher`: for each message, either its stream has it or the caller gets its failure. A batch is sent in
+pipelines, so a refused message does not stop the others. XADD has the option NOMKSTREAM: a nil reply means an unknown
+topic. Cost: one round trip per server and 500 messages or 16 MiB. Threads: any.
 
-Cost: one round trip per server and 500 messages or 16 MiB. Threads: any.
+`StreamSettler` settles the deliveries of one member. One thread settles; the polling thread may call `trim`.
 """
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from redis.exceptions import MovedError
 
-from retry_topic.brokers.protocol import BrokerInDoubt, PublishFailure
+from retry_topic.brokers.protocol import BrokerInDoubt, Delivery, PublishFailure
 from retry_topic.brokers.redis_streams import faults, scripts
 from retry_topic.brokers.redis_streams.connections import Connections, tag_of
 from retry_topic.message import Message
-from retry_topic.message.stream_encoding import to_fields
+from retry_topic.message.encoding import to_fields
 from wheel_sched.errors import BrokerError, BrokerUnavailable
 from wheel_sched.store.redis.durability import OURS
 
 Answers = list[PublishFailure | None]
+Handle = tuple[str, bytes]  # stream and entry id of a delivery
 
 STORE_KEY = re.compile(r"\{[^{}]*:[0-9]+\}:")  # the beginning of every key of a delay store
 REGISTRY = "topics"  # the key of the set of known topics, so no topic can have this name
@@ -30,6 +33,8 @@ MAX_FIELDS = 3_500  # fields and values of one entry: a script unpacks at most a
 MAX_BYTES = 512 * 1024 * 1024  # proto-max-bulk-len: for more, the server closes the connection, at each repetition
 PIPELINE_MESSAGES = 500
 PIPELINE_BYTES = 16 * 1024 * 1024
+TRIM_EVERY = 100  # settled entries; a stream's node holds 100
+FORWARD_AT_ONCE = 100  # pairs in one script: about a millisecond of the server's time
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,3 +228,125 @@ class StreamPublisher:
             else:
                 answers[entry.index] = None
         return redirected
+
+
+def by_stream(deliveries: Iterable[Delivery]) -> dict[str, list[bytes]]:
+    """The entry ids of deliveries, by stream."""
+    ids: dict[str, list[bytes]] = {}
+    for delivery in deliveries:
+        stream, entry_id = delivery.handle
+        ids.setdefault(stream, []).append(entry_id)
+    return ids
+
+
+class StreamSettler:
+    """Settles the deliveries of one member of `group`: XACK, publish-and-settle, and trimming.
+
+    `forward` runs one script per slot. The script publishes a message only if the group has not settled its delivery.
+    So a repetition after a lost reply publishes nothing twice. If source and target are on different slots of a
+    Cluster, `forward` publishes first and settles after. It remembers deliveries that it published and could not
+    settle; a repetition only settles them.
+    """
+
+    def __init__(self, connections: Connections, publisher: StreamPublisher, group: str, maxlen: int | None) -> None:
+        self._connections = connections
+        self._publisher = publisher
+        self._group = group
+        self._maxlen = maxlen
+        self._settled: dict[str, int] = {}  # by stream, since the last trim
+        self._published: set[Handle] = set()  # forwarded across slots, not settled yet
+
+    def ack(self, deliveries: Iterable[Delivery]) -> None:
+        """Settle deliveries. Repeating it is harmless, also after an error."""
+        for stream, ids in by_stream(deliveries).items():
+            self._ack(stream, ids)
+            self._count(stream, len(ids))
+
+    def forward(self, pairs: Sequence[tuple[Delivery, Message]]) -> Answers:
+        """Publish each message and settle its delivery, in one step if both keys are on one slot."""
+        answers: Answers = [None] * len(pairs)
+        together: dict[int, list[PreparedEntry]] = {}
+        apart: list[int] = []
+        for index, (delivery, message) in enumerate(pairs):
+            packed = pack(index, message)
+            if not isinstance(packed, PreparedEntry):
+                answers[index] = packed
+                continue
+            slot = self._connections.slot(delivery.handle[0])
+            if slot == self._connections.slot(self._publisher.stream_key(message.topic)):
+                together.setdefault(slot, []).append(packed)
+            else:
+                apart.append(index)
+        for prepared in together.values():
+            for part in in_parts(prepared, FORWARD_AT_ONCE):
+                self._in_one_step(part, pairs, answers)
+        if apart:
+            self._in_two_steps(apart, pairs, answers)
+        return answers
+
+    def trim(self) -> None:
+        """Trim the streams that have newly settled entries since the last trim."""
+        for stream in list(self._settled):
+            self._trim(stream)
+
+    def _ack(self, stream: str, ids: list[bytes]) -> None:
+        self._connections.written(stream, "XACK", stream, self._group, *ids)
+
+    def _in_one_step(
+        self, part: list[PreparedEntry], pairs: Sequence[tuple[Delivery, Message]], answers: Answers
+    ) -> None:
+        create = self._publisher.create_topics
+        handles: list[Handle] = [pairs[entry.index][0].handle for entry in part]
+        moves = [
+            scripts.Move(stream, entry_id, self._publisher.stream_key(entry.topic), entry.fields)
+            for (stream, entry_id), entry in zip(handles, part, strict=True)
+        ]
+        try:
+            if create:
+                self._publisher.register(entry.topic for entry in part)
+            replies = scripts.forward(self._connections, self._group, create, moves)
+        except (*faults.FAULTS, BrokerError) as error:
+            failure = faults.publish_failure(error)
+            for entry in part:
+                answers[entry.index] = failure
+            return
+        for entry, (stream, _), reply in zip(part, handles, replies, strict=True):
+            if reply == b"done":
+                self._count(stream, 1)
+            elif reply == b"unknown":
+                answers[entry.index] = unknown_topic(entry.topic)
+            else:
+                answers[entry.index] = faults.publish_failure(reply.decode("utf-8", "replace"))
+
+    def _in_two_steps(self, indexes: list[int], pairs: Sequence[tuple[Delivery, Message]], answers: Answers) -> None:
+        fresh = [index for index in indexes if pairs[index][0].handle not in self._published]
+        try:
+            published = self._publisher.publish([pairs[index][1] for index in fresh])
+        except BrokerError as error:
+            published = [faults.publish_failure(error)] * len(fresh)
+        for index, failure in zip(fresh, published, strict=True):
+            answers[index] = failure
+            if failure is None:
+                self._published.add(pairs[index][0].handle)
+        done = [index for index in indexes if answers[index] is None]
+        try:
+            self.ack(pairs[index][0] for index in done)
+        except BrokerError as error:
+            reason = f"published, but not settled; repeat it, it will not be published again ({error})"
+            for index in done:
+                answers[index] = PublishFailure(reason[: faults.REASON_CHARACTERS], in_doubt=True)
+        else:
+            self._published.difference_update(pairs[index][0].handle for index in done)
+
+    def _count(self, stream: str, settled: int) -> None:
+        if self._maxlen is not None:
+            count = self._settled.get(stream, 0) + settled
+            self._settled[stream] = count
+            if count >= TRIM_EVERY:  # not read again: the polling thread may have trimmed meanwhile
+                self._trim(stream)
+
+    def _trim(self, stream: str) -> None:
+        keep = self._maxlen
+        if self._settled.pop(stream, 0) and keep is not None:
+            with contextlib.suppress(BrokerError):  # settled entries stay settled, and a later call trims
+                self._connections.repeatable(stream, lambda client: scripts.trim(client, stream, keep))

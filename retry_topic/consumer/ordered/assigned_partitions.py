@@ -14,13 +14,14 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Generator
 
 from retry_topic.brokers.protocol import PartitionedBroker, PartitionedConsumer
 from retry_topic.consumer.ordered.assignment import PartitionAssignment, ReaderContext, new_holder
 from retry_topic.consumer.ordered.reader import READ_AHEAD, OrderedReader
 from retry_topic.consumer.outcome import is_suspect
 from wheel_sched.escaping import logger_of
-from wheel_sched.store.ordering.face import scope_of
+from wheel_sched.store.ordering import scope_of
 
 logger = logger_of("retry_topic.consumer")
 
@@ -51,12 +52,11 @@ class OrderedPartitions(OrderedReader):
         state = "stopping" if self._stopping.is_set() else "running"
         return f"<OrderedPartitions {self._context.topic} {sorted(part for _, part in self._assignments)} {state}>"
 
-    def _turn(self) -> None:
-        """Read as a member of the group until it is time to stop."""
+    def _read(self) -> Generator[None]:
         context = self._context
         consumer = self._broker.consumer([context.topic], context.group, idle_ms=context.config.idle_ms)
         try:
-            self._poll(consumer)
+            yield from self._poll(consumer)
         finally:
             assignments = [assignment for _, assignment in self._assignments.values()]
             self._assignments.clear()
@@ -66,11 +66,12 @@ class OrderedPartitions(OrderedReader):
             for assignment in assignments:
                 assignment.leave()
 
-    def _poll(self, consumer: PartitionedConsumer) -> None:
+    def _poll(self, consumer: PartitionedConsumer) -> Generator[None]:
         config = self._context.config
         limit = config.concurrency * READ_AHEAD
         wait_ms = min(_POLL_MS, max(1, config.idle_ms // 4))
-        while not self._stopping.is_set():
+        while True:
+            yield
             self._follow(consumer)
             room = self._room(1 if self._careful else limit, wait_ms / 1000)
             if room == 0:

@@ -20,16 +20,15 @@ from dataclasses import dataclass
 from retry_topic.brokers.protocol import BrokerConsumer, Delivery
 from retry_topic.connection import Connection
 from retry_topic.consumer.config import ConsumerConfig, ConsumerStats
-from retry_topic.consumer.failure_log import FailureLog
 from retry_topic.consumer.ordered.key_heads import Give
 from retry_topic.consumer.ordered.key_queues import KeyQueues
+from retry_topic.consumer.outcome import FailureLog
 from retry_topic.consumer.settling import InFlightDeliveries, Settler, Successes
 from retry_topic.history import HistoryWriter
 from wheel_sched.errors import StoreError
 from wheel_sched.escaping import logger_of
 from wheel_sched.reviving import RevivedThread
-from wheel_sched.store.ordering.face import OrderedKeys
-from wheel_sched.store.ordering.values import Owner
+from wheel_sched.store.ordering import OrderedKeys, Owner
 
 logger = logger_of("retry_topic.consumer")
 
@@ -39,7 +38,7 @@ class ReaderContext:
     """The common part of all assignments of a reader.
 
     Args:
-        home: the connection (store and broker).
+        connection: the connection (store and broker).
         topic: the topic that is read.
         group: the consumer group.
         config: see `ConsumerConfig`.
@@ -49,7 +48,7 @@ class ReaderContext:
         failure_log: gets each message that cannot be parked. Defaults to None.
     """
 
-    home: Connection
+    connection: Connection
     topic: str
     group: str
     config: ConsumerConfig
@@ -92,7 +91,7 @@ class PartitionAssignment:
         changed: threading.Condition | None = None,
     ) -> None:
         self._context = context
-        self._gates = OrderedKeys(context.home.store)
+        self._locks = OrderedKeys(context.connection.store)
         self._scope = scope
         self._holder = holder
         self._lease_s = lease_s
@@ -102,13 +101,13 @@ class PartitionAssignment:
         self.renewed = time.monotonic()  # when the current lease was requested
         self.in_flight = InFlightDeliveries(context.config.idle_ms, changed)
         self._settler = Settler(
-            context.home.broker,
+            context.connection.broker,
             consumer,
             self.in_flight,
             context.stats,
             context.config.idle_ms,
             context.history,
-            Successes(context.home.store),
+            Successes(context.connection.store),
             in_order=True,
         )
         self._queues: KeyQueues | None = None
@@ -174,7 +173,7 @@ class PartitionAssignment:
         """Give up the scope, so that another can own it immediately. If the store does not answer, its lease ends."""
         self._over.set()
         with contextlib.suppress(StoreError):
-            self._gates.release(self._scope, self._holder)
+            self._locks.release(self._scope, self._holder)
 
     def _own(self) -> int:
         """Wait for the scope. Answers its epoch, or 0 when the assignment is over."""
@@ -182,11 +181,11 @@ class PartitionAssignment:
         while not self._over.wait(pause_s) and not self.lost.is_set():
             asked = time.monotonic()
             try:
-                owned = self._gates.acquire(self._scope, self._holder, int(self._lease_s * 1000))
+                owned = self._locks.acquire(self._scope, self._holder, int(self._lease_s * 1000))
                 if owned.epoch:
                     self._owned(owned.epoch, asked)
                     if self._over.is_set():  # meanwhile; `leave` may have come before the scope was owned
-                        self._gates.release(self._scope, self._holder)
+                        self._locks.release(self._scope, self._holder)
                     return owned.epoch
                 pause_s = min(owned.for_ms / 1000 + 0.01, self._lease_s / 8, 1.0)
             except Exception as error:  # after any error the records wait
@@ -196,9 +195,9 @@ class PartitionAssignment:
 
     def _owned(self, epoch: int, asked: float) -> None:
         context, self.renewed = self._context, asked
-        closed = [key.lock for key in self._gates.closed(self._scope)]
+        closed = [key.lock for key in self._locks.closed(self._scope)]
         queues = KeyQueues(
-            self._gates,
+            self._locks,
             Owner(self._scope, self._holder, epoch),
             closed,
             group=context.group,
@@ -223,18 +222,23 @@ class PartitionAssignment:
     def _hold(self, epoch: int) -> None:
         """Renew the lease, independently of all other work. Give up when another owner has it or renewing fails too
         long."""
-        while not self._over.wait(self._lease_s / 6):
-            asked = time.monotonic()
-            ours = True
-            try:
-                ours = self._gates.acquire(self._scope, self._holder, int(self._lease_s * 1000)).epoch == epoch
-                self.renewed = asked if ours else self.renewed
-            except Exception as error:  # after any error, only time decides
-                logger.warning("consumer.cannot_renew: %s", error)
-            silent_s = time.monotonic() - self.renewed
-            if not ours or (self._patience_s is not None and silent_s > self._patience_s):
-                self.lose()
-                return
+        while not self._over.wait(self._lease_s / 6) and self.renew(epoch):
+            pass
+
+    def renew(self, epoch: int) -> bool:
+        """Renew the lease once. False: the assignment is lost."""
+        asked = time.monotonic()
+        ours = True
+        try:
+            ours = self._locks.acquire(self._scope, self._holder, int(self._lease_s * 1000)).epoch == epoch
+            self.renewed = asked if ours else self.renewed
+        except Exception as error:  # after any error, only time decides
+            logger.warning("consumer.cannot_renew: %s", error)
+        silent_s = time.monotonic() - self.renewed
+        if ours and (self._patience_s is None or silent_s <= self._patience_s):
+            return True
+        self.lose()
+        return False
 
     def _thread(self, work: Callable[[], None], what: str, over: threading.Event) -> threading.Thread:
         thread = RevivedThread(work, f"{self._context.group}-{what}-{self._context.topic}", over)

@@ -16,7 +16,7 @@ from retry_topic.consumer.outcome import HandlerOutcome, Sink
 from retry_topic.message import Message
 from retry_topic.message.headers import RetryState
 from wheel_sched.store import DelayStore, Outcome
-from wheel_sched.store.ordering.face import OrderedKeys
+from wheel_sched.store.ordering import OrderedKeys
 
 Give = Callable[[Delivery, RetryState, Sink], None]
 _AT_ONCE = 200
@@ -41,10 +41,10 @@ class KeyHeads(SettlerThread):
 
     def _came(self, delivery: Delivery) -> None:
         state = self._state_of(delivery)
-        if state.gate is None:
+        if state.key_lock is None:
             self._give(delivery, state, self._sink)
         else:
-            self._unknown.append((delivery, state, state.gate))
+            self._unknown.append((delivery, state, state.key_lock))
 
     def _ended(self, outcome: HandlerOutcome) -> None:
         head = self._heads.pop(_place(outcome.delivery.message), None)
@@ -56,14 +56,14 @@ class KeyHeads(SettlerThread):
     def _turn(self) -> None:
         while self._unknown:
             part = self._unknown[:_AT_ONCE]
-            fates = self._gates.look([(gate, state.stem) for _, state, gate in part])
+            fates = self._locks.look([(key_lock, state.id_base) for _, state, key_lock in part])
             del self._unknown[: len(part)]
-            for (delivery, state, gate), fate in zip(part, fates, strict=True):
+            for (delivery, state, key_lock), fate in zip(part, fates, strict=True):
                 if fate is Outcome.DUPLICATE:
                     self._sink.put(HandlerOutcome(delivery, "acknowledged"))
                     continue
                 if fate is Outcome.DONE:
-                    self._heads[_place(delivery.message)] = gate, state.stem
+                    self._heads[_place(delivery.message)] = key_lock, state.id_base
                 self._give(delivery, state, self)
 
     def _left(self) -> bool:

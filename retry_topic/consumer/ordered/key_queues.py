@@ -15,10 +15,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from retry_topic.brokers.protocol import Delivery
-from retry_topic.consumer.failure_log import FailureLog
 from retry_topic.consumer.ordered.key_heads import Give
 from retry_topic.consumer.ordered.settler_thread import SettlerThread
-from retry_topic.consumer.outcome import HandlerOutcome, Sink
+from retry_topic.consumer.outcome import FailureLog, HandlerOutcome, Sink
 from retry_topic.consumer.retry_record import (
     failed_message,
     is_position_derived,
@@ -27,15 +26,14 @@ from retry_topic.consumer.retry_record import (
     retry_state,
 )
 from retry_topic.message import Message
-from retry_topic.message.body_codec import encode_body
+from retry_topic.message.encoding import encode_body
 from retry_topic.message.headers import RetryState
 from retry_topic.message.topic_names import NAMED_AFTER_GROUP, GroupTopics
 from retry_topic.policy import Failure
 from wheel_sched.errors import Rejected
 from wheel_sched.escaping import logger_of
 from wheel_sched.store import Item, Outcome
-from wheel_sched.store.ordering.face import OrderedKeys, lock_of, ref_of, route_of
-from wheel_sched.store.ordering.values import Owner
+from wheel_sched.store.ordering import OrderedKeys, Owner, lock_of, ref_of, route_of
 
 logger = logger_of("retry_topic.consumer")
 
@@ -47,7 +45,7 @@ _PARKED_AT_ONCE = 100  # messages of one queue; this bounds the bytes as well
 class KeyQueue:
     """The messages of a key. `running` is being handled. `head`: it is the head of a closed key."""
 
-    gate: str
+    key_lock: str
     waiting: deque[tuple[Delivery, RetryState]] = field(default_factory=deque)
     running: Delivery | None = None
     head: bool = False
@@ -58,7 +56,7 @@ class KeyQueues(SettlerThread):
     """See the module.
 
     Args:
-        gates: the key locks in the store.
+        locks: the key locks in the store.
         owner: the owner in whose name keys are closed and messages parked.
         closed: the keys that are closed at the beginning.
         group: the consumer group.
@@ -74,7 +72,7 @@ class KeyQueues(SettlerThread):
 
     def __init__(
         self,
-        gates: OrderedKeys,
+        locks: OrderedKeys,
         owner: Owner,
         closed: Iterable[str],
         *,
@@ -88,7 +86,7 @@ class KeyQueues(SettlerThread):
         topics: GroupTopics = NAMED_AFTER_GROUP,
         failure_log: FailureLog | None = None,
     ) -> None:
-        super().__init__(gates, sink)
+        super().__init__(locks, sink)
         self._owner = owner
         self._closed = set(closed)
         self._group = group
@@ -112,11 +110,11 @@ class KeyQueues(SettlerThread):
         if message.key is None or message.source is None:  # no key, no order
             self._give(delivery, state, self._sink)
             return
-        gate = lock_of(self._owner.scope, message.key)
-        state = ordered_state(self._group, message, state, gate, self._topic_id)
-        queue = self._queues.setdefault(gate, KeyQueue(gate))
+        key_lock = lock_of(self._owner.scope, message.key)
+        state = ordered_state(self._group, message, state, key_lock, self._topic_id)
+        queue = self._queues.setdefault(key_lock, KeyQueue(key_lock))
         queue.waiting.append((delivery, state))
-        self._dirty[gate] = None
+        self._dirty[key_lock] = None
 
     def _ended(self, outcome: HandlerOutcome) -> None:
         if self._lost.is_set():
@@ -128,7 +126,7 @@ class KeyQueues(SettlerThread):
             self._failing.append((queue, state, outcome))
             return
         if queue.head:
-            self._succeeded.append((queue.gate, state.stem, outcome))
+            self._succeeded.append((queue.key_lock, state.id_base, outcome))
         else:
             self._sink.put(outcome)
         self._free(queue)
@@ -136,9 +134,9 @@ class KeyQueues(SettlerThread):
     def _free(self, queue: KeyQueue) -> None:
         queue.running, queue.head = None, False
         if queue.waiting:
-            self._dirty[queue.gate] = None
+            self._dirty[queue.key_lock] = None
         else:
-            del self._queues[queue.gate]
+            del self._queues[queue.key_lock]
 
     # -- turns
 
@@ -157,10 +155,15 @@ class KeyQueues(SettlerThread):
         while self._failing and not self._lost.is_set():
             part = self._failing[:200]
             rows = [
-                (queue.gate, state.stem, self._position_derived(one.delivery, state), _label(one.delivery.message))
+                (
+                    queue.key_lock,
+                    state.id_base,
+                    self._position_derived(one.delivery, state),
+                    _label(one.delivery.message),
+                )
                 for queue, state, one in part
             ]
-            fates = self._gates.close(self._owner, rows)
+            fates = self._locks.close(self._owner, rows)
             del self._failing[: len(part)]
             for (queue, _, outcome), fate in zip(part, fates, strict=True):
                 if fate is Outcome.STALE:
@@ -169,19 +172,19 @@ class KeyQueues(SettlerThread):
                 if fate is Outcome.DUPLICATE:  # it had ended before it was read again: this failure changes nothing
                     self._sink.put(HandlerOutcome(outcome.delivery, "acknowledged"))
                 else:
-                    self._closed.add(queue.gate)
+                    self._closed.add(queue.key_lock)
                     self._sink.put(outcome)
                 self._free(queue)
 
     def _start_or_park(self) -> None:
         now = time.monotonic()
-        for gate in list(self._dirty):  # a key stays in it until its work is done, since the store may not answer
-            queue = self._queues.get(gate)
+        for key_lock in list(self._dirty):  # a key stays in it until its work is done, since the store may not answer
+            queue = self._queues.get(key_lock)
             if self._lost.is_set():
                 return
             if queue is None or queue.running is not None or not queue.waiting:
-                self._dirty.pop(gate, None)
-            elif gate not in self._closed:
+                self._dirty.pop(key_lock, None)
+            elif key_lock not in self._closed:
                 self._start(queue)
             elif queue.full_until > now:
                 self._wake(queue.full_until)
@@ -192,7 +195,7 @@ class KeyQueues(SettlerThread):
         delivery, state = queue.waiting.popleft()
         queue.running, queue.head = delivery, head
         self._states[delivery.message.source] = state
-        self._dirty.pop(queue.gate, None)
+        self._dirty.pop(queue.key_lock, None)
         self._give(delivery, state, self)
 
     def _park(self, queue: KeyQueue) -> None:
@@ -203,7 +206,7 @@ class KeyQueues(SettlerThread):
                 self._lose()
                 return
             if fate is Outcome.ABSENT:
-                self._closed.discard(queue.gate)
+                self._closed.discard(queue.key_lock)
                 self._start(queue)
                 return
             if fate is Outcome.WRONG_STATE:
@@ -219,8 +222,8 @@ class KeyQueues(SettlerThread):
         if head:
             self._start(queue, head=True)
         elif not queue.waiting:
-            self._dirty.pop(queue.gate, None)
-            del self._queues[queue.gate]
+            self._dirty.pop(queue.key_lock, None)
+            del self._queues[queue.key_lock]
         else:  # there are more messages, or there is no room for them
             queue.full_until = time.monotonic() + _FULL_S if left else 0.0
             self._wake(queue.full_until)
@@ -238,28 +241,28 @@ class KeyQueues(SettlerThread):
             delivery, state = queue.waiting.popleft()
             self._sink.put(self._unparkable(delivery, state, problem))
             return
-        fates = self._gates.park(self._owner, self._cap, rows)
+        fates = self._locks.park(self._owner, self._cap, rows)
         yield from fates
         if Outcome.WRONG_STATE in fates and Outcome.DONE not in fates:
             rows, _ = self._rows(queue, waiting[len(rows) :], bodies=False)
-            yield from self._gates.park(self._owner, 0, rows)
+            yield from self._locks.park(self._owner, 0, rows)
 
     def _rows(
         self, queue: KeyQueue, waiting: Iterable[tuple[Delivery, RetryState]], *, bodies: bool = True
     ) -> tuple[list[tuple[str, str, bool, Item]], Rejected | None]:
         """The rows for the store up to the first message that cannot be parked, and the reason for that one."""
         rows: list[tuple[str, str, bool, Item]] = []
-        refs, route = (ref_of(queue.gate),), route_of(queue.gate)
+        refs, route = (ref_of(queue.key_lock),), route_of(queue.key_lock)
         for delivery, state in waiting:
             message = delivery.message
             try:
                 parked = parked_message(self._group, message, state, self._secrets, self._topics) if bodies else None
                 body = b"" if parked is None else encode_body(parked)
-                item = Item(f"{state.stem}.0", None, body, message.topic[:249], refs, route)
+                item = Item(f"{state.id_base}.0", None, body, message.topic[:249], refs, route)
                 item.check()
             except Rejected as problem:
                 return rows, problem
-            rows.append((queue.gate, state.stem, self._position_derived(delivery, state), item))
+            rows.append((queue.key_lock, state.id_base, self._position_derived(delivery, state), item))
         return rows, None
 
     def _position_derived(self, delivery: Delivery, state: RetryState) -> bool:

@@ -12,12 +12,13 @@ All consumers of the group read the redelivery topic: of each key, one message a
 from __future__ import annotations
 
 import time
+from collections.abc import Generator
 
 from retry_topic.brokers.protocol import BrokerConsumer
 from retry_topic.consumer.ordered.assignment import PartitionAssignment, ReaderContext, new_holder
 from retry_topic.consumer.ordered.reader import READ_AHEAD, OrderedReader
 from retry_topic.consumer.outcome import is_suspect
-from wheel_sched.store.ordering.face import OrderedKeys, scope_of
+from wheel_sched.store.ordering import OrderedKeys, scope_of
 
 _POLL_MS = 1_000  # how long an idle reader waits at the broker; only the reaction to `stop` depends on it
 _STAND_BY_S = 1.0  # how soon a free topic is taken over; each check is one small command
@@ -32,7 +33,7 @@ class OrderedTopic(OrderedReader):
 
     def __init__(self, context: ReaderContext) -> None:
         super().__init__(context)
-        self._gates = OrderedKeys(context.home.store)
+        self._locks = OrderedKeys(context.connection.store)
         self._scope = scope_of(context.group, context.topic)
         self._holder = new_holder()
         self._idle_s = context.config.idle_ms / 1000
@@ -42,39 +43,41 @@ class OrderedTopic(OrderedReader):
         state = "stopping" if self._stopping.is_set() else "running"
         return f"<OrderedTopic {self._context.topic} group={self._context.group} {state}>"
 
-    def _turn(self) -> None:
-        asked = time.monotonic()
-        owned = self._gates.acquire(self._scope, self._holder, int(self._lease_s * 1000))
-        self._failures = 0
-        if owned.epoch:
-            self._read(owned.epoch, asked)
-        else:
-            self._stopping.wait(min(owned.for_ms / 1000 + 0.01, self._lease_s / 8, _STAND_BY_S))
+    def _read(self) -> Generator[None]:
+        while True:
+            asked = time.monotonic()
+            owned = self._locks.acquire(self._scope, self._holder, int(self._lease_s * 1000))
+            self._failures = 0
+            if owned.epoch:
+                yield from self._read_as_owner(owned.epoch, asked)
+            else:
+                self._stopping.wait(min(owned.for_ms / 1000 + 0.01, self._lease_s / 8, _STAND_BY_S))
+            yield
 
-    def _read(self, epoch: int, asked: float) -> None:
-        """Read as the topic's owner until the lease is lost or it is time to stop."""
+    def _read_as_owner(self, epoch: int, asked: float) -> Generator[None]:
+        """Read until the lease is lost."""
         context = self._context
-        consumer = context.home.broker.consumer([context.topic], context.group, idle_ms=context.config.idle_ms)
+        consumer = context.connection.broker.consumer([context.topic], context.group, idle_ms=context.config.idle_ms)
         patience_s = 1.5 * self._idle_s
         assignment = PartitionAssignment(
             context, consumer, self._scope, self._holder, self._lease_s, patience_s=patience_s
         )
-        empty = False
         try:
             assignment.begin(epoch, asked)
-            self._poll(consumer, assignment)
+            yield from self._poll(consumer, assignment)
         finally:
             empty = assignment.end(self._until)
             consumer.close()
-        if empty:
-            assignment.leave()
+            if empty:
+                assignment.leave()
 
-    def _poll(self, consumer: BrokerConsumer, assignment: PartitionAssignment) -> None:
+    def _poll(self, consumer: BrokerConsumer, assignment: PartitionAssignment) -> Generator[None]:
         config = self._context.config
         careful = True  # as in `Consumer`: a message that killed the process before comes alone
         limit = config.concurrency * READ_AHEAD
         wait_ms = min(_POLL_MS, max(1, config.idle_ms // 4))
-        while not self._stopping.is_set() and not assignment.lost.is_set():
+        while not assignment.lost.is_set():
+            yield
             if time.monotonic() - assignment.renewed > self._idle_s:
                 assignment.lost.wait(wait_ms / 1000)  # until the lease is renewed or lost
                 continue

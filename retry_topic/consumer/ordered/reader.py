@@ -1,13 +1,14 @@
 """OrderedReader: a thread that reads one topic for a consumer in the order of its keys, and continues after any error.
 
-It works in turns. The two kinds of readers have different turns: `leased_topic` reads a topic that one consumer of the
-group owns, `assigned_partitions` reads the partitions that are assigned to this consumer. A turn ends when there is
-nothing to read for now, or by an error. The next turn begins after a delay that grows with each failure in a row.
+The thread repeats `step`, which polls once. There are two kinds of readers: `leased_topic` reads a topic that one
+consumer of the group owns, `assigned_partitions` reads the partitions that are assigned to this consumer. After an
+error the reader starts again, after a delay that grows with each failure in a row.
 """
 
 from __future__ import annotations
 
 import threading
+from collections.abc import Generator
 
 from retry_topic.brokers.protocol import BrokerConsumer, Delivery
 from retry_topic.consumer.ordered.assignment import ReaderContext
@@ -33,6 +34,7 @@ class OrderedReader:
         self._stopping = threading.Event()
         self._until = 0.0  # running handlers may end until then (`time.monotonic`) once it stops
         self._failures = 0  # in a row
+        self._turns = self._read()
         self.thread = RevivedThread(self._run, f"{context.group}-read-{context.topic}", self._stopping)
 
     def start(self) -> None:
@@ -48,26 +50,36 @@ class OrderedReader:
         """Wait for the thread to end."""
         self.thread.join(timeout_s)
 
-    def _turn(self) -> None:
-        """Read until it is time to stop or there is nothing to read for now.
+    def step(self) -> None:
+        """Poll once, and hand over what came. After an error: wait; the next step starts again.
 
-        Raises:
-            Exception: any; another turn begins.
+        It blocks while it polls, while too many messages are in flight, and while it waits. One thread.
         """
+        try:
+            next(self._turns)
+        except Exception as error:  # the topic must be read after any error
+            self._failed(error)
+
+    def _read(self) -> Generator[None]:
+        """Read, a poll a turn, until the generator is closed or fails."""
         raise NotImplementedError
 
     def _run(self) -> None:
         while not self._stopping.is_set():
-            try:
-                self._turn()
-                self._failures = 0
-            except Exception as error:  # the topic must be read after any error
-                if not isinstance(error, StoreError | BrokerError):
-                    logger.exception("consumer.reading_failed")
-                self._pause(error)
+            self.step()
+        try:
+            self._turns.close()
+        except Exception as error:
+            self._failed(error)
+
+    def _failed(self, error: Exception) -> None:
+        self._turns = self._read()
+        if not isinstance(error, StoreError | BrokerError):
+            logger.error("consumer.reading_failed", exc_info=error)
+        self._pause(error)
 
     def _polled(self, consumer: BrokerConsumer, limit: int, wait_ms: int) -> list[Delivery]:
-        """The next deliveries. While the broker does not answer: none, after a pause."""
+        """The next deliveries; none, after a pause, when the broker does not answer."""
         try:
             deliveries = consumer.poll(limit, wait_ms)
         except BrokerError as error:

@@ -19,7 +19,7 @@ from retry_topic.consumer.settling import AWAY_S
 from wheel_sched.errors import StoreError
 from wheel_sched.escaping import logger_of
 from wheel_sched.reviving import RevivedThread
-from wheel_sched.store.ordering.face import OrderedKeys
+from wheel_sched.store.ordering import OrderedKeys
 
 logger = logger_of("retry_topic.consumer")
 
@@ -30,12 +30,12 @@ class SettlerThread:
     """The thread and the reports that it has not read.
 
     Args:
-        gates: the key locks in the store.
+        locks: the key locks in the store.
         sink: settles outcomes once the order allows it.
     """
 
-    def __init__(self, gates: OrderedKeys, sink: Sink) -> None:
-        self._gates = gates
+    def __init__(self, locks: OrderedKeys, sink: Sink) -> None:
+        self._locks = locks
         self._sink = sink
         self._reports: queue.SimpleQueue[Delivery | HandlerOutcome | None] = queue.SimpleQueue()
         self._succeeded: list[Succeeded] = []
@@ -73,18 +73,23 @@ class SettlerThread:
             self.thread.join(timeout_s + 1)
 
     def _run(self) -> None:
-        while True:
-            for report in self._collect():
-                if isinstance(report, HandlerOutcome):
-                    self._ended(report)
-                else:
-                    self._came(report)
-            if time.monotonic() >= self._again_at:
-                self._work()
-            if self._finishing.is_set() and self._reports.empty():
-                if not self._left() or time.monotonic() >= self._until:
-                    return
-                time.sleep(0.05)  # no event signals that the store answers again
+        while self.step():
+            pass
+
+    def step(self) -> bool:
+        """One turn: wait for reports, take them, and do the work that follows from them. False: it is time to end."""
+        for report in self._collect():
+            if isinstance(report, HandlerOutcome):
+                self._ended(report)
+            else:
+                self._came(report)
+        if time.monotonic() >= self._again_at:
+            self._work()
+        if self._finishing.is_set() and self._reports.empty():
+            if not self._left() or time.monotonic() >= self._until:
+                return False
+            time.sleep(0.05)  # no event signals that the store answers again
+        return True
 
     def _collect(self) -> list[Delivery | HandlerOutcome]:
         now = time.monotonic()
@@ -124,7 +129,7 @@ class SettlerThread:
         """Let the next messages of handled heads follow. Only then settle the heads."""
         while self._succeeded:
             succeeded = self._succeeded[:200]
-            self._gates.succeeded([(gate, stem) for gate, stem, _ in succeeded])
+            self._locks.succeeded([(key_lock, id_base) for key_lock, id_base, _ in succeeded])
             del self._succeeded[: len(succeeded)]
             for _, _, outcome in succeeded:
                 self._sink.put(outcome)

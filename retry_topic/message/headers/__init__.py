@@ -1,6 +1,6 @@
 """Retry headers: what a message carries from one attempt to the next. Bounded, and never trusted.
 
-`state` is the typed form, `fields` the table of headers; `codec` reads and writes them. `foreign` reads and writes the
+`state` holds the typed form and the table of headers. `codec` reads and writes them. `foreign` reads and writes the
 headers of other systems. `signature` protects ours.
 """
 
@@ -14,10 +14,19 @@ from retry_topic.message.headers.codec import (
     without_ours,
     write,
 )
-from retry_topic.message.headers.fields import HEADER_NAMES, MAX_TOTAL_BYTES
 from retry_topic.message.headers.foreign import SPRING_NAMES, with_spring
 from retry_topic.message.headers.signature import sign, unsigned, verify
-from retry_topic.message.headers.state import MAX_COUNT, RetryState, content_id, content_print, member_id, retry_id
+from retry_topic.message.headers.state import (
+    HEADER_NAMES,
+    MAX_COUNT,
+    MAX_TOTAL_BYTES,
+    RetryState,
+    attempts_key,
+    content_id,
+    content_print,
+    replays_key,
+    retry_id,
+)
 
 __all__ = [
     "AMPLE",
@@ -27,12 +36,13 @@ __all__ = [
     "SPRING_NAMES",
     "HeaderRewriter",
     "RetryState",
+    "attempts_key",
     "content_id",
     "content_print",
-    "member_id",
     "of_another_group",
     "published",
     "read",
+    "replays_key",
     "retry_id",
     "return_to_origin",
     "sign",

@@ -19,9 +19,17 @@ from functools import lru_cache, partial
 from operator import attrgetter
 from typing import Any
 
-from retry_topic.message.headers.fields import FIELDS, HEADER_NAMES, MAX_TOTAL_BYTES, Field, cut, decode, encode
 from retry_topic.message.headers.foreign import read_foreign
-from retry_topic.message.headers.state import RetryState
+from retry_topic.message.headers.state import (
+    FIELDS,
+    HEADER_NAMES,
+    MAX_TOTAL_BYTES,
+    Field,
+    RetryState,
+    cut,
+    decode,
+    encode,
+)
 from retry_topic.message.message import Headers, Message
 from wheel_sched.errors import Rejected
 

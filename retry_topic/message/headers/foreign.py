@@ -23,8 +23,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from retry_topic.message.headers.fields import FIELDS, clamp_integer, decode, encode
-from retry_topic.message.headers.state import Dialect, RetryState
+from retry_topic.message.headers.state import FIELDS, Dialect, RetryState, clamp_integer, decode, encode
 from retry_topic.message.message import Headers
 
 _MAX_BINARY_BYTES = 8  # a Java long
@@ -66,7 +65,7 @@ def read_foreign(last: Mapping[str, bytes]) -> RetryState:
 
 
 class _Reader:
-    """Collects fields, and what is wrong with them, from foreign headers."""
+    """Collects fields from foreign headers, and notes the broken ones."""
 
     def __init__(self, last: Mapping[str, bytes]) -> None:
         self.last = last

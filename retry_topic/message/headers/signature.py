@@ -25,8 +25,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from retry_topic.message import Message, digest_of
-from retry_topic.message.headers.fields import FIELDS, encode
-from retry_topic.message.headers.state import RetryState, content_id
+from retry_topic.message.headers.state import FIELDS, RetryState, content_id, encode
 from wheel_sched.errors import Rejected
 
 _MIN_SECRET_BYTES = 16  # 128 bits; an attacker can guess a shorter secret
@@ -42,7 +41,7 @@ _SIGNED = tuple(
         "attempt",
         "first_failed_ms",
         "replays",
-        "ordering",
+        "key_lock",
         "published_ms",
     )
 )
@@ -82,7 +81,7 @@ def verify(state: RetryState, message: Message, secrets: bytes | Sequence[bytes]
 
 
 def unsigned(state: RetryState, message: Message, group: str, why: str) -> RetryState:
-    """The part of `state` that counts without a signature: no id, no count. `why` says what is wrong with it."""
+    """The part of `state` that counts without a signature: no id, no count. `why` is the fault of the signature."""
     claims = state.dialect != "none"
     return replace(
         state,

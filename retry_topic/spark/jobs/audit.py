@@ -83,7 +83,7 @@ def audit(spark: SparkSession, place: StorePlace, *, grace_ms: int = 60_000, rep
         for finding in report.findings:
             report.found[finding.flaw] = report.found.get(finding.flaw, 0) + 1
         counts = store.counts_by_shard()
-        report.items = sum(sum(part.sizes[state] for state in ("due", "fly", "held", "dead")) for part in counts)
+        report.items = sum(sum(part.sizes[state] for state in ("due", "leased", "held", "dead")) for part in counts)
         report.drifted = [line for shard, part in enumerate(counts) for line in drift(shard, part)]
         if repair:
             _repair(store, report)
@@ -95,9 +95,9 @@ def _suspects(spark: SparkSession, place: StorePlace, before_ms: int) -> list[Fl
 
     seen = read(spark, place, form="damage")
     flawed = seen.where("flaw <> ''").select("flaw", "id", "shard", "state")
-    late = seen.where(f.col("state").isin("due", "fly") & (f.col("at_ms") < before_ms) & (f.col("flaw") == ""))
+    late = seen.where(f.col("state").isin("due", "leased") & (f.col("at_ms") < before_ms) & (f.col("flaw") == ""))
     overdue = late.select(
-        f.when(f.col("state") == "fly", "expired lease").otherwise("overdue").alias("flaw"), "id", "shard", "state"
+        f.when(f.col("state") == "leased", "expired lease").otherwise("overdue").alias("flaw"), "id", "shard", "state"
     )
     placed = seen.where("state <> ''").groupBy("id")
     spread = placed.agg(
@@ -120,7 +120,7 @@ def drift(shard: int, counts: Counts) -> list[str]:
     """One line for each counter of a shard that differs from the number of its items."""
     return [
         f"shard {shard}: {counts.total(state):,} {state} by the counters, {counts.sizes[state]:,} in the index"
-        for state in ("due", "fly", "held", "dead")
+        for state in ("due", "leased", "held", "dead")
         if counts.total(state) != counts.sizes[state]
     ]
 

@@ -12,8 +12,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from retry_topic.dead_letters import replayed_state
-from retry_topic.loop_guard import MAX_REPLAYS
+from retry_topic.dead_letters.loop_guard import MAX_REPLAYS
+from retry_topic.dead_letters.replay import replayed_state
 from retry_topic.message.headers import read, write
 from retry_topic.message.topic_names import dead_topic_of, redelivery_topic_of
 from retry_topic.spark.faults import plain_errors

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from retry_topic.connection import Connection
 from retry_topic.dead_letters import DeadLetters, Order
-from retry_topic.loop_guard import MAX_REPLAYS
+from retry_topic.dead_letters.loop_guard import MAX_REPLAYS
 from retry_topic.message.fingerprint import fingerprint
 from retry_topic.spark.faults import plain_errors
 from retry_topic.spark.jobs.store import read

@@ -17,10 +17,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from retry_topic.consumer.config import secrets_problems
+from retry_topic.intake.origins import origins_problems
 from retry_topic.message.topic_names import NAMED_AFTER_GROUP, GroupTopics, intake_group_of, source_of
 from retry_topic.policy import PolicySet, RetryPolicy
 from retry_topic.policy.dumping import dump_policies
-from retry_topic.release.origins import origins_problems
 from retry_topic.spark.faults import plain_errors
 from retry_topic.spark.kafka.availability import retry_until_available
 from retry_topic.spark.kafka.connector import Connector, Kafka, choose, settings_of_cluster, stream

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from confluent_kafka import Consumer, KafkaException, Producer
 
-from retry_topic.brokers.kafka.deadline_call import DeadlinePassed, call_with_deadline
-from retry_topic.brokers.kafka.faults import broker_error, error_of, publish_failure
+from retry_topic.brokers.kafka.faults import DeadlinePassed, broker_error, call_with_deadline, error_of, publish_failure
 from retry_topic.brokers.kafka.producing import produce
 from wheel_sched.errors import BrokerUnavailable, Rejected
 

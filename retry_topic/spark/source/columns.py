@@ -16,8 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from wheel_sched.errors import StoreError
-from wheel_sched.store.core.items import State
-from wheel_sched.store.core.record import Record, encode_text, read_record
+from wheel_sched.store.core.items import Record, State, encode_text, read_record
 from wheel_sched.store.core.scan import BulkPage
 
 Arrays = dict[str, Any]  # name -> Arrow array, of the same length each

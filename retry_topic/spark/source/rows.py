@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from itertools import chain
 from typing import Any
 
-from retry_topic.dead_letters import read_dead
+from retry_topic.dead_letters.selection import read_dead
 from retry_topic.spark.source.schemas import LETTERS
 from wheel_sched.store import DelayStore
 from wheel_sched.store.core.call import Call

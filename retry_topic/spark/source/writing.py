@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
 from retry_topic.message import Message
-from retry_topic.message.body_codec import encode_body
+from retry_topic.message.encoding import encode_body
 from retry_topic.message.headers import published
-from retry_topic.message.headers.fields import FIELDS
+from retry_topic.message.headers.state import FIELDS
 from retry_topic.spark.source.options import StorePlace
 from retry_topic.spark.source.pacing import BYTES_BESIDE_A_BODY, DueSpread, bytes_left, check_room
 from wheel_sched.errors import ConfigError, Rejected

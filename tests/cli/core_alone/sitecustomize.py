@@ -16,7 +16,7 @@ GUESTS = frozenset({"retry_topic", "wheel_sched_apscheduler", "wheel_sched_celer
 
 
 class Absent(MetaPathFinder):
-    """Finds none of the guests, wherever they lie."""
+    """Finds no guest, wherever it is installed."""
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> None:
         if name.partition(".")[0] in GUESTS:

@@ -24,12 +24,11 @@ from typing import Any, NamedTuple
 
 from wheel_sched.dispatcher import Batch, Dispatcher, DispatcherConfig, PublisherTraits, PushTarget
 from wheel_sched.store.connect import open_store
-from wheel_sched.store.core.call import Call
+from wheel_sched.store.core.call import Call, SentCalls
 from wheel_sched.store.core.claim import Claim, ClaimDue, Claimed
 from wheel_sched.store.core.delay_store import DelayStore
-from wheel_sched.store.core.pending import SentCalls
 from wheel_sched.store.core.settle import Dead, Done, Settle
-from wheel_sched.store.push.operations import PushDue, Pushed
+from wheel_sched.store.push import PushDue, Pushed
 from wheel_sched.store.redis.backend import client_for
 
 settings: dict[str, Any] = json.loads(sys.argv[1])

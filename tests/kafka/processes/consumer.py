@@ -1,7 +1,7 @@
-"""A consumer of a group in a process of its own, until its stdin ends; see `telling` for what it tells.
+"""A consumer of a group in its own process, until its stdin ends; see `telling` for its reports.
 
-Its handler writes down what it begins and ends, when, in a file that outlives the process: a line each of "b" or "e",
-number, attempt, and nanoseconds of the machine's own clock, which all processes share.
+Its handler writes to a file what it begins and ends. The file outlives the process. A line has "b" or "e", number,
+attempt, and nanoseconds of the machine's monotonic clock, which all processes share.
 """
 
 from __future__ import annotations

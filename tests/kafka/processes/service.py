@@ -1,4 +1,4 @@
-"""A retry service of a group in a process of its own, until its stdin ends; see `telling` for what it tells."""
+"""A retry service of a group in its own process, until its stdin ends; see `telling` for its reports."""
 
 from __future__ import annotations
 

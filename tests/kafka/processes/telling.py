@@ -1,6 +1,6 @@
-"""What a process of a group tells of itself while it runs: lines of JSON facts in a file, the last of them whole.
+"""The reports of a process about itself while it runs: JSON facts in a file.
 
-The file is replaced, never written to, so whoever reads it while this process is stopped or killed finds a whole one.
+Each report replaces the file. So a reader finds a whole file, also when the process is stopped or killed.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Telling(KafkaBroker):
         return sorted([*place] for reader in list(self.readers) for place in reader.assignments())
 
     def parts(self) -> dict[int, int]:
-        """The partitions of the retry topic that this process has now, and how much of each lies in its memory."""
+        """The retry topic partitions of this process now, and how many records of each are in its memory."""
         while True:
             try:
                 return {} if self.log is None else {one.number: len(one.buffer) for one in self.log._parts.values()}
@@ -48,14 +48,14 @@ class Telling(KafkaBroker):
 
 
 def settings() -> dict[str, Any]:
-    """What this process was started with; its log goes to a file of its own."""
+    """The settings of this process. Its log goes to its own file."""
     given: dict[str, Any] = json.loads(sys.argv[1])
     logging.basicConfig(filename=given["log"], level=logging.INFO, format="%(name)s %(levelname)s %(message)s")
     return given
 
 
 def tell_until_stdin_ends(file: str, facts: Callable[[], dict[str, Any]]) -> None:
-    """Keep `file` at what `facts` answers, 50 times a second, until whoever started us lets go."""
+    """Write `facts` to `file` 50 times a second, until stdin ends."""
     ended = threading.Event()
 
     def wait() -> None:

@@ -1,4 +1,4 @@
-"""Input nobody should have sent: each is refused with a clear error or set aside, and everything else goes on."""
+"""Input that nobody should send: each piece is refused with a clear error or set aside, and all other messages flow."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 from retry_topic import DeadLetters, RetryPolicy
 from retry_topic.message import Message
-from retry_topic.message.body_codec import decode_body, encode_body
+from retry_topic.message.encoding import decode_body, encode_body
 from retry_topic.message.headers import RetryState, read, write
 from retry_topic.message.topic_names import dead_topic_of, redelivery_topic_of, retry_topic_of
 from wheel_sched.errors import Rejected
@@ -28,7 +28,7 @@ FAILED = write((), RetryState(attempt=1, original_topic="orders"))
 
 
 def harmless(bench: Bench, handler: Handlers, policy: Policy, **service: Any) -> Callable[[], None]:
-    """A working loop; the answer checks that a message which fails once still comes through it."""
+    """Start a working loop. The returned check makes sure that a failing message still comes back through it."""
     handle = handler(lambda message: None if read(message.headers).attempt else _raise())
     bench.serve(policy(), **service)
     bench.consume(handle)
@@ -65,22 +65,22 @@ JUNK = {
 def test_undecodable_bodies_are_parked_and_the_others_flow(
     bench: Bench, handler: Handlers, policy: Policy, hand_over: str
 ) -> None:
-    """Whatever is put into the store by hand is held in quarantine, or pushed where it says if it is well-formed."""
+    """A body written by hand is held in quarantine, or pushed to its topic if it is well-formed."""
     check = harmless(bench, handler, policy, hand_over=hand_over)
-    bench.home.broker.create_topic("orders")
-    pushable = hand_over == "auto" and bench.home.push_target() is not None
+    bench.connection.broker.create_topic("orders")
+    pushable = hand_over == "auto" and bench.connection.push_target() is not None
     junk = {name: body for name, body in JUNK.items() if name != "a list" or not pushable}
-    bench.home.store.schedule([Item(name, 0, body, "orders") for name, body in junk.items()])
+    bench.connection.store.schedule([Item(name, 0, body, "orders") for name, body in junk.items()])
     check()
-    bench.until(lambda: bench.home.store.counts().total("held") == len(junk))
-    for found in bench.home.store.list_items("held").found:
+    bench.until(lambda: bench.connection.store.counts().total("held") == len(junk))
+    for found in bench.connection.store.list_items("held").found:
         assert found.reason.startswith("quarantine: "), found
         assert found.body == junk[found.id]
     check()
 
 
 def test_garbage_of_any_kind_stops_nothing(bench: Bench, handler: Handlers, policy: Policy) -> None:
-    """Two hundred random bodies, some of them bodies cut short or changed in a byte."""
+    """Two hundred random bodies: some are noise, some are good bodies that were cut or changed in one byte."""
     check = harmless(bench, handler, policy)
     rng = random.Random(7)
     good = encode_body(Message("orders", b"payload", b"key", FAILED))
@@ -88,15 +88,15 @@ def test_garbage_of_any_kind_stops_nothing(bench: Bench, handler: Handlers, poli
     for _ in range(100):
         at = rng.randrange(len(good))
         bodies.append(good[:at] if rng.random() < 0.5 else good[:at] + rng.randbytes(1) + good[at + 1 :])
-    bench.home.store.schedule([Item(f"junk-{n}", 0, body, "orders") for n, body in enumerate(bodies)])
+    bench.connection.store.schedule([Item(f"junk-{n}", 0, body, "orders") for n, body in enumerate(bodies)])
     check()
     bench.until(lambda: bench.waiting() == 0)
 
 
 @pytest.mark.parametrize("body", JUNK.values(), ids=JUNK)
 def test_a_body_that_is_no_message_is_rejected_by_name(body: bytes) -> None:
-    """One kind of error, with the size and what was done: nothing."""
-    with pytest.raises(Rejected, match=f"{len(body)} bytes.*it was left as it is"):
+    """The error is `Rejected`; it names the size and says that nothing was changed."""
+    with pytest.raises(Rejected, match=f"{len(body)} bytes.*; nothing was changed"):
         decode_body(body)
 
 
@@ -107,19 +107,19 @@ def test_a_body_that_is_no_message_is_rejected_by_name(body: bytes) -> None:
 def test_a_record_of_another_version_is_set_aside(
     server: Bench, handler: Handlers, policy: Policy, redis_client: redis.Redis, record: bytes
 ) -> None:
-    """What a release does not understand it does not guess at; the item is kept for a person, the others flow."""
+    """A release does not guess at a newer form. It keeps the item for a person, and the others flow."""
     check = harmless(server, handler, policy)
-    server.home.store.schedule([Item("strange", server.home.store.now_ms() + 600, b"x", "orders")])
+    server.connection.store.schedule([Item("strange", server.connection.store.now_ms() + 600, b"x", "orders")])
     assert redis_client.hset("{wheel:0}:body", "strange", record) == 0
     check()
-    server.until(lambda: [one.state for one in server.home.store.get(["strange"]) if one] in (["dead"], ["held"]))
-    (found,) = server.home.store.get(["strange"])
+    server.until(lambda: [one.state for one in server.connection.store.get(["strange"]) if one] in (["dead"], ["held"]))
+    (found,) = server.connection.store.get(["strange"])
     assert found is not None
     assert "quarantine" in found.reason
     check()
 
 
-# -- retry records by strangers
+# -- retry records of other writers
 
 STRANGE: dict[str, tuple[tuple[str, bytes], ...]] = {
     "no headers": (),
@@ -148,12 +148,12 @@ STRANGE: dict[str, tuple[tuple[str, bytes], ...]] = {
 def test_no_strange_record_is_lost_or_stops_the_others(
     bench: Bench, policy: Policy, redelivery: str, secrets: tuple[bytes, ...]
 ) -> None:
-    """Each one waits or is dead, under an id of its own, exactly once; none blocks the retry topic."""
+    """Each record waits or is dead, exactly once, under its own id. None blocks the retry topic."""
     bench.serve(policy(base_ms=3_600_000), redelivery=redelivery, secrets=secrets)
     for name, headers in STRANGE.items():
         bench.publish(name.encode(), topic=RETRY, headers=headers)
     bench.until(lambda: len(bench.taken) >= len(STRANGE), lambda: [one.id for one in bench.taken])
-    store = bench.home.store
+    store = bench.connection.store
     kept = [*store.list_items("due").found, *store.list_items("dead").found]
     assert sorted(decode_body(found.body).value for found in kept) == sorted(name.encode() for name in STRANGE)
     assert bench.unsettled(RETRY) == []
@@ -168,7 +168,7 @@ def test_no_strange_record_is_lost_or_stops_the_others(
 def test_more_headers_than_can_wait_make_a_dead_letter(
     bench: Bench, handler: Handlers, policy: Policy, count: int
 ) -> None:
-    """Up to what fits it is retried; beyond, the whole record is in the dead topic, and the store says why."""
+    """A record that fits is retried. A larger one is whole in the dead topic, and the store names the reason."""
     headers = tuple((f"h{n}", b"%d" % n) for n in range(count))
     handle = handler(lambda message: None if message.value == b"m" and read(message.headers).attempt else _raise())
     bench.serve(policy(max_attempts=2))
@@ -193,7 +193,7 @@ def test_more_headers_than_can_wait_make_a_dead_letter(
 def test_a_payload_that_is_too_large_to_wait_is_a_dead_letter(
     bench: Bench, handler: Handlers, policy: Policy, size: int
 ) -> None:
-    """It is whole in the dead topic whatever its size; smaller ones wait and come back whole."""
+    """The dead topic has the whole payload, whatever its size. Smaller payloads wait and come back whole."""
     value = bytes([7]) * size
     handle = handler(lambda message: None if read(message.headers).attempt else _raise())
     bench.serve(policy())
@@ -217,7 +217,7 @@ def test_a_payload_that_is_too_large_to_wait_is_a_dead_letter(
 def test_empty_and_binary_payloads_and_keys_survive(
     bench: Bench, handler: Handlers, policy: Policy, value: bytes, key: bytes | None
 ) -> None:
-    """No key is not an empty key."""
+    """A message without a key differs from one with an empty key."""
     handle = handler(ValueError("x"), None)
     bench.serve(policy())
     bench.consume(handle)
@@ -233,16 +233,16 @@ def test_empty_and_binary_payloads_and_keys_survive(
 def test_an_unknown_topic_at_dispatch_is_a_dead_letter(
     bench: Bench, handler: Handlers, policy: Policy, hand_over: str
 ) -> None:
-    """It alone, with that reason; once the topic is there, a replay delivers it."""
+    """Only this message dies, with that reason. Once the topic exists, a replay delivers it."""
     check = harmless(bench, handler, policy, hand_over=hand_over)
-    bench.home.store.schedule([Item("lost", 0, encode_body(Message("nowhere", b"m", b"k")), "nowhere")])
+    bench.connection.store.schedule([Item("lost", 0, encode_body(Message("nowhere", b"m", b"k")), "nowhere")])
     (letter,) = bench.dead()
     assert "unknown topic" in letter.reason
     assert letter.message is not None
     assert (letter.message.topic, letter.message.value) == ("nowhere", b"m")
     check()
-    bench.home.broker.create_topic("nowhere")
-    assert DeadLetters(bench.home).replay().replayed == 1
+    bench.connection.broker.create_topic("nowhere")
+    assert DeadLetters(bench.connection).replay().replayed == 1
     bench.until(lambda: [record.value for record in bench.records("nowhere")] == [b"m"])
 
 
@@ -250,10 +250,10 @@ def test_an_unknown_topic_at_dispatch_is_a_dead_letter(
 def test_a_target_that_is_no_stream_is_a_dead_letter(
     server: Bench, handler: Handlers, policy: Policy, redis_client: redis.Redis
 ) -> None:
-    """A key of another type at the topic's place is told, and nobody else waits for it."""
+    """Its topic's key has another type. The dead letter names that, and other messages do not wait."""
     check = harmless(server, handler, policy)
     redis_client.set("taken", "by somebody")
-    server.home.store.schedule([Item("lost", 0, encode_body(Message("taken", b"m")), "taken")])
+    server.connection.store.schedule([Item("lost", 0, encode_body(Message("taken", b"m")), "taken")])
     (letter,) = server.dead()
     assert "is no stream" in letter.reason
     check()
@@ -264,14 +264,14 @@ def test_a_target_that_is_no_stream_is_a_dead_letter(
 def test_a_topic_of_ours_that_was_deleted_comes_back(
     server: Bench, handler: Handlers, policy: Policy, redis_client: redis.Redis, deleted: str
 ) -> None:
-    """Somebody cleaned up too much while everything runs: later messages fail, wait, return and die as ever."""
+    """Someone deletes our topics while everything runs. Later messages fail, wait, return and die as usual."""
     handle = handler(lambda message: None if message.value == b"ok" and read(message.headers).attempt else _raise())
     server.serve(policy(max_attempts=2, base_ms=100), idle_ms=300)
     consumer = server.consume(handle, idle_ms=300)
     server.publish(b"ok")
     server.until(lambda: consumer.stats.acknowledged == 1)
     redis_client.delete(deleted)
-    server.until(lambda: server.home.broker.create_topic("orders") is None)
+    server.until(lambda: server.connection.broker.create_topic("orders") is None)
     server.publish(b"ok", b"bad")
     server.until(lambda: consumer.stats.acknowledged == 2 and len(server.letters()) == 1, server.letters)
     server.until(lambda: [record.value for record in server.records(DEAD)] == [b"bad"])
@@ -281,9 +281,9 @@ def test_a_topic_of_ours_that_was_deleted_comes_back(
 def test_stream_entries_of_other_producers_are_read(
     server: Bench, handler: Handlers, policy: Policy, redis_client: redis.Redis
 ) -> None:
-    """Fields that are not ours are headers; without a `value` the payload is empty."""
+    """Unknown fields become headers. Without a `value` the payload is empty."""
     check = harmless(server, handler, policy)
-    server.home.broker.create_topic(RETRY)
+    server.connection.broker.create_topic(RETRY)
     redis_client.xadd(RETRY, {b"foo": b"bar"})
     redis_client.xadd(RETRY, {b"\xff\xfe": b"\x00", b"retry-attempt": b"1", b"retry-original-topic": b"orders"})
     server.until(lambda: len(server.taken) >= 2)

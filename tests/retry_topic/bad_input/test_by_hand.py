@@ -1,4 +1,4 @@
-"""What somebody wrote into the server by hand, beside our scripts: it stops nothing and takes nothing else with it."""
+"""Items that were written into the server by hand, without our scripts: they stop nothing and damage no other item."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from retry_topic import RetryPolicy
 from retry_topic.message import Message
-from retry_topic.message.body_codec import encode_body
+from retry_topic.message.encoding import encode_body
 from retry_topic.message.headers import read
 from wheel_sched.store import Item
 
@@ -60,9 +60,9 @@ def hand_over(request: pytest.FixtureRequest) -> str:
 def test_a_due_before_1970_is_due_now(
     server: Bench, serve: Callable[[], Callable[[], None]], redis_client: redis.Redis, score: str
 ) -> None:
-    """Once, like anything overdue; and it is no head that hides those behind it."""
-    server.home.broker.create_topic("archive")
-    store = server.home.store
+    """It is sent once, like any overdue item. It does not hide the items behind it."""
+    server.connection.broker.create_topic("archive")
+    store = server.connection.store
     store.schedule([Item("old", store.now_ms() + HOUR_MS, encode_body(Message("archive", b"m")), "archive")])
     assert redis_client.execute_command("ZADD", "{wheel:0}:due", "XX", "CH", score, "old") == 1
     assert store.counts().due_head_ms in (0, 2)
@@ -77,9 +77,9 @@ def test_a_due_before_1970_is_due_now(
 def test_a_due_in_10000_years_waits_and_can_be_brought_forward(
     server: Bench, serve: Callable[[], Callable[[], None]], redis_client: redis.Redis, score: str
 ) -> None:
-    """It is found, the others flow, and somebody who means it lets it out."""
-    server.home.broker.create_topic("archive")
-    store = server.home.store
+    """It is listed, the others flow, and an operator can bring it forward."""
+    server.connection.broker.create_topic("archive")
+    store = server.connection.store
     store.schedule([Item("far", store.now_ms() + HOUR_MS, encode_body(Message("archive", b"m")), "archive")])
     assert redis_client.execute_command("ZADD", "{wheel:0}:due", "XX", "CH", score, "far") == 1
     check = serve()
@@ -95,17 +95,17 @@ def test_a_due_in_10000_years_waits_and_can_be_brought_forward(
 def test_a_record_beyond_every_limit_goes_out_or_is_kept(
     server: Bench, serve: Callable[[], Callable[[], None]], redis_client: redis.Redis
 ) -> None:
-    """17 MiB under an id that waits: whole in its topic, or held with a reason; never half of it."""
+    """17 MiB under a waiting id: the whole message is in its topic, or it is held with a reason."""
     value = bytes(17 * 1024 * 1024)
-    server.home.broker.create_topic("archive")
-    store = server.home.store
+    server.connection.broker.create_topic("archive")
+    store = server.connection.store
     store.schedule([Item("big", store.now_ms() + HOUR_MS, b"", "archive")])
     record = redis_client.hget("{wheel:0}:body", "big")
     assert record is not None
     redis_client.hset("{wheel:0}:body", "big", record + encode_body(Message("archive", value)))
     store.reschedule(["big"], store.now_ms())
     check = serve()
-    server.until(lambda: store.counts().total("due") + store.counts().total("fly") == 0)
+    server.until(lambda: store.counts().total("due") + store.counts().total("leased") == 0)
     kept = [found for one in ("held", "dead") for found in store.list_items(one).found]
     assert [record.value for record in server.records("archive")] == ([] if kept else [value])
     check()

@@ -1,4 +1,4 @@
-"""Headers and names choose no key: not the store's own, and no topic that the service was not configured for."""
+"""Headers and names choose no key: neither a key of the store nor a topic outside the service's configuration."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ RETRY = retry_topic_of("billing")
 
 
 def failed(origin: str, **more: int) -> tuple[tuple[str, bytes], ...]:
-    """Headers of a record in the retry topic that say it came from `origin`."""
+    """The headers of a retry record that names `origin` as its topic."""
     return write((), RetryState(attempt=1, original_topic=origin, consumer_group="billing", **more))
 
 
 def test_a_record_is_not_sent_to_a_topic_that_its_group_does_not_read(
     bench: Bench, handler: Handlers, policy: Policy
 ) -> None:
-    """It is kept as a dead letter that says why, and nothing is written where its headers point."""
+    """It becomes a dead letter with the reason. Nothing is written where its headers point."""
     bench.serve(policy(), redelivery="origin")
     handle = handler()
     bench.consume(handle)
@@ -51,32 +51,32 @@ def test_a_record_is_not_sent_to_a_topic_that_its_group_does_not_read(
 def test_origins_that_are_configured_are_sent_to_and_no_others(
     memory: Bench, handler: Handlers, policy: Policy
 ) -> None:
-    """Also where nobody reads them yet; what the group reads is not asked for then."""
+    """This also holds for topics without readers. The broker is not asked what the group reads."""
     memory.serve(policy(), redelivery="origin", origins=("payroll",))
     memory.consume(handler())
     memory.publish(b"mine", topic="payroll")
     memory.publish(b"m", topic=RETRY, headers=failed("payroll"))
     memory.publish(b"m", topic=RETRY, headers=failed("orders"))
     (letter,) = memory.dead()
-    memory.until(lambda: memory.home.broker.topics()["payroll"] == 2)
+    memory.until(lambda: memory.connection.broker.topics()["payroll"] == 2)
     assert letter.topic == "orders"
 
 
 def test_a_group_that_joins_a_topic_later_is_found_reading_it(memory: Bench, handler: Handlers, policy: Policy) -> None:
-    """No is an answer for a second alone; a consumer may start at any time."""
+    """A negative answer counts for one second only, because a consumer may start at any time."""
     service = memory.serve(policy(), redelivery="origin")
     memory.consume(handler(), "invoices")
     memory.publish(b"m", topic=RETRY, headers=failed("invoices"))
-    memory.until(lambda: memory.home.broker.topics().get("invoices") == 1)
+    memory.until(lambda: memory.connection.broker.topics().get("invoices") == 1)
     assert memory.letters() == []
     assert service.ready
 
 
 def test_a_broker_that_knows_no_readers_needs_configured_origins(memory: Bench, policy: Policy) -> None:
-    """Said at the start, with the setting that is missing."""
+    """The error comes at the start and names the missing setting."""
 
     class Bare:
-        """A broker as `Broker` asks for, and no more."""
+        """A broker with the methods of `Broker` only."""
 
         name = "bare"
 
@@ -84,17 +84,17 @@ def test_a_broker_that_knows_no_readers_needs_configured_origins(memory: Bench, 
             for method in ("publish", "consumer", "create_topic", "topics", "close"):
                 setattr(self, method, getattr(broker, method))
 
-    home = Connection(memory.home.store, Bare(MemoryBroker()))  # type: ignore[arg-type]
+    connection = Connection(memory.connection.store, Bare(MemoryBroker()))  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="origins"):
-        RetryService(home, "billing", policy(), config=ServiceConfig(redelivery="origin"))
-    RetryService(home, "billing", policy(), config=ServiceConfig(redelivery="origin", origins=("orders",)))
+        RetryService(connection, "billing", policy(), config=ServiceConfig(redelivery="origin"))
+    RetryService(connection, "billing", policy(), config=ServiceConfig(redelivery="origin", origins=("orders",)))
 
 
 @pytest.mark.parametrize(
     ("given", "redelivery"), [((), "origin"), (("a",), "group"), ("a", "origin"), ([""], "origin")]
 )
 def test_origins_are_names_and_for_redelivery_to_the_origin_alone(given: object, redelivery: str) -> None:
-    """A setting that would do nothing is a mistake."""
+    """Origins without redelivery to the origin would have no effect, so they are an error."""
     if given == ():
         ServiceConfig(redelivery="origin")
         return
@@ -104,7 +104,7 @@ def test_origins_are_names_and_for_redelivery_to_the_origin_alone(given: object,
 
 @pytest.mark.parametrize("name", ["{wheel:0}:mark", "{wheel:12}:due", "{x:0}:anything"])
 def test_no_topic_is_named_as_a_key_of_a_delay_store(name: str) -> None:
-    """Whatever would write to it would write into a store."""
+    """A write to such a topic would be a write into a store."""
     assert topic_problem(name) is not None
     assert topic_problem("{orders}:0") is None
 
@@ -113,13 +113,13 @@ def test_no_topic_is_named_as_a_key_of_a_delay_store(name: str) -> None:
 def test_a_record_that_names_the_marker_stream_stops_nobody(
     server: Bench, handler: Handlers, policy: Policy, redis_client: redis.Redis
 ) -> None:
-    """The markers stay as they are, a message due after it is delivered, and the service is ready."""
+    """The markers do not change, a later message is delivered, and the service is ready."""
     service = server.serve(policy(), redelivery="origin")
     handle = handler()
     server.consume(handle)
     server.publish(b"forged", topic=RETRY, headers=failed("{wheel:0}:mark"))
     server.dead()
-    server.home.publish("orders", b"later", delay=0.05)
+    server.connection.publish("orders", b"later", delay=0.05)
     server.until(lambda: b"later" in handle.values)
     assert all(set(fields) == {b"d"} for _, fields in redis_client.xrange("{wheel:0}:mark"))
     assert service.ready
@@ -127,8 +127,8 @@ def test_a_record_that_names_the_marker_stream_stops_nobody(
 
 @pytest.mark.real
 def test_the_server_pushes_nothing_into_a_store(server: Bench, redis_client: redis.Redis) -> None:
-    """However a body with such a target came into the store: it is refused with the reason."""
-    store, asked = server.home.store, []
+    """A body with such a target is refused with the reason, however it came into the store."""
+    store, asked = server.connection.store, []
 
     class Refusals:
         traits = PublisherTraits()
@@ -152,8 +152,8 @@ def test_the_server_pushes_nothing_into_a_store(server: Bench, redis_client: red
 def test_one_topic_with_a_key_of_another_type_does_not_hide_the_others(
     server: Bench, redis_client: redis.Redis
 ) -> None:
-    """It is no topic, and so it is not listed."""
-    server.home.broker.create_topic("orders")
+    """Such a key is not a topic, so it is not listed."""
+    server.connection.broker.create_topic("orders")
     redis_client.sadd("topics", "strange")
     redis_client.set("strange", "x")
-    assert server.home.broker.topics() == {"orders": 0}
+    assert server.connection.broker.topics() == {"orders": 0}

@@ -1,4 +1,4 @@
-"""Input that is nested deeper than anybody's stack: an error in words, and nothing is done."""
+"""Input that is nested more deeply than the stack allows: it gives a clear error, and nothing changes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from retry_topic.history.attempt import read_attempt
-from retry_topic.message.body_codec import decode_body
+from retry_topic.message.encoding import decode_body
 from retry_topic.policy import load_policies
 from wheel_sched.config import load_settings
 from wheel_sched.errors import ConfigError, Rejected
@@ -20,14 +20,14 @@ TABLES = ".".join(["a"] * 1_500) + " = 1"
 
 @pytest.mark.parametrize("text", [ARRAYS, TABLES, f"default.{TABLES}", f"[topic.x]\ndelay.{TABLES}"])
 def test_a_policy_file_is_refused_in_words(text: str) -> None:
-    """Whether the parser gives up, or what shows a value."""
+    """Either the parser fails, or the code that shows the value."""
     with pytest.raises(ConfigError, match=r"nested too deeply|expected"):
         load_policies(text + "\n")
 
 
 @pytest.mark.parametrize("text", [ARRAYS, TABLES, f"store.{TABLES}"])
 def test_a_settings_file_is_refused_in_words(text: str, tmp_path: Path) -> None:
-    """Likewise."""
+    """The same holds for settings."""
     path = tmp_path / "wheel-sched.toml"
     path.write_text(text)
     with pytest.raises(ConfigError, match=r"nested too deeply|expected|unknown setting"):
@@ -35,7 +35,7 @@ def test_a_settings_file_is_refused_in_words(text: str, tmp_path: Path) -> None:
 
 
 def test_a_wrong_setting_is_quoted_without_a_password(tmp_path: Path) -> None:
-    """Of any type that TOML has."""
+    """This holds for every type that TOML has."""
     path = tmp_path / "wheel-sched.toml"
     path.write_text('store = ["redis://u:pw@h"]')
     with pytest.raises(ConfigError) as refused:
@@ -44,7 +44,7 @@ def test_a_wrong_setting_is_quoted_without_a_password(tmp_path: Path) -> None:
 
 
 def test_what_lies_in_the_store_is_refused_in_words() -> None:
-    """A row of the history, a body by reference, a cursor: whoever wrote them."""
+    """A row of the history, a body by reference, and a cursor."""
     deep = b"[" * DEEP
     with pytest.raises(Rejected, match="no row of a history"):
         read_attempt(deep)

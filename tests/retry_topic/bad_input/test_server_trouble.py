@@ -1,4 +1,4 @@
-"""A server that is full, read-only, locked or away under a running service: told, waited out, nothing is lost."""
+"""A server that is full, read-only, locked or away under a running service: the service reports it and waits."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ pytestmark = [pytest.mark.real, pytest.mark.slow]
 Policy = Callable[..., RetryPolicy]
 Handlers = Callable[..., "Handler"]
 EACH = 40  # messages that fail once, for each of: waiting when the trouble begins, failing in it, published after it
-IDLE_MS = 2_000  # what was read by a call that was cut off comes again after this
+IDLE_MS = 2_000  # records of an interrupted read come again after this time
 
 
 @dataclass(frozen=True, slots=True)
 class Trouble:
-    """How a server gets into it and out of it, and what it is called by the store and by the broker."""
+    """How the server gets into trouble and out of it, and how store and broker name the trouble."""
 
     begin: Callable[[TemporaryServer], Any]
     end: Callable[[TemporaryServer], Any]
@@ -46,13 +46,13 @@ class Trouble:
 
 
 def tell(server: TemporaryServer, *command: object, password: str | None = None) -> None:
-    """A word with the server from somebody who may."""
+    """Send a command to the server as an administrator."""
     with redis.Redis.from_url(server.url, password=password) as admin:
         admin.execute_command(*command)
 
 
 def lock(server: TemporaryServer) -> None:
-    """A password from now on, also for who is in already."""
+    """Set a password, also for clients that are already connected."""
     tell(server, "CONFIG", "SET", "requirepass", "secret")
     with contextlib.suppress(redis.RedisError):
         tell(server, "CLIENT", "KILL", "TYPE", "NORMAL", "SKIPME", "NO", password="secret")
@@ -86,14 +86,14 @@ TROUBLES = {
 
 @pytest.fixture
 def server() -> Iterator[TemporaryServer]:
-    """A server of this test alone, which loses nothing when it is killed."""
+    """A server of this test only. It loses nothing when it is killed."""
     with temporary_server(fsync="always") as server:
         yield server
 
 
 @pytest.fixture
 def bench(server: TemporaryServer, bench_on: Callable[[str], Bench], monkeypatch: pytest.MonkeyPatch) -> Bench:
-    """Store and broker on it; whoever was sent away comes back soon."""
+    """Store and broker on that server. Refused clients reconnect soon."""
     monkeypatch.setattr("retry_topic.consumer.consumer.AWAY_S", (0.1,))
     monkeypatch.setattr("retry_topic.intake.worker._AWAY_S", (0.1,))
     monkeypatch.setattr("retry_topic.consumer.settling.AWAY_S", (0.1,))
@@ -104,26 +104,28 @@ def bench(server: TemporaryServer, bench_on: Callable[[str], Bench], monkeypatch
 def test_a_service_waits_a_servers_trouble_out(
     bench: Bench, server: TemporaryServer, handler: Handlers, policy: Policy, trouble: Trouble
 ) -> None:
-    """What waits, what fails meanwhile and what comes after it: each is handled twice, and no dead letter is made.
+    """Messages from before, during and after the trouble are each handled twice, and none is dead.
 
-    Who publishes during the trouble is told in an error of ours that names it, and may repeat under the same id.
+    A publisher gets an error that names the trouble, and may repeat its call under the same id.
     """
     handle = handler(lambda message: None if read(message.headers).attempt else _raise())
     bench.serve(policy(base_ms=500), idle_ms=IDLE_MS)
     consumer = bench.consume(handle, idle_ms=IDLE_MS, concurrency=8)
     bench.publish(*(b"before %d" % n for n in range(EACH)))
-    bench.until(lambda: bench.home.store.counts().happened("accepted") > 0)
+    bench.until(lambda: bench.connection.store.counts().happened("accepted") > 0)
     trouble.begin(server)
     with pytest.raises(trouble.error, match=trouble.store_says) as told:
-        bench.home.publish("orders", b"later", delay=0.5, id="later")
+        bench.connection.publish("orders", b"later", delay=0.5, id="later")
     assert told.value.transient == (trouble.error is not StoreAuthError)
     with pytest.raises(BrokerError, match=trouble.broker_says):
-        bench.home.publish("orders", b"now")
+        bench.connection.publish("orders", b"now")
     trouble.end(server)
-    bench.home.publish("orders", b"later", delay=0.5, id="later")
+    bench.connection.publish("orders", b"later", delay=0.5, id="later")
     bench.publish(*(b"after %d" % n for n in range(EACH)))
     sent = {b"later", *(b"%s %d" % (when, n) for when in (b"before", b"after") for n in range(EACH))}
-    bench.until(lambda: consumer.stats.acknowledged >= len(sent), lambda: (consumer.stats, bench.home.store.counts()))
+    bench.until(
+        lambda: consumer.stats.acknowledged >= len(sent), lambda: (consumer.stats, bench.connection.store.counts())
+    )
     bench.quiet(consumer)
     assert Counter(handle.values) == dict.fromkeys(sent, 2)
     assert bench.letters() == []

@@ -1,8 +1,7 @@
-"""Kafka's two stand-ins, which need neither Java nor Maven; `tests/kafka` has the real broker.
+"""Two stand-ins for Kafka that need neither Java nor Maven; `tests/kafka` has the real broker.
 
-librdkafka's imitation of a cluster has groups and no transactions; noida-db, a server in one binary, has transactions
-and does not notice that a member has died. What asks for one of them by name is counted in the last line of a run (see
-tests/conftest.py).
+librdkafka's mock cluster has groups and no transactions. noida-db, a server in one binary, has transactions and does
+not notice that a member has died. The last line of a run counts the tests that used a stand-in (see tests/conftest.py).
 """
 
 from __future__ import annotations
@@ -27,14 +26,14 @@ STAND_IN = Path(sys.executable).with_name("noida-db")
 
 @pytest.fixture(scope="session")
 def imitation() -> Iterator[MockCluster]:
-    """librdkafka's. Tests use topics and groups of their own."""
+    """librdkafka's mock cluster. Each test uses its own topics and groups."""
     with MockCluster() as cluster:
         yield cluster
 
 
 @pytest.fixture(scope="session")
 def with_transactions(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The address of a server with transactions. Tests use topics, groups and namespaces of their own."""
+    """The address of a server with transactions. Each test uses its own topics, groups and namespaces."""
     if not STAND_IN.exists():
         pytest.skip("noida-db is not installed: nothing is shown of transactions here")
     folder = tmp_path_factory.mktemp("noida")

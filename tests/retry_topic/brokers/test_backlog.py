@@ -1,4 +1,4 @@
-"""What a group has before it in a topic, told without joining it."""
+"""The backlog of a group in a topic, read without joining the group."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ def broker(request: pytest.FixtureRequest) -> Iterator[Broker]:
 
 
 def look(broker: Broker) -> tuple[int, bytes | None, bool]:
-    """How many wait, the oldest of them, and whether there are members."""
+    """How many records wait, the oldest one, and whether the group has members."""
     assert isinstance(broker, BacklogBroker)
     found = broker.backlog("g.retry", "g")
     return found.waiting, None if found.oldest is None else found.oldest.value, found.silent_ms is not None
 
 
 def test_the_backlog_is_what_the_group_has_not_settled(broker: Broker) -> None:
-    """All of a topic nobody has read; what is in a member's hands; nothing when all is settled."""
+    """All records of a topic that nobody has read, those that a member holds, and none when all are settled."""
     assert look(broker) == (0, None, False)
     assert not any(broker.publish([Message("g.retry", b"%d" % n) for n in range(3)]))
     assert look(broker) == (3, b"0", False)
@@ -47,8 +47,8 @@ def test_the_backlog_is_what_the_group_has_not_settled(broker: Broker) -> None:
     assert look(broker) == (0, None, False)
 
 
-def test_the_oldest_tells_when_it_was_published(broker: Broker) -> None:
-    """So that people hear for how long nobody took it."""
+def test_the_oldest_shows_when_it_was_published(broker: Broker) -> None:
+    """So people see how long nobody has read it."""
     broker.publish([Message("g.retry", b"1")])
     assert isinstance(broker, BacklogBroker)
     oldest = broker.backlog("g.retry", "g").oldest
@@ -58,7 +58,7 @@ def test_the_oldest_tells_when_it_was_published(broker: Broker) -> None:
 
 
 def test_a_member_that_asks_no_more_falls_silent(broker: Broker) -> None:
-    """Its silence grows while it does not poll, and ends when it does."""
+    """The silence grows while the member does not poll, and ends when it polls."""
     assert isinstance(broker, BacklogBroker)
     consumer = broker.consumer(["g.retry"], "g")
     consumer.poll(1, 0)
@@ -72,7 +72,7 @@ def test_a_member_that_asks_no_more_falls_silent(broker: Broker) -> None:
 
 @pytest.mark.real
 def test_entries_that_were_deleted_do_not_count(redis_url: str) -> None:
-    """Where the server has lost count of the lag, entries are counted."""
+    """When the server does not know the lag, the entries are counted."""
     import redis
 
     with redis.Redis.from_url(redis_url) as client:

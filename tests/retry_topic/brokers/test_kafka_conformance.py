@@ -1,4 +1,5 @@
-"""The public suite on the Kafka broker over its two stand-ins (see conftest.py); `tests/kafka` has it on a real one."""
+"""The public suite on the Kafka broker over its two stand-ins (see conftest.py). `tests/kafka` runs it on a real
+one."""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ pytestmark = [pytest.mark.real, pytest.mark.timeout(120)]
 
 
 class OnKafka(GroupCases):
-    """What all have in common."""
+    """The attributes that all stand-ins share."""
 
     idle_ms = 2_000
     examples = 8
@@ -38,23 +39,23 @@ class OnKafka(GroupCases):
 
     @pytest.fixture(autouse=True)
     def named(self, name: str) -> None:
-        """Groups of the test's own."""
+        """Groups that only this test uses."""
         self.groups = name
 
     def member(self, broker: Broker, *topics: str, group: str = "group", idle_ms: int | None = None) -> BrokerConsumer:
-        """One more member of a group of this test's own."""
+        """One more member of a group that only this test uses."""
         return super().member(broker, *topics, group=f"{self.groups}-{group}", idle_ms=idle_ms)
 
 
 class OneLine(KafkaBroker):
-    """Of an imitation that is told of each topic beforehand: what it makes by itself has four partitions, no order."""
+    """For the mock cluster: the test creates each topic itself, because the mock would give it four partitions."""
 
     def __init__(self, imitation: MockCluster, protocol: Literal["classic", "consumer"]) -> None:
         super().__init__(imitation.bootstrap, transactions=False, group_protocol=protocol)
         self._imitation = imitation
 
     def create_topic(self, topic: str) -> None:
-        """With one partition."""
+        """Create it with one partition."""
         if not self.topology.partitions(topic):
             self._imitation.create_topic(topic)
             self.topology.forget(topic)
@@ -62,31 +63,31 @@ class OneLine(KafkaBroker):
 
 
 class OnTheImitation(OnKafka):
-    """Groups and their members: librdkafka's imitation of a cluster."""
+    """Groups and members on librdkafka's mock cluster."""
 
     exact_forward = False  # published, then settled: there are no transactions
     protocol: Literal["classic", "consumer"] = "classic"
 
     @pytest.fixture
     def broker(self, imitation: MockCluster) -> Iterator[Broker]:
-        """A broker of the imitation."""
+        """A broker on the mock cluster."""
         broker = OneLine(imitation, self.protocol)
         yield broker
         broker.close()
 
 
 class TestKip848OnTheImitation(OnTheImitation, BrokerConformance):
-    """Kafka 4's protocol of groups: all of the suite."""
+    """Kafka 4's group protocol: the whole suite."""
 
     protocol = "consumer"
 
 
 class TestClassicOnTheImitation(OnTheImitation):
-    """The protocol of groups that every cluster has: what the other one shows of messages is not shown again.
+    """The group protocol of every cluster. The suite above already covers messages.
 
-    When a member joins others, the imitation waits for nearly as long as a session may last, whoever has come (its
-    rebalance timer). So what needs several members at a time is left to the server below, which speaks this protocol
-    too, and what a killed one held to test_kafka_nearby.py.
+    When a member joins others, the mock waits almost as long as a session may last (its rebalance timer). So tests of
+    several members run on the server below, which has this protocol too. Tests of a killed member are in
+    test_kafka_nearby.py.
     """
 
     test_members_of_a_group_share_the_work = None  # type: ignore[assignment]
@@ -101,17 +102,17 @@ class TestClassicOnTheImitation(OnTheImitation):
 
 
 class TestTransactions(OnKafka, BrokerConformance):
-    """What is forwarded is settled in the same transaction, in groups of the classic protocol: noida-db."""
+    """A forwarded message is settled in the same transaction, in groups of the classic protocol, on noida-db."""
 
     @pytest.fixture
     def broker(self, with_transactions: str) -> Iterator[Broker]:
-        """A broker of the server."""
+        """A broker on the server."""
         broker = KafkaBroker(with_transactions)
         yield broker
         broker.close()
 
     def test_a_failed_forward_fails_alone(self, broker: Broker) -> None:
-        """Of two forwards one fails: its transaction is not committed, the other's is."""
+        """One of two forwards fails. Its transaction is not committed; the other's is."""
         source, target = fresh_topic(broker), fresh_topic(broker)
         publish(broker, Message(source, b"to nowhere"), Message(source, b"fine"))
         consumer = self.member(broker, source)

@@ -1,4 +1,4 @@
-"""`wheel-sched kafka lag`, on librdkafka's imitation of a cluster."""
+"""`wheel-sched kafka lag`, on librdkafka's mock cluster."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ if TYPE_CHECKING:
     from tests.servers.mock_cluster import MockCluster
 
 
-def test_retries_that_no_service_ever_took_in_are_told(imitation: MockCluster, name: str) -> None:
-    """With the command that does; without retries there is nothing to say."""
+def test_retries_that_no_service_ever_took_in_are_reported(imitation: MockCluster, name: str) -> None:
+    """It names the command that reads them. Without retries it says nothing."""
     from click.testing import CliRunner
 
     from wheel_sched.cli.program import cli

@@ -1,6 +1,6 @@
-"""The retry service over Kafka's two stand-ins (see conftest.py): what can be shown without a real cluster.
+"""The retry service over Kafka's two stand-ins (see conftest.py).
 
-`make kafka-test` runs the whole over a real broker.
+`make kafka-test` runs everything over a real broker.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from retry_topic.policy import Fixed, Rate
 from retry_topic.service import ServiceConfig
 from tests.servers.mock_cluster import MockCluster
 from wheel_sched.errors import BrokerError
-from wheel_sched.store.rate_limits.face import RateLimits
+from wheel_sched.store.rate_limits import RateLimits
 
 pytestmark = [pytest.mark.proof, pytest.mark.real, pytest.mark.timeout(120)]
 
@@ -64,7 +64,7 @@ def received(consumer: Any, count: int) -> list[Delivery]:
 
 
 class Failing:
-    """Notes what it is given by key, and fails the first attempts of messages whose value is told, so many."""
+    """A handler that records its messages by key. The value of a message says how many attempts fail."""
 
     def __init__(self, **failures: int) -> None:
         self.failures = {value.encode(): times for value, times in failures.items()}
@@ -86,7 +86,7 @@ class Failing:
 
 
 def test_settled_records_stay_settled_when_another_takes_over(imitation: MockCluster, name: str) -> None:
-    """Out of order, and handed out before: the successor has the rest, and each group its own account."""
+    """Records are settled out of order. The successor gets the others, and each group has its own offsets."""
     broker = KafkaBroker(imitation.bootstrap, transactions=False, group_protocol="consumer")
     try:
         broker.create_topic(name)
@@ -108,8 +108,8 @@ def test_settled_records_stay_settled_when_another_takes_over(imitation: MockClu
 
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
 def test_what_a_killed_member_held_goes_to_another(imitation: MockCluster, name: str, protocol: Any) -> None:
-    """A process that is killed with records in hand: another has them when its session has ended, each with one death
-    against it; what it had settled stays settled."""
+    """A process is killed while it holds records. Another member gets them after the session has ended, each with one
+    more delivery. Settled records stay settled."""
     imitation.create_topic(name)
     broker = KafkaBroker(imitation.bootstrap, transactions=False, group_protocol=protocol)
     assert not any(broker.publish([Message(name, b"%d" % n) for n in range(3)]))
@@ -130,8 +130,8 @@ def test_what_a_killed_member_held_goes_to_another(imitation: MockCluster, name:
 
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
 def test_failed_messages_come_back_over_an_imitation(imitation: MockCluster, name: str, protocol: Any) -> None:
-    """In both protocols of groups: taken in by slices, redelivered, buried; a key's order is kept. Without transactions
-    a member that the group takes for dead has some of it handled again, never an attempt more."""
+    """Both group protocols: log batches are taken in, redelivered and dead-lettered, and each key keeps its order.
+    Without transactions an expelled member may handle some messages again, but never with a further attempt."""
     broker = KafkaBroker(imitation.bootstrap, transactions=False, group_protocol=protocol)
     handler = Failing(a1=2, dead=9)
     config = ConsumerConfig(ordering="key", idle_ms=6_000)
@@ -153,8 +153,8 @@ def test_failed_messages_come_back_over_an_imitation(imitation: MockCluster, nam
 
 
 def test_topics_are_shared_with_spring_and_limits_hold(imitation: MockCluster, name: str) -> None:
-    """A record of Spring's is taken in with its count and told back in Spring's headers to an async handler; what a
-    rate holds back is told by the store."""
+    """The count of a Spring record continues, and an async handler gets Spring's headers. The store reports messages
+    that a rate holds back."""
     broker = KafkaBroker(imitation.bootstrap, transactions=False, group_protocol="consumer")
     told: list[tuple[bytes, bytes | None]] = []
 
@@ -175,7 +175,7 @@ def test_topics_are_shared_with_spring_and_limits_hold(imitation: MockCluster, n
 
 
 def test_transactions_bring_each_failure_back_once(with_transactions: str, name: str) -> None:
-    """Readers of committed records see each redelivery once; a large one comes by reference."""
+    """Readers of committed records see each redelivery once. A large message comes by reference."""
     broker = KafkaBroker(with_transactions, partitions=2)
     values = {b"%d" % n: 2 for n in range(30)} | {b"x" * 20_000: 2}
     handler = Failing()
@@ -189,7 +189,7 @@ def test_transactions_bring_each_failure_back_once(with_transactions: str, name:
             assert service.hand_over == "transactions"
             assert not any(broker.publish([Message(name, value) for value in values]))
             until(lambda: handler.count() == 3 * len(values), lambda: handler.attempts)
-            until(lambda: not sum(home.store.counts().total(state) for state in ("due", "fly")))
+            until(lambda: not sum(home.store.counts().total(state) for state in ("due", "leased")))
         assert handler.attempts == Counter([(value, attempt) for value in values for attempt in (1, 2, 3)])
         reader = broker.consumer([redelivery_topic_of(name)], f"{name}-looker", idle_ms=6_000)
         sent = Counter(one.message.value for one in received(reader, 2 * len(values)))
@@ -198,7 +198,7 @@ def test_transactions_bring_each_failure_back_once(with_transactions: str, name:
 
 
 def test_whoever_takes_a_shard_over_fences_the_last_one(with_transactions: str, name: str) -> None:
-    """And learns the number of what went out; what the last one still sends does not."""
+    """The new owner learns the number of the last published claim. The previous owner publishes nothing more."""
     broker = KafkaBroker(with_transactions)
     try:
         broker.create_topic(name)

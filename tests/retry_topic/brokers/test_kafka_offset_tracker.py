@@ -1,4 +1,4 @@
-"""The offset tracker: what is handed out, what is settled, and what a successor learns of both. No Kafka, no thread."""
+"""The offset tracker: records in flight, settled records, and what a successor learns of both. No Kafka, no thread."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ MESSAGE = Message("t", b"")
 
 
 def admitted(partition: PartitionOffsets, *offsets: int) -> list[int | None]:
-    """How often each was handed out now, None = it was settled."""
+    """How often each record was handed out; None: it is settled."""
     entries = [partition.admit(offset, MESSAGE, 0) for offset in offsets]
     return [None if entry is None else entry.deliveries for entry in entries]
 
 
 def test_the_committed_offset_is_the_first_that_is_not_settled() -> None:
-    """Settling out of order moves it only when the front is settled; gaps of the log are no obstacle."""
+    """Settling out of order moves the offset only when its first record is settled. Gaps of the log do not matter."""
     offsets = PartitionOffsets(5)
     assert admitted(offsets, 5, 6, 9) == [1, 1, 1]
     assert offsets.to_commit() == (5, "w1:5.2,")
@@ -35,7 +35,7 @@ def test_the_committed_offset_is_the_first_that_is_not_settled() -> None:
 
 
 def test_a_successor_knows_what_was_settled_and_what_was_handed_out() -> None:
-    """What was settled behind the offset does not come again, what was in hand comes with its count raised."""
+    """Records settled behind the offset do not come again. Records in flight come with a higher count."""
     offsets = PartitionOffsets(0)
     admitted(offsets, 0, 1, 2, 3)
     offsets.settle(1)
@@ -45,7 +45,7 @@ def test_a_successor_knows_what_was_settled_and_what_was_handed_out() -> None:
 
 
 def test_what_is_given_back_in_good_order_is_not_counted() -> None:
-    """A rebalance is not the record's fault."""
+    """The record did not cause the rebalance."""
     offsets = PartitionOffsets(0)
     admitted(offsets, 0, 1)
     offsets.settle(1)
@@ -54,7 +54,7 @@ def test_what_is_given_back_in_good_order_is_not_counted() -> None:
 
 
 def test_settling_can_be_taken_back() -> None:
-    """The transaction it was part of was aborted."""
+    """For an aborted transaction."""
     offsets = PartitionOffsets(0)
     admitted(offsets, 0)
     assert offsets.settle(0)
@@ -64,14 +64,14 @@ def test_settling_can_be_taken_back() -> None:
 
 
 def test_foreign_texts_and_cut_ones_cost_repeats_only() -> None:
-    """Whatever stands beside the offset, records come."""
+    """Any text beside the offset is accepted; records may repeat, none is lost."""
     for text in ("", "somebody else's", "w1:", "w1:x.y,", "w1:3.0"):
         assert admitted(PartitionOffsets(0, text), 0)[0] in (1, None)
     assert admitted(PartitionOffsets(0, "somebody else's 3.0"), 0) == [1]
 
 
 def test_a_text_is_never_longer_than_a_broker_takes() -> None:
-    """Every other record settled makes the longest; what does not fit is handed out again."""
+    """Settling every other record makes the longest text. Records that do not fit are handed out again."""
     offsets = PartitionOffsets(0)
     admitted(offsets, *range(4_000))
     for offset in range(1, 4_000, 2):
@@ -90,7 +90,7 @@ def test_a_text_is_never_longer_than_a_broker_takes() -> None:
 def test_no_handing_over_loses_or_repeats_a_record(
     gaps: list[int], settled: set[int], seen: int, again: set[int]
 ) -> None:
-    """Over two successors: what is settled never comes again, all else does, each time with its count raised."""
+    """Over two successors: settled records never come again; all others do, each time with a higher count."""
     offsets = [sum(gaps[: n + 1]) for n in range(len(gaps))]
     first = PartitionOffsets(0)
     admitted(first, *offsets)
@@ -131,7 +131,7 @@ def test_the_tracker_knows_how_many_bytes_its_buffer_holds() -> None:
 
 
 class Clock:
-    """Milliseconds that a test moves."""
+    """Milliseconds that a test advances."""
 
     def __init__(self) -> None:
         self.ms = 0
@@ -147,7 +147,7 @@ def clock() -> Clock:
 
 @pytest.fixture
 def tracker(clock: Clock) -> OffsetTracker:
-    """A member that has partition 0 of `t`, from offset 0 on."""
+    """A member that has partition 0 of `t` from offset 0 on."""
     tracker = OffsetTracker(1_000, clock)
     tracker.begin()
     tracker.open(("t", 0), 0, "")
@@ -177,7 +177,7 @@ def committed(tracker: OffsetTracker, partition: int = 0) -> int:
 
 
 def test_records_settled_out_of_order_move_the_offset_once_the_first_one_is_settled(tracker: OffsetTracker) -> None:
-    """Gaps in the log (markers of transactions, compaction) are no obstacle."""
+    """Gaps in the log (transaction markers, compaction) do not matter."""
     fetched(tracker, 0, 1, 5, 9)
     first, second, third, fourth = tracker.take(10)
     settle(tracker, fourth, second)
@@ -191,7 +191,7 @@ def test_records_settled_out_of_order_move_the_offset_once_the_first_one_is_sett
 
 
 def test_a_record_that_was_silent_for_too_long_comes_before_new_ones(tracker: OffsetTracker, clock: Clock) -> None:
-    """It is handed out again with its count raised; a settled one is not."""
+    """It is handed out again with a higher count. A settled record is not."""
     fetched(tracker, 0, 1, 2)
     silent, done = tracker.take(2)
     settle(tracker, done)
@@ -203,7 +203,7 @@ def test_a_record_that_was_silent_for_too_long_comes_before_new_ones(tracker: Of
 
 
 def test_what_was_not_handed_out_after_all_comes_at_once_and_is_not_counted(tracker: OffsetTracker) -> None:
-    """The commit before the hand-over had failed."""
+    """The commit before handing it out had failed."""
     fetched(tracker, 0)
     taken = tracker.take(1)
     tracker.give_back(taken)
@@ -211,7 +211,7 @@ def test_what_was_not_handed_out_after_all_comes_at_once_and_is_not_counted(trac
 
 
 def test_deliveries_of_a_revoked_partition_are_dead(tracker: OffsetTracker) -> None:
-    """Its buffer is dropped, nothing of it is committed, and the other partitions go on."""
+    """Its buffer is dropped and nothing of it is committed. The other partitions continue."""
     tracker.open(("t", 1), 0, "")
     fetched(tracker, 0, 1)
     fetched(tracker, 0, 1, partition=1)
@@ -239,7 +239,7 @@ def test_a_partition_that_comes_again_has_another_assignment(tracker: OffsetTrac
 
 
 def test_a_record_that_was_settled_before_a_reassignment_is_not_handed_out_again(tracker: OffsetTracker) -> None:
-    """Settled behind an unsettled one: the text beside the offset says so."""
+    """It was settled behind an unsettled one; the text beside the offset says so."""
     fetched(tracker, 0, 1, 2)
     _, second, _ = tracker.take(3)
     settle(tracker, second)

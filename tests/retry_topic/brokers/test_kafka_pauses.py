@@ -1,4 +1,4 @@
-"""Back-pressure and rebalances together, over librdkafka's imitation of a cluster: what was paused is read again."""
+"""Back-pressure and rebalances together, over librdkafka's mock cluster: a paused partition is read again."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def until(condition: Callable[[], object], told: Callable[[], object]) -> None:
 
 
 class Reading:
-    """A member that takes whole partitions, and how far it has come."""
+    """A member that reads whole partitions, and its progress."""
 
     def __init__(self, broker: KafkaBroker, topic: str, group: str) -> None:
         self.seen: dict[str, list[int]] = defaultdict(list)
@@ -52,7 +52,7 @@ class Reading:
 
 
 def filled(imitation: MockCluster, name: str, protocol: Any) -> Callable[[], KafkaBroker]:
-    """A topic with more than buffers hold, and a maker of members' clients."""
+    """A topic with more records than the buffers hold, and a factory of member clients."""
     imitation.create_topic(name, 2)
     brokers: list[KafkaBroker] = []
 
@@ -69,7 +69,7 @@ def filled(imitation: MockCluster, name: str, protocol: Any) -> Callable[[], Kaf
 def test_an_intake_reads_a_partition_again_that_went_while_it_was_paused(
     imitation: MockCluster, name: str, protocol: Any
 ) -> None:
-    """Another member comes, and goes, while its buffers are full."""
+    """Another member joins and leaves while the intake's buffers are full."""
     client = filled(imitation, name, protocol)
     one = Reading(client(), name, f"{name}-a")
     until(lambda: one.parts() == {0, 1} and one.log._paused, lambda: one.log)
@@ -82,7 +82,7 @@ def test_an_intake_reads_a_partition_again_that_went_while_it_was_paused(
 
 
 def test_a_consumer_reads_a_partition_again_that_went_while_it_was_paused(imitation: MockCluster, name: str) -> None:
-    """The same of a member that settles records one by one."""
+    """The same for a member that settles records one by one."""
     client = filled(imitation, name, "consumer")
 
     def member() -> KafkaConsumer:
@@ -113,7 +113,7 @@ def test_a_consumer_reads_a_partition_again_that_went_while_it_was_paused(imitat
 
 
 def test_a_client_that_was_left_takes_nothing_with_it(imitation: MockCluster, name: str) -> None:
-    """It may take longer to close than anybody waits: what it gives up then is another client's by now."""
+    """A replaced client may close late. The partitions that it then gives up belong to its successor."""
     client = filled(imitation, name, "consumer")
     reading = Reading(client(), name, f"{name}-a")
     consumer: Any = client().consumer([name], f"{name}-b", idle_ms=6_000)

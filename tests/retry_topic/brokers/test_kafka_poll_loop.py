@@ -12,7 +12,7 @@ import pytest
 from confluent_kafka import OFFSET_INVALID, TIMESTAMP_CREATE_TIME, KafkaError, KafkaException, TopicPartition
 
 from retry_topic.brokers.kafka.consumer import KafkaConsumer
-from retry_topic.brokers.kafka.topic_ids import TopicIds
+from retry_topic.brokers.kafka.topology import TopicIds
 from retry_topic.brokers.protocol import Delivery
 from retry_topic.message import Message
 from wheel_sched.errors import BrokerError, BrokerUnavailable
@@ -22,7 +22,7 @@ POLL_MS = 50
 
 
 class Record:
-    """As confluent-kafka gives it to whoever polls."""
+    """A record as confluent-kafka returns it."""
 
     def __init__(self, partition: int, offset: int, error: Any = None) -> None:
         self._partition, self._offset, self._error = partition, offset, error
@@ -53,7 +53,7 @@ class Record:
 
 
 class FakeClient:
-    """A client whose records and rebalances a test scripts; `group` remembers what was committed."""
+    """A client with scripted records and rebalances; `group` records the commits."""
 
     def __init__(self, group: FakeGroup) -> None:
         self.group = group
@@ -69,7 +69,7 @@ class FakeClient:
     # -- the test's side
 
     def rebalance(self, what: str, *partitions: int) -> None:
-        """`on_assign`, `on_revoke` or `on_lost`, inside the next poll."""
+        """Call `on_assign`, `on_revoke` or `on_lost` inside the next poll."""
         places = [TopicPartition("t", partition) for partition in partitions]
         self._events.append(lambda: self._callbacks[what](self, places))
 
@@ -111,7 +111,7 @@ class FakeClient:
 
 
 class FakeGroup:
-    """The group at the cluster: what is committed, and the clients that have joined, one after the other."""
+    """The group on the cluster: the committed offsets, and the clients that joined one after the other."""
 
     def __init__(self) -> None:
         self.offsets: dict[int, TopicPartition] = {}
@@ -180,11 +180,11 @@ class Bench:
         return found
 
     def joined(self, count: int) -> FakeClient:
-        """The client of the so-manieth life."""
+        """The client of this life of the member."""
         return self.until(lambda: len(self.group.clients) >= count and self.group.clients[count - 1])
 
     def read(self, count: int) -> list[Delivery]:
-        """So many deliveries, over as many polls as it takes."""
+        """This number of deliveries, over as many polls as needed."""
         found: list[Delivery] = []
         self.until(lambda: found.extend(self.consumer.poll(count - len(found), POLL_MS)) or len(found) >= count)
         return sorted(found, key=lambda one: one.handle[1:])
@@ -198,7 +198,7 @@ def bench() -> Iterator[Bench]:
 
 
 def test_a_new_group_begins_at_the_beginning_and_commits_before_it_hands_out(bench: Bench) -> None:
-    """So a death counts against the record; only the loop's thread touches the client."""
+    """So a death raises the record's count. Only the loop's thread uses the client."""
     bench.client.rebalance("on_assign", 0)
     bench.client.records(0, 0, 1)
     first, second = bench.read(2)
@@ -213,7 +213,7 @@ def test_a_new_group_begins_at_the_beginning_and_commits_before_it_hands_out(ben
 
 
 def test_forwarding_without_transactions_publishes_and_settles(bench: Bench) -> None:
-    """Repeated, it publishes nothing twice."""
+    """A repeated forward publishes nothing."""
     bench.client.rebalance("on_assign", 0)
     bench.client.records(0, 0)
     (one,) = bench.read(1)
@@ -224,7 +224,7 @@ def test_forwarding_without_transactions_publishes_and_settles(bench: Bench) -> 
 
 
 def test_a_revoked_partition_is_given_back_in_good_order(bench: Bench) -> None:
-    """What is settled is committed, the rest is not counted as handed out; its deliveries are dead."""
+    """Settled records are committed. The others do not count as handed out, and their deliveries are dead."""
     bench.client.rebalance("on_assign", 0, 1)
     bench.client.records(0, 0, 1)
     bench.client.records(1, 0)
@@ -240,7 +240,7 @@ def test_a_revoked_partition_is_given_back_in_good_order(bench: Bench) -> None:
 
 
 def test_a_partition_that_comes_back_goes_on_where_it_was_committed(bench: Bench) -> None:
-    """A record settled out of order is not handed out again; the assignment has another number."""
+    """A record settled out of order is not handed out again. The assignment has a new number."""
     bench.client.rebalance("on_assign", 0)
     bench.client.records(0, 0, 1)
     first, second = bench.read(2)
@@ -265,7 +265,7 @@ def test_a_lost_partition_is_not_committed(bench: Bench) -> None:
 
 
 def test_a_record_that_comes_twice_is_handed_out_again_only_after_its_silence() -> None:
-    """`beat` keeps it; without one it comes again with its count raised."""
+    """`beat` keeps it. Without a beat it comes again with a higher count."""
     bench = Bench(idle_ms=300)
     bench.client.rebalance("on_assign", 0)
     bench.client.records(0, 0)
@@ -279,7 +279,7 @@ def test_a_record_that_comes_twice_is_handed_out_again_only_after_its_silence() 
 
 
 def test_an_expelled_member_joins_again_with_a_new_client(bench: Bench) -> None:
-    """Whether a commit says so or a poll; deliveries of the life before are dead."""
+    """A commit or a poll reports the expulsion. Deliveries of the previous life are dead."""
     bench.client.rebalance("on_assign", 0)
     bench.client.records(0, 0)
     (one,) = bench.read(1)
@@ -309,7 +309,7 @@ def test_a_member_that_nobody_polls_leaves_and_joins_again_at_the_next_poll() ->
 
 
 def test_a_full_buffer_pauses_the_client_and_an_empty_one_resumes_it(bench: Bench) -> None:
-    """Paused only when handlers stand still; it is polled on, so that it stays in the group."""
+    """It pauses only when handlers stand still. The loop continues to poll, so the member stays in the group."""
     bench.client.rebalance("on_assign", 0)
     bench.client.records(0, *range(1_500))
     bench.until(lambda: bench.client.paused)
@@ -332,7 +332,7 @@ def test_a_partition_that_went_paused_makes_it_take_a_new_client(bench: Bench) -
 
 
 def test_an_error_of_the_client_reaches_whoever_polls(bench: Bench) -> None:
-    """Once; the loop goes on."""
+    """It is raised once, and the loop continues."""
     bench.client.rebalance("on_assign", 0)
     bench.client.error(KafkaError.GROUP_AUTHORIZATION_FAILED)
     with pytest.raises(BrokerError, match="READ"):
@@ -342,7 +342,7 @@ def test_an_error_of_the_client_reaches_whoever_polls(bench: Bench) -> None:
 
 
 def test_a_commit_that_fails_hands_nothing_out(bench: Bench) -> None:
-    """The records come with the next poll and are not counted."""
+    """The next poll returns the records, with the same count."""
     bench.client.rebalance("on_assign", 0)
     bench.group.refusal = KafkaError._TRANSPORT
     bench.client.records(0, 0)
@@ -353,7 +353,7 @@ def test_a_commit_that_fails_hands_nothing_out(bench: Bench) -> None:
 
 
 def test_closing_gives_everything_back_and_ends_the_thread(bench: Bench) -> None:
-    """In good order: what was handed out is not counted. Closing twice is harmless."""
+    """Records in flight do not count as handed out. Closing twice is harmless."""
     bench.client.rebalance("on_assign", 0)
     bench.client.records(0, 0)
     (one,) = bench.read(1)

@@ -1,4 +1,4 @@
-"""What a user sets for the connection reaches every client that is made of it."""
+"""A user's connection settings reach every client that the broker makes."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from confluent_kafka.admin import AdminClient
 
 from retry_topic import RetryService, ServiceConfig, connect
 from retry_topic.brokers.kafka import KafkaBroker
+from retry_topic.brokers.kafka.broker import settings_for
 from retry_topic.brokers.kafka.client_settings import checked_member, refusals
-from retry_topic.brokers.kafka.topic_settings import settings_for
 from retry_topic.brokers.kafka.topology import _listened_to
 from wheel_sched.dispatcher import DispatcherConfig
 from wheel_sched.errors import BrokerUnavailable, ConfigError
@@ -34,8 +34,8 @@ CLIENTS: dict[str, Callable[[KafkaBroker], Any]] = {
 
 
 @pytest.mark.parametrize("kind", CLIENTS)
-def test_every_client_speaks_tls_when_it_is_told_to(kind: str) -> None:
-    """Its first bytes are a TLS client's, whatever it is for."""
+def test_every_client_speaks_tls_when_the_settings_say_so(kind: str) -> None:
+    """The first bytes of every client are those of TLS."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         listener.settimeout(30)
         settings = {"security.protocol": "ssl", "log_level": 0}
@@ -55,7 +55,7 @@ def test_every_client_speaks_tls_when_it_is_told_to(kind: str) -> None:
 
 
 def test_settings_are_passed_through_and_ours_are_refused() -> None:
-    """SASL and whatever else librdkafka knows, to members, producers and readers alike."""
+    """SASL and all other settings of librdkafka, for members, producers and readers."""
     login = {"security.protocol": "SASL_SSL", "sasl.mechanisms": "SCRAM-SHA-512", "sasl.username": "u"}
     broker = KafkaBroker({"bootstrap.servers": "127.0.0.1:1", "sasl.password": "p", **login, "log_level": 0})
     for settings in (
@@ -70,8 +70,8 @@ def test_settings_are_passed_through_and_ours_are_refused() -> None:
         KafkaBroker({"bootstrap.servers": "127.0.0.1:1", "group.id": "mine"})
 
 
-def test_a_certificate_that_nobody_vouches_for_is_told_with_what_to_set() -> None:
-    """Where the client says so while it reads instead of while it shakes hands, it leaves that out."""
+def test_a_certificate_that_nobody_vouches_for_is_reported_with_what_to_set() -> None:
+    """Also where the client reports it only while it reads."""
     trouble: deque[str] = deque(maxlen=1)
     told = _listened_to({}, trouble)["error_cb"]
     told(KafkaError(KafkaError._SSL, "error:0A000086:SSL routines::certificate verify failed (after 2ms)"))
@@ -81,8 +81,8 @@ def test_a_certificate_that_nobody_vouches_for_is_told_with_what_to_set() -> Non
     assert trouble[0] == advice
 
 
-def test_a_cluster_that_is_away_is_told_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Which the answer to the call does not have: a wrong port looks like a wrong password there."""
+def test_a_cluster_that_is_away_is_reported_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The answer to the call lacks the reason: a wrong port looks like a wrong password there."""
     monkeypatch.setattr("retry_topic.brokers.kafka.topology.TIMEOUT_S", 0.1)
     broker = KafkaBroker(NOWHERE | {"log_level": 0})
     told, until_s = "", time.monotonic() + 30
@@ -93,8 +93,8 @@ def test_a_cluster_that_is_away_is_told_with_the_reason(monkeypatch: pytest.Monk
         told = str(caught.value)
 
 
-def test_both_protocols_of_groups_are_asked_for_as_told() -> None:
-    """KIP-848's takes no session settings of the member's."""
+def test_both_protocols_of_groups_are_requested_as_set() -> None:
+    """KIP-848 takes no session settings from the member."""
     classic = KafkaBroker("127.0.0.1:1").member_settings("g", 30_000)
     newer = KafkaBroker("127.0.0.1:1", group_protocol="consumer").member_settings("g", 30_000)
     assert (classic["group.protocol"], classic["session.timeout.ms"]) == ("classic", 30_000)
@@ -124,15 +124,15 @@ def test_both_protocols_of_groups_are_asked_for_as_told() -> None:
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else None,
 )
-def test_what_librdkafka_does_not_take_is_told_at_once_and_in_words(settings: dict[str, Any], said: str) -> None:
-    """When the broker is made, not when a client is first needed; and no secret is quoted."""
+def test_what_librdkafka_does_not_take_is_reported_at_once_and_in_words(settings: dict[str, Any], said: str) -> None:
+    """When the broker is made, not when it first needs a client. No secret is quoted."""
     with pytest.raises(ConfigError, match=said) as caught:
         KafkaBroker(NOWHERE | settings)
     assert PASSWORD not in str(caught.value)
 
 
-def test_every_wrong_setting_is_told() -> None:
-    """As everywhere: all that is wrong, each with its name."""
+def test_every_wrong_setting_is_reported() -> None:
+    """One error lists all wrong settings by name."""
     with pytest.raises(ConfigError) as caught:
         KafkaBroker({**NOWHERE, "key.serializer": "x", "linger.ms": "soon", "client.id": "fine"})
     assert len(caught.value.problems) == 2
@@ -140,7 +140,7 @@ def test_every_wrong_setting_is_told() -> None:
 
 @pytest.mark.parametrize("name", ["delivery.timeout.ms", "message.timeout.ms"])
 def test_settings_that_stand_for_an_argument_are_taken_for_it(name: str) -> None:
-    """A file of properties has no arguments; none of them is overridden without a word."""
+    """A file of properties has no arguments. A setting that contradicts an argument is refused."""
     properties = {name: "9000", "transaction.timeout.ms": "30000", "group.protocol": "Consumer"}
     broker = KafkaBroker(NOWHERE | properties)
     assert (broker.delivery_timeout_ms, broker.transaction_timeout_ms) == (9_000, 30_000)
@@ -155,7 +155,7 @@ def test_settings_that_stand_for_an_argument_are_taken_for_it(name: str) -> None
 
 
 def test_a_callback_for_tokens_is_not_called_by_the_trial() -> None:
-    """Nobody logs in before something is asked of the cluster."""
+    """Nobody logs in before the first request to the cluster."""
     asked: list[object] = []
     login = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanisms": "OAUTHBEARER"}
 
@@ -169,7 +169,7 @@ def test_a_callback_for_tokens_is_not_called_by_the_trial() -> None:
 
 
 def test_a_member_that_waits_longer_than_the_settings_let_it_is_refused() -> None:
-    """What is fine for one member may be too short for another."""
+    """A setting that suits one member may be too short for another."""
     broker = KafkaBroker(NOWHERE | {"max.poll.interval.ms": 100_000})
     assert checked_member(broker.member_settings("g", 30_000))
     with pytest.raises(ConfigError, match=r"max\.poll\.interval\.ms"):
@@ -178,7 +178,8 @@ def test_a_member_that_waits_longer_than_the_settings_let_it_is_refused() -> Non
 
 @pytest.mark.parametrize(("replication", "least"), [(-1, None), (1, None), (2, "1"), (3, "2"), (5, "2")])
 def test_a_groups_topics_are_created_as_they_are_used(replication: int, least: str | None) -> None:
-    """By age and never compacted, large enough for what our producers send, writable with a broker away."""
+    """Records are deleted by age and never compacted. The topics accept our largest message, and writes while one
+    broker is away."""
     for kind, days in (("retry", 7), ("redelivery", 7), ("dead", 30)):
         settings = settings_for(kind, replication)
         assert settings.pop("min.insync.replicas", None) == least
@@ -193,7 +194,7 @@ def test_a_groups_topics_are_created_as_they_are_used(replication: int, least: s
 def test_a_service_says_that_its_time_outs_are_in_another_order(
     lease_ms: int, warned: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It runs all the same: a claim goes out once whatever its lease is, only later."""
+    """The service still runs: a claim is published once whatever its lease is, only later."""
     config = ServiceConfig(dispatcher=DispatcherConfig(lease_ms=lease_ms))
     with connect("memory:", broker=KafkaBroker(NOWHERE)) as home:
         service = RetryService(home, "g", config=config)

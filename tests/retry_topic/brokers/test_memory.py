@@ -1,4 +1,4 @@
-"""What the memory broker adds to the protocol: injected clocks, retention, looking, waking."""
+"""What the memory broker adds to the protocol: injected clocks, retention, inspection, waking."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from wheel_sched.errors import BrokerUnavailable, ConfigError
 
 
 class Clock:
-    """Milliseconds that move when a test says so."""
+    """Milliseconds that a test advances."""
 
     def __init__(self) -> None:
         self.now_ms = 1_000
@@ -50,7 +50,7 @@ def test_redelivery_follows_the_injected_clock() -> None:
 
 
 def test_a_beat_counts_from_when_it_was_made() -> None:
-    """Renewed leases run from the beat; those that were not renewed run out first, in order."""
+    """Renewed leases run from the beat. Leases without a beat end first, in order."""
     clock = Clock()
     broker = MemoryBroker(create_topics=True, monotonic_ms=clock)
     broker.publish(messages("t", 4))
@@ -65,7 +65,7 @@ def test_a_beat_counts_from_when_it_was_made() -> None:
 
 
 def test_orphans_come_before_new_messages() -> None:
-    """A poll hands out what a dead member left before what nobody has seen."""
+    """A poll hands out a dead member's messages before new ones."""
     clock = Clock()
     broker = MemoryBroker(create_topics=True, monotonic_ms=clock)
     broker.publish(messages("t", 3))
@@ -133,7 +133,7 @@ def test_maxlen_leaves_a_topic_alone_that_nobody_reads() -> None:
 
 
 def test_records_are_looked_at_without_consuming() -> None:
-    """`records` shows messages with their sources and takes nothing from a group."""
+    """`records` shows messages with their sources and settles nothing."""
     broker = MemoryBroker(create_topics=True, wall_ms=lambda: 1_700_000_000_000)
     broker.publish([Message("t", b"a", b"k", (("h", b"1"),))])
     assert broker.records("t") == [
@@ -173,8 +173,8 @@ def test_every_message_is_handed_out_once_among_threads() -> None:
     ("topics", "group", "idle_ms", "problems"),
     [([], "", 0, 3), ("orders", "g", 1, 1), (["", "t"], "g", 1, 1), (["t"], "g", True, 1)],
 )
-def test_all_problems_of_a_consumer_are_told(topics: list[str], group: str, idle_ms: int, problems: int) -> None:
-    """Wrong arguments are listed together; a single name is not taken for a list of letters."""
+def test_all_problems_of_a_consumer_are_reported(topics: list[str], group: str, idle_ms: int, problems: int) -> None:
+    """One error lists all wrong arguments. A single name is not read as a list of letters."""
     with pytest.raises(ConfigError) as raised:
         MemoryBroker().consumer(topics, group, idle_ms=idle_ms)
     assert len(raised.value.problems) == problems

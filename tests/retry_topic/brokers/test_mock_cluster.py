@@ -1,4 +1,4 @@
-"""librdkafka's imitation of a cluster, made through its C interface."""
+"""librdkafka's mock cluster, made through its C interface."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ pytestmark = pytest.mark.real
 
 
 def test_topics_have_the_partitions_they_were_created_with() -> None:
-    """One that is only named gets four; one that is there is not created again; two clusters share nothing."""
+    """A topic that is only named gets four. An existing topic is not created again. Two clusters share nothing."""
     with MockCluster(brokers=2) as cluster, MockCluster() as other:
         assert cluster.bootstrap.count(",") == 1
         assert repr(cluster) == f"<MockCluster {cluster.bootstrap} up>"

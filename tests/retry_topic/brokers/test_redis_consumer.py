@@ -23,7 +23,7 @@ from wheel_sched.errors import BrokerUnavailable, ConfigError
 
 @pytest.fixture
 def broker(redis_url: str) -> Iterator[RedisStreamsBroker]:
-    """A broker that creates what it is asked for."""
+    """A broker that creates absent topics."""
     broker = RedisStreamsBroker(redis_url, create_topics=True)
     yield broker
     broker.close()
@@ -38,7 +38,7 @@ def values(deliveries: list[Delivery]) -> list[bytes]:
 
 
 def hold_messages(url: str, pipe: Connection) -> None:
-    """What the process to be killed does: it takes messages and says so."""
+    """The process that the test kills: it takes messages and reports that."""
     consumer = RedisStreamsBroker(url).consumer(["t"], "g", idle_ms=400)
     pipe.send(values(consumer.poll(3, 10_000)))
     signal.pause()
@@ -46,7 +46,7 @@ def hold_messages(url: str, pipe: Connection) -> None:
 
 @pytest.mark.slow
 def test_a_killed_process_loses_nothing(redis_url: str, broker: RedisStreamsBroker) -> None:
-    """Messages in the hands of a process that SIGKILL ended go to another member after `idle_ms`, not before."""
+    """The messages that a killed process held go to another member after `idle_ms`, not before."""
     broker.publish(numbered("t", 5))
     here, there = multiprocessing.Pipe()
     process = multiprocessing.get_context("spawn").Process(target=hold_messages, args=(redis_url, there))
@@ -68,7 +68,7 @@ def test_a_killed_process_loses_nothing(redis_url: str, broker: RedisStreamsBrok
 
 
 def test_every_orphan_is_found_among_many_that_are_held(broker: RedisStreamsBroker) -> None:
-    """Looking for orphans goes on past any number of entries that are kept alive."""
+    """The search for orphans passes any number of entries that are kept alive."""
     broker.publish(numbered("t", 2_000))
     # long enough for a round of the loop on a busy machine: what is held must not fall silent
     busy, dead, alive = (broker.consumer(["t"], "g", idle_ms=5_000) for _ in range(3))
@@ -95,7 +95,7 @@ def test_what_was_read_beyond_the_limit_is_handed_out_next(broker: RedisStreamsB
 
 
 def test_a_surplus_that_somebody_took_over_is_not_handed_out(broker: RedisStreamsBroker) -> None:
-    """What a slow member still had in store and another one took is handed out once only."""
+    """A slow member has entries in reserve, and another member takes them over. They are handed out once only."""
     slow = broker.consumer(["a", "b"], "g", idle_ms=1_500)
     broker.publish([Message("a", b"1"), Message("b", b"2")])
     assert len(slow.poll(1, 1_000)) == 1
@@ -145,7 +145,8 @@ def test_a_forward_whose_reply_was_lost_publishes_once(
 def test_a_forward_in_doubt_may_be_repeated(
     redis_url: str, broker: RedisStreamsBroker, redis_client: redis.Redis
 ) -> None:
-    """When the repetition gets no reply either it says in doubt; repeated by the caller it publishes nothing more."""
+    """If the repetition gets no reply either, the failure is in doubt. A repetition by the caller publishes nothing
+    more."""
     broker.publish(numbered("t", 2))
     broker.create_topic("target")
     with FaultyProxy(redis_url) as proxy:
@@ -165,7 +166,7 @@ def test_a_forward_in_doubt_may_be_repeated(
 
 
 def test_one_bad_target_does_not_stop_the_others(broker: RedisStreamsBroker, redis_client: redis.Redis) -> None:
-    """A script does not roll back, so an error in the middle of a batch is that pair's alone."""
+    """A script does not roll back, so an error in the middle of a batch concerns that pair alone."""
     redis_client.set("text", "a string")
     broker.publish(numbered("t", 3))
     consumer = broker.consumer(["t"], "g")
@@ -182,7 +183,7 @@ def test_one_bad_target_does_not_stop_the_others(broker: RedisStreamsBroker, red
 def test_a_member_survives_a_server_that_forgot_everything(
     broker: RedisStreamsBroker, redis_client: redis.Redis
 ) -> None:
-    """After FLUSHALL the member makes its group anew and goes on, also in the middle of a wait."""
+    """After FLUSHALL the member creates its group again and continues, also in the middle of a wait."""
     consumer = broker.consumer(["t"], "g", idle_ms=400)
     redis_client.flushall()
     redis_client.script_flush()
@@ -201,7 +202,7 @@ def test_a_member_survives_a_server_that_forgot_everything(
 
 @pytest.mark.real
 def test_a_member_goes_on_after_the_server_was_killed() -> None:
-    """While the server is away `poll` says so; afterwards the same member reads on, and nothing was lost."""
+    """While the server is away, `poll` raises. Afterwards the same member continues, and nothing is lost."""
     with temporary_server() as server:
         broker = RedisStreamsBroker(server.url, create_topics=True)
         consumer = broker.consumer(["t"], "g", idle_ms=300)
@@ -233,7 +234,7 @@ def test_a_short_socket_timeout_does_not_cut_a_wait(redis_url: str) -> None:
 
 
 def test_waiting_does_not_hold_up_settling(broker: RedisStreamsBroker) -> None:
-    """Beats go down another connection while a poll waits."""
+    """Beats use another connection than a waiting poll."""
     consumer = broker.consumer(["t"], "g")
     broker.publish(numbered("t", 1))
     held = consumer.poll(1, 1_000)
@@ -273,7 +274,8 @@ def test_a_settled_delivery_stays_settled_under_beats(broker: RedisStreamsBroker
 
 
 def test_members_that_are_gone_are_forgotten(broker: RedisStreamsBroker, redis_client: redis.Redis) -> None:
-    """Closing removes a member's name at once, unless it holds something; silent ones go when they hold nothing."""
+    """Closing removes a member's name at once, unless it holds entries. Silent members are removed when they hold
+    none."""
     broker.publish(numbered("t", 1))
     leaving, holding, silent, present = (broker.consumer(["t"], "g") for _ in range(4))
     held = holding.poll(1, 1_000)
@@ -350,7 +352,7 @@ def test_trimming_understands_ids_beyond_what_a_double_counts(redis_url: str, re
 
 
 def test_a_topic_that_cannot_be_is_refused(broker: RedisStreamsBroker) -> None:
-    """The registry's name is no topic, neither to create nor to consume."""
+    """The registry's name can be neither created nor consumed."""
     with pytest.raises(ConfigError, match="registry"):
         broker.create_topic("topics")
     with pytest.raises(ConfigError, match="registry"):

@@ -58,7 +58,7 @@ def test_create_topics_creates_and_registers_what_is_published_to(redis_url: str
 
 
 def test_a_topic_whose_stream_was_deleted_is_not_listed(broker: RedisStreamsBroker, redis_client: redis.Redis) -> None:
-    """`topics` shows what is there, not what was; creating it again brings it back."""
+    """`topics` lists existing streams. Creating the topic again lists it again."""
     broker.create_topic("t")
     redis_client.delete("p:t")
     assert broker.topics() == {}
@@ -97,7 +97,7 @@ def test_a_message_that_can_never_go_fails_alone(
 def test_a_message_beyond_the_servers_limit_is_not_sent(
     broker: RedisStreamsBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The server would hang up on it, and on the batch around it, each time it is repeated."""
+    """The server would close the connection on it and on its batch, at each repetition."""
     monkeypatch.setattr("retry_topic.brokers.redis_streams.publisher.MAX_BYTES", 1_000)
     broker.create_topic("t")
     done, failure = broker.publish([Message("t", b"x" * 900), Message("t", b"x" * 1_100)])
@@ -108,15 +108,15 @@ def test_a_message_beyond_the_servers_limit_is_not_sent(
 
 
 def test_a_batch_beyond_one_pipeline_keeps_its_order(broker: RedisStreamsBroker, redis_client: redis.Redis) -> None:
-    """Cutting a batch by count and by size changes nothing of what arrives."""
+    """Splitting a batch by count and by size does not change what arrives."""
     broker.create_topic("t")
     sizes = [1] * 1_200 + [6 * 1024 * 1024] * 4
     assert broker.publish([Message("t", b"x" * size) for size in sizes]) == [None] * len(sizes)
     assert [len(fields[b"value"]) for _, fields in redis_client.xrange("p:t")] == sizes
 
 
-def test_a_lost_reply_is_told_and_not_repeated(redis_url: str, redis_client: redis.Redis) -> None:
-    """When the reply is lost the caller hears that nothing is known, and the entry is there once."""
+def test_a_lost_reply_is_reported_and_not_repeated(redis_url: str, redis_client: redis.Redis) -> None:
+    """The failure is in doubt, and the entry exists once."""
     with FaultyProxy(redis_url) as proxy:
         broker = RedisStreamsBroker(proxy.url)
         broker.create_topic("t")
@@ -141,7 +141,7 @@ def test_a_lost_reply_is_told_and_not_repeated(redis_url: str, redis_client: red
 def test_a_lost_reply_says_what_was_asked_for(
     redis_url: str, command: str, lost: bytes, said: str, in_doubt: bool
 ) -> None:
-    """A read has changed nothing, whatever became of its reply; what may be repeated says so."""
+    """A read has changed nothing. The error of a repeatable command says that it may be repeated."""
     with FaultyProxy(redis_url) as proxy, contextlib.closing(RedisStreamsBroker(proxy.url)) as broker:
         broker.create_topic("t")
         for _ in range(2):
@@ -152,7 +152,7 @@ def test_a_lost_reply_says_what_was_asked_for(
 
 
 def test_a_lost_reply_of_a_message_with_an_id_is_repeated(redis_url: str, redis_client: redis.Redis) -> None:
-    """The broker repeats it by itself, and so may the caller: the entry is there once, under one id."""
+    """The broker repeats it, and the caller may repeat it too. The entry exists once, under one id."""
     with FaultyProxy(redis_url) as proxy:
         broker = RedisStreamsBroker(proxy.url)
         broker.create_topic("t")
@@ -169,10 +169,10 @@ def test_a_lost_reply_of_a_message_with_an_id_is_repeated(redis_url: str, redis_
 
 @pytest.mark.parametrize("others", [0, 3])
 @pytest.mark.parametrize("create", [False, True])
-def test_a_topic_made_anew_does_not_know_what_the_one_before_held(
+def test_a_topic_recreated_does_not_know_what_the_one_before_held(
     redis_url: str, redis_client: redis.Redis, create: bool, others: int
 ) -> None:
-    """A repeat is sent, whatever else was published since: its entry went with the stream. Then it is known again."""
+    """A repeat is published, because its entry was deleted with the stream. Then the id is known again."""
     broker = RedisStreamsBroker(redis_url, create_topics=create)
     broker.create_topic("t")
     assert broker.publish_once(Message("t", b"m"), "id", 60_000) is None
@@ -189,7 +189,7 @@ def test_a_topic_made_anew_does_not_know_what_the_one_before_held(
 
 
 def test_an_entry_that_was_trimmed_is_known(redis_url: str, redis_client: redis.Redis) -> None:
-    """It was there: a repeat sends nothing, also when the stream holds nothing any more."""
+    """A repeat publishes nothing, also when the stream is empty."""
     broker = RedisStreamsBroker(redis_url)
     broker.create_topic("t")
     for value in (b"m", b"other"):
@@ -215,7 +215,7 @@ def test_what_was_confirmed_before_the_connection_broke_stays_confirmed(redis_ur
 
 
 def test_a_server_that_is_away_is_unavailable_and_comes_back() -> None:
-    """Nothing is sent while the server is down, and the error says so; the same broker works on after its restart."""
+    """While the server is down nothing is sent, and the error says so. The same broker works after the restart."""
     with temporary_server() as server:
         broker = RedisStreamsBroker(server.url)
         broker.create_topic("t")
@@ -230,7 +230,7 @@ def test_a_server_that_is_away_is_unavailable_and_comes_back() -> None:
 
 
 def test_a_full_server_is_named() -> None:
-    """At `maxmemory` a message fails transiently, not in doubt, and the words say what to do."""
+    """At `maxmemory` a message fails transiently, not in doubt, and the error says what to do."""
     with temporary_server(extra={"maxmemory": "4mb"}) as server:
         broker = RedisStreamsBroker(server.url)
         broker.create_topic("t")
@@ -261,7 +261,7 @@ def test_a_read_only_replica_is_named() -> None:
 
 
 def test_refused_credentials_are_named(real_server: TemporaryServer, redis_client: redis.Redis) -> None:
-    """Wrong passwords and missing rights are the operator's fault: the message may go through once they are mended."""
+    """Wrong passwords and missing rights are the operator's fault. The message may succeed once they are corrected."""
     redis_client.execute_command("ACL", "SETUSER", "reader", "reset", "on", ">right", "~*", "+@read", "+select")
     try:
         for url, words in ((with_user(real_server, "wrong"), "credentials"), (with_user(real_server, "right"), "ACL")):
@@ -284,7 +284,7 @@ def with_user(server: TemporaryServer, password: str) -> str:
 
 
 def test_a_client_of_any_settings_is_only_an_address(redis_url: str) -> None:
-    """A client that decodes replies, speaks RESP3 or repeats commands makes no difference, and stays open."""
+    """A client that decodes replies, speaks RESP3 or repeats commands works alike, and stays open."""
     for settings in ({"decode_responses": True}, {"protocol": 3}, {"protocol": 2, "socket_timeout": 1}):
         client = redis.Redis.from_url(redis_url, **settings)
         broker = RedisStreamsBroker(client, create_topics=True)
@@ -309,7 +309,7 @@ def test_the_server_says_who_it_is(real_server: TemporaryServer, redis_url: str,
 
 
 def test_a_closed_broker_refuses_work(redis_url: str) -> None:
-    """After `close` nothing reconnects behind the owner's back."""
+    """After `close` nothing connects again."""
     broker = RedisStreamsBroker(redis_url, create_topics=True)
     consumer = broker.consumer(["t"], "g")
     broker.close()

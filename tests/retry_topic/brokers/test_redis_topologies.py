@@ -1,4 +1,4 @@
-"""Streams on a Cluster and behind Sentinel: real processes, and what differs from one server."""
+"""Streams on a Cluster and behind Sentinel: real processes, and the differences to one server."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class TestOnACluster(BrokerConformance):
 
 
 class TestOnOneSlotOfACluster(BrokerConformance):
-    """A hash tag in the prefix keeps all topics together: everything holds as on one server."""
+    """A hash tag in the prefix keeps all topics together, so everything works as on one server."""
 
     @pytest.fixture
     def broker(self, cluster: RedisCluster) -> Iterator[Broker]:
@@ -60,7 +60,7 @@ def topics_on_both_nodes(broker: RedisStreamsBroker, cluster: RedisCluster) -> t
 
 
 def test_a_cluster_has_no_one_identity(cluster: RedisCluster) -> None:
-    """A store and a cluster never share one script as a whole."""
+    """A store and a cluster cannot share one script for all keys."""
     broker = RedisStreamsBroker(cluster)
     assert broker.server_identity() is None
     broker.close()
@@ -79,7 +79,7 @@ def test_one_batch_reaches_both_nodes(cluster: RedisCluster) -> None:
 
 
 def test_a_stale_map_of_slots_is_followed_once(cluster: RedisCluster) -> None:
-    """A redirected message was not executed, so it is sent again, once, where it belongs."""
+    """A redirected message was not executed. So it is sent again, once, to the right node."""
     broker = RedisStreamsBroker(cluster)
     one, two = topics_on_both_nodes(broker, cluster)
     slots = cluster.nodes_manager.slots_cache
@@ -91,7 +91,7 @@ def test_a_stale_map_of_slots_is_followed_once(cluster: RedisCluster) -> None:
 
 @pytest.mark.parametrize("name", ["a}b", "{}a", "a{b}c", "plain", "a{"])
 def test_a_publish_by_id_works_for_any_name_of_a_topic(cluster: RedisCluster, name: str) -> None:
-    """What remembers the id lies in the topic's slot, whatever braces the name has."""
+    """The key that remembers the id is in the topic's slot, whatever braces the name has."""
     broker = RedisStreamsBroker(cluster, create_topics=True)
     for _ in range(2):
         assert broker.publish_once(Message(name, b"x"), "id", 60_000) is None
@@ -124,7 +124,7 @@ def test_a_forward_across_slots_settles_what_it_published(
 
 
 def test_topics_of_several_slots_are_waited_for_in_turn(cluster: RedisCluster) -> None:
-    """A message on any of the slots is found soon, though no single read waits for all."""
+    """A message on any slot is found soon, although no single read waits for all slots."""
     broker = RedisStreamsBroker(cluster)
     topics = topics_on_both_nodes(broker, cluster)
     consumer = broker.consumer(topics, "g", idle_ms=60_000)

@@ -1,4 +1,4 @@
-"""A home on a real server, the command line in this process, and the command line as a process of its own."""
+"""A connection to a real server, the command line in this process, and the command line as its own process."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from retry_topic import Connection, Message, connect
-from retry_topic.message.body_codec import encode_body
+from retry_topic.message.encoding import encode_body
 from retry_topic.message.headers import RetryState, write
 from tests.cli.running import WHEEL_SCHED, Cli, Program, isolate
 from wheel_sched.store import Item
@@ -78,7 +78,7 @@ def cli_at() -> type[Cli]:
 
 @pytest.fixture
 def wait_for(home: Connection) -> Callable[..., None]:
-    """Let a failed message wait: (id, due_ms, what `failed` takes)."""
+    """Store a failed message that waits: (id, due_ms, arguments of `failed`)."""
 
     def wait(item_id: str, due_ms: int, **kwargs: Any) -> None:
         message = failed(2, due_ms=due_ms, **kwargs)
@@ -89,7 +89,7 @@ def wait_for(home: Connection) -> Callable[..., None]:
 
 @pytest.fixture
 def bury(home: Connection) -> Callable[..., None]:
-    """Make a dead letter: (id, what `failed` takes)."""
+    """Store a dead letter: (id, arguments of `failed`)."""
 
     def put(item_id: str, died_ms: int | None = None, **kwargs: Any) -> None:
         message = failed(8, root=item_id, **kwargs)
@@ -106,7 +106,7 @@ def wheel_sched(tmp_path: Path) -> Program:
 
 @pytest.fixture
 def started(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
-    """`wheel-sched` as a process that goes on; whatever still runs at the end is killed."""
+    """`wheel-sched` as a running process. It is killed at the end of the test."""
     running: list[subprocess.Popen[bytes]] = []
 
     def start(*args: str) -> subprocess.Popen[bytes]:

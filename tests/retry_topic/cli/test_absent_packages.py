@@ -1,4 +1,4 @@
-"""Packages that are not installed: what needs none of them works, and what needs one says how to install it."""
+"""Packages that are not installed: commands that need none work, the others say how to install them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ WITHOUT_REDIS = "import sys; sys.modules['redis'] = None; "
     ids=["policy", "wrong scheme", "right scheme", "asyncio"],
 )
 def test_what_needs_no_redis_asks_for_none(code: str, said: str) -> None:
-    """A policy is explained with `[cli]` alone, and a scheme that is none is told before the missing package."""
+    """`[cli]` alone can explain a policy. A wrong scheme of an address is reported before the missing package."""
     done = subprocess.run([sys.executable, "-c", WITHOUT_REDIS + code], capture_output=True, text=True, timeout=50)
     assert said in done.stdout + done.stderr
 
@@ -42,6 +42,6 @@ def test_what_needs_no_redis_asks_for_none(code: str, said: str) -> None:
     ],
 )
 def test_an_extension_names_the_extras_of_its_packages(package: str, expected: str) -> None:
-    """The core looks them up there."""
+    """The core reads them there."""
     error = ModuleNotFoundError(f"No module named {package!r}", name=package)
     assert install_line(error) == f'pip install "wheel-sched[{expected}]"'

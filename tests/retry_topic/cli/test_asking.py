@@ -1,4 +1,4 @@
-"""Commands that change many things ask first, and say where else something lies that matches."""
+"""Commands that change many messages ask first, and say where else messages match."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def waiting(wait_for: Any) -> None:
 def test_what_changes_several_is_refused_where_nobody_can_answer(
     cli: Any, home: Any, waiting: None, command: tuple[str, ...], which: tuple[str, ...]
 ) -> None:
-    """With the number, and nothing changed; with --yes they are changed."""
+    """The error has the number, and nothing is changed. With --yes the messages are changed."""
     before = dues(home)
     told = cli(*command, *which, code=2).stderr
     assert "3 messages" in told
@@ -42,7 +42,7 @@ def test_what_changes_several_is_refused_where_nobody_can_answer(
 
 @pytest.mark.parametrize("command", [("run-now",), ("reschedule", "--in", "2h")])
 def test_one_message_is_not_asked_about(cli: Any, home: Any, waiting: None, command: tuple[str, ...]) -> None:
-    """Nor several when none matches."""
+    """Nor is a change that matches none."""
     assert cli.json(*command, "a")["done"] == 1
     assert cli.json(*command, "--topic", "nope")["done"] == 0
 
@@ -59,7 +59,7 @@ def test_one_message_is_not_asked_about(cli: Any, home: Any, waiting: None, comm
 def test_nothing_that_matches_says_where_something_does(
     cli: Any, bury: Any, waiting: None, command: tuple[str, ...], advice: str
 ) -> None:
-    """A filter means what waits; that the dead match is said, with the option that means them."""
+    """A filter means waiting messages. When dead ones match, a note names the option that selects them."""
     for name in ("x", "y"):
         bury(name, error="builtins.KeyError")
     told = cli(*command, "--error", "*KeyError*").stderr
@@ -69,14 +69,14 @@ def test_nothing_that_matches_says_where_something_does(
     assert "matches" not in cli(*command, "--error", "*Timeout*").stderr
 
 
-def test_ls_says_so_too(cli: Any, bury: Any, waiting: None) -> None:
-    """An empty listing of what waits is not the end of the search."""
+def test_list_says_so_too(cli: Any, bury: Any, waiting: None) -> None:
+    """An empty list of waiting messages names the states that match."""
     bury("x", error="builtins.KeyError")
     assert "1 dead letter does: add --dead" in cli("list", "--error", "*KeyError*").stderr
 
 
 def test_replay_says_what_waits(cli: Any, waiting: None) -> None:
-    """What is not dead need not be replayed, but tried."""
+    """Messages that wait need no replay; `run-now` delivers them."""
     told = cli("replay", "--topic", "orders", "--dry-run").stderr
     assert "nothing that is dead matches; 3 that wait do: see `wheel-sched run-now`" in told
 
@@ -88,21 +88,21 @@ def test_replay_says_what_waits(cli: Any, waiting: None) -> None:
 def test_dead_is_said_alike_everywhere(
     cli: Any, bury: Any, waiting: None, command: tuple[str, ...], state: tuple[str, ...]
 ) -> None:
-    """--dead and --state dead mean the dead, in every command that selects."""
+    """--dead and --state dead mean the same in every command that selects."""
     bury("x")
     assert "x" in cli(*command, *state).stdout
     cli(*command, "--dead", "--state", "due", code=2)
 
 
 def test_dead_letters_have_no_due_to_move(cli: Any, bury: Any) -> None:
-    """reschedule says what does move them, before it looks."""
+    """`reschedule` names the command for dead letters, before it opens the store."""
     bury("x")
     assert "wheel-sched replay" in cli("reschedule", "--dead", "--in", "1h", code=2).stderr
 
 
 @pytest.mark.parametrize("command", ["pause", "resume"])
 def test_a_topic_that_does_not_exist_is_refused(cli: Any, home: Any, command: str) -> None:
-    """With the nearest name, and those there are; nothing was changed."""
+    """With the nearest name and the existing ones. Nothing is changed."""
     home.broker.create_topic("other")
     told = cli(command, "otehr", code=1).stderr
     assert "there is no topic 'otehr': nothing was changed; did you mean 'other'? known: " in told
@@ -118,8 +118,8 @@ def test_a_topic_of_the_store_alone_can_be_paused(cli: Any, waiting: None) -> No
     assert cli.json("pause", "orders")["held"] == 3
 
 
-def test_ls_exports_payloads(cli: Any, wait_for: Any) -> None:
-    """One command: text as text, other bytes in base64, whole however long they are."""
+def test_list_exports_payloads(cli: Any, wait_for: Any) -> None:
+    """Text as text, other bytes in base64, whole at any length."""
     text, odd = "ü" * 50_000, b"\xff\x00"
     wait_for("a", now_ms() + HOUR, value=text.encode())
     wait_for("b", now_ms() + 2 * HOUR, value=odd)
@@ -130,7 +130,7 @@ def test_ls_exports_payloads(cli: Any, wait_for: Any) -> None:
 
 
 def test_people_see_the_beginning_of_payloads(cli: Any, wait_for: Any) -> None:
-    """A column, on one line."""
+    """In a column, on one line."""
     wait_for("a", now_ms() + HOUR, value=b'{"id": 7,\n "x": "' + b"y" * 500 + b'"}')
     line = cli("list", "--payload").stdout.splitlines()[1]
     assert '{"id": 7, "x": "yyy' in line
@@ -138,13 +138,13 @@ def test_people_see_the_beginning_of_payloads(cli: Any, wait_for: Any) -> None:
 
 
 def test_reschedule_says_which_two_exclude_each_other(cli: Any, waiting: None) -> None:
-    """Both times are one too many; none is one too few."""
+    """Both times are refused, and so is none."""
     assert "Give --in or --at, not both." in cli("reschedule", "a", "--in", "1h", "--at", "+1h", code=2).stderr
     assert "When? Give --in or --at." in cli("reschedule", "a", code=2).stderr
 
 
 def test_replay_counts_ids_that_are_not_dead(cli: Any, bury: Any, waiting: None) -> None:
-    """In words that fit the number, and by name."""
+    """The error names them, in singular or plural."""
     bury("x")
     assert "a is no dead letter: nothing was replayed" in cli("replay", "x", "a", "--yes", code=1).stderr
     assert "a, b are no dead letters: nothing was replayed" in cli("replay", "x", "a", "b", "--yes", code=1).stderr
@@ -164,7 +164,7 @@ def test_a_mistyped_command_of_an_extension_is_answered_with_the_near_one(cli_at
 
 
 def test_listing_refuses_a_store_that_it_cannot_list(cli_at: Any) -> None:
-    """A memory store would end with the command, a wrong address is no store, a server may be away."""
+    """A memory store would end with the command, an address may be wrong, and a server may be away."""
     assert "would end with this command" in cli_at("memory:")("list", code=2).stderr
     assert "redis://" in cli_at("postgres://x")("list", code=2).stderr
     told = cli_at("redis://127.0.0.1:1/0")("list", code=69).stderr

@@ -1,4 +1,4 @@
-"""Servers no command can work with, too old or locked: told in words with an exit code, and nothing is written."""
+"""Servers that no command can use, too old or locked: an error in words with an exit code, and nothing is written."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ COMMANDS = (
 
 
 class Aged(socketserver.BaseRequestHandler):
-    """Passes everything on to a real server and back, but for the version in what it says of itself."""
+    """A proxy of a real server that changes the version in its answers."""
 
     upstream: str
     say: Callable[[bytes], bytes]
@@ -66,14 +66,14 @@ OLD: dict[str, Callable[[bytes], bytes]] = {
 
 @pytest.fixture
 def server() -> Iterator[TemporaryServer]:
-    """A server of this test alone, so that whatever is written to it is ours."""
+    """A server of this test alone, so all its keys come from the test."""
     with temporary_server(tcp=True) as server:
         yield server
 
 
 @pytest.fixture(params=OLD)
 def old(request: pytest.FixtureRequest, server: TemporaryServer) -> Iterator[tuple[str, str]]:
-    """The address of a server that is too old by its own account, and its name."""
+    """The address and the name of a server that reports an old version."""
     handler = type("OneOfAge", (Aged,), {"upstream": str(server.socket_path), "say": staticmethod(OLD[request.param])})
     with socketserver.ThreadingTCPServer(("127.0.0.1", 0), handler) as relay:
         thread = threading.Thread(target=relay.serve_forever, args=(0.02,))
@@ -89,7 +89,7 @@ def keys(server: TemporaryServer, **login: Any) -> int:
 
 
 def test_a_server_that_is_too_old_is_refused_by_every_opening(server: TemporaryServer, old: tuple[str, str]) -> None:
-    """By its version, with what is needed instead; no key and no library is left in it."""
+    """The error has its version and the version needed. No key and no library is left on it."""
     url, name = old
     openings: list[Callable[[str], Any]] = [open_store, connect, lambda url: asyncio.run(open_async_store(url))]
     for opening in openings:
@@ -102,7 +102,7 @@ def test_a_server_that_is_too_old_is_refused_by_every_opening(server: TemporaryS
 def test_a_server_that_is_too_old_is_refused_by_commands(
     server: TemporaryServer, old: tuple[str, str], cli_at: Any, wheel_sched: Any
 ) -> None:
-    """Exit code 1 and one line by whatever would write first; doctor has it among its findings, with the fix."""
+    """Exit code 1 and one line. `doctor` reports it as a finding with the fix."""
     url, name = old
     for command in CREATING:
         told = cli_at(url)(*command, code=1).stderr
@@ -119,10 +119,10 @@ def test_a_server_that_is_too_old_is_refused_by_commands(
 
 
 @pytest.mark.parametrize("login", ["", ":wrong-one@", "nobody:wrong-one@"], ids=["none", "password", "user"])
-def test_a_locked_server_is_told_by_every_command(
+def test_a_locked_server_is_reported_by_every_command(
     server: TemporaryServer, cli_at: Any, wheel_sched: Any, login: str
 ) -> None:
-    """Exit code 1 and one line that says what to correct and shows no password; with the right one it works."""
+    """Exit code 1 and one line that says what to correct and shows no password. With the right password it works."""
     port = server.port
     with redis.Redis.from_url(server.url) as admin:
         admin.config_set("requirepass", "right-one")

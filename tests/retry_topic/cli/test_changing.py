@@ -1,4 +1,4 @@
-"""retry, reschedule, delete and replay: by id, by filter, with a dry run, paced."""
+"""run-now, reschedule, delete and replay: by id, by filter, with a dry run, paced."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from retry_topic.message import Message
-from retry_topic.message.body_codec import decode_body, encode_body
+from retry_topic.message.encoding import decode_body, encode_body
 from retry_topic.message.headers import RetryState, read, sign, verify, write
 from wheel_sched.store import Item
 
@@ -67,14 +67,14 @@ def test_a_dry_run_counts_shows_five_and_changes_nothing(
     assert (dues(home), home.store.counts().now) == before
 
 
-def test_retry_makes_due_now(cli: Any, home: Any, waiting: int) -> None:
-    """By filter: the others keep their due."""
+def test_run_now_makes_due_now(cli: Any, home: Any, waiting: int) -> None:
+    """By filter; the others keep their due."""
     assert cli.json("run-now", "--topic", "orders", "--yes") == {"done": 2}
     assert {name for name, due in dues(home).items() if due <= now_ms()} == {"o1", "o2"}
 
 
 @pytest.mark.parametrize(("pace", "step_ms"), [(["--rate", "2"], 500), (["--spread", "4s"], 1_000)])
-def test_retry_is_paced(cli: Any, home: Any, waiting: int, pace: list[str], step_ms: int) -> None:
+def test_run_now_is_paced(cli: Any, home: Any, waiting: int, pace: list[str], step_ms: int) -> None:
     """Equal steps, the first one now."""
     cli("run-now", "--all", "--yes", *pace)
     found = sorted(dues(home).values())
@@ -86,7 +86,7 @@ def test_rate_and_spread_exclude_each_other(cli: Any, waiting: int) -> None:
     cli("run-now", "--all", "--rate", "2", "--spread", "4s", code=2)
 
 
-def test_retry_of_a_dead_letter_by_id_replays_it(cli: Any, home: Any, bury: Any) -> None:
+def test_run_now_of_a_dead_letter_by_id_replays_it(cli: Any, home: Any, bury: Any) -> None:
     """People need not know which command is for the dead."""
     bury("d")
     cli("run-now", "d")
@@ -94,8 +94,8 @@ def test_retry_of_a_dead_letter_by_id_replays_it(cli: Any, home: Any, bury: Any)
     assert found.state == "due"
 
 
-def test_retry_of_held_messages_says_which_stay_held(cli: Any, home: Any, waiting: int) -> None:
-    """A paused topic is stronger than a retry, and the command says so."""
+def test_run_now_of_held_messages_says_which_stay_held(cli: Any, home: Any, waiting: int) -> None:
+    """A paused topic keeps its messages, and the command says so."""
     home.store.pause("orders")
     done = cli("run-now", "--all", "--yes")
     assert "2 messages stay held, because their topic is paused" in done.stderr
@@ -111,7 +111,7 @@ def test_an_unknown_id_changes_nothing_of_the_others(cli: Any, home: Any, waitin
 
 
 def test_a_message_in_flight_is_left_alone_and_said_so(cli: Any, home: Any, wait_for: Any) -> None:
-    """Exit code 1: not everything asked for was done."""
+    """Exit code 1, because not everything was done."""
     wait_for("f", now_ms() - 5)
     home.store.claim(1)
     done = cli("run-now", "f", code=1)
@@ -134,7 +134,7 @@ def test_reschedule_wants_one_time(cli: Any, waiting: int) -> None:
 
 
 def test_delete_asks_and_without_an_answer_insists_on_yes(cli: Any, home: Any, waiting: int) -> None:
-    """Off a terminal nothing is deleted without --yes; with it, exactly what was meant."""
+    """Without a terminal nothing is deleted without --yes. With it, exactly the selected messages are."""
     assert "add --yes" in cli("delete", "--topic", "orders", code=2).stderr
     assert len(dues(home)) == 4
     assert cli.json("delete", "--topic", "orders", "--yes") == {"done": 2}
@@ -142,7 +142,7 @@ def test_delete_asks_and_without_an_answer_insists_on_yes(cli: Any, home: Any, w
 
 
 def test_delete_by_filter_spares_the_dead_unless_they_are_named(cli: Any, home: Any, waiting: int, bury: Any) -> None:
-    """`delete --topic orders` means what waits; --state dead means the dead."""
+    """`delete --topic orders` means waiting messages; --state dead means dead letters."""
     bury("d")
     cli("delete", "--topic", "orders", "--yes")
     assert home.store.counts().total("dead") == 1
@@ -151,7 +151,7 @@ def test_delete_by_filter_spares_the_dead_unless_they_are_named(cli: Any, home: 
 
 
 def test_items_with_a_route_of_their_own_are_changed_too(cli: Any, home: Any) -> None:
-    """In a namespace of several shards the route, not the id, says where an item lies."""
+    """In a namespace of several shards the route, not the id, chooses the shard."""
     from wheel_sched.store import Item, open_store
 
     with open_store(cli.url, namespace="routed", shards=5) as store:
@@ -177,7 +177,7 @@ def test_replay_starts_attempts_anew_and_counts_itself(cli: Any, home: Any, bury
 
 
 def test_the_start_of_a_fingerprint_must_mean_one_error(cli: Any, home: Any, bury: Any) -> None:
-    """An ambiguous start replays nothing and lists what it could mean."""
+    """An ambiguous start replays nothing and lists the fingerprints."""
     bury("d1", fingerprint="ab0000000000")
     bury("d2", fingerprint="ab1111111111")
     done = cli("replay", "--fingerprint", "ab", "--yes", code=1)
@@ -195,7 +195,7 @@ def test_replay_is_spread_over_a_time(cli: Any, home: Any, bury: Any) -> None:
 
 
 def test_the_loop_guard_holds_back_and_can_be_raised(cli: Any, home: Any, bury: Any) -> None:
-    """After three replays a letter stays dead, the command says so and ends with 1."""
+    """After three replays a letter stays dead. The command says so and ends with 1."""
     bury("d")
     for _ in range(3):
         cli("replay", "d", "--yes")
@@ -218,7 +218,7 @@ def test_replay_to_a_topic_that_is_not_there_replays_nothing(cli: Any, home: Any
 
 
 def test_replay_of_what_is_not_dead_replays_nothing(cli: Any, home: Any, waiting: int, bury: Any) -> None:
-    """One wrong id among right ones stops the whole."""
+    """One wrong id among right ones stops the command."""
     bury("d")
     assert "o1 is no dead letter: nothing was replayed" in cli("replay", "d", "o1", "--yes", code=1).stderr
     assert home.store.counts().total("dead") == 1
@@ -226,7 +226,7 @@ def test_replay_of_what_is_not_dead_replays_nothing(cli: Any, home: Any, waiting
 
 @pytest.mark.parametrize("command", ["replay d --yes", "run-now d"])
 def test_signed_letters_are_signed_again_or_left_alone(cli: Any, home: Any, command: str) -> None:
-    """Without their group's secret nobody would believe them."""
+    """Without the group's secret no consumer would accept them."""
     bare = Message("billing.redelivery", b"v")
     state = sign(RetryState(id="root", attempt=8, original_topic="orders", consumer_group="billing"), bare, SECRET)
     body = encode_body(replace(bare, headers=write((), state)))
@@ -243,9 +243,9 @@ def test_signed_letters_are_signed_again_or_left_alone(cli: Any, home: Any, comm
 
 
 def published(home: Any, group: str, attempt: int = 1, name: str = "invoice-9") -> str:
-    """A failed message as the intake stores it when its id was given at publishing; answers the item's id."""
+    """A failed message whose publisher gave its id, as the intake stores it. Answers the item's id."""
     state = RetryState(id=name, attempt=attempt, consumer_group=group, published_ms=1, original_topic="orders")
-    item_id = f"{state.stem}.{attempt}"
+    item_id = f"{state.id_base}.{attempt}"
     body = encode_body(Message(f"{group}.redelivery", b"1", headers=write((), state)))
     home.store.schedule([Item(item_id, now_ms() + 3_600_000, body, "orders")])
     return item_id
@@ -267,7 +267,7 @@ def published(home: Any, group: str, attempt: int = 1, name: str = "invoice-9") 
 def test_a_message_is_found_by_the_id_that_its_handler_saw(
     cli: Any, home: Any, command: tuple[str, ...], named: str
 ) -> None:
-    """Every command that takes an id takes all three, and says under which one it is stored."""
+    """Every command accepts all three forms of an id, and names the stored one."""
     item_id = published(home, "billing")
     given = {"as logs have it": "invoice-9", "without its attempt": item_id[:-2], "as listed": item_id}[named]
     done = cli(*command, given)
@@ -284,7 +284,7 @@ def test_a_dead_letter_is_found_so_too(cli: Any, home: Any, bury: Any) -> None:
 
 @pytest.mark.parametrize("command", [("show",), ("delete", "--yes"), ("run-now", "--yes")], ids=lambda c: c[0])
 def test_an_id_of_several_messages_has_to_be_said_whole(cli: Any, home: Any, command: tuple[str, ...]) -> None:
-    """Two groups failed over one message: nobody guesses which is meant, and nothing is changed."""
+    """Two groups failed on one message. The command does not guess, and changes nothing."""
     stored = sorted([published(home, "billing"), published(home, "stock")])
     before = dues(home)
     told = cli(*command, "invoice-9", code=1).stderr
@@ -293,13 +293,13 @@ def test_an_id_of_several_messages_has_to_be_said_whole(cli: Any, home: Any, com
 
 
 def test_of_several_attempts_the_latest_is_meant(cli: Any, home: Any) -> None:
-    """Those of one message are one message."""
+    """Attempts of one message are one message."""
     published(home, "billing", 2)
     assert f"is stored as {published(home, 'billing', 11)}" in cli("show", "invoice-9").stderr
 
 
 def test_no_more_is_looked_through_than_is_said(cli: Any, home: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A store of millions is not read through for one id; the error says that there was more."""
+    """A store of millions is not searched whole for one id. The error says that there was more."""
     monkeypatch.setattr("retry_topic.cli.selecting._LOOKED_THROUGH", 2)
     monkeypatch.setattr("retry_topic.cli.selecting.MAX_BATCH", 1)
     for number in range(4):

@@ -1,4 +1,4 @@
-"""What is said of wrong input to the commands about Kafka: in words, with an exit code, and nothing is done."""
+"""Wrong input of the Kafka commands: an error in words, an exit code, and nothing is done."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from retry_topic.cli.group_topics import topics_options
 from retry_topic.cli.kafka_checks import copies, creation, longest_transaction, retention, timeouts
 from retry_topic.cli.opening import kafka_settings, secrets_of
 from retry_topic.cli.settings import RetrySettings
-from retry_topic.cli.topic_replay import LetterToMessage
+from retry_topic.dead_letters.dead_topic import LetterToMessage
 from retry_topic.message import Message, Source
 from retry_topic.message.headers import RetryState, read, sign, verify, write
 from retry_topic.message.topic_names import GroupTopics
@@ -52,7 +52,7 @@ def away(cli_at: Any) -> Any:
     ids=("none", "absent", "java", "torn", "nameless", "protocol"),
 )
 def test_settings_that_cannot_be(away: Any, command: tuple[str, ...], kafka: tuple[str, ...], said: str) -> None:
-    """Exit code 2 before anything is connected to; what a file holds is not quoted."""
+    """Exit code 2 before any connection. The content of a file is not quoted."""
     login = 'sasl.jaas.config=PlainLoginModule required \\\n  password="hunter2";\n'
     Path("java.properties").write_text(f"# ours\nbootstrap.servers={NOWHERE}\n{login}")
     Path("torn.properties").write_text(f"bootstrap.servers={NOWHERE}\nhunter2\n")
@@ -77,7 +77,7 @@ def test_settings_that_cannot_be(away: Any, command: tuple[str, ...], kafka: tup
 def test_groups_and_topics_that_cannot_be(
     away: Any, command: tuple[str, ...], options: tuple[str, ...], said: str
 ) -> None:
-    """No cluster is asked for them."""
+    """The cluster is not asked."""
     shown = away("--kafka", NOWHERE, "kafka", command[0], *options, code=2).output
     assert said in " ".join(shown.split())
 
@@ -92,13 +92,13 @@ def test_groups_and_topics_that_cannot_be(
     ],
 )
 def test_what_init_cannot_do(away: Any, options: tuple[str, ...], said: str) -> None:
-    """Told before the cluster is asked."""
+    """Refused before the cluster is asked."""
     assert said in " ".join(away("--kafka", NOWHERE, "kafka", "init", *options, code=2).output.split())
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command[0])
 def test_a_cluster_that_is_away_is_69(away: Any, command: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
-    """As a store that is away."""
+    """The same exit code as for an absent store."""
     monkeypatch.setattr("retry_topic.brokers.kafka.topology.TIMEOUT_S", 0.2)
     shown = away("--kafka", NOWHERE, "kafka", *command, code=69).output
     assert "the list of topics could not be read" in shown
@@ -125,14 +125,14 @@ def test_no_other_command_makes_anything_with_settings_that_cannot_be(cli_at: An
 
 
 def test_properties_as_java_writes_them(tmp_path: Path) -> None:
-    """Comments, blanks, and lines that go on in the next one; a value may have the sign in it."""
+    """Comments, blanks, and continued lines. A value may contain the equals sign."""
     file = tmp_path / "client.properties"
     file.write_text("# a\n! b \\\n\nbootstrap.servers = a:1,\\\n    b:2\nssl.key.password=x=y\r\n")
     assert kafka_settings(str(file)) == {"bootstrap.servers": "a:1,b:2", "ssl.key.password": "x=y"}
 
 
 def test_the_settings_of_kafka_come_from_all_places(tmp_path: Path) -> None:
-    """Flag, environment, file; a wrong one is told with its place."""
+    """Flag, environment, file. The error of a wrong one names its place."""
     file = tmp_path / "wheel-sched.toml"
     file.write_text('group_protocol = "consumer"\ntransactions = false\nsecrets = "keys"\n')
     loaded = load_settings(
@@ -151,7 +151,7 @@ def test_the_settings_of_kafka_come_from_all_places(tmp_path: Path) -> None:
 
 
 def test_a_groups_topics_are_named_in_all_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Flag, environment, file; for one group at a time, wherever they are named."""
+    """Flag, environment, file; always for one group at a time."""
     seen: list[GroupTopics] = []
 
     @click.command()
@@ -176,7 +176,7 @@ def test_a_groups_topics_are_named_in_all_places(tmp_path: Path, monkeypatch: py
 
 
 def test_the_flag_of_the_protocol_is_nearer_than_the_clients_file(tmp_path: Path) -> None:
-    """And the file's holds where nothing else is said."""
+    """Without a flag the file's value holds."""
     from retry_topic.cli.opening import kafka_broker
 
     file = tmp_path / "client.properties"
@@ -189,7 +189,7 @@ def test_the_flag_of_the_protocol_is_nearer_than_the_clients_file(tmp_path: Path
 
 @pytest.mark.parametrize(("content", "said"), [(b"\n", "an empty file"), (b"short\n", "at least 16 bytes, got: 5")])
 def test_a_file_of_secrets_that_helps_nobody(tmp_path: Path, content: bytes, said: str) -> None:
-    """Refused, and not quoted."""
+    """It is refused and not quoted."""
     file = tmp_path / "secrets"
     file.write_bytes(content)
     with pytest.raises(ConfigError, match=said) as caught:
@@ -197,7 +197,7 @@ def test_a_file_of_secrets_that_helps_nobody(tmp_path: Path, content: bytes, sai
     assert "short" not in str(caught.value)
 
 
-def test_a_replay_without_the_secrets_it_was_told_of_does_nothing(away: Any) -> None:
+def test_a_replay_without_the_secrets_it_needs_does_nothing(away: Any) -> None:
     """The cluster is not asked."""
     shown = away("--kafka", NOWHERE, "--secrets", "absent", "kafka", "replay", "g", code=2).output
     assert "readable file of secrets" in " ".join(shown.split())
@@ -221,7 +221,7 @@ def letter(*, signed: bool) -> Message:
 
 
 def test_a_replayed_letter_is_signed_anew_under_an_id_of_its_own() -> None:
-    """The same one however often it is sent; attempts start anew, and its own headers stay."""
+    """A repeated replay gives the same id. Attempts start anew, and the letter's own headers stay."""
     own = GroupTopics().of("g")
     convert = LetterToMessage("g", own, own["redelivery"], "topic-id", (SECRET,))
     again = convert(letter(signed=True), 2)
@@ -239,7 +239,7 @@ def test_a_replayed_letter_is_signed_anew_under_an_id_of_its_own() -> None:
 
 
 def test_the_doctor_compares_time_outs_that_are_set() -> None:
-    """Those of the client's settings with the dispatchers' lease."""
+    """The client's settings against the dispatchers' lease."""
     assert timeouts(KafkaBroker(NOWHERE), 10_000).level == "ok"
     assert timeouts(KafkaBroker(NOWHERE), 8_000).level == "problem"
     assert timeouts(KafkaBroker(NOWHERE), 60_000).level == "problem"
@@ -269,20 +269,20 @@ def test_the_doctor_compares_time_outs_that_are_set() -> None:
     ],
 )
 def test_each_finding_of_the_doctor_has_a_mend(finding: Finding, level: str) -> None:
-    """All is well, or it says what to do."""
+    """Each check is fine, or says what to do."""
     assert finding.level == level
     assert bool(finding.fix) == (level != "ok")
 
 
 @pytest.fixture(scope="module")
 def imitation() -> Iterator[str]:
-    """librdkafka's cluster."""
+    """librdkafka's mock cluster."""
     with mock_kafka() as servers:
         yield servers
 
 
 def test_a_replayed_letter_goes_home_and_elsewhere_is_elsewhere() -> None:
-    """To the group: the partition and time of its original. To another topic: that topic's own."""
+    """To the group: with the partition and time of its origin. To another topic: without them."""
     state = RetryState(id="x", attempt=3, original_topic="t", original_partition=2, original_timestamp_ms=1_700)
     dead = Message("g.dead", b"v", b"k", write((), state))
     convert = LetterToMessage("g", {"redelivery": "g.redelivery"}, "g.redelivery", "topic-id")
@@ -295,7 +295,7 @@ def test_a_replayed_letter_goes_home_and_elsewhere_is_elsewhere() -> None:
 
 @pytest.mark.real
 def test_topics_that_are_not_there_are_not_replayed_from_or_to(away: Any, imitation: str) -> None:
-    """Nor created by asking for them."""
+    """And asking for them does not create them."""
     shown = away("--kafka", imitation, "kafka", "replay", "h", "--yes", code=1).output
     assert "there is no topic 'h.dead': nothing was replayed" in shown
     broker = KafkaBroker(imitation, transactions=False)
@@ -307,8 +307,8 @@ def test_topics_that_are_not_there_are_not_replayed_from_or_to(away: Any, imitat
 
 
 @pytest.mark.real
-def test_the_doctor_of_the_store_tells_kafkas_hand_over(cli: Any) -> None:
-    """Of the topics that are used, without asking the cluster; settings that cannot be are a problem."""
+def test_the_doctor_of_the_store_shows_kafkas_hand_over(cli: Any) -> None:
+    """It names the hand-over without asking the cluster. Wrong settings are a problem."""
     hand_over = {
         "--no-transactions": "claim, publish, settle: at least once",
         "--transactions": "transactions: exactly",
@@ -323,7 +323,7 @@ def test_the_doctor_of_the_store_tells_kafkas_hand_over(cli: Any) -> None:
 
 @pytest.mark.real
 def test_the_doctor_reports_what_is_in_doubt(home: Any, redis_url: str) -> None:
-    """Messages that are held because the cluster had forgotten which claims went out; no others."""
+    """Messages that are held because the cluster forgot which claims were published, and no others."""
     from retry_topic.cli.kafka_checks import in_doubt
 
     settings = RetrySettings(store=redis_url)

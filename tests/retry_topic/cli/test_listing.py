@@ -1,4 +1,4 @@
-"""list and show: what waits, what failed, and one message's whole story."""
+"""list and show: waiting messages, failed messages, and the whole story of one message."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def ids(rows: list[dict[str, Any]]) -> list[str]:
 
 @pytest.fixture
 def three(wait_for: Any) -> int:
-    """Three waiting messages of two topics, the later ones stored first; when it was."""
+    """Three waiting messages of two topics, the later ones stored first; and the time of storing."""
     now = now_ms()
     wait_for("c", now + 3 * HOUR, topic="mails", error="smtp.Refused", fingerprint="bbbbbbbbbbbb")
     wait_for("b", now + 2 * HOUR, key=b"k2")
@@ -28,7 +28,7 @@ def three(wait_for: Any) -> int:
     return now
 
 
-def test_ls_shows_what_waits_in_order_of_due(cli: Any, three: int) -> None:
+def test_list_shows_what_waits_in_order_of_due(cli: Any, three: int) -> None:
     """One line a message: relative and absolute due, attempt, topic, id and error."""
     lines = cli("list").stdout.splitlines()
     assert [line.split()[5] for line in lines[1:]] == ["a", "b", "c"]
@@ -69,7 +69,7 @@ def test_the_json_of_a_waiting_message_has_its_times_and_error(cli: Any, three: 
 
 
 def test_the_listing_says_when_it_is_cut(cli: Any, wait_for: Any) -> None:
-    """Fifty lines, and a word on stderr that there are more; data on stdout stays data."""
+    """Fifty lines, and a note on stderr that there are more."""
     for number in range(51):
         wait_for(f"m{number:02}", now_ms() + HOUR + number)
     done = cli("list")
@@ -93,8 +93,8 @@ def test_held_and_in_flight_messages_are_listed_with_their_due(cli: Any, home: A
     home.store.claim(1)
     wait_for("parked", now_ms() + HOUR)
     home.store.hold(["parked"], "quarantine: looks odd")
-    rows = cli.objects("list", "--state", "fly", "--state", "held")
-    assert [(row["id"], row["state"]) for row in rows] == [("flying", "fly"), ("parked", "held")]
+    rows = cli.objects("list", "--state", "leased", "--state", "held")
+    assert [(row["id"], row["state"]) for row in rows] == [("flying", "leased"), ("parked", "held")]
     assert rows[0]["due_ms"] == due
     assert rows[1]["reason"] == "quarantine: looks odd"
 
@@ -122,7 +122,7 @@ def test_group_is_about_dead_letters_alone(cli: Any, home: Any) -> None:
     cli("list", "--group", "--state", "due", code=2)
 
 
-def test_show_tells_why_a_message_is_due_then(cli: Any, three: int) -> None:
+def test_show_shows_why_a_message_is_due_then(cli: Any, three: int) -> None:
     """State, due, attempts, error, policy and its delay, origin and payload, for people and for scripts."""
     text = cli("show", "a").stdout
     assert "attempt 2 failed with shop.PaymentTimeout" in text
@@ -137,14 +137,14 @@ def test_show_tells_why_a_message_is_due_then(cli: Any, three: int) -> None:
 
 
 def test_show_finds_the_latest_attempt_of_a_root(cli: Any, wait_for: Any) -> None:
-    """People know the message, not the number of its attempt."""
+    """People know the message, not its attempt."""
     wait_for("root9.1", now_ms() + HOUR)
     wait_for("root9.3", now_ms() + HOUR)
     assert cli.json("show", "root9")["id"] == "root9.3"
 
 
 def test_show_says_when_somebody_rescheduled(cli: Any, home: Any, three: int) -> None:
-    """A due that differs from what the policy said is told as such."""
+    """The due differs from the policy's, and `show` says so."""
     home.store.reschedule(["a"], three + 9 * HOUR)
     assert cli.json("show", "a")["why"].startswith("rescheduled by hand; policy default@1 had said")
 
@@ -157,9 +157,9 @@ def test_show_value_gives_the_bytes_alone(cli: Any, wait_for: Any) -> None:
 
 @pytest.mark.parametrize(
     ("state", "words"),
-    [("dead", "given up: max-attempts"), ("held", "its topic is paused"), ("fly", "under a lease until")],
+    [("dead", "given up: max-attempts"), ("held", "its topic is paused"), ("leased", "under a lease until")],
 )
-def test_show_tells_why_of_every_state(cli: Any, home: Any, wait_for: Any, bury: Any, state: str, words: str) -> None:
+def test_show_shows_why_of_every_state(cli: Any, home: Any, wait_for: Any, bury: Any, state: str, words: str) -> None:
     """Dead, held and in flight have their own reasons."""
     if state == "dead":
         bury("m")
@@ -167,7 +167,7 @@ def test_show_tells_why_of_every_state(cli: Any, home: Any, wait_for: Any, bury:
         wait_for("m", now_ms() - 5)
     if state == "held":
         home.store.pause("orders")
-    elif state == "fly":
+    elif state == "leased":
         home.store.claim(1)
     shown = cli.json("show", "m")
     assert shown["state"] == state
@@ -182,7 +182,7 @@ def test_show_of_an_unknown_id_fails_in_words(cli: Any, home: Any) -> None:
 
 
 def test_a_record_that_is_no_message_is_shown_and_listed_all_the_same(cli: Any, home: Any) -> None:
-    """Foreign bytes in the store break no listing."""
+    """Foreign bytes in the store do not break a listing."""
     from wheel_sched.store import Item
 
     home.store.schedule([Item("odd", now_ms() + HOUR, b"\x80 not a message", "orders")])
@@ -195,8 +195,10 @@ def test_a_record_that_is_no_message_is_shown_and_listed_all_the_same(cli: Any, 
     [("list",), ("list", "--dead"), ("run-now", "--yes"), ("delete", "--yes"), ("replay", "--yes")],
     ids=" ".join,
 )
-def test_a_topic_that_is_none_is_told_with_the_nearest_one(cli: Any, wait_for: Any, command: tuple[str, ...]) -> None:
-    """As `pause` tells it: an empty answer to a slip of the pen looks like good news."""
+def test_a_topic_that_is_none_is_reported_with_the_nearest_one(
+    cli: Any, wait_for: Any, command: tuple[str, ...]
+) -> None:
+    """As `pause` does: an empty answer to a typing mistake would look like good news."""
     wait_for("m", now_ms() + HOUR)
     told = cli(*command, "--topic", "orderz", code=None).stderr
     assert "there is no topic 'orderz'" in told

@@ -17,7 +17,7 @@ HOUR = 3_600_000
 
 
 class Interrupted(Exception):
-    """A reshard that a test ends in its middle."""
+    """A reshard that a test interrupts."""
 
 
 def now_ms() -> int:
@@ -26,14 +26,14 @@ def now_ms() -> int:
 
 @pytest.fixture
 def backend(redis_url: str) -> Iterator[RedisBackend]:
-    """The namespace of the command line, at a level below the store."""
+    """The backend of the command line's namespace."""
     found = RedisBackend(client_for(redis_url), Dialect("wheel"), owns_client=True)
     yield found
     found.close()
 
 
 def test_no_command_writes_over_a_file_unasked(cli: Any, home: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each that writes one asks as backup does; what was there stays. `-` is no name of a file."""
+    """Each command that writes a file asks as `backup` does. The existing file stays. `-` is no file name."""
     monkeypatch.setattr("retry_topic.spark.cli.find_spec", lambda _: True)  # it is refused before Spark is needed
     Path("a.jsonl").write_text("kept")
     for command in (
@@ -45,7 +45,7 @@ def test_no_command_writes_over_a_file_unasked(cli: Any, home: Any, monkeypatch:
         assert "a.jsonl exists: nothing was written" in cli(*command, code=1).stderr
         assert Path("a.jsonl").read_text() == "kept"
         dashed = ["-" if word == "a.jsonl" else word for word in command]
-        assert "- is no name of a file here: nothing was written" in cli(*dashed, code=1).stderr
+        assert "expected the name of a file, got: -; nothing was written" in cli(*dashed, code=1).stderr
     assert not Path("-").exists()
     cli("history", "export", "a.jsonl", "--force")
     assert Path("a.jsonl").read_text() == ""
@@ -67,7 +67,7 @@ def test_the_commands_carry_a_namespace_over(cli: Any, home: Any, wait_for: Any,
 
 
 def test_the_command_asks_moves_and_tells(cli: Any, home: Any, wait_for: Any) -> None:
-    """Without --yes nothing happens off a terminal; --resume of nothing fails in words."""
+    """Without --yes and a terminal nothing happens. --resume without an interrupted reshard fails in words."""
     wait_for("w", now_ms() + HOUR)
     assert "add --yes" in cli("reshard", "3", code=2).stderr
     cli("reshard", code=2)
@@ -78,8 +78,8 @@ def test_the_command_asks_moves_and_tells(cli: Any, home: Any, wait_for: Any) ->
     assert "nothing to resume" in cli("reshard", "--resume", "--yes", code=1).stderr
 
 
-def test_a_frozen_namespace_tells_every_command_the_way_out(cli: Any, home: Any, backend: RedisBackend) -> None:
-    """Reading goes on; changing says how to end the maintenance."""
+def test_a_frozen_namespace_shows_every_command_the_way_out(cli: Any, home: Any, backend: RedisBackend) -> None:
+    """Reading works. The error of a change says how to end the maintenance."""
     home.broker.create_topic("orders")
 
     def stop(step: str, moved: int) -> None:

@@ -10,17 +10,15 @@ import pytest
 from retry_topic import Connection, Message, connect
 from retry_topic.consumer.retry_record import ordered_state, parked_message
 from retry_topic.message import Source
-from retry_topic.message.body_codec import encode_body
+from retry_topic.message.encoding import encode_body
 from retry_topic.message.headers import RetryState
 from retry_topic.release.flow import flow_of
 from wheel_sched.store import Item, Outcome
-from wheel_sched.store.ordering.face import OrderedKeys, lock_of, ref_of, route_of, scope_of
-from wheel_sched.store.ordering.values import Owner
-from wheel_sched.store.rate_limits.face import RateLimits
-from wheel_sched.store.rate_limits.values import Limits
+from wheel_sched.store.ordering import OrderedKeys, Owner, lock_of, ref_of, route_of, scope_of
+from wheel_sched.store.rate_limits import Limits, RateLimits
 
 SCOPE = scope_of("billing", "orders")
-GATE = lock_of(SCOPE, b"customer-7")
+LOCK = lock_of(SCOPE, b"customer-7")
 FUTURE_MS = 4_000_000_000_000
 
 
@@ -33,17 +31,19 @@ def sharded(redis_url: str) -> Iterator[Connection]:
 @pytest.fixture
 def line(sharded: Connection) -> tuple[str, list[str]]:
     """A closed key with its head waiting and two parked behind it, on three shards: the ids."""
-    gates = OrderedKeys(sharded.store)
-    owner = Owner(SCOPE, "me", gates.acquire(SCOPE, "me", 60_000).epoch)
+    locks = OrderedKeys(sharded.store)
+    owner = Owner(SCOPE, "me", locks.acquire(SCOPE, "me", 60_000).epoch)
     items = []
     for number in range(3):
         message = Message("orders", b"%d" % number, b"customer-7", (), Source("orders", 0, f"{number}-0"))
-        state = ordered_state("billing", message, RetryState(), GATE)
+        state = ordered_state("billing", message, RetryState(), LOCK)
         body = encode_body(parked_message("billing", message, state))
-        items.append((state.stem, Item(f"{state.stem}.0", FUTURE_MS, body, "orders", (ref_of(GATE),), route_of(GATE))))
-    gates.close(owner, [(GATE, items[0][0], True, "customer-7")])
+        items.append(
+            (state.id_base, Item(f"{state.id_base}.0", FUTURE_MS, body, "orders", (ref_of(LOCK),), route_of(LOCK)))
+        )
+    locks.close(owner, [(LOCK, items[0][0], True, "customer-7")])
     sharded.store.schedule([items[0][1]])
-    assert gates.park(owner, 10, [(GATE, stem, True, item) for stem, item in items[1:]]) == [Outcome.HELD] * 2
+    assert locks.park(owner, 10, [(LOCK, id_base, True, item) for id_base, item in items[1:]]) == [Outcome.HELD] * 2
     return items[0][1].id, [item.id for _, item in items[1:]]
 
 
@@ -62,14 +62,14 @@ def test_keys_are_listed_with_their_heads_and_released_by_hand(cli: Any, line: t
     """Lock, key, head and its state; `release` lets the next one follow."""
     row = cli.json("--shards", "3", "keys", "list")
     assert (row["lock"], row["key"], row["head"], row["head_state"], row["parked"]) == (
-        GATE,
+        LOCK,
         "customer-7",
         line[0],
         "waiting",
         2,
     )
     assert "customer-7" in cli("--shards", "3", "keys", "list").stdout
-    assert cli.json("--shards", "3", "keys", "release", GATE, "--yes") == {"done": 1}
+    assert cli.json("--shards", "3", "keys", "release", LOCK, "--yes") == {"done": 1}
     assert cli.json("--shards", "3", "keys", "list")["head"] == line[1][0]
     assert "no such key" in cli("--shards", "3", "keys", "release", "x", "--yes", code=1).output
 

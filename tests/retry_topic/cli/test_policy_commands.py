@@ -33,7 +33,7 @@ def offline(cli_at: Any) -> Any:
 
 @pytest.mark.parametrize("digits", ["9" * 5_000, "0x" + "f" * 5_000], ids=["decimal", "hexadecimal"])
 def test_a_number_of_thousands_of_digits_is_refused(offline: Any, digits: str) -> None:
-    """Python would neither read nor show it."""
+    """Python can neither read nor show it."""
     Path("long.toml").write_text(f"[default]\nmax_attempts = {digits}\n")
     refused = offline("policy", "explain", "long.toml", code=2)
     assert "TOML with a number too long; nothing was loaded" in refused.stderr
@@ -49,8 +49,8 @@ def test_simulate_prints_a_table_and_a_plot(offline: Any) -> None:
 
 
 @pytest.mark.parametrize("command", ["explain", "simulate"])
-def test_what_has_lines_is_told_in_lines(offline: Any, command: str) -> None:
-    """The policy's TOML and the plot are our own texts: none of their line breaks is shown as an escape."""
+def test_what_has_lines_is_reported_in_lines(offline: Any, command: str) -> None:
+    """The policy's TOML and the plot are our own texts, so their line breaks are not escaped."""
     told = offline("policy", command, "default").stdout
     assert "\\n" not in told
     assert len(told.splitlines()) > 10
@@ -79,14 +79,14 @@ def test_explain_says_what_happens_to_an_error(offline: Any) -> None:
 
 
 def test_explain_without_an_error_says_what_the_policy_says(offline: Any) -> None:
-    """Caps, rules and the TOML that would load the same."""
+    """Caps, rules and the TOML that would load the same policy."""
     text = offline("policy", "explain", "retry.toml", "--topic", "orders").stdout
     assert "delivered 3 times in all" in text
     assert "rule 1 (gone): 410: dead at once" in text
     assert "[default]" in text
 
 
-def test_a_broken_policy_file_is_told_with_all_its_mistakes(offline: Any) -> None:
+def test_a_broken_policy_file_is_reported_with_all_its_mistakes(offline: Any) -> None:
     """Exit code 2, one line a mistake."""
     Path("bad.toml").write_text("[default]\nmax_attempts = 0\nretries = 3\n")
     done = offline("policy", "simulate", "bad.toml", code=2)
@@ -113,7 +113,7 @@ NAMED = ("max_atempts", "got: 3600", "cap to be at least base", "'requests.['", 
 
 @pytest.mark.parametrize("command", [("policy", "simulate", "bad.toml"), ("policy", "explain", "bad.toml")])
 def test_five_mistakes_of_a_file_are_all_named_by_whoever_reads_it(offline: Any, command: tuple[str, ...]) -> None:
-    """Exit code 2 and a line for each, with its place; nobody mends a file one run at a time."""
+    """Exit code 2 and a line with the place of each, so one run shows all."""
     Path("bad.toml").write_text(FIVE_MISTAKES)
     told = offline(*command, code=2).stderr
     assert [mistake for mistake in NAMED if mistake not in told] == []
@@ -122,7 +122,7 @@ def test_five_mistakes_of_a_file_are_all_named_by_whoever_reads_it(offline: Any,
 
 @pytest.mark.real
 def test_a_service_with_five_mistakes_in_its_policies_does_not_start(wheel_sched: Any, tmp_path: Path) -> None:
-    """All of them are named, and neither server nor folder is made."""
+    """The error names all of them. Neither a server nor a folder is created."""
     (tmp_path / "bad.toml").write_text(FIVE_MISTAKES)
     done = wheel_sched("--store", "embedded:data", "serve", "billing", "--policies", "bad.toml")
     assert done.returncode == 2
@@ -131,13 +131,13 @@ def test_a_service_with_five_mistakes_in_its_policies_does_not_start(wheel_sched
 
 
 def test_the_policies_of_the_settings_are_used(offline: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """WHEEL_SCHED_POLICIES stands in for FILE."""
+    """WHEEL_SCHED_POLICIES replaces FILE."""
     monkeypatch.setenv("WHEEL_SCHED_POLICIES", "retry.toml")
     assert "delivered 4 times in all" in offline("policy", "explain").stdout
 
 
-def test_explain_tells_why_a_stored_message_is_due_then(cli: Any, wait_for: Any) -> None:
-    """--id asks the store, not a file."""
+def test_explain_shows_why_a_stored_message_is_due_then(cli: Any, wait_for: Any) -> None:
+    """--id reads the store, not a file."""
     due_ms = time.time_ns() // 1_000_000 + 60_000
     wait_for("m.2", due_ms)
     told = cli.json("policy", "explain", "--id", "m.2")

@@ -1,4 +1,4 @@
-"""Real `wheel-sched` processes: exit codes, signals, stdout and stderr apart, no terminal, a service that serves."""
+"""Real `wheel-sched` processes: exit codes, signals, stdout and stderr, no terminal, a running service."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ EMBEDDED = ("--store", "embedded:data")
 
 
 def read_until(process: subprocess.Popen[bytes], words: bytes) -> bytes:
-    """Read stderr until it says so, and answer that line; ends with the process at the latest."""
+    """Read stderr up to a line with this text, and answer that line. Ends with the process at the latest."""
     assert process.stderr is not None
     seen = b""
     while True:
@@ -35,7 +35,7 @@ def read_until(process: subprocess.Popen[bytes], words: bytes) -> bytes:
 
 
 def test_data_goes_to_stdout_and_narration_to_stderr(wheel_sched: Any) -> None:
-    """A pipe gets the id and nothing else; the folder is made by the first publish."""
+    """A pipe gets the id and nothing else. The first publish creates the folder."""
     done = wheel_sched(*EMBEDDED, "publish", "orders", "-", "--create", "--delay", "1h", "--key", "k", stdin=b"hi")
     assert done.returncode == 0, done.stderr
     (message_id,) = done.stdout.split()
@@ -102,7 +102,7 @@ def test_ctrl_c_is_130_and_says_so(started: Any) -> None:
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)])
 def test_serve_ends_on_a_signal_after_draining(started: Any, number: int, code: int) -> None:
-    """SIGTERM is the ordinary end, Ctrl-C is 130; both finish what is under way and sum up."""
+    """SIGTERM ends it with 0, Ctrl-C with 130. Both settle the messages in progress and print a summary."""
     process = started(*EMBEDDED, "serve", "billing", "--json")
     read_until(process, b"serving billing")
     process.send_signal(number)
@@ -131,7 +131,7 @@ def test_serve_brings_back_what_is_due_on_time(started: Any, wheel_sched: Any, t
 
 
 def test_serve_answers_probes_and_metrics(started: Any) -> None:
-    """While the server is away the service is not ready, and alive all the same."""
+    """While the server is away the service is alive and not ready."""
 
     def get(page: str) -> tuple[int, str]:
         connection = http.client.HTTPConnection(address, timeout=40)
@@ -165,7 +165,7 @@ def test_serve_answers_probes_and_metrics(started: Any) -> None:
 
 
 def test_serve_refuses_a_wrong_address(started: Any) -> None:
-    """Before anything is started or made."""
+    """Before anything is started or created."""
     process = started(*EMBEDDED, "serve", "billing", "--http", "loopback")
     _, err = process.communicate(timeout=40)
     assert process.returncode == 2
@@ -174,7 +174,7 @@ def test_serve_refuses_a_wrong_address(started: Any) -> None:
 
 
 def test_a_reader_that_has_seen_enough_ends_the_listing_quietly(wheel_sched: Any, started: Any, tmp_path: Path) -> None:
-    """`list --json | head -1` leaves no traceback, and has not failed."""
+    """`list --json | head -1` prints no traceback and has not failed."""
     (tmp_path / "lines").write_bytes(b"x" * 100 + b"\n" + b"y\n" * 3_000)
     assert wheel_sched(*EMBEDDED, "publish", "t", "--lines", "lines", "--delay", "1h", "--create").returncode == 0
     process = started(*EMBEDDED, "list", "--json")
@@ -187,7 +187,7 @@ def test_a_reader_that_has_seen_enough_ends_the_listing_quietly(wheel_sched: Any
 
 
 def test_a_terminal_that_knows_no_unicode_still_gets_the_numbers(wheel_sched: Any) -> None:
-    """Bars that cannot be shown are written as escapes, not as a traceback."""
+    """Bars that cannot be shown are escaped."""
     env = {"PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0", "LC_ALL": "C"}
     done = wheel_sched("policy", "simulate", "default", "--attempts", "3", env=env)
     assert done.returncode == 0, done.stderr
@@ -207,7 +207,7 @@ def test_settings_come_from_the_environment_and_the_file(wheel_sched: Any, tmp_p
 def test_on_a_terminal_a_deletion_asks_first(
     wheel_sched: Any, tmp_path: Path, answer: bytes, code: int, left: int
 ) -> None:
-    """The question goes to stderr; no is exit code 1 and changes nothing."""
+    """The question goes to stderr. The answer no is exit code 1 and changes nothing."""
     assert wheel_sched(*EMBEDDED, "publish", "t", "x", "--delay", "1h", "--create").returncode == 0
     ours, theirs = pty.openpty()
     os.write(ours, answer)
@@ -223,7 +223,7 @@ def test_on_a_terminal_a_deletion_asks_first(
 
 
 def test_serve_starts_its_embedded_server_again(started: Any, tmp_path: Path) -> None:
-    """The server was killed: the service says so and goes on with what is in the folder."""
+    """The server was killed. The service says so and continues with the data of the folder."""
     from retry_topic import connect
     from wheel_sched.store.embedded import EmbeddedServer
 
@@ -244,7 +244,7 @@ def test_serve_starts_its_embedded_server_again(started: Any, tmp_path: Path) ->
 
 
 def test_serve_ends_with_69_when_its_embedded_server_cannot_run(started: Any, tmp_path: Path) -> None:
-    """It says so and leaves the restart to whoever supervises it, instead of trying for ever."""
+    """It says so and leaves the restart to its supervisor."""
     from wheel_sched.store.embedded import EmbeddedServer
 
     process = started(*EMBEDDED, "serve", "billing", "--log-level", "error")
@@ -260,7 +260,7 @@ def test_serve_ends_with_69_when_its_embedded_server_cannot_run(started: Any, tm
 
 
 def test_a_publish_to_nowhere_makes_no_folder(wheel_sched: Any, tmp_path: Path) -> None:
-    """A command in the wrong folder leaves nothing behind."""
+    """A command in the wrong folder creates nothing."""
     done = wheel_sched("publish", "orders", "x")
     assert done.returncode == 1
     assert b"--create creates it" in done.stderr

@@ -37,7 +37,7 @@ def test_publish_later_waits_in_the_store(cli: Any, home: Any) -> None:
 
 
 def test_a_time_that_has_passed_is_now(cli: Any, home: Any) -> None:
-    """It is published at once, and nobody is told otherwise."""
+    """The message is published at once, and the note says so."""
     done = cli("publish", "orders", "x", "--create", "--at", "2001-01-01T00:00:00Z")
     assert done.stderr == "1 message published\n"
     assert home.broker.topics()["orders"] == 1
@@ -66,7 +66,7 @@ def test_times_and_ids_that_cannot_be_send_nothing(cli: Any, home: Any, option: 
 
 
 def test_publish_lines_and_stdin(cli: Any, home: Any, tmp_path: Path) -> None:
-    """One message a line, blank lines left out; `-` is all of stdin, byte for byte."""
+    """One message a line, without blank lines. `-` is all of stdin, byte for byte."""
     (tmp_path / "in.jsonl").write_bytes(b'{"n": 1}\n\n{"n": 2}\r\n')
     rows = cli.objects("publish", "orders", "--lines", "in.jsonl", "--create")
     assert len({row["id"] for row in rows}) == 2
@@ -87,7 +87,7 @@ def test_publish_lines_and_stdin(cli: Any, home: Any, tmp_path: Path) -> None:
     ],
 )
 def test_wrong_usage_of_publish_sends_nothing(cli: Any, home: Any, args: list[str]) -> None:
-    """Exit code 2, and neither store nor topic has anything."""
+    """Exit code 2; neither the store nor the topic has a message."""
     Path("f").write_text("x\n")
     home.broker.create_topic("orders")
     cli("publish", *args, code=2)
@@ -96,7 +96,7 @@ def test_wrong_usage_of_publish_sends_nothing(cli: Any, home: Any, args: list[st
 
 
 def test_an_unknown_topic_is_refused_with_the_near_one(cli: Any, home: Any) -> None:
-    """A typo never makes a topic."""
+    """A typing mistake never creates a topic."""
     home.broker.create_topic("orders")
     done = cli("publish", "order", "x", code=1)
     assert "did you mean 'orders'?" in done.stderr
@@ -115,7 +115,7 @@ def test_topics_show_records_and_what_waits(cli: Any, home: Any, wait_for: Any, 
 
 
 def test_pause_holds_and_resume_spreads(cli: Any, home: Any, wait_for: Any) -> None:
-    """What is overdue at resume comes over the time given; topics and stats show the pause."""
+    """Overdue messages are spread over the given time. `topics` and `stats` show the pause."""
     for number in range(4):
         wait_for(f"w{number}", now_ms() - 1_000)
     assert cli.json("pause", "orders")["held"] == 4
@@ -134,7 +134,7 @@ def test_resume_of_a_topic_that_was_not_paused_says_so(cli: Any, home: Any) -> N
 
 
 def test_stats_count_states_and_history(cli: Any, home: Any, wait_for: Any, bury: Any) -> None:
-    """Numbers by state and topic, the next due, and what ever happened."""
+    """Numbers by state and topic, the next due, and totals."""
     wait_for("late", now_ms() - 3_000)
     bury("d")
     stats = cli.json("stats")

@@ -15,7 +15,7 @@ KINDS = (RetrySettings,)
 
 
 def test_policies_of_a_file_lie_beside_it(tmp_path: Path) -> None:
-    """A relative policies path means the settings file's folder, not the working folder."""
+    """A relative policies path starts at the settings file's folder, not at the working folder."""
     folder = tmp_path / "etc"
     folder.mkdir()
     (folder / "s.toml").write_text('policies = "retry.toml"\n')
@@ -25,7 +25,7 @@ def test_policies_of_a_file_lie_beside_it(tmp_path: Path) -> None:
 
 
 def test_they_come_from_all_places_as_those_of_the_core_do(tmp_path: Path) -> None:
-    """File, environment, flag; one object has the core's settings too, and the core's object has none of them."""
+    """File, environment, flag. One object has the core's settings too; the core's object has none of these."""
     file = tmp_path / "s.toml"
     file.write_text('prefix = "p:"\nretry_topic = "from-file"\nstore = "redis://file"\n')
     env = {"WHEEL_SCHED_RETRY_TOPIC": "from-env", "WHEEL_SCHED_TRANSACTIONS": "false"}
@@ -38,7 +38,7 @@ def test_they_come_from_all_places_as_those_of_the_core_do(tmp_path: Path) -> No
 
 
 def test_without_the_extension_its_settings_are_unknown(tmp_path: Path) -> None:
-    """The core has never heard of them."""
+    """The core does not know them."""
     file = tmp_path / "s.toml"
     file.write_text('kafka = "broker:9092"\n')
     with pytest.raises(ConfigError, match="unknown setting 'kafka'"):
@@ -49,12 +49,12 @@ def test_without_the_extension_its_settings_are_unknown(tmp_path: Path) -> None:
     ("name", "hint"), [("polices", "did you mean 'policies'"), ("redelivery", "did you mean 'redelivery_topic'")]
 )
 def test_a_mistyped_setting_is_refused_by_every_command(name: str, hint: str, cli_at: Any) -> None:
-    """With the hint, also for a command of the core."""
+    """With a hint, also for a command of the core."""
     Path("wheel-sched.toml").write_text(f'{name} = "x"\n')
     assert hint in cli_at("memory:")("config", "show", code=2).stderr
 
 
-def test_config_show_tells_the_origin_of_every_setting(cli_at: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_config_show_shows_the_origin_of_every_setting(cli_at: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Those of the core and those of the extensions."""
     monkeypatch.setenv("WHEEL_SCHED_POLICIES", "retry.toml")
     shown = cli_at("memory:").json("config", "show", "--origin")

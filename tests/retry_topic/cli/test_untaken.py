@@ -1,4 +1,4 @@
-"""What nobody attends to is said: retries that no service takes in, and items that no dispatcher releases."""
+"""Retries that no service reads, and items that no dispatcher releases, are reported."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def fails(message: Message) -> None:
 
 @pytest.fixture(autouse=True)
 def _quick_poll(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Consumers and services look often whether they are to stop."""
+    """Consumers and services check often whether they should stop."""
     monkeypatch.setattr("retry_topic.consumer.consumer._POLL_MS", 10)
     monkeypatch.setattr("retry_topic.intake.worker._POLL_MS", 10)
 
@@ -45,7 +45,7 @@ def forgotten(home: Connection) -> None:
 
 
 def test_stats_names_retries_that_nobody_takes_in(cli: Any, forgotten: None) -> None:
-    """How many, since when, where, and the command that takes them in; the JSON has the same."""
+    """How many, since when, where, and the command that reads them. The JSON has the same."""
     text = cli("stats").stdout
     assert "retries    5 retries wait in billing.retry, the oldest since " in text
     assert "nobody takes them in: start `wheel-sched serve billing`" in text
@@ -59,12 +59,12 @@ def test_stats_names_retries_that_nobody_takes_in(cli: Any, forgotten: None) -> 
     "args", [("list",), ("list", "--dead"), ("list", "--dead", "--group"), ("list", "--state", "held")]
 )
 def test_an_empty_listing_does_not_hide_them(cli: Any, forgotten: None, args: tuple[str, ...]) -> None:
-    """Nothing is dead, because nobody has looked yet."""
+    """Nothing is dead, because no service has read them yet."""
     assert "5 retries wait in billing.retry" in cli(*args).stderr
 
 
 def test_doctor_adds_the_checks_of_retry_topics(cli: Any, home: Connection, wait_for: Any) -> None:
-    """Behind the core's, on a namespace that is well."""
+    """After the core's checks, on a healthy namespace."""
     wait_for("w", now_ms() + 3_600_000)
     found = {finding["check"]: finding for finding in cli.json("doctor")["findings"]}
     assert found["hand-over"]["evidence"].startswith("one script: exactly once")
@@ -73,7 +73,7 @@ def test_doctor_adds_the_checks_of_retry_topics(cli: Any, home: Connection, wait
 
 
 def test_doctor_finds_them(cli: Any, forgotten: None) -> None:
-    """It is a problem, with the command that mends it."""
+    """It is a problem with the command that fixes it."""
     report = cli.json("doctor", code=1)
     (found,) = [finding for finding in report["findings"] if finding["check"] == "retries"]
     assert found["level"] == "problem"
@@ -82,7 +82,7 @@ def test_doctor_finds_them(cli: Any, forgotten: None) -> None:
 
 
 def test_a_service_that_runs_is_no_finding(cli: Any, home: Connection, forgotten: None) -> None:
-    """It takes them in, or is about to."""
+    """It reads them, or is about to."""
     with RetryService(home, "billing"):
         text = cli("stats")
         assert "nobody" not in text.stdout
@@ -90,7 +90,7 @@ def test_a_service_that_runs_is_no_finding(cli: Any, home: Connection, forgotten
 
 
 def test_a_service_that_was_stopped_is_one(cli: Any, home: Connection) -> None:
-    """Its group is there, and has no members any more."""
+    """Its group exists and has no members any more."""
     with RetryService(home, "billing"):
         pass
     home.broker.publish([Message("billing.retry", b"1")])
@@ -100,7 +100,7 @@ def test_a_service_that_was_stopped_is_one(cli: Any, home: Connection) -> None:
 def test_a_retry_topic_of_another_name_is_found_by_the_settings(
     cli: Any, home: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where its records do not say that it is one; whose it is they say."""
+    """The records do not show that it is a retry topic, but they name the group."""
     home.broker.create_topic("spring-retry")
     headers = write((), RetryState(id="x", consumer_group="billing"))
     home.broker.publish([Message("spring-retry", b"1", headers=headers)])
@@ -110,7 +110,7 @@ def test_a_retry_topic_of_another_name_is_found_by_the_settings(
 
 
 def test_a_retry_topic_of_another_name_is_found_by_what_its_consumer_wrote(cli: Any, home: Connection) -> None:
-    """Nobody has to name it; the group's other topics, where what is sent on lies, are none."""
+    """Nobody has to name it. The group's other topics are no retry topics."""
     home.broker.create_topic("orders")
     topics = GroupTopics(retry="my-retries", redelivery="my-redelivery", dead="my-dead")
     home.publish("orders", b"1")
@@ -134,7 +134,7 @@ def test_a_retry_topic_of_another_name_is_found_by_what_its_consumer_wrote(cli: 
 
 
 def test_a_topic_whose_key_is_no_stream_hides_no_other(cli: Any, home: Connection, forgotten: None) -> None:
-    """It is passed by, as `topics` does."""
+    """It is skipped, as in `topics`."""
     home.broker.create_topic("odd")
     client: Any = home.store.backend.client  # type: ignore[attr-defined]
     client.delete("odd")
@@ -144,21 +144,21 @@ def test_a_topic_whose_key_is_no_stream_hides_no_other(cli: Any, home: Connectio
 
 @pytest.mark.parametrize("command", ["stats", "list", "doctor"])
 def test_on_kafka_it_is_said_that_nobody_looked(cli: Any, forgotten: None, command: str) -> None:
-    """Where the answer is; nothing of it is passed off as none."""
+    """The text names the command that looks, and does not claim that there are none."""
     told = cli("--kafka", "127.0.0.1:1", command, code=None).output
     assert "not looked at on Kafka: `wheel-sched kafka lag GROUP`" in told
 
 
-def test_on_kafka_scripts_are_told_that_it_is_not_known(cli: Any, forgotten: None) -> None:
-    """Null, and not an empty list."""
+def test_on_kafka_scripts_are_reported_that_it_is_not_known(cli: Any, forgotten: None) -> None:
+    """Null, not an empty list."""
     assert cli.json("--kafka", "127.0.0.1:1", "stats")["untaken"] is None
 
 
 @pytest.mark.parametrize("command", ["stats", "list"])
-def test_a_server_that_does_not_tell_fails_no_command(
+def test_a_server_that_refuses_to_answer_fails_no_command(
     cli: Any, forgotten: None, monkeypatch: pytest.MonkeyPatch, command: str
 ) -> None:
-    """Where XINFO is not permitted the rest is still shown, with a word of what is not."""
+    """Where XINFO is not permitted, the rest is shown with a note."""
 
     def refused(*_: object) -> None:
         raise BrokerError("no permission to run 'xinfo|groups'")
@@ -168,8 +168,8 @@ def test_a_server_that_does_not_tell_fails_no_command(
     assert cli.json("stats")["untaken"] is None
 
 
-def test_items_that_no_dispatcher_releases_are_told(cli: Any, wait_for: Any) -> None:
-    """How many are overdue and by how much, and what releases them; the JSON and doctor too."""
+def test_items_that_no_dispatcher_releases_are_reported(cli: Any, wait_for: Any) -> None:
+    """How many are overdue, by how much, and what releases them; in the JSON and in `doctor` too."""
     for number in range(3):
         wait_for(f"m{number}", now_ms() - 60_000)
     wait_for("later", now_ms() + 3_600_000)
@@ -185,6 +185,6 @@ def test_items_that_no_dispatcher_releases_are_told(cli: Any, wait_for: Any) -> 
 
 
 def test_what_has_just_come_due_is_no_finding(cli: Any, wait_for: Any) -> None:
-    """A dispatcher may be on its way to it."""
+    """A dispatcher may be about to claim it."""
     wait_for("m", now_ms() - 10)
     assert "overdue " not in cli("stats").stdout

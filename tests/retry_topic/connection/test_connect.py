@@ -1,4 +1,4 @@
-"""Opening a home: which store, which broker, and how due messages get from one to the other."""
+"""Opening a connection: which store, which broker, and how due messages get from one to the other."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from wheel_sched.store.redis.round_trips import Dialect
 
 
 def test_memory_is_the_default() -> None:
-    """Store and broker of this process."""
-    with connect() as home:
-        assert isinstance(home.broker, MemoryBroker)
-        assert repr(home).startswith("<Connection <DelayStore MemoryBackend")
+    """Store and broker are in this process."""
+    with connect() as connection:
+        assert isinstance(connection.broker, MemoryBroker)
+        assert repr(connection).startswith("<Connection <DelayStore MemoryBackend")
 
 
 @pytest.mark.parametrize(
@@ -38,19 +38,19 @@ def test_memory_is_the_default() -> None:
     ],
 )
 def test_a_store_in_memory_does_not_take_a_level_it_cannot_keep(durability: str, replicas: int, problem: str) -> None:
-    """Nor one that there is not: it would promise what a restart takes away."""
+    """Neither a real level nor an unknown one: it would promise durability that a restart ends."""
     with pytest.raises(ConfigError, match=problem):
         connect("memory:", durability=durability, replicas=replicas)
 
 
 def test_an_address_nobody_understands_is_told() -> None:
-    """With the ones that are understood."""
+    """The error lists the known kinds of addresses."""
     with pytest.raises(ConfigError, match="redis://"):
         connect("ftp://somewhere")
 
 
 def test_a_wrong_broker_setting_closes_the_store_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing stays open behind an error."""
+    """After the error no connection stays open."""
     closed: list[DelayStore] = []
 
     def close(store: DelayStore) -> None:
@@ -74,7 +74,7 @@ KEEPS = {  # by what a store waits for: the topics that wait for no less
 
 @pytest.mark.parametrize(("asked", "kept"), list(product(LEVELS, LEVELS)))
 def test_topics_keep_no_less_than_their_store(asked: tuple[str, int], kept: tuple[str, int]) -> None:
-    """A disk is no replica and a replica no disk: neither of the two levels includes the other."""
+    """A disk does not replace a replica, and a replica does not replace a disk."""
     client = fakeredis.FakeRedis()
     store = DelayStore(RedisBackend(client, Dialect("n", *asked)))
     broker = RedisStreamsBroker(client, durability=kept[0], replicas=kept[1])
@@ -88,27 +88,27 @@ def test_topics_keep_no_less_than_their_store(asked: tuple[str, int], kept: tupl
 
 @pytest.mark.real
 def test_one_server_holds_both(redis_url: str) -> None:
-    """Store and topics on one server share a script; closing twice is harmless."""
-    home = connect(redis_url)
-    assert isinstance(home.broker, RedisStreamsBroker)
-    assert home.hand_over == "one script"
-    home.close()
-    home.close()
+    """Store and topics on one server use one script. Closing twice is harmless."""
+    connection = connect(redis_url)
+    assert isinstance(connection.broker, RedisStreamsBroker)
+    assert connection.hand_over == "one script"
+    connection.close()
+    connection.close()
 
 
 @pytest.mark.real
 def test_a_server_that_hangs_holds_a_publish_for_a_few_timeouts_of_the_address(redis_url: str) -> None:
-    """At once for two (it is repeated once), later for three: a hung server costs what `socket_timeout` says."""
+    """Two timeouts for a message sent now (one repeat), three for a later one; `socket_timeout` sets their length."""
     with (
         FaultyProxy(redis_url) as proxy,
-        connect(f"{proxy.url}{'&' if '?' in proxy.url else '?'}socket_timeout=0.1", create_topics=True) as home,
+        connect(f"{proxy.url}{'&' if '?' in proxy.url else '?'}socket_timeout=0.1", create_topics=True) as connection,
     ):
-        home.publish("orders", b"1")
+        connection.publish("orders", b"1")
         proxy.blackhole()
         for delay, least_s in ((None, 0.2), (60, 0.3)):
             began_s = time.monotonic()
             with pytest.raises((BrokerUnavailable, StoreUnavailable), match="no answer from the server"):
-                home.publish("orders", b"2", delay=delay)
+                connection.publish("orders", b"2", delay=delay)
             assert least_s <= time.monotonic() - began_s < least_s + 1.5
         proxy.heal()
 
@@ -118,40 +118,40 @@ def test_another_database_is_another_place(redis_url: str) -> None:
     """A script reaches one database only."""
     other = redis_url.replace("db=0", "db=1")
     assert other != redis_url
-    with connect(redis_url, broker=RedisStreamsBroker(other)) as home:
-        assert home.hand_over == "claim, publish, settle"
+    with connect(redis_url, broker=RedisStreamsBroker(other)) as connection:
+        assert connection.hand_over == "claim, publish, settle"
 
 
 @pytest.mark.real
 @pytest.mark.slow
-def test_showing_a_home_needs_no_server(tmp_path: Path) -> None:
-    """A `repr` in an error report must not fail, or wait, because the server is away."""
-    with temporary_server() as server, connect(server.url) as home:
+def test_showing_a_connection_needs_no_server(tmp_path: Path) -> None:
+    """A `repr` in an error report must neither fail nor wait because the server is away."""
+    with temporary_server() as server, connect(server.url) as connection:
         server.stop()
-        assert repr(home).startswith("<Connection <DelayStore RedisBackend")
+        assert repr(connection).startswith("<Connection <DelayStore RedisBackend")
         with pytest.raises(StoreUnavailable):
-            home.publish("orders", b"m", delay=1)
+            connection.publish("orders", b"m", delay=1)
         server.restart()
-        home.broker.create_topic("orders")
-        home.publish("orders", b"m", delay=1)
+        connection.broker.create_topic("orders")
+        connection.publish("orders", b"m", delay=1)
 
 
 @pytest.mark.real
 @pytest.mark.slow
-def test_an_embedded_home_keeps_its_messages(tmp_path: Path) -> None:
-    """Closed and opened again over the same folder, what waited waits."""
+def test_an_embedded_connection_keeps_its_messages(tmp_path: Path) -> None:
+    """After closing and opening the same folder, the waiting messages still wait."""
     folder = f"embedded:{tmp_path / 'data'}"
-    with connect(folder) as home:
-        home.broker.create_topic("orders")
-        message_id = home.publish("orders", b"m", delay=3_600)
-    with connect(folder) as home:
-        assert [found.id for found in home.store.list_items("due").found] == [message_id]
-        assert "orders" in home.broker.topics()
+    with connect(folder) as connection:
+        connection.broker.create_topic("orders")
+        message_id = connection.publish("orders", b"m", delay=3_600)
+    with connect(folder) as connection:
+        assert [found.id for found in connection.store.list_items("due").found] == [message_id]
+        assert "orders" in connection.broker.topics()
 
 
 @pytest.mark.real
 def test_prefixes_keep_topics_apart(redis_url: str) -> None:
-    """Two homes on one server with namespaces and prefixes of their own see nothing of each other."""
+    """Two connections to one server with different namespaces and prefixes do not see each other's data."""
     with (
         connect(redis_url, namespace="one", prefix="one:") as one,
         connect(redis_url, namespace="two", prefix="two:") as two,

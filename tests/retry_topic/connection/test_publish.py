@@ -12,7 +12,7 @@ import pytest
 from retry_topic import DeadLetters, RetryPolicy, connect
 from retry_topic.brokers.protocol import PublishFailure
 from retry_topic.consumer.retry_record import failed_message, retry_state
-from retry_topic.message.body_codec import decode_body
+from retry_topic.message.encoding import decode_body
 from retry_topic.message.headers import read, without_ours
 from retry_topic.policy import Failure
 from wheel_sched.errors import BrokerError, BrokerUnavailable, Rejected, UnknownTopic
@@ -29,35 +29,35 @@ TOPIC = "orders"
 @pytest.fixture
 def ready(bench: Bench) -> Bench:
     """The topic exists."""
-    bench.home.broker.create_topic(TOPIC)
+    bench.connection.broker.create_topic(TOPIC)
     return bench
 
 
 def waiting(bench: Bench) -> list[tuple[str, int]]:
-    return [(found.id, found.score_ms) for found in bench.home.store.list_items("due").found]
+    return [(found.id, found.score_ms) for found in bench.connection.store.list_items("due").found]
 
 
 def nothing_sent(bench: Bench) -> bool:
-    return bench.records(TOPIC) == [] and waiting(bench) == [] and bench.home.store.counts().ever == {}
+    return bench.records(TOPIC) == [] and waiting(bench) == [] and bench.connection.store.counts().ever == {}
 
 
 def test_a_message_without_delay_goes_at_once(ready: Bench) -> None:
-    """Byte for byte, with its id, without a detour through the store."""
-    message_id = ready.home.publish(TOPIC, b"\x00m", key=b"\xff", headers=(("a", b"1"), ("a", b"2")))
+    """It arrives byte for byte, with its id, and does not pass the store."""
+    message_id = ready.connection.publish(TOPIC, b"\x00m", key=b"\xff", headers=(("a", b"1"), ("a", b"2")))
     (record,) = ready.records(TOPIC)
     headers = (("a", b"1"), ("a", b"2"), ("retry-id", message_id.encode()))
     assert (record.value, record.key, record.headers) == (b"\x00m", b"\xff", headers)
-    assert ready.home.store.counts().ever == {}
+    assert ready.connection.store.counts().ever == {}
 
 
 def test_a_delayed_message_arrives_on_time_and_never_early(bench: Bench, handler: Handlers) -> None:
-    """Judged by the receiver: not before its delay has passed, and unchanged."""
+    """The receiver measures: the delay has passed, and the message is unchanged."""
     handle = handler()
     bench.serve()
     bench.consume(handle)
-    started_ms = bench.home.store.now_ms()
+    started_ms = bench.connection.store.now_ms()
     for n in range(20):
-        bench.home.publish(TOPIC, b"%d" % n, key=b"k", headers=(("n", b"%d" % n),), delay=0.02 * n)
+        bench.connection.publish(TOPIC, b"%d" % n, key=b"k", headers=(("n", b"%d" % n),), delay=0.02 * n)
     bench.until(lambda: len(handle.calls) == 20)
     for call in handle.calls:
         n = int(call.message.value)
@@ -68,64 +68,64 @@ def test_a_delayed_message_arrives_on_time_and_never_early(bench: Bench, handler
 
 @pytest.mark.parametrize("delay", [0.0011, timedelta(microseconds=1_100), 0.002])
 def test_a_due_is_rounded_up(ready: Bench, delay: Any) -> None:
-    """A fraction of a millisecond is a millisecond more, of the delay as of the present."""
-    before_ms = ready.home.store.now_ms()
-    ready.home.publish(TOPIC, b"m", delay=delay)
-    after_ms = ready.home.store.now_ms()
+    """A fraction of a millisecond counts as a whole one, in the delay and in the present time."""
+    before_ms = ready.connection.store.now_ms()
+    ready.connection.publish(TOPIC, b"m", delay=delay)
+    after_ms = ready.connection.store.now_ms()
     ((_, due_ms),) = waiting(ready)
     assert before_ms + 3 <= due_ms <= after_ms + 3
 
 
 def test_at_is_the_instant_in_any_time_zone(ready: Bench) -> None:
-    """To the millisecond, whatever the zone; the past is now."""
+    """To the millisecond, in any zone. A past time means now."""
     instant = datetime(2099, 1, 2, 3, 4, 5, 678_000, tzinfo=UTC)
     for zone in (UTC, timezone(timedelta(hours=14)), timezone(timedelta(hours=-12))):
-        ready.home.publish(TOPIC, b"m", at=instant.astimezone(zone))
+        ready.connection.publish(TOPIC, b"m", at=instant.astimezone(zone))
     assert [due_ms for _, due_ms in waiting(ready)] == [4_071_006_245_678] * 3
-    ready.home.publish(TOPIC, b"past", at=datetime(2001, 1, 1, tzinfo=UTC))
+    ready.connection.publish(TOPIC, b"past", at=datetime(2001, 1, 1, tzinfo=UTC))
     assert [record.value for record in ready.records(TOPIC)] == [b"past"]
 
 
 def test_the_store_judges_time_not_this_machine(ready: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A delay counts from the store's now: a producer whose clock is an hour off schedules correctly."""
-    store = ready.home.store
+    """The store's clock starts the delay. A producer whose clock is an hour off schedules correctly."""
+    store = ready.connection.store
     real = store.now_ms
     monkeypatch.setattr(store, "now_ms", lambda: real() + 3_600_000)
-    ready.home.publish(TOPIC, b"m", delay=1)
+    ready.connection.publish(TOPIC, b"m", delay=1)
     ((_, due_ms),) = waiting(ready)
     assert due_ms - real() > 3_600_000
 
 
 def test_an_id_is_stored_once(ready: Bench) -> None:
-    """A repeated call, after a lost reply say, changes nothing and answers the same."""
-    assert ready.home.publish(TOPIC, b"first", delay=3_600, id="invoice-7") == "invoice-7"
+    """A repeated call (after a lost reply, say) changes nothing and answers the same."""
+    assert ready.connection.publish(TOPIC, b"first", delay=3_600, id="invoice-7") == "invoice-7"
     before = waiting(ready)
-    assert ready.home.publish(TOPIC, b"second", delay=60, id="invoice-7") == "invoice-7"
+    assert ready.connection.publish(TOPIC, b"second", delay=60, id="invoice-7") == "invoice-7"
     assert waiting(ready) == before
     assert before[0][0] == "invoice-7"
 
 
 def test_a_message_that_goes_at_once_is_sent_once_under_its_id(ready: Bench) -> None:
-    """A repeated call sends nothing more and answers the same; another topic's, or another id's, is another message."""
-    ready.home.broker.create_topic("other")
+    """A repeated call sends nothing and answers the same. Another topic or id means another message."""
+    ready.connection.broker.create_topic("other")
     for topic, message_id in ((TOPIC, "7"), (TOPIC, "7"), (TOPIC, "8"), ("other", "7")):
-        assert ready.home.publish(topic, b"m", id=message_id) == message_id
+        assert ready.connection.publish(topic, b"m", id=message_id) == message_id
     assert [record.header("retry-id") for record in ready.records(TOPIC)] == [b"7", b"8"]
     assert len(ready.records("other")) == 1
 
 
 def test_a_copied_id_is_replaced(ready: Bench) -> None:
-    """Headers of one message handed on to another do not make it the same message."""
+    """Retry headers that were copied from another message do not make both the same message."""
     for n in range(2):
-        ready.home.publish(TOPIC, b"%d" % n, headers=(("retry-id", b"old"), ("a", b"1")))
+        ready.connection.publish(TOPIC, b"%d" % n, headers=(("retry-id", b"old"), ("a", b"1")))
     ids = [record.header("retry-id") for record in ready.records(TOPIC)]
     assert len({*ids, b"old"}) == 3
     assert [len(record.headers) for record in ready.records(TOPIC)] == [2, 2]
 
 
 def test_two_groups_count_a_published_message_apart(ready: Bench) -> None:
-    """Its id is the publisher's; the store knows it by another name for each group, or one would hide the other's."""
-    ready.home.publish(TOPIC, b"m", id="7")
+    """The id is the publisher's. Each group's store name differs, so that neither hides the other's."""
+    ready.connection.publish(TOPIC, b"m", id="7")
     (record,) = ready.records(TOPIC)
     failure = Failure(error_class="E")
     states = [read(failed_message(group, record, retry_state(group, record), failure).headers) for group in ("a", "b")]
@@ -135,7 +135,7 @@ def test_two_groups_count_a_published_message_apart(ready: Bench) -> None:
 
 
 class Plain:
-    """A broker that remembers no ids, as Kafka."""
+    """A broker that remembers no ids, like Kafka."""
 
     name = "plain"
 
@@ -147,16 +147,16 @@ class Plain:
 def test_a_broker_without_a_memory_of_ids_sends_each_call_with_the_id(
     memory: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A second record under the same id, and an error in doubt says so."""
-    memory.home.broker.create_topic(TOPIC)
-    plain: Any = Plain(memory.home.broker)
+    """Each call sends a record with the same id, and an error in doubt says so."""
+    memory.connection.broker.create_topic(TOPIC)
+    plain: Any = Plain(memory.connection.broker)
     with monkeypatch.context() as patch:
-        patch.setattr(memory.home, "broker", plain)
+        patch.setattr(memory.connection, "broker", plain)
         for _ in range(2):
-            memory.home.publish(TOPIC, b"m", id="7")
+            memory.connection.publish(TOPIC, b"m", id="7")
         plain.publish = lambda _: [PublishFailure("no answer", in_doubt=True)]
         with pytest.raises(BrokerUnavailable, match="id='7', which may be a second record") as caught:
-            memory.home.publish(TOPIC, b"m", id="7")
+            memory.connection.publish(TOPIC, b"m", id="7")
         assert caught.value.in_doubt
     assert [record.header("retry-id") for record in memory.records(TOPIC)] == [b"7", b"7"]
 
@@ -164,13 +164,13 @@ def test_a_broker_without_a_memory_of_ids_sends_each_call_with_the_id(
 def test_an_id_that_is_no_header_is_refused(ready: Bench) -> None:
     """Nothing is sent."""
     with pytest.raises(Rejected, match="printable"):
-        ready.home.publish(TOPIC, b"m", id="a\nb")
+        ready.connection.publish(TOPIC, b"m", id="a\nb")
     assert nothing_sent(ready)
 
 
 def test_ids_that_were_not_given_are_all_different(ready: Bench) -> None:
     """Two equal messages are two messages."""
-    ids = {ready.home.publish(TOPIC, b"m", delay=3_600) for _ in range(50)}
+    ids = {ready.connection.publish(TOPIC, b"m", delay=3_600) for _ in range(50)}
     assert len(ids) == 50
     assert {found for found, _ in waiting(ready)} == ids
 
@@ -180,9 +180,9 @@ def test_a_waiting_message_is_cancelled_by_its_id(bench: Bench, handler: Handler
     handle = handler()
     bench.serve()
     bench.consume(handle)
-    cancelled = bench.home.publish(TOPIC, b"cancelled", delay=0.2)
-    bench.home.publish(TOPIC, b"kept", delay=0.3)
-    assert bench.home.store.cancel([cancelled]) == [Outcome.DONE]
+    cancelled = bench.connection.publish(TOPIC, b"cancelled", delay=0.2)
+    bench.connection.publish(TOPIC, b"kept", delay=0.3)
+    assert bench.connection.store.cancel([cancelled]) == [Outcome.DONE]
     bench.until(lambda: handle.values == [b"kept"])
 
 
@@ -191,20 +191,20 @@ def test_a_waiting_message_is_rescheduled_by_its_id(bench: Bench, handler: Handl
     handle = handler()
     bench.serve()
     bench.consume(handle)
-    message_id = bench.home.publish(TOPIC, b"m", delay=3_600)
-    bench.home.store.reschedule([message_id], bench.home.store.now_ms())
+    message_id = bench.connection.publish(TOPIC, b"m", delay=3_600)
+    bench.connection.store.reschedule([message_id], bench.connection.store.now_ms())
     bench.until(lambda: handle.values == [b"m"])
 
 
 def test_an_expired_message_is_a_dead_letter(bench: Bench, handler: Handlers, policy: Policy) -> None:
-    """Its consumer came too late; a message in time is handled."""
+    """The consumer gets it too late. A message in time is handled."""
     handle = handler()
-    bench.home.broker.create_topic(TOPIC)
+    bench.connection.broker.create_topic(TOPIC)
     bench.serve(policy())
-    bench.home.publish(TOPIC, b"late", expires=0.001)
-    bench.home.publish(TOPIC, b"in time", expires=timedelta(hours=1))
-    bench.home.publish(TOPIC, b"later", delay=0.05, expires=datetime(2099, 1, 1, tzinfo=UTC))
-    bench.until(lambda: bench.home.store.counts().total("due") == 0)
+    bench.connection.publish(TOPIC, b"late", expires=0.001)
+    bench.connection.publish(TOPIC, b"in time", expires=timedelta(hours=1))
+    bench.connection.publish(TOPIC, b"later", delay=0.05, expires=datetime(2099, 1, 1, tzinfo=UTC))
+    bench.until(lambda: bench.connection.store.counts().total("due") == 0)
     consumer = bench.consume(handle)
     (letter,) = bench.dead()
     bench.until(lambda: consumer.stats.acknowledged == 2)
@@ -215,56 +215,56 @@ def test_an_expired_message_is_a_dead_letter(bench: Bench, handler: Handlers, po
 
 @pytest.mark.parametrize("more", [{}, {"delay": 60}, {"at": datetime(2099, 1, 1, tzinfo=UTC)}])
 def test_an_unknown_topic_is_refused(bench: Bench, more: dict[str, Any]) -> None:
-    """Now, and not when the message is due."""
-    bench.home.broker.create_topic("nowhere.else")
+    """At the call, not when the message is due."""
+    bench.connection.broker.create_topic("nowhere.else")
     with pytest.raises(
         UnknownTopic, match="there is no topic 'nowhere': nothing was sent; did you mean 'now"
     ) as caught:
-        bench.home.publish("nowhere", b"m", **more)
-    assert "home.broker.create_topic('nowhere')" in str(caught.value)
+        bench.connection.publish("nowhere", b"m", **more)
+    assert "connection.broker.create_topic('nowhere')" in str(caught.value)
     assert "connect(..., create_topics=True)" in str(caught.value)
-    assert bench.home.store.counts().ever == {}
+    assert bench.connection.store.counts().ever == {}
 
 
 @pytest.mark.real
 def test_a_name_that_no_topic_can_have_is_refused(server: Bench) -> None:
-    """Before it is stored, though topics are created on request: later it would write keys of ours, or be dead."""
+    """At the call, even if publishing creates topics. Otherwise it would write our keys later, or be dead."""
     names = ("{orders}:wheel-sched:sent:2:yy:orders", "{wheel:0}:mark", "{wheel:0}:due", "topics", "")
-    with connect(server.url or "", create_topics=True) as home:
+    with connect(server.url or "", create_topics=True) as connection:
         for topic, more in itertools.product(names, ({}, {"delay": 60})):
             with pytest.raises(Rejected, match=r"expected topic to be .*; nothing was sent"):
-                home.publish(topic, b"m", **more)  # type: ignore[arg-type]
-        assert home.store.counts().ever == {}
+                connection.publish(topic, b"m", **more)  # type: ignore[arg-type]
+        assert connection.store.counts().ever == {}
 
 
 def test_a_name_that_memory_cannot_have_is_refused_also_later() -> None:
     """As on a server."""
-    with connect("memory:", create_topics=True) as home, pytest.raises(Rejected, match="non-empty"):
-        home.publish("", b"m", delay=60)
+    with connect("memory:", create_topics=True) as connection, pytest.raises(Rejected, match="non-empty"):
+        connection.publish("", b"m", delay=60)
 
 
 def test_a_topic_that_was_deleted_meanwhile_is_refused(server: Bench, redis_client: Any) -> None:
-    """Though it was there at the last call."""
-    server.home.broker.create_topic(TOPIC)
-    server.home.publish(TOPIC, b"m")
+    """The topic existed at the last call."""
+    server.connection.broker.create_topic(TOPIC)
+    server.connection.publish(TOPIC, b"m")
     redis_client.delete(TOPIC)
     with pytest.raises(UnknownTopic):
-        server.home.publish(TOPIC, b"m")
+        server.connection.publish(TOPIC, b"m")
 
 
 @pytest.mark.real
 def test_topics_are_created_on_request_alone(quick_poll: None, redis_url: str) -> None:
-    """With `create_topics` publishing creates, in memory and on a server."""
+    """With `create_topics`, publishing creates topics, in memory and on a server."""
     for url in ("memory:", redis_url):
-        with connect(url, create_topics=True) as home:
-            home.publish("new", b"now")
-            home.publish("newer", b"later", delay=3_600)
-            assert (home.broker.topics()["new"], home.broker.topics()["newer"]) == (1, 0)
-            DeadLetters(home).replay(target="tried", dry_run=True)
-            DeadLetters(home).replay(target="repair")
-            assert set(home.broker.topics()) == {"new", "newer", "repair"}
-    with connect(redis_url) as home:
-        home.publish("newer", b"now")  # it is known to producers that create none
+        with connect(url, create_topics=True) as connection:
+            connection.publish("new", b"now")
+            connection.publish("newer", b"later", delay=3_600)
+            assert (connection.broker.topics()["new"], connection.broker.topics()["newer"]) == (1, 0)
+            DeadLetters(connection).replay(target="tried", dry_run=True)
+            DeadLetters(connection).replay(target="repair")
+            assert set(connection.broker.topics()) == {"new", "newer", "repair"}
+    with connect(redis_url) as connection:
+        connection.publish("newer", b"now")  # it is known to producers that create none
 
 
 @pytest.mark.parametrize(
@@ -303,17 +303,17 @@ def test_topics_are_created_on_request_alone(quick_poll: None, redis_url: str) -
     ],
 )
 def test_a_wrong_argument_is_refused(ready: Bench, arguments: dict[str, Any], words: str) -> None:
-    """With what was expected, and nothing is sent or stored."""
+    """The error names the expected value. Nothing is sent or stored."""
     with pytest.raises(Rejected, match=words) as raised:
-        ready.home.publish(TOPIC, **{"value": b"m"} | arguments)
+        ready.connection.publish(TOPIC, **{"value": b"m"} | arguments)
     assert len(str(raised.value)) < 400
     assert nothing_sent(ready)
 
 
 def test_all_wrong_parts_of_a_message_are_told_at_once(ready: Bench) -> None:
-    """One call shows every mistake."""
+    """One error lists every mistake."""
     with pytest.raises(Rejected, match=r"value to be bytes.*key to be bytes.*headers to be pairs"):
-        ready.home.publish(TOPIC, "m", key=1, headers=[1])  # type: ignore[arg-type]  # on purpose
+        ready.connection.publish(TOPIC, "m", key=1, headers=[1])  # type: ignore[arg-type]  # on purpose
 
 
 @pytest.mark.parametrize(
@@ -327,11 +327,11 @@ def test_all_wrong_parts_of_a_message_are_told_at_once(ready: Bench) -> None:
 def test_a_refused_message_says_whether_to_try_again(
     memory: Bench, monkeypatch: pytest.MonkeyPatch, failure: PublishFailure, error: type[BrokerError]
 ) -> None:
-    """`transient` of the error tells, and the words tell whether it may be there all the same."""
-    memory.home.broker.create_topic(TOPIC)
-    monkeypatch.setattr(memory.home.broker, "publish_once", lambda *_: failure)
+    """`transient` says whether a repeat helps. The text says whether the message may have been sent."""
+    memory.connection.broker.create_topic(TOPIC)
+    monkeypatch.setattr(memory.connection.broker, "publish_once", lambda *_: failure)
     with pytest.raises(error, match=failure.reason) as raised:
-        memory.home.publish(TOPIC, b"m")
+        memory.connection.publish(TOPIC, b"m")
     assert raised.value.transient == failure.transient
     assert ("may be sent" in str(raised.value)) == failure.in_doubt
 
@@ -341,7 +341,7 @@ def test_names_of_headers_and_topics_may_be_in_any_script(bench: Bench, handler:
     handle = handler()
     bench.serve()
     bench.consume(handle, "bestellungen-ü-注文")
-    bench.home.publish("bestellungen-ü-注文", b"m", headers=(("spür", b"\xff"),), delay=0.02)
+    bench.connection.publish("bestellungen-ü-注文", b"m", headers=(("spür", b"\xff"),), delay=0.02)
     bench.until(lambda: len(handle.calls) == 1)
     assert without_ours(handle.calls[0].message.headers) == (("spür", b"\xff"),)
 
@@ -351,23 +351,23 @@ def test_names_of_headers_and_topics_may_be_in_any_script(bench: Bench, handler:
 def test_a_delayed_message_carries_its_id_however_it_is_handed_over(
     server: Bench, handler: Handlers, hand_over: str
 ) -> None:
-    """By one script as by claim, publish and settle: the id that `publish` answered, given or made."""
+    """By one script, and by claim, publish and settle: the message has the id that `publish` answered."""
     handle = handler()
     server.serve(hand_over=hand_over)
     server.consume(handle)
-    given = server.home.publish(TOPIC, b"m", delay=0.01, id="daily")
-    made = server.home.publish(TOPIC, b"m", delay=0.01)
+    given = server.connection.publish(TOPIC, b"m", delay=0.01, id="daily")
+    made = server.connection.publish(TOPIC, b"m", delay=0.01)
     server.until(lambda: len(handle.calls) == 2)
     assert {call.state.id for call in handle.calls} == {given, made} == {"daily", made}
 
 
 def test_a_delayed_message_that_fails_keeps_its_id(bench: Bench, handler: Handlers, policy: Policy) -> None:
-    """For each of two groups that read it: one id on all deliveries, attempts of their own."""
+    """Two groups read it: all deliveries have one id, and each group counts its own attempts."""
     handles = {group: handler(ValueError("x"), ValueError("x"), None) for group in ("billing", "audit")}
     for group, handle in handles.items():
         bench.serve(policy(), group=group)
         bench.consume(handle, group=group)
-    message_id = bench.home.publish(TOPIC, b"m", delay=0.01)
+    message_id = bench.connection.publish(TOPIC, b"m", delay=0.01)
     for handle in handles.values():
         bench.until(lambda h=handle: len(h.calls) == 3)  # type: ignore[misc]  # the loop's own
         assert [(call.state.id, call.attempt, call.message.topic) for call in handle.calls] == [
@@ -376,12 +376,12 @@ def test_a_delayed_message_that_fails_keeps_its_id(bench: Bench, handler: Handle
 
 
 def test_headers_copied_from_another_message_are_not_sent(ready: Bench) -> None:
-    """Its id and its count are not this one's, now and later."""
+    """The other message's id and count are left out, for messages sent now and later."""
     copied = (("retry-id", b"m"), ("retry-attempt", b"7"), ("trace", b"1"))
-    ready.home.publish(TOPIC, b"now", headers=copied)
-    ready.home.publish(TOPIC, b"later", headers=copied, delay=60, id="later")
+    ready.connection.publish(TOPIC, b"now", headers=copied)
+    ready.connection.publish(TOPIC, b"later", headers=copied, delay=60, id="later")
     (now,) = ready.records(TOPIC)
-    later = decode_body(ready.home.store.list_items("due").found[0].body)
+    later = decode_body(ready.connection.store.list_items("due").found[0].body)
     assert [name for name, _ in now.headers] == ["trace", "retry-id"]
     assert now.header("retry-id") != b"m"
     assert (later.header("retry-id"), later.header("retry-attempt")) == (b"later", None)
@@ -392,5 +392,5 @@ def test_headers_copied_from_another_message_are_not_sent(ready: Bench) -> None:
 def test_an_id_that_no_header_can_carry_is_refused(ready: Bench, message_id: str) -> None:
     """Before anything is stored."""
     with pytest.raises(Rejected, match="expected an id of at most 250"):
-        ready.home.publish(TOPIC, b"m", delay=60, id=message_id)
-    assert ready.home.store.counts().total("due") == 0
+        ready.connection.publish(TOPIC, b"m", delay=60, id=message_id)
+    assert ready.connection.store.counts().total("due") == 0

@@ -1,4 +1,4 @@
-"""A publish that is repeated under its id: nothing is stored or sent a second time, whatever became of the first."""
+"""A publish that is repeated under its id stores and sends nothing a second time, whatever became of the first call."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ TOPIC = "orders"
 @pytest.fixture
 def ready(bench: Bench) -> Bench:
     """The topic exists."""
-    bench.home.broker.create_topic(TOPIC)
+    bench.connection.broker.create_topic(TOPIC)
     return bench
 
 
 def sends(bench: Bench) -> list[str]:
-    """What a dispatcher does, without one: all that waits goes out."""
-    store = bench.home.store
+    """Does a dispatcher's work without one: sends all waiting messages."""
+    store = bench.connection.store
     bench.until(lambda: store.counts().total("due") == 0 or bool(store.list_items("due").found[0].score_ms))
     bench.until(lambda: store.now_ms() >= max((found.score_ms for found in store.list_items("due").found), default=0))
     claim = store.claim()
@@ -39,7 +39,7 @@ def raised(error: Exception) -> None:
 
 
 def stored_in_doubt(bench: Bench, patch: pytest.MonkeyPatch, error: StoreError) -> None:
-    """From now on a write that stores an item is not confirmed, with a known id or without."""
+    """From now on no write that stores an item is confirmed, with a known id or without."""
     for kind in (KnownIds, DelayStore):
         patch.setattr(kind, "schedule", unconfirmed(kind.schedule, error))
 
@@ -53,67 +53,67 @@ def unconfirmed(schedule: Callable[..., object], error: StoreError) -> Callable[
 
 
 def test_a_delayed_message_that_is_repeated_when_it_has_gone_out_goes_once(ready: Bench) -> None:
-    """Under its id; with a delay, with an instant that has passed meanwhile, and at once."""
+    """The repeat has the same id and a delay, a time that has passed meanwhile, or neither."""
     soon = datetime.now(UTC) + timedelta(milliseconds=20)
-    assert ready.home.publish(TOPIC, b"m", delay=0.001, id="7") == "7"
-    assert ready.home.publish(TOPIC, b"m", at=soon, id="8") == "8"
+    assert ready.connection.publish(TOPIC, b"m", delay=0.001, id="7") == "7"
+    assert ready.connection.publish(TOPIC, b"m", at=soon, id="8") == "8"
     assert sorted(sends(ready)) == ["7", "8"]
-    assert ready.home.publish(TOPIC, b"m", delay=0.001, id="7") == "7"
-    assert ready.home.publish(TOPIC, b"m", id="7") == "7"
-    assert ready.home.publish(TOPIC, b"m", at=soon, id="8") == "8"
+    assert ready.connection.publish(TOPIC, b"m", delay=0.001, id="7") == "7"
+    assert ready.connection.publish(TOPIC, b"m", id="7") == "7"
+    assert ready.connection.publish(TOPIC, b"m", at=soon, id="8") == "8"
     assert (ready.waiting(), ready.records(TOPIC)) == (0, [])
 
 
 def test_a_message_that_waits_is_not_sent_at_once_as_well(ready: Bench) -> None:
-    """Its id stands for one message, which is to come."""
-    ready.home.publish(TOPIC, b"m", delay=3_600, id="7")
-    assert ready.home.publish(TOPIC, b"m", id="7") == "7"
+    """The id stands for the one message that waits."""
+    ready.connection.publish(TOPIC, b"m", delay=3_600, id="7")
+    assert ready.connection.publish(TOPIC, b"m", id="7") == "7"
     assert (ready.waiting(), ready.records(TOPIC)) == (1, [])
 
 
 def test_an_id_of_another_topic_is_another_message(ready: Bench) -> None:
-    """What is known of the one says nothing about the other."""
-    ready.home.broker.create_topic("other")
-    ready.home.publish(TOPIC, b"m", delay=0.001, id="7")
+    """A known id counts for its topic only."""
+    ready.connection.broker.create_topic("other")
+    ready.connection.publish(TOPIC, b"m", delay=0.001, id="7")
     sends(ready)
-    ready.home.publish("other", b"m", delay=0.001, id="7")
+    ready.connection.publish("other", b"m", delay=0.001, id="7")
     assert ready.waiting() == 1
-    ready.home.publish(TOPIC, b"m", delay=3_600, id="8")
-    ready.home.publish("other", b"m", id="8")
+    ready.connection.publish(TOPIC, b"m", delay=3_600, id="8")
+    ready.connection.publish("other", b"m", id="8")
     assert len(ready.records("other")) == 1
 
 
 def test_an_id_that_waits_for_another_topic_is_refused(ready: Bench) -> None:
-    """The store has one message of an id; the second one would be in no place, and its caller would not know."""
-    ready.home.broker.create_topic("other")
-    ready.home.publish(TOPIC, b"m", delay=3_600, id="7")
+    """The store holds one message per id. Otherwise the second message would be lost silently."""
+    ready.connection.broker.create_topic("other")
+    ready.connection.publish(TOPIC, b"m", delay=3_600, id="7")
     with pytest.raises(
         Rejected, match=r"id '7' is that of a message for 'orders'.*: nothing was sent; give it another id"
     ):
-        ready.home.publish("other", b"m", delay=3_600, id="7")
+        ready.connection.publish("other", b"m", delay=3_600, id="7")
     assert ready.waiting() == 1
 
 
 def test_a_cancelled_id_may_be_published_again(ready: Bench) -> None:
-    """Later and at once: what was called back was not sent."""
+    """Later or now: the cancelled message was never sent."""
     for _ in range(2):
-        ready.home.publish(TOPIC, b"m", delay=3_600, id="7")
+        ready.connection.publish(TOPIC, b"m", delay=3_600, id="7")
         assert ready.waiting() == 1
-        ready.home.store.cancel(["7"])
-    ready.home.publish(TOPIC, b"m", id="7")
+        ready.connection.store.cancel(["7"])
+    ready.connection.publish(TOPIC, b"m", id="7")
     assert len(ready.records(TOPIC)) == 1
 
 
 def test_an_id_is_known_for_ten_minutes_after_its_due(memory: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Then it is another message's, for whoever names messages by the hour."""
-    memory.home.broker.create_topic(TOPIC)
-    memory.home.publish(TOPIC, b"m", delay=0.001, id="7")
+    """After that the id may name another message, for example of a job that runs each hour."""
+    memory.connection.broker.create_topic(TOPIC)
+    memory.connection.publish(TOPIC, b"m", delay=0.001, id="7")
     sends(memory)
-    (shard,) = memory.home.store.backend.shards  # type: ignore[attr-defined]  # the memory store's
+    (shard,) = memory.connection.store.backend.shards  # type: ignore[attr-defined]  # the memory store's
     us = shard._wall_us
     for minutes, waiting in ((9.9, 0), (10.1, 1)):
         monkeypatch.setattr(shard, "_wall_us", lambda m=minutes: us() + int(m * 60_000_000))
-        memory.home.publish(TOPIC, b"m", delay=3_600, id="7")
+        memory.connection.publish(TOPIC, b"m", delay=3_600, id="7")
         assert memory.waiting() == waiting
 
 
@@ -124,62 +124,62 @@ def test_an_id_is_known_for_ten_minutes_after_its_due(memory: Bench, monkeypatch
 def test_a_delayed_message_in_doubt_tells_the_id_to_repeat_it_with(
     ready: Bench, error: StoreUnavailable, given: dict[str, str], minutes: int
 ) -> None:
-    """Given or made; so repeated it goes once, also when the first one was stored and has gone out."""
+    """The id may be given or made. The repeat sends one message, even if the first call's message was sent already."""
     with pytest.MonkeyPatch.context() as patch:
         stored_in_doubt(ready, patch, error)
         words = (
             rf"{error}.*publish it again with id='(\w+)', which sends nothing twice until {minutes} min after its due"
         )
         with pytest.raises(type(error), match=words) as raised:
-            ready.home.publish(TOPIC, b"m", delay=0.001, **given)
+            ready.connection.publish(TOPIC, b"m", delay=0.001, **given)
     assert raised.value.in_doubt
     (sent,) = sends(ready)
     assert f"id={sent!r}" in str(raised.value)
-    ready.home.publish(TOPIC, b"m", delay=0.001, id=sent)
-    ready.home.publish(TOPIC, b"m", id=sent)
+    ready.connection.publish(TOPIC, b"m", delay=0.001, id=sent)
+    ready.connection.publish(TOPIC, b"m", id=sent)
     assert (ready.waiting(), ready.records(TOPIC)) == (0, [])
 
 
 def test_a_broker_that_is_away_keeps_nothing_from_being_stored(memory: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where publishing creates topics, one that cannot be made now is made when the message goes out."""
-    memory.home.broker.create_topics = True  # type: ignore[attr-defined]  # the memory broker's
+    """A topic that cannot be created now is created when the message is sent."""
+    memory.connection.broker.create_topics = True  # type: ignore[attr-defined]  # the memory broker's
     with monkeypatch.context() as patch:
-        patch.setattr(memory.home.broker, "create_topic", lambda _: raised(BrokerUnavailable("away")))
-        memory.home.publish("later", b"m", delay=3_600)
-    assert (memory.waiting(), memory.home.broker.topics()) == (1, {})
-    memory.home.publish("later", b"m", delay=3_600)
-    assert (memory.waiting(), memory.home.broker.topics()) == (2, {"later": 0})
+        patch.setattr(memory.connection.broker, "create_topic", lambda _: raised(BrokerUnavailable("away")))
+        memory.connection.publish("later", b"m", delay=3_600)
+    assert (memory.waiting(), memory.connection.broker.topics()) == (1, {})
+    memory.connection.publish("later", b"m", delay=3_600)
+    assert (memory.waiting(), memory.connection.broker.topics()) == (2, {"later": 0})
 
 
 def test_a_made_id_of_a_long_delay_is_known_while_it_waits(ready: Bench) -> None:
-    """The error says no more than that."""
+    """The error promises no more than that."""
     with pytest.MonkeyPatch.context() as patch:
         stored_in_doubt(ready, patch, InDoubt("only 0 of 1 confirmed"))
         with pytest.raises(InDoubt, match=r"id='(\w+)', which sends nothing twice while it waits$") as raised:
-            ready.home.publish(TOPIC, b"m", delay=3_600)
-    (waiting,) = ready.home.store.list_items("due").found
+            ready.connection.publish(TOPIC, b"m", delay=3_600)
+    (waiting,) = ready.connection.store.list_items("due").found
     assert waiting.id in str(raised.value)
-    ready.home.publish(TOPIC, b"m", delay=3_600, id=waiting.id)
+    ready.connection.publish(TOPIC, b"m", delay=3_600, id=waiting.id)
     assert ready.waiting() == 1
 
 
 def test_an_error_that_leaves_nothing_open_names_no_id(ready: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing was stored: the call may be made again as it was."""
+    """Nothing was stored, so the same call may be made again."""
 
     def away(*_: object, **__: object) -> None:
         raise StoreUnavailable("no connection")
 
     monkeypatch.setattr(KnownIds, "schedule", away)
     with pytest.raises(StoreUnavailable, match=r"^no connection$"):
-        ready.home.publish(TOPIC, b"m", delay=60)
+        ready.connection.publish(TOPIC, b"m", delay=60)
 
 
 @pytest.mark.real
 def test_a_made_id_costs_nothing_while_its_message_waits(server: Bench, redis_client: Any) -> None:
-    """Nobody knows it but the error that names it, and who repeats within a minute finds the message waiting."""
-    server.home.broker.create_topic(TOPIC)
-    server.home.publish(TOPIC, b"m", delay=3_600)
+    """Only the error names the id. A repeat within a minute finds the waiting message."""
+    server.connection.broker.create_topic(TOPIC)
+    server.connection.publish(TOPIC, b"m", delay=3_600)
     assert list(redis_client.scan_iter("*:known:*")) == []
-    server.home.publish(TOPIC, b"m", delay=3_600, id="7")
+    server.connection.publish(TOPIC, b"m", delay=3_600, id="7")
     (key,) = redis_client.scan_iter("*:known:*")
     assert 4_195_000 < redis_client.pttl(key) <= 4_200_001

@@ -1,4 +1,4 @@
-"""A failed attempt is never silent: a log line each, tracebacks, and a hook for collectors of errors."""
+"""A failed attempt is never silent: each one is a log line, with a traceback if asked for, and calls the hook."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def lines(caplog: pytest.LogCaptureFixture, event: str) -> list[logging.LogRecor
 
 
 def failing(memory: Bench, caplog: pytest.LogCaptureFixture, handler: Any, count: int = 1, **config: Any) -> list[str]:
-    """The consumer's lines about the failed attempts of one message."""
+    """The consumer's log lines about the failed attempts of one message."""
     memory.publish(b"hunter2", key=b"k")
     memory.consume(handler, **config)
     memory.until(lambda: len(lines(caplog, "consumer.failed")) >= count)
@@ -34,8 +34,10 @@ def failing(memory: Bench, caplog: pytest.LogCaptureFixture, handler: Any, count
 
 
 def test_each_failed_attempt_is_one_line(memory: Bench, handler: Handlers, caplog: pytest.LogCaptureFixture) -> None:
-    """Two failures and a death: a warning for each attempt, which names message, topic, attempt and error; the service
-    says when the next one comes, and of the death why. No line has the payload."""
+    """Two failures and a death: each attempt is a warning with message, topic, attempt and error.
+
+    The service logs the time of the next attempt, and the reason of the death. No line has the payload.
+    """
     caplog.set_level(logging.INFO, SERVICE)
     memory.serve(RetryPolicy(delay=Fixed(20), max_attempts=2))
     told = failing(memory, caplog, handler(ValueError("no such customer")), count=2)
@@ -57,11 +59,11 @@ def test_each_failed_attempt_is_one_line(memory: Bench, handler: Handlers, caplo
 def test_both_lines_name_the_id_that_was_published(
     memory: Bench, handler: Handlers, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The service's line says besides under which id the message is stored, which the group makes another one."""
+    """The service's line also has the id in the store, because each group stores the message under another id."""
     caplog.set_level(logging.INFO, SERVICE)
     memory.serve(RetryPolicy(delay=Fixed(20), max_attempts=2))
     memory.consume(handler(ValueError("x")))
-    memory.home.publish("orders", b"1", id="invoice-9")
+    memory.connection.publish("orders", b"1", id="invoice-9")
     (died,) = memory.dead()
     memory.until(lambda: bool(lines(caplog, "intake.dead")))
     (retried,), (dead,) = lines(caplog, "intake.retry"), lines(caplog, "intake.dead")
@@ -74,7 +76,7 @@ def test_both_lines_name_the_id_that_was_published(
 def test_a_traceback_comes_at_debug(
     memory: Bench, handler: Handlers, caplog: pytest.LogCaptureFixture, level: int
 ) -> None:
-    """Of a failure that is tried again the traceback is for those who ask."""
+    """If the message is tried again, its traceback is logged at DEBUG only."""
     failing(memory, caplog, handler(ValueError("x")))
     assert "Traceback" not in caplog.text
     caplog.set_level(level, CONSUMER)
@@ -102,7 +104,7 @@ async def _fails(message: Message) -> None:
 def test_every_kind_of_failure_is_told(
     memory: Bench, handler: Handlers, caplog: pytest.LogCaptureFixture, answer: Any, config: Any, expected: str
 ) -> None:
-    """Async and ordered consumers, verdicts too; foreign text is escaped and bounded, so that it forges no line."""
+    """Also of async and ordered consumers, and verdicts. Foreign text is escaped and cut, so it forges no line."""
     (line,) = failing(memory, caplog, answer if callable(answer) else handler(answer), **config)
     assert expected in line
     assert line.isprintable()
@@ -112,7 +114,7 @@ def test_every_kind_of_failure_is_told(
 def test_what_never_reached_the_handler_is_told(
     memory: Bench, handler: Handlers, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A message that came after its own end is given up, with a line."""
+    """A message that comes after its own expiry is given up, with a line."""
     memory.publish(b"1", headers=(("expires-at", b"1"),))
     memory.consume(handler())
     memory.until(lambda: bool(lines(caplog, "consumer.failed")))
@@ -120,7 +122,7 @@ def test_what_never_reached_the_handler_is_told(
 
 
 def test_the_hook_gets_message_error_and_attempt(memory: Bench, handler: Handlers) -> None:
-    """As the handler saw them, once for each failed attempt; a verdict has no error."""
+    """As the handler saw them, once for each failed attempt. A verdict has no error."""
     told: list[tuple[bytes, str, BaseException | None, int]] = []
     error = ValueError("x")
 
@@ -129,7 +131,7 @@ def test_the_hook_gets_message_error_and_attempt(memory: Bench, handler: Handler
 
     memory.serve(RetryPolicy(delay=Fixed(20), max_attempts=2))
     memory.publish(b"1")
-    with Consumer(memory.home, "orders", handler(error, Retry()), group="billing", on_failure=hook):
+    with Consumer(memory.connection, "orders", handler(error, Retry()), group="billing", on_failure=hook):
         memory.until(lambda: len(told) == 2)
     assert told == [(b"1", "orders", error, 1), (b"1", "orders", None, 2)]
 
@@ -137,14 +139,14 @@ def test_the_hook_gets_message_error_and_attempt(memory: Bench, handler: Handler
 def test_a_hook_that_raises_is_logged_and_ignored(
     memory: Bench, handler: Handlers, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Even a SystemExit of it: the message goes its way."""
+    """Even if it raises SystemExit, the message is settled as usual."""
 
     def hook(*_: object) -> None:
         raise SystemExit(3)
 
     memory.serve(RetryPolicy(delay=Fixed(20)))
     memory.publish(b"1")
-    consumer = Consumer(memory.home, "orders", handler(ValueError("x"), None), group="billing", on_failure=hook)
+    consumer = Consumer(memory.connection, "orders", handler(ValueError("x"), None), group="billing", on_failure=hook)
     with consumer:
         memory.until(lambda: consumer.stats.acknowledged == 1)
     assert len(lines(caplog, "consumer.on_failure_failed")) == 1
@@ -156,13 +158,13 @@ def test_an_async_hook_is_refused(memory: Bench, handler: Handlers) -> None:
     async def hook(*_: object) -> None: ...
 
     with pytest.raises(ConfigError, match="on_failure to be a plain function"):
-        Consumer(memory.home, "orders", handler(), group="billing", on_failure=hook)
+        Consumer(memory.connection, "orders", handler(), group="billing", on_failure=hook)
 
 
 def test_an_error_that_cannot_be_told_fails_its_message_only(
     memory: Bench, handler: Handlers, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """An error whose properties end the process when they are read is still one line, and the message is retried."""
+    """Reading the error's properties raises SystemExit. It is still one line, and the message is retried."""
 
     class Hostile(Exception):
         @property
@@ -178,8 +180,8 @@ def test_an_error_that_cannot_be_told_fails_its_message_only(
 
 
 def test_nothing_is_made_of_lines_nobody_reads(memory: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the logger switched off a failure costs no formatting."""
-    monkeypatch.setattr("retry_topic.consumer.failure_log._line", lambda *_: pytest.fail("it was formatted"))
+    """With the logger switched off, a failure costs no formatting."""
+    monkeypatch.setattr("retry_topic.consumer.outcome._line", lambda *_: pytest.fail("it was formatted"))
     monkeypatch.setattr(logging.getLogger(CONSUMER), "disabled", True)
     memory.publish(b"1")
     consumer = memory.consume(lambda message: Retry(), concurrency=1, idle_ms=ConsumerConfig().idle_ms)

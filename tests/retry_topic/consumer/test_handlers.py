@@ -1,4 +1,4 @@
-"""The loop that coroutines run on: one call for what is given together, one for what ends together."""
+"""The event loop of async handlers: one call for deliveries given together, and one for outcomes that come together."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def loop() -> Iterator[HandlerLoop]:
 def test_what_is_given_together_goes_over_and_comes_back_in_one_call(
     loop: HandlerLoop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In its order."""
+    """The order stays."""
     calls: list[Any] = []
     real = loop._loop.call_soon_threadsafe
 
@@ -82,7 +82,7 @@ def test_what_is_given_together_goes_over_and_comes_back_in_one_call(
 
 
 def test_what_several_threads_give_is_all_handled(loop: HandlerLoop) -> None:
-    """While one of them gathers and lets go, again and again."""
+    """While one thread enters and leaves `together` again and again."""
     notes = Notes()
 
     def give(first: int) -> None:

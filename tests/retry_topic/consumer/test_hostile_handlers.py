@@ -1,4 +1,4 @@
-"""Handlers that do their worst: what they raise, return or stop costs nobody a slot, a thread or a message."""
+"""Handlers that do their worst: what they raise, return or stop blocks no slot, ends no thread and loses no message."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ Policy = Callable[..., RetryPolicy]
 
 
 class _Raising:
-    """A descriptor that ends the thread of whoever reads it."""
+    """A descriptor that raises SystemExit when it is read."""
 
     def __get__(self, *_: object) -> Any:
         raise SystemExit(3)
 
 
 class Text(str):
-    """Text whose methods are somebody else's code."""
+    """A text with foreign code in its methods."""
 
     def encode(self, *_: object) -> Any:  # type: ignore[override]
         raise SystemExit(4)
 
 
 class Hostile(Exception):
-    """Everything about it raises `SystemExit`."""
+    """Each of its attributes raises `SystemExit`."""
 
     response = status_code = status = code = headers = _Raising()
     __class__ = _Raising()  # type: ignore[assignment]
@@ -45,14 +45,14 @@ class Hostile(Exception):
 
 
 class Quoting(Exception):
-    """Its text is no plain text."""
+    """Its text is a subclass of str."""
 
     def __str__(self) -> str:
         return Text("quoted")
 
 
 class Meta(type):
-    """A class that does not say its name."""
+    """A class that raises when its name is read."""
 
     def __getattribute__(cls, name: str) -> Any:
         if name == "__qualname__":
@@ -61,12 +61,12 @@ class Meta(type):
 
 
 class Nameless(Exception, metaclass=Meta):
-    """An error of such a class."""
+    """An error of a class without a readable name."""
 
 
 @pytest.mark.parametrize("error", [Hostile, Quoting, Nameless], ids=["hostile", "quoting", "nameless"])
 def test_a_hostile_error_is_a_failure_as_any_other(memory: Bench, policy: Policy, error: type[Exception]) -> None:
-    """With one slot: the message dies after its attempts, and the one behind it is handled."""
+    """With one slot: the message dies after its attempts, and the next one is handled."""
     memory.serve(policy(max_attempts=2))
 
     def handle(message: Message) -> None:
@@ -80,7 +80,7 @@ def test_a_hostile_error_is_a_failure_as_any_other(memory: Bench, policy: Policy
 
 
 def test_what_can_be_told_of_a_hostile_error_is_told() -> None:
-    """Its class at least; a text that is no plain text becomes one."""
+    """At least its class. A subclass of str becomes a plain text."""
     failure, _ = failure_in(Hostile())
     assert failure.error_class.endswith("Hostile")
     assert type(failure_in(Quoting())[0].message) is str
@@ -88,7 +88,7 @@ def test_what_can_be_told_of_a_hostile_error_is_told() -> None:
 
 
 def test_an_answer_with_a_hostile_class_fails_its_message_alone(memory: Bench, policy: Policy) -> None:
-    """Also a return value may raise when it is looked at."""
+    """A returned value may raise when it is inspected."""
 
     class Answer:
         __class__ = _Raising()  # type: ignore[assignment]
@@ -104,7 +104,7 @@ def test_an_answer_with_a_hostile_class_fails_its_message_alone(memory: Bench, p
 
 
 def test_a_handler_that_stops_the_event_loop_ends_nothing(memory: Bench) -> None:
-    """It is handled, and so is what comes after it; `stop` still ends the thread."""
+    """Its message and the later ones are handled. `stop` still ends the thread."""
     handled: list[bytes] = []
 
     async def handle(message: Message) -> None:
@@ -122,7 +122,7 @@ def test_a_handler_that_stops_the_event_loop_ends_nothing(memory: Bench) -> None
 
 
 def test_a_task_that_raises_system_exit_ends_nothing(memory: Bench) -> None:
-    """It leaves the loop through `run_forever`; the loop's thread begins anew, and says so."""
+    """The error leaves the loop through `run_forever`. The loop's thread starts again and logs it."""
     handled: list[bytes] = []
 
     async def ending() -> None:
@@ -141,15 +141,15 @@ def test_a_task_that_raises_system_exit_ends_nothing(memory: Bench) -> None:
 
 
 def test_a_message_that_cannot_be_handed_over_holds_up_no_other(memory: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The reader lets go of it and goes on; it comes again."""
+    """The consumer drops that message and hands over the others. The broker delivers the message again."""
     handled: list[bytes] = []
     consumer = memory.consume(lambda message: handled.append(message.value), idle_ms=150)
-    give, failures = consumer._hand_over, [KeyError("once")]
+    hand_over, failures = consumer._hand_over, [KeyError("once")]
 
-    def failing(delivery: Any, sink: Any) -> None:
+    def failing(delivery: Any) -> None:
         if delivery.message.value == b"bad" and failures:
             raise failures.pop()
-        give(delivery, sink)
+        hand_over(delivery)
 
     monkeypatch.setattr(consumer, "_hand_over", failing)
     memory.publish(b"bad", b"good")
@@ -160,7 +160,7 @@ def test_a_message_that_cannot_be_handed_over_holds_up_no_other(memory: Bench, m
 def test_a_consumer_is_not_ready_while_one_of_its_threads_is_down(
     memory: Bench, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The thread begins anew, and the log says that it died."""
+    """The thread starts again, and the log has its error."""
     monkeypatch.setattr("wheel_sched.reviving._AGAIN_S", (0.05,))
     consumer = memory.consume(lambda message: None)
     assert consumer.ready
@@ -179,7 +179,7 @@ def test_a_consumer_is_not_ready_while_one_of_its_threads_is_down(
 
 
 def test_tasks_cancelled_before_their_first_step_fail_their_messages(memory: Bench, policy: Policy) -> None:
-    """A handler that cancels all tasks strands no message and blocks no slot: the others come again."""
+    """A handler cancels all tasks. No message is lost and no slot is blocked: the messages come again."""
     memory.serve(policy(max_attempts=3))
     handled: list[bytes] = []
 
@@ -201,7 +201,7 @@ def test_tasks_cancelled_before_their_first_step_fail_their_messages(memory: Ben
 
 
 def test_a_task_factory_that_raises_fails_messages(memory: Bench, policy: Policy) -> None:
-    """Those that no task could be made of die after their attempts, and are not stranded."""
+    """Messages without a task die after their attempts. None of them is forgotten."""
     memory.serve(policy(max_attempts=2))
 
     def broken(*_: Any, **__: Any) -> Any:

@@ -29,7 +29,7 @@ Handlers = Callable[..., "Handler"]
 
 
 class Gate:
-    """A handler that waits until it is let go, and knows how many wait."""
+    """A handler that blocks until it is released, and knows how many calls wait."""
 
     def __init__(self) -> None:
         self.open = threading.Event()
@@ -49,7 +49,7 @@ class Gate:
 
 
 def test_as_many_are_handled_at_once_as_was_said(bench: Bench) -> None:
-    """Not one more, and not one fewer while there is work."""
+    """Not more, and not fewer while there is work."""
     gate = Gate()
     consumer = bench.consume(gate, concurrency=3)
     bench.publish(*(str(n).encode() for n in range(12)))
@@ -62,14 +62,14 @@ def test_as_many_are_handled_at_once_as_was_said(bench: Bench) -> None:
 
 
 def test_async_handlers_run_side_by_side_up_to_the_concurrency(bench: Bench) -> None:
-    """One loop, many handlers at their `await`."""
+    """One loop, with many handlers at their `await`."""
     inside = most = 0
 
     async def handle(message: Message) -> None:
         nonlocal inside, most
         inside += 1
         most = max(most, inside)
-        await asyncio.sleep(0.05)  # what is measured: handlers that overlap
+        await asyncio.sleep(0.05)  # the test measures handlers that overlap
         inside -= 1
 
     consumer = bench.consume(handle, concurrency=5)
@@ -80,7 +80,7 @@ def test_async_handlers_run_side_by_side_up_to_the_concurrency(bench: Bench) -> 
 
 @pytest.mark.slow
 def test_a_slow_handler_keeps_its_message(bench: Bench, handler: Handlers) -> None:
-    """Past `idle_ms` and more, nobody else is given it, because it is kept alive."""
+    """Beats keep it, so that no other consumer receives it after `idle_ms`."""
     gate, other = Gate(), handler()
     slow = bench.consume(gate, idle_ms=2_000, concurrency=1)
     bench.publish(b"m")
@@ -93,7 +93,7 @@ def test_a_slow_handler_keeps_its_message(bench: Bench, handler: Handlers) -> No
 
 
 def test_what_nobody_keeps_alive_goes_to_another(bench: Bench, handler: Handlers, monkeypatch: Any) -> None:
-    """The counterpart: without beats the second consumer is given the message."""
+    """The counterpart: without beats the second consumer receives the message."""
     monkeypatch.setattr("retry_topic.consumer.settling.Settler._beat", lambda self: None)
     gate, other = Gate(), handler()
     bench.consume(gate, idle_ms=150, concurrency=1)
@@ -105,7 +105,7 @@ def test_what_nobody_keeps_alive_goes_to_another(bench: Bench, handler: Handlers
 
 
 def test_a_message_is_not_handled_twice_at_once_by_one_consumer(bench: Bench, monkeypatch: Any) -> None:
-    """A consumer whose beats came late is given its own message again, and leaves it to the handler that has it."""
+    """A consumer with late beats receives its own message again, and leaves it to the running handler."""
     monkeypatch.setattr("retry_topic.consumer.settling.Settler._beat", lambda self: None)
     gate = Gate()
     consumer = bench.consume(gate, idle_ms=100, concurrency=2)
@@ -119,10 +119,10 @@ def test_a_message_is_not_handled_twice_at_once_by_one_consumer(bench: Bench, mo
 
 
 def test_a_message_that_outlives_its_consumers_is_poison(bench: Bench, handler: Handlers) -> None:
-    """Given out more often than the cap, it goes to the dead without being handled; its neighbours are handled."""
+    """It was handed out more often than the cap, so it becomes a dead letter without a call. Others are handled."""
     bench.publish(b"poison", b"harmless")
     for _ in range(3):
-        member = bench.home.broker.consumer(["orders"], "billing", idle_ms=100)
+        member = bench.connection.broker.consumer(["orders"], "billing", idle_ms=100)
         (taken, *_) = member.poll(1, 1_000)
         assert taken.message.value == b"poison"
         time.sleep(0.11)  # it dies: silent for longer than `idle_ms`
@@ -138,10 +138,10 @@ def test_a_message_that_outlives_its_consumers_is_poison(bench: Bench, handler: 
 
 @pytest.mark.slow
 def test_suspects_are_handled_alone(bench: Bench) -> None:
-    """What two consumers died over is handled with nothing beside it, so that neighbours do not share its blame."""
+    """A message over which two consumers died is handled alone, so that no other message shares the blame."""
     bench.publish(*(b"%d" % n for n in range(5)))
     for _ in range(2):
-        assert len(bench.home.broker.consumer(["orders"], "billing", idle_ms=100).poll(5, 1_000)) == 5
+        assert len(bench.connection.broker.consumer(["orders"], "billing", idle_ms=100).poll(5, 1_000)) == 5
         time.sleep(0.11)  # it dies: silent for longer than `idle_ms`
     bench.publish(*(b"%d" % n for n in range(5, 15)))
     time.sleep(3.1)  # longer than the next one's `idle_ms`, for which it waits beside a suspect
@@ -156,11 +156,11 @@ def test_suspects_are_handled_alone(bench: Bench) -> None:
 
 
 def test_a_suspect_that_hangs_does_not_stop_the_others(bench: Bench) -> None:
-    """It is waited for no longer than `idle_ms`, then the others are handled beside it."""
+    """The consumer waits for it for `idle_ms` at most. Then it handles the others beside it."""
     gate = Gate()
     bench.publish(b"suspect")
     for _ in range(2):
-        bench.home.broker.consumer(["orders"], "billing", idle_ms=100).poll(1, 1_000)
+        bench.connection.broker.consumer(["orders"], "billing", idle_ms=100).poll(1, 1_000)
         time.sleep(0.11)  # it dies: silent for longer than `idle_ms`
     bench.publish(b"other")
     time.sleep(0.2)  # longer than the next one's `idle_ms`
@@ -171,10 +171,10 @@ def test_a_suspect_that_hangs_does_not_stop_the_others(bench: Bench) -> None:
 
 
 def test_a_crash_is_no_attempt(bench: Bench, handler: Handlers) -> None:
-    """Two consumers died over it, the third one's handler fails: that is the first failure."""
+    """Two consumers die over it and the third one's handler fails: that is the first failed attempt."""
     bench.publish(b"m")
     for _ in range(2):
-        bench.home.broker.consumer(["orders"], "billing", idle_ms=100).poll(1, 1_000)
+        bench.connection.broker.consumer(["orders"], "billing", idle_ms=100).poll(1, 1_000)
         time.sleep(0.11)  # it dies: silent for longer than `idle_ms`
     handle = handler(ValueError("x"))
     bench.consume(handle, idle_ms=400)
@@ -184,7 +184,7 @@ def test_a_crash_is_no_attempt(bench: Bench, handler: Handlers) -> None:
 
 
 def test_stop_waits_for_running_handlers_and_settles_them(bench: Bench, handler: Handlers) -> None:
-    """What was handled is settled before `stop` returns: nothing is delivered again afterwards."""
+    """Handled messages are settled before `stop` returns, so none is delivered again."""
     gate = Gate()
     consumer = bench.consume(gate, concurrency=4, idle_ms=100)
     bench.publish(*(str(n).encode() for n in range(10)))
@@ -202,7 +202,7 @@ def test_stop_waits_for_running_handlers_and_settles_them(bench: Bench, handler:
 
 
 def test_stop_gives_up_waiting_and_leaves_the_rest_to_others(bench: Bench, handler: Handlers) -> None:
-    """A handler that hangs keeps nobody from stopping; its message comes to another consumer."""
+    """A handler that hangs does not prevent the stop. Its message goes to another consumer."""
     gate, other = Gate(), handler()
     consumer = bench.consume(gate, idle_ms=100)
     bench.publish(b"m")
@@ -216,7 +216,7 @@ def test_stop_gives_up_waiting_and_leaves_the_rest_to_others(bench: Bench, handl
 
 
 def test_stop_cuts_async_handlers_off(bench: Bench, handler: Handlers) -> None:
-    """An `await` that never ends is cancelled; that is no failure of the message, which comes to another consumer."""
+    """`stop` cancels an `await` that never ends. That is no failure: the message goes to another consumer."""
     cancelled = threading.Event()
     started = threading.Event()
 
@@ -241,7 +241,7 @@ def test_stop_cuts_async_handlers_off(bench: Bench, handler: Handlers) -> None:
 def test_run_blocks_until_stop_is_through(bench: Bench) -> None:
     """A program that ends after `run` does not cut the drain short."""
     gate = Gate()
-    consumer = Consumer(bench.home, "orders", gate, group="billing")
+    consumer = Consumer(bench.connection, "orders", gate, group="billing")
     running = threading.Thread(target=consumer.run)
     running.start()
     bench.publish(b"m")
@@ -259,11 +259,11 @@ def test_run_blocks_until_stop_is_through(bench: Bench) -> None:
 
 def test_starting_and_stopping_in_any_order_is_harmless(bench: Bench, handler: Handlers) -> None:
     """Stop before start, start twice, stop twice."""
-    never = Consumer(bench.home, "orders", handler(), group="billing")
+    never = Consumer(bench.connection, "orders", handler(), group="billing")
     never.stop()
     never.start()
     assert "stopped" in repr(never)
-    consumer = Consumer(bench.home, "orders", handler(), group="billing")
+    consumer = Consumer(bench.connection, "orders", handler(), group="billing")
     consumer.start()
     consumer.start()
     assert repr(consumer) == "<Consumer billing ['orders'] running in_flight=0>"
@@ -273,10 +273,10 @@ def test_starting_and_stopping_in_any_order_is_harmless(bench: Bench, handler: H
 
 
 def test_ten_threads_may_start_and_stop_at_once(memory: Bench, handler: Handlers) -> None:
-    """Fifty consumers, each started and stopped by ten threads: none hangs, no thread stays."""
+    """Fifty consumers, each started and stopped by ten threads: none hangs, and no thread is left."""
     before = threading.active_count()
     for number in range(50):
-        consumer = Consumer(memory.home, "orders", handler(), group=f"g{number}")
+        consumer = Consumer(memory.connection, "orders", handler(), group=f"g{number}")
         calls = [consumer.start, consumer.stop] * 5
         threads = [threading.Thread(target=call) for call in calls]
         for thread in threads:
@@ -289,9 +289,9 @@ def test_ten_threads_may_start_and_stop_at_once(memory: Bench, handler: Handlers
 
 
 def test_consumers_that_come_and_go_lose_and_double_nothing(bench: Bench) -> None:
-    """Messages are published while consumers start and drain one after the other: each is handled exactly once."""
+    """Messages are published while consumers start and drain in turn. Each message is handled exactly once."""
     seen: list[bytes] = []
-    bench.home.broker.create_topic("orders")
+    bench.connection.broker.create_topic("orders")
 
     def publish() -> None:
         for n in range(150):
@@ -301,7 +301,7 @@ def test_consumers_that_come_and_go_lose_and_double_nothing(bench: Bench) -> Non
     publisher = threading.Thread(target=publish)
     publisher.start()
     while publisher.is_alive():
-        consumer = Consumer(bench.home, "orders", lambda message: seen.append(message.value), group="billing")
+        consumer = Consumer(bench.connection, "orders", lambda message: seen.append(message.value), group="billing")
         consumer.start()
         time.sleep(0.03)  # a short life
         consumer.stop()
@@ -322,14 +322,14 @@ def test_consumers_that_come_and_go_lose_and_double_nothing(bench: Bench) -> Non
     ],
 )
 def test_a_wrong_setting_is_told(settings: dict[str, Any], words: str) -> None:
-    """With its name and bounds, and never with the secret itself."""
+    """The error has the name and the bounds, but never the secret."""
     with pytest.raises(ConfigError, match=words) as raised:
         ConsumerConfig(**settings)
     assert "0123456789" not in str(raised.value)
 
 
 def test_all_wrong_settings_are_told_at_once() -> None:
-    """One run shows every mistake."""
+    """One error lists every mistake."""
     with pytest.raises(ConfigError) as raised:
         ConsumerConfig(concurrency=0, idle_ms=0, crash_cap=0)
     assert len(raised.value.problems) == 3
@@ -339,14 +339,14 @@ def test_all_wrong_settings_are_told_at_once() -> None:
 def test_a_group_that_cannot_name_topics_is_refused(memory: Bench, handler: Handlers, group: str) -> None:
     """Before anything is started."""
     with pytest.raises(ConfigError, match="expected group"):
-        Consumer(memory.home, "orders", handler(), group=group)
+        Consumer(memory.connection, "orders", handler(), group=group)
 
 
 @pytest.mark.real
 def test_a_start_that_failed_may_be_repeated(quick_poll: None, handler: Handlers) -> None:
-    """With the broker away nothing is started; once it is back, the same consumer starts."""
-    with temporary_server() as server, connect("memory:", broker=RedisStreamsBroker(server.url)) as home:
-        consumer = Consumer(home, "orders", handler(), group="billing")
+    """While the broker is away nothing starts. When it is back, the same consumer starts."""
+    with temporary_server() as server, connect("memory:", broker=RedisStreamsBroker(server.url)) as connection:
+        consumer = Consumer(connection, "orders", handler(), group="billing")
         server.stop()
         with pytest.raises(BrokerError):
             consumer.start()
@@ -358,13 +358,13 @@ def test_a_start_that_failed_may_be_repeated(quick_poll: None, handler: Handlers
 
 @pytest.mark.real
 def test_an_outage_of_the_broker_is_waited_out(redis_url: str, quick_poll: None, handler: Handlers) -> None:
-    """Connections that break under poll, ack and forward cost nothing but time: each message ends exactly once."""
+    """Connections break during poll, ack and forward. That costs only time: each message ends exactly once."""
     with FaultyProxy(redis_url) as proxy:
         direct = connect(redis_url)
-        home = Connection(open_store("memory:"), RedisStreamsBroker(proxy.url))
+        connection = Connection(open_store("memory:"), RedisStreamsBroker(proxy.url))
         direct.broker.create_topic("orders")
         config = ConsumerConfig(idle_ms=500)  # records whose reading was cut off come again after this
-        consumer = Consumer(home, "orders", handler(fail_odd), group="billing", config=config)
+        consumer = Consumer(connection, "orders", handler(fail_odd), group="billing", config=config)
         consumer.start()
         for n in range(60):
             assert direct.broker.publish([Message("orders", b"%d" % n)]) == [None]
@@ -380,7 +380,7 @@ def test_an_outage_of_the_broker_is_waited_out(redis_url: str, quick_poll: None,
         values = [int(delivery.message.value) for delivery in looker.poll(100, 100)]
         assert sorted(values) == list(range(1, 60, 2))
         assert proxy.counts.dropped_replies >= 2
-        home.close()
+        connection.close()
         direct.close()
 
 

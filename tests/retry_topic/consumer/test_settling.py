@@ -1,4 +1,4 @@
-"""The settling thread against a broker that refuses, is away or forgets."""
+"""The settling thread with a broker that refuses, is away or forgets."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ RECORD = Message("billing.retry", b"m", headers=(("retry-attempt", b"1"),))
 
 
 class Stub:
-    """A broker's consumer that answers as told and notes what it is asked."""
+    """A broker consumer that gives prepared answers and notes its calls."""
 
     def __init__(self) -> None:
         self.acked: list[Delivery] = []
@@ -104,7 +104,7 @@ def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("error", [BrokerUnavailable("away"), RuntimeError("a bug")])
 @pytest.mark.parametrize("forward", [None, RECORD])
 def test_what_could_not_be_settled_is_settled_later(rig: Rig, error: Exception, forward: Message | None) -> None:
-    """Nothing is forgotten and the thread lives on, whatever the broker raises."""
+    """Nothing is lost and the thread survives, whatever the broker raises."""
     rig.stub.plan = [error, error, error]
     ended: Any = "acknowledged" if forward is None else "retried"
     rig.settler.put(HandlerOutcome(rig.deliver(), ended, forward))
@@ -114,7 +114,7 @@ def test_what_could_not_be_settled_is_settled_later(rig: Rig, error: Exception, 
 
 
 def test_one_refused_record_does_not_hold_up_the_others(rig: Rig) -> None:
-    """While one waits for its next try, outcomes that come meanwhile are settled at once."""
+    """While one outcome waits for its next attempt, new outcomes are settled immediately."""
     rig.stub.plan = [PublishFailure("busy")] * 10_000
     rig.settler.put(HandlerOutcome(rig.deliver("refused"), "retried", RECORD))
     _until(lambda: rig.stub.asked > 2)
@@ -126,7 +126,7 @@ def test_one_refused_record_does_not_hold_up_the_others(rig: Rig) -> None:
 
 
 def test_a_deleted_retry_topic_is_created_again(rig: Rig) -> None:
-    """A refusal for good creates the topic, and the record goes as it was."""
+    """After a permanent refusal the topic is created, and the same record is sent."""
     rig.stub.plan = [PublishFailure("unknown topic", transient=False)]
     rig.settler.put(HandlerOutcome(rig.deliver(), "retried", RECORD))
     assert rig.drained()
@@ -135,7 +135,7 @@ def test_a_deleted_retry_topic_is_created_again(rig: Rig) -> None:
 
 
 def test_a_record_our_headers_make_too_large_goes_without_them(rig: Rig) -> None:
-    """What came as it is can go as it is: the message is more than what we have to say about it."""
+    """The unchanged record fits. The message matters more than our headers."""
     rig.stub.plan = [PublishFailure("too many headers", transient=False)] * 2
     rig.settler.put(HandlerOutcome(rig.deliver(), "retried", RECORD))
     assert rig.drained()
@@ -143,7 +143,7 @@ def test_a_record_our_headers_make_too_large_goes_without_them(rig: Rig) -> None
 
 
 def test_a_record_refused_for_ever_stays_in_flight_and_is_kept_alive() -> None:
-    """It is neither dropped nor given away; the end of the consumer gives it back."""
+    """It is neither dropped nor handed to others. When the consumer ends, the broker gets it back."""
     rig = Rig(idle_ms=30)
     rig.stub.plan = [PublishFailure("never", transient=False)] * 10_000
     delivery = rig.deliver()
@@ -155,7 +155,7 @@ def test_a_record_refused_for_ever_stays_in_flight_and_is_kept_alive() -> None:
 
 
 def test_what_is_in_flight_is_kept_alive_even_when_a_beat_fails() -> None:
-    """One lost beat is not the last; a settled delivery is not beaten any more."""
+    """A failed beat is followed by others. A settled delivery gets no more beats."""
     rig = Rig(idle_ms=30)
     rig.stub.beat_error = BrokerUnavailable("away")
     delivery = rig.deliver()
@@ -170,7 +170,7 @@ def test_what_is_in_flight_is_kept_alive_even_when_a_beat_fails() -> None:
 
 
 def test_finishing_settles_what_is_there(rig: Rig) -> None:
-    """Outcomes put before the end are settled before the thread ends."""
+    """Outcomes from before the end are settled before the thread ends."""
     for offset in map(str, range(500)):
         rig.settler.put(HandlerOutcome(rig.deliver(offset), "acknowledged"))
     assert rig.finish()
@@ -178,7 +178,7 @@ def test_finishing_settles_what_is_there(rig: Rig) -> None:
 
 
 def test_finishing_does_not_wait_for_a_broker_that_is_away(rig: Rig) -> None:
-    """After a few tries the thread ends; what is unsettled comes again elsewhere."""
+    """The thread ends after a few attempts. Unsettled messages come again elsewhere."""
     rig.stub.plan = [BrokerUnavailable("away")] * 10_000
     rig.settler.put(HandlerOutcome(rig.deliver(), "acknowledged"))
     start = time.monotonic()
@@ -187,7 +187,7 @@ def test_finishing_does_not_wait_for_a_broker_that_is_away(rig: Rig) -> None:
 
 
 def test_a_record_that_is_here_already_is_settled_with_its_newest_handle(rig: Rig) -> None:
-    """The broker gave it again because a beat came late: one handling, and the handle that is valid now."""
+    """A late beat made the broker deliver it again: it is handled once and settled with the valid handle."""
     first = rig.deliver("1", handle="old")
     again = Delivery(first.message, "new", 2)
     assert rig.in_flight.add(again) is False
@@ -197,7 +197,7 @@ def test_a_record_that_is_here_already_is_settled_with_its_newest_handle(rig: Ri
 
 
 def test_room_is_what_is_free() -> None:
-    """A reader waits while everything is taken, and no longer than it says."""
+    """A reader waits while there is no room, but not longer than its timeout."""
     in_flight = InFlightDeliveries(60_000)
     deliveries = [Delivery(Message("t", b"", source=Source("t", 0, str(n))), n) for n in range(3)]
     for delivery in deliveries:
@@ -208,7 +208,7 @@ def test_room_is_what_is_free() -> None:
 
 
 def test_holds_are_renewed_because_a_heartbeat_monitor_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each delivery is a member from its reading to its end; a monitor that names nobody has nobody renewed."""
+    """Each delivery is a member of the monitor until it is settled. Without expired members nothing is renewed."""
     rig = Rig(idle_ms=300)
     try:
         kept = rig.deliver("kept")
@@ -222,7 +222,7 @@ def test_holds_are_renewed_because_a_heartbeat_monitor_says_so(monkeypatch: pyte
         monkeypatch.setattr(rig.in_flight._holds, "run_due", lambda: 0)
         seen = len(rig.stub.beaten)
         time.sleep(0.3)  # three renewals would be due
-        assert len(rig.stub.beaten) <= seen + 1  # one may have been on its way
+        assert len(rig.stub.beaten) <= seen + 1  # one beat may have been running
         rig.settler.put(HandlerOutcome(kept, "acknowledged"))
         assert rig.drained()
         assert len(rig.in_flight._holds) == 0

@@ -1,4 +1,4 @@
-"""What the store is told of messages that have succeeded: only of those that have passed it, and before the broker."""
+"""Successes that the store remembers: only of messages that have passed the store, and before the broker's ack."""
 
 from __future__ import annotations
 
@@ -11,9 +11,8 @@ import pytest
 from retry_topic import RetryPolicy
 from retry_topic.consumer.outcome import success_of
 from retry_topic.consumer.settling import KNOWN_FOR_MS, Successes
-from retry_topic.intake.records import attempts_key
 from retry_topic.message import Message, Source
-from retry_topic.message.headers import RetryState, content_id, published, read
+from retry_topic.message.headers import RetryState, attempts_key, content_id, published, read
 from wheel_sched.errors import StoreUnavailable
 from wheel_sched.store import ENDED, AttemptCounts, DelayStore
 from wheel_sched.store.memory import MemoryBackend
@@ -28,7 +27,7 @@ MESSAGE = Message("orders", b"m", b"k", (), Source("orders", 0, "1", 1))
 
 @pytest.fixture
 def told(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Keys that stores were told of as ended."""
+    """The keys that were reported to stores as ended."""
     keys: list[str] = []
     raise_to = AttemptCounts.raise_to
 
@@ -53,12 +52,12 @@ def told(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     ],
 )
 def test_only_of_what_has_passed_the_store_something_is_told(state: RetryState, known: bool) -> None:
-    """Of all else there is one copy, or nobody knows which message it was."""
+    """Other messages have no second copy, or their id does not identify them."""
     assert (success_of("g", MESSAGE, state) is not None) is known
 
 
 def test_a_success_is_told_under_the_key_of_its_attempts() -> None:
-    """As the intake would count a failure of it: of this group, replay and payload."""
+    """The intake would count a failure under the same key: group, replay and payload are parts of it."""
     message = published(MESSAGE, "daily", 1_000)
     state = read(message.headers)
     assert success_of("g", message, state) == attempts_key(replace(state, consumer_group="g"), message)
@@ -66,7 +65,7 @@ def test_a_success_is_told_under_the_key_of_its_attempts() -> None:
 
 
 def test_a_success_is_known_for_an_hour_at_least() -> None:
-    """By the store's clock; then its record goes."""
+    """By the store's clock. Then its record ends."""
     now = [1_000_000]
     store = DelayStore(MemoryBackend(1, clock="test"), test_clock=lambda: now[0]).open()
     Successes(store).remember(["k"])
@@ -79,7 +78,7 @@ def test_a_success_is_known_for_an_hour_at_least() -> None:
 def test_a_store_that_is_away_holds_up_no_acknowledgement(
     memory: Bench, handler: Handlers, policy: Policy, monkeypatch: pytest.MonkeyPatch, caplog: Any
 ) -> None:
-    """It is asked once, and then left alone for some seconds."""
+    """After a failed call the store is not called for some seconds."""
     asked: list[Any] = []
 
     def away(self: Successes) -> int:
@@ -90,7 +89,7 @@ def test_a_store_that_is_away_holds_up_no_acknowledgement(
     consumer = memory.consume(handler())
     memory.serve()
     for _ in range(3):
-        memory.home.publish("orders", b"m", delay=0.001)
+        memory.connection.publish("orders", b"m", delay=0.001)
     memory.until(lambda: consumer.stats.acknowledged == 3)
     assert asked == [1]
     assert "consumer.cannot_remember_success" in caplog.text
@@ -99,23 +98,23 @@ def test_a_store_that_is_away_holds_up_no_acknowledgement(
 def test_a_first_success_costs_the_store_nothing(
     memory: Bench, handler: Handlers, policy: Policy, told: list[str]
 ) -> None:
-    """What comes from its topic and goes well is nobody's business; what comes back is, in any order of failing."""
+    """A message that succeeds at its first delivery causes no call. A redelivered message does."""
     consumer = memory.consume(handler())
     memory.publish(*(b"%d" % n for n in range(20)))
     memory.until(lambda: consumer.stats.acknowledged == 20)
     assert told == []
     memory.serve()
-    memory.home.publish("orders", b"m", delay=0.001)
+    memory.connection.publish("orders", b"m", delay=0.001)
     memory.until(lambda: consumer.stats.acknowledged == 21)
     assert len(told) == 1
-    assert AttemptCounts(memory.home.store).raise_to([(told[0], 0, 0)]) == [ENDED]
+    assert AttemptCounts(memory.connection.store).raise_to([(told[0], 0, 0)]) == [ENDED]
 
 
 @pytest.mark.parametrize("ordering", ["none", "key"])
 def test_a_success_after_failures_is_told(
     memory: Bench, handler: Handlers, policy: Policy, told: list[str], ordering: str
 ) -> None:
-    """Once, under the key by which its failures were counted."""
+    """Once, under the key that counted its failures."""
     handle = handler(ValueError("x"), ValueError("x"), None)
     consumer = memory.consume(handle, ordering=ordering)
     memory.serve(policy())

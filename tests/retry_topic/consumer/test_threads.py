@@ -1,4 +1,4 @@
-"""One broker consumer under three threads: one polls, one settles, one beats, as the runtime uses it."""
+"""One broker consumer under three threads, as in a `Consumer`: one polls, one settles, one beats."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ COUNT = 3_000
 
 @pytest.fixture(params=["memory", pytest.param("server", marks=pytest.mark.real)])
 def broker(request: pytest.FixtureRequest) -> Iterator[Broker]:
-    """Keeping nothing that is settled, so that both threads trim all the time."""
+    """It keeps no settled records, so that both threads trim all the time."""
     broker: Broker
     if request.param == "memory":
         broker = MemoryBroker(maxlen=0)
@@ -30,8 +30,8 @@ def broker(request: pytest.FixtureRequest) -> Iterator[Broker]:
 
 @pytest.mark.timeout(180)  # 3,000 messages in steps of 7, which take 15 s when the machine is busy
 def test_polling_settling_and_beating_at_once(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every message is read once and settled once; what was forwarded arrives once; the topic is empty in the end."""
-    monkeypatch.setattr("retry_topic.brokers.redis_streams.settling.TRIM_EVERY", 2)
+    """Every message is read and settled once, forwarded messages arrive once, and the topic is empty at the end."""
+    monkeypatch.setattr("retry_topic.brokers.redis_streams.publisher.TRIM_EVERY", 2)
     broker.create_topic("failed")
     consumer: BrokerConsumer = broker.consumer(["t"], "g", idle_ms=60_000)
     read: SimpleQueue[list[Delivery]] = SimpleQueue()

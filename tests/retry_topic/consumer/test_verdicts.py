@@ -1,4 +1,4 @@
-"""What a handler returns or raises, and what becomes of its message."""
+"""Return values and exceptions of handlers, and what becomes of their messages."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Handlers = Callable[..., "Handler"]
 
 
 class Nasty(Exception):
-    """An error nothing can be asked of."""
+    """An error whose attributes all raise."""
 
     def __str__(self) -> str:
         raise RuntimeError("no text")
@@ -42,7 +42,7 @@ class NoGet:
 
 
 class NastyGet(Exception):
-    """An error whose headers fail only when they are looked into."""
+    """An error whose headers raise when they are read."""
 
     headers = NoGet()
 
@@ -54,7 +54,7 @@ def failed(bench: Bench, count: int = 1) -> list[Message]:
 
 @pytest.mark.parametrize("verdict", [None, Ack()])
 def test_nothing_or_ack_settles(bench: Bench, handler: Handlers, verdict: Any) -> None:
-    """The message is done and comes neither back nor into the retry topic."""
+    """The message is done: it neither comes back nor goes to the retry topic."""
     handle = handler(verdict)
     consumer = bench.consume(handle, idle_ms=100)
     bench.publish(b"m")
@@ -68,7 +68,7 @@ def test_nothing_or_ack_settles(bench: Bench, handler: Handlers, verdict: Any) -
 def test_a_wrong_verdict_is_a_failure_that_says_so(
     bench: Bench, handler: Handlers, wrong: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Nothing is guessed: the message goes to the retry topic under a clear error, and the log has it too."""
+    """Nothing is guessed: the message goes to the retry topic with a clear error, which is also logged."""
     bench.consume(handler(lambda message: wrong))
     bench.publish(b"m")
     (record,) = failed(bench)
@@ -80,7 +80,7 @@ def test_a_wrong_verdict_is_a_failure_that_says_so(
 
 
 def test_a_verdict_with_a_wrong_delay_is_a_failure(bench: Bench, handler: Handlers) -> None:
-    """`Retry(after=-1)` raises in the handler, so the message is retried by policy."""
+    """`Retry(after=-1)` raises in the handler, so the policy decides about the message."""
     bench.consume(handler(lambda message: Retry(after=-1)))
     bench.publish(b"m")
     (record,) = failed(bench)
@@ -91,7 +91,7 @@ def test_a_verdict_with_a_wrong_delay_is_a_failure(bench: Bench, handler: Handle
     "error", [ValueError("x"), SystemExit(3), KeyboardInterrupt(), GeneratorExit(), asyncio.CancelledError()], ids=repr
 )
 def test_whatever_is_raised_fails_its_message_alone(bench: Bench, handler: Handlers, error: BaseException) -> None:
-    """Also what would end a program: the consumer goes on with the next message."""
+    """Also an exception that would end a program. The consumer continues with the next message."""
     handle = handler(error, None)
     consumer = bench.consume(handle, concurrency=1)
     bench.publish(b"first", b"second")
@@ -107,7 +107,7 @@ def test_whatever_is_raised_fails_its_message_alone(bench: Bench, handler: Handl
 def test_an_error_that_cannot_be_described_is_still_a_failure(
     bench: Bench, handler: Handlers, error: Exception
 ) -> None:
-    """Properties and texts of the handler's own error class may fail themselves; the message is not stuck by it."""
+    """Properties and texts of the handler's own errors may raise. The message still fails normally."""
     consumer = bench.consume(handler(error))
     bench.publish(b"m")
     (record,) = failed(bench)
@@ -116,7 +116,7 @@ def test_an_error_that_cannot_be_described_is_still_a_failure(
 
 
 def test_an_async_handler_is_awaited(bench: Bench) -> None:
-    """Its verdict, its errors and its success count like a plain handler's."""
+    """Its verdicts, errors and successes count like those of a plain handler."""
 
     async def handle(message: Message) -> Any:
         await asyncio.sleep(0)
@@ -135,7 +135,7 @@ def test_an_async_handler_is_awaited(bench: Bench) -> None:
 
 
 def test_an_object_with_an_async_call_is_a_handler(bench: Bench) -> None:
-    """Classes that keep a client around are the usual case."""
+    """Classes that hold a client are common handlers."""
 
     class Handle:
         def __init__(self) -> None:
@@ -153,7 +153,7 @@ def test_an_object_with_an_async_call_is_a_handler(bench: Bench) -> None:
 
 
 def test_a_plain_function_that_returns_an_awaitable_is_told_so(bench: Bench) -> None:
-    """It would never run: a failure with a hint, not a silent acknowledgement."""
+    """The awaitable would never run. So it is a failure with a hint, not an acknowledgement."""
 
     async def work() -> None:
         pass
@@ -168,8 +168,8 @@ def test_a_plain_function_that_returns_an_awaitable_is_told_so(bench: Bench) -> 
 def test_a_message_that_comes_too_late_is_not_handled(
     bench: Bench, handler: Handlers, expires_in_ms: int, dead: int
 ) -> None:
-    """Past its `expires-at` it is a dead letter; before, it is handled."""
-    expires_ms = bench.home.store.now_ms() + expires_in_ms
+    """After its `expires-at` it becomes a dead letter. Before, it is handled."""
+    expires_ms = bench.connection.store.now_ms() + expires_in_ms
     handle = handler()
     consumer = bench.consume(handle)
     bench.publish(b"m", headers=(("expires-at", b"%d" % expires_ms),))
@@ -179,7 +179,7 @@ def test_a_message_that_comes_too_late_is_not_handled(
 
 @pytest.mark.parametrize("nonsense", [b"", b"soon", b"-5", b"9" * 5_000, b"\xff"])
 def test_an_unreadable_expiry_never_passes(bench: Bench, handler: Handlers, nonsense: bytes) -> None:
-    """What is no time does not keep a message from its handler."""
+    """A value that is not a time does not keep a message from its handler."""
     consumer = bench.consume(handler())
     bench.publish(b"m", headers=(("expires-at", nonsense),))
     bench.until(lambda: consumer.stats.acknowledged == 1)

@@ -1,4 +1,4 @@
-"""Dead letters: found by every criterion, grouped, replayed, edited, redirected, deleted."""
+"""Dead letters: selected by every criterion, grouped, replayed, edited, redirected and deleted."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from retry_topic import DeadLetterFilter, DeadLetters, RetryPolicy, connect
 from retry_topic.dead_letters import Replayed
 from retry_topic.message import Message
-from retry_topic.message.body_codec import decode_body, encode_body
+from retry_topic.message.encoding import decode_body, encode_body
 from retry_topic.message.headers import RetryState, read, verify, write
 from retry_topic.message.topic_names import redelivery_topic_of
 from wheel_sched.errors import ConfigError, Rejected, UnknownTopic
@@ -27,14 +27,14 @@ SECRET = b"sixteen bytes ok"
 BACK = redelivery_topic_of("billing")
 
 
-class Graveyard:
+class LetterStore:
     """Dead letters put into the store by hand."""
 
     def __init__(self, bench: Bench) -> None:
         self.bench = bench
-        self.store = bench.home.store
-        self.letters = DeadLetters(bench.home)
-        bench.home.broker.create_topic(BACK)
+        self.store = bench.connection.store
+        self.letters = DeadLetters(bench.connection)
+        bench.connection.broker.create_topic(BACK)
 
     def bury(
         self,
@@ -70,18 +70,18 @@ class Graveyard:
 
 
 @pytest.fixture
-def yard(bench: Bench) -> Graveyard:
-    return Graveyard(bench)
+def letter_store(bench: Bench) -> LetterStore:
+    return LetterStore(bench)
 
 
 @pytest.fixture
-def mixed(yard: Graveyard) -> Graveyard:
+def mixed(letter_store: LetterStore) -> LetterStore:
     """Four letters that differ in everything."""
-    yard.bury("a", died_ms=1_000, key=b"k1")
-    yard.bury("b", topic="payments", died_ms=2_000, print_="bbb")
-    yard.bury("c", error="httpx.ReadTimeout", died_ms=3_000, print_="bbb")
-    yard.bury("d", error="httpx.ConnectError", died_ms=4_000, key=b"\xff")
-    return yard
+    letter_store.bury("a", died_ms=1_000, key=b"k1")
+    letter_store.bury("b", topic="payments", died_ms=2_000, print_="bbb")
+    letter_store.bury("c", error="httpx.ReadTimeout", died_ms=3_000, print_="bbb")
+    letter_store.bury("d", error="httpx.ConnectError", died_ms=4_000, key=b"\xff")
+    return letter_store
 
 
 @pytest.mark.parametrize(
@@ -105,13 +105,13 @@ def mixed(yard: Graveyard) -> Graveyard:
         ({"topic": "nowhere"}, ""),
     ],
 )
-def test_letters_are_selected_by_every_criterion(mixed: Graveyard, criteria: dict[str, Any], ids: str) -> None:
-    """All conditions must hold; the answer is in order of death."""
+def test_letters_are_selected_by_every_criterion(mixed: LetterStore, criteria: dict[str, Any], ids: str) -> None:
+    """All conditions must hold. The order is that of death."""
     assert mixed.found(**criteria) == [f"{name}.3" for name in ids]
 
 
-def test_a_letter_tells_its_whole_story(mixed: Graveyard) -> None:
-    """Where it failed, when and why it died, its headers and its message."""
+def test_a_letter_tells_its_whole_story(mixed: LetterStore) -> None:
+    """It has its topic, the time and reason of its death, its headers and its message."""
     (letter,) = mixed.letters.select(DeadLetterFilter(key=b"k1"))
     assert (letter.id, letter.topic, letter.died_ms) == ("a.3", "orders", 1_000)
     assert letter.reason == "max-attempts: builtins.ValueError"
@@ -120,14 +120,14 @@ def test_a_letter_tells_its_whole_story(mixed: Graveyard) -> None:
     assert (letter.message.value, letter.message.topic) == (b"a", BACK)
 
 
-def test_letters_are_grouped_by_topic_and_fingerprint(yard: Graveyard) -> None:
-    """The largest group first, with its first and last death and a sample."""
+def test_letters_are_grouped_by_topic_and_fingerprint(letter_store: LetterStore) -> None:
+    """The largest group is first. Each has its first and last death and a sample."""
     for n in range(5):
-        yard.bury(f"a{n}", died_ms=1_000 + n)
+        letter_store.bury(f"a{n}", died_ms=1_000 + n)
     for n in range(3):
-        yard.bury(f"b{n}", died_ms=5_000 - n, print_="bbb")
-    yard.bury("c", topic="payments")
-    groups = yard.letters.groups()
+        letter_store.bury(f"b{n}", died_ms=5_000 - n, print_="bbb")
+    letter_store.bury("c", topic="payments")
+    groups = letter_store.letters.groups()
     assert [(group.topic, group.fingerprint, group.count) for group in groups] == [
         ("orders", "aaa", 5),
         ("orders", "bbb", 3),
@@ -135,11 +135,11 @@ def test_letters_are_grouped_by_topic_and_fingerprint(yard: Graveyard) -> None:
     ]
     assert (groups[0].first_ms, groups[0].last_ms, groups[0].sample.id) == (1_000, 1_004, "a0.3")
     assert (groups[1].first_ms, groups[1].last_ms) == (4_998, 5_000)
-    assert [group.count for group in yard.letters.groups(DeadLetterFilter(topic="payments"))] == [1]
+    assert [group.count for group in letter_store.letters.groups(DeadLetterFilter(topic="payments"))] == [1]
 
 
-def test_a_dry_run_changes_nothing(mixed: Graveyard) -> None:
-    """It counts, gives samples and says when the last would go out; the store is as it was."""
+def test_a_dry_run_changes_nothing(mixed: LetterStore) -> None:
+    """It counts, gives samples and names the last due time. The store does not change."""
     before = mixed.store.counts()
     result = mixed.letters.replay(DeadLetterFilter(topic="orders"), dry_run=True, rate=1)
     assert (result.matched, result.replayed, result.guarded) == (3, 3, 0)
@@ -151,32 +151,32 @@ def test_a_dry_run_changes_nothing(mixed: Graveyard) -> None:
     assert AttemptCounts(mixed.store).raise_to([(f"{name}!", 0, 0) for name in "abcd"]) == [0, 0, 0, 0]
 
 
-def test_a_replay_starts_the_attempts_anew(yard: Graveyard) -> None:
-    """Payload, key, other headers, id and origin stay; attempt and times of failure begin again."""
-    yard.bury("m", key=b"k")
-    assert yard.letters.replay().replayed == 1
-    (found,) = yard.waiting()
+def test_a_replay_restarts_the_attempts(letter_store: LetterStore) -> None:
+    """Payload, key, other headers, id and origin stay. Attempts and failure times start again."""
+    letter_store.bury("m", key=b"k")
+    assert letter_store.letters.replay().replayed == 1
+    (found,) = letter_store.waiting()
     message = _sent(found)
     state = read(message.headers)
     assert (message.value, message.key, message.topic, message.header("trace")) == (b"m", b"k", BACK, b"1")
     assert (state.id, state.original_topic, state.original_offset) == ("m", "orders", "m")
     assert (state.attempt, state.replays, state.first_failed_ms, state.verdict) == (0, 1, None, None)
-    assert yard.dead() == []
+    assert letter_store.dead() == []
 
 
-def test_a_rate_spreads_the_replay(yard: Graveyard) -> None:
-    """At 100 a second, ten milliseconds lie between one due and the next, over all pages."""
+def test_a_rate_spreads_the_replay(letter_store: LetterStore) -> None:
+    """At 100 a second, due times are ten milliseconds apart, over all pages."""
     for n in range(1_200):
-        yard.bury(f"m{n}", died_ms=1_000 + n)
+        letter_store.bury(f"m{n}", died_ms=1_000 + n)
     shown: list[int] = []
-    before_ms = yard.store.now_ms()
-    result = yard.letters.replay(rate=100, progress=shown.append)
-    page, dues_ms = yard.store.list_items("due", limit=500), []
+    before_ms = letter_store.store.now_ms()
+    result = letter_store.letters.replay(rate=100, progress=shown.append)
+    page, dues_ms = letter_store.store.list_items("due", limit=500), []
     while True:
         dues_ms += [found.score_ms for found in page.found]
         if page.cursor is None:
             break
-        page = yard.store.list_items("due", limit=500, cursor=page.cursor)
+        page = letter_store.store.list_items("due", limit=500, cursor=page.cursor)
     assert (result.matched, result.replayed, len(result.samples)) == (1_200, 1_200, 5)
     assert [due_ms - dues_ms[0] for due_ms in dues_ms] == [10 * n for n in range(1_200)]
     assert dues_ms[0] >= before_ms
@@ -184,81 +184,81 @@ def test_a_rate_spreads_the_replay(yard: Graveyard) -> None:
     assert shown == [500, 1_000, 1_200]
 
 
-def test_a_limit_takes_the_oldest(mixed: Graveyard) -> None:
+def test_a_limit_takes_the_oldest(mixed: LetterStore) -> None:
     """The rest stays dead."""
     assert mixed.letters.replay(limit=2).replayed == 2
     assert mixed.dead() == ["c.3", "d.3"]
 
 
-def test_the_loop_guard_holds_a_message_back_after_three_replays(yard: Graveyard) -> None:
-    """By the store's count, not the header's: a message that was set back to no replays is held back as well."""
-    yard.bury("m")
+def test_the_loop_guard_holds_a_message_back_after_three_replays(letter_store: LetterStore) -> None:
+    """The store's count decides. A header that says `no replays` does not help."""
+    letter_store.bury("m")
     for expected in (1, 1, 1, 0):
-        result = yard.letters.replay()
+        result = letter_store.letters.replay()
         assert (result.matched, result.replayed, result.guarded) == (1, expected, 1 - expected)
-        yard.store.cancel([found.id for found in yard.waiting()])
+        letter_store.store.cancel([found.id for found in letter_store.waiting()])
         if expected:
-            yard.bury("m")  # it died again, as if its headers had never heard of a replay
-    assert yard.dead() == ["m.3"]
-    assert yard.letters.replay(max_replays=10).replayed == 1
+            letter_store.bury("m")  # it died again, as if its headers had never heard of a replay
+    assert letter_store.dead() == ["m.3"]
+    assert letter_store.letters.replay(max_replays=10).replayed == 1
 
 
-def test_an_edit_changes_what_is_sent(yard: Graveyard) -> None:
-    """Payload, key and headers of the caller's choice; ours stay ours."""
-    yard.bury("m")
-    yard.letters.replay(
+def test_an_edit_changes_what_is_sent(letter_store: LetterStore) -> None:
+    """The caller chooses payload, key and headers. Our headers stay."""
+    letter_store.bury("m")
+    letter_store.letters.replay(
         edit=lambda m: replace(m, value=b"fixed", key=b"new", headers=(("fixed", b"1"), ("retry-attempt", b"99")))
     )
-    (found,) = yard.waiting()
+    (found,) = letter_store.waiting()
     message = _sent(found)
     assert (message.value, message.key, message.header("fixed")) == (b"fixed", b"new", b"1")
     assert read(message.headers).attempt == 0
 
 
 @pytest.mark.parametrize("edited", [None, "m", replace(Message("t", b""), headers=(("a", b""),) * 2_000)])
-def test_an_edit_that_makes_nothing_sendable_is_refused(yard: Graveyard, edited: Any) -> None:
-    """The letter stays dead, with all its replays left."""
-    yard.bury("m")
+def test_an_edit_that_makes_nothing_sendable_is_refused(letter_store: LetterStore, edited: Any) -> None:
+    """The letter stays dead and keeps all its replays."""
+    letter_store.bury("m")
     with pytest.raises(Rejected):
-        yard.letters.replay(edit=lambda m: edited)
-    assert yard.dead() == ["m.3"]
-    assert AttemptCounts(yard.store).raise_to([("m!", 0, 0)]) == [0]
+        letter_store.letters.replay(edit=lambda m: edited)
+    assert letter_store.dead() == ["m.3"]
+    assert AttemptCounts(letter_store.store).raise_to([("m!", 0, 0)]) == [0]
 
 
-def test_a_target_is_another_topic(yard: Graveyard) -> None:
-    """It becomes the message's own topic, so that its new consumer takes the headers for its own."""
-    yard.bury("m")
-    yard.bench.home.broker.create_topic("repair")
-    yard.letters.replay(target="repair")
-    (found,) = yard.waiting()
+def test_a_target_is_another_topic(letter_store: LetterStore) -> None:
+    """It becomes the message's original topic, so that the new consumer accepts the headers."""
+    letter_store.bury("m")
+    letter_store.bench.connection.broker.create_topic("repair")
+    letter_store.letters.replay(target="repair")
+    (found,) = letter_store.waiting()
     message = _sent(found)
     assert (message.topic, read(message.headers).original_topic) == ("repair", "repair")
 
 
-def test_an_unknown_target_is_refused(yard: Graveyard) -> None:
+def test_an_unknown_target_is_refused(letter_store: LetterStore) -> None:
     """Before anything is replayed."""
-    yard.bury("m")
+    letter_store.bury("m")
     with pytest.raises(UnknownTopic):
-        yard.letters.replay(target="nowhere")
-    assert yard.dead() == ["m.3"]
+        letter_store.letters.replay(target="nowhere")
+    assert letter_store.dead() == ["m.3"]
 
 
-def test_a_replay_is_signed_where_headers_are(yard: Graveyard) -> None:
-    """Else the consumers that verify would take it for forged."""
-    yard.bury("m")
-    DeadLetters(yard.bench.home, secrets=(SECRET,)).replay()
-    (found,) = yard.waiting()
+def test_a_replay_is_signed_where_headers_are(letter_store: LetterStore) -> None:
+    """Otherwise consumers that verify signatures would not believe it."""
+    letter_store.bury("m")
+    DeadLetters(letter_store.bench.connection, secrets=(SECRET,)).replay()
+    (found,) = letter_store.waiting()
     message = _sent(found)
     state = read(message.headers)
     assert verify(state, message, SECRET, "billing") is state
 
 
-def test_an_edited_replay_is_signed_with_its_new_payload(yard: Graveyard) -> None:
-    """The signature is good for what is sent, not for what died."""
-    yard.bury("m")
-    letters = DeadLetters(yard.bench.home, secrets=(SECRET,))
+def test_an_edited_replay_is_signed_with_its_new_payload(letter_store: LetterStore) -> None:
+    """The signature covers the payload that is sent, not the one that died."""
+    letter_store.bury("m")
+    letters = DeadLetters(letter_store.bench.connection, secrets=(SECRET,))
     letters.replay(edit=lambda message: replace(message, value=b"mended"))
-    message = _sent(yard.waiting()[0])
+    message = _sent(letter_store.waiting()[0])
     state = read(message.headers)
     assert (message.value, verify(state, message, SECRET, "billing") is state) == (b"mended", True)
 
@@ -267,23 +267,23 @@ def test_an_edited_replay_is_signed_with_its_new_payload(yard: Graveyard) -> Non
     ("arguments", "words"),
     [({"rate": 0}, "rate"), ({"rate": -1.0}, "rate"), ({"limit": 0}, "limit"), ({"max_replays": 0}, "max_replays")],
 )
-def test_a_wrong_argument_is_told(yard: Graveyard, arguments: dict[str, Any], words: str) -> None:
-    """And nothing is replayed."""
-    yard.bury("m")
+def test_a_wrong_argument_is_told(letter_store: LetterStore, arguments: dict[str, Any], words: str) -> None:
+    """The error names it, and nothing is replayed."""
+    letter_store.bury("m")
     with pytest.raises(ConfigError, match=f"expected {words}"):
-        yard.letters.replay(**arguments)
-    assert yard.dead() == ["m.3"]
+        letter_store.letters.replay(**arguments)
+    assert letter_store.dead() == ["m.3"]
 
 
-def test_all_wrong_arguments_are_told_at_once(yard: Graveyard) -> None:
-    """One call shows every mistake."""
+def test_all_wrong_arguments_are_told_at_once(letter_store: LetterStore) -> None:
+    """One error lists every mistake."""
     with pytest.raises(ConfigError) as raised:
-        yard.letters.replay(rate=0, limit=0, max_replays=0)
+        letter_store.letters.replay(rate=0, limit=0, max_replays=0)
     assert len(raised.value.problems) == 3
 
 
-def test_letters_are_deleted_by_selection(mixed: Graveyard) -> None:
-    """A dry run counts, a limit bounds, the others stay."""
+def test_letters_are_deleted_by_selection(mixed: LetterStore) -> None:
+    """A dry run counts, and a limit bounds. The other letters stay."""
     assert mixed.letters.delete(DeadLetterFilter(topic="orders"), dry_run=True) == 3
     assert len(mixed.dead()) == 4
     assert mixed.letters.delete(DeadLetterFilter(topic="orders"), limit=1) == 1
@@ -292,28 +292,28 @@ def test_letters_are_deleted_by_selection(mixed: Graveyard) -> None:
     assert mixed.dead() == []
 
 
-def test_a_letter_that_cannot_be_read_is_listed_and_left_alone(yard: Graveyard) -> None:
-    """It has its reason and no message; a replay counts it as unreadable, deleting works."""
-    yard.store.bury([(Item("junk", 1_000, b"\x00garbage", "orders"), "quarantine: no push form")])
-    yard.bury("m")
-    (letter, _) = yard.letters.select()
+def test_a_letter_that_cannot_be_read_is_listed_and_left_alone(letter_store: LetterStore) -> None:
+    """It has a reason and no message. A replay counts it as unreadable; it can be deleted."""
+    letter_store.store.bury([(Item("junk", 1_000, b"\x00garbage", "orders"), "quarantine: no push form")])
+    letter_store.bury("m")
+    (letter, _) = letter_store.letters.select()
     assert (letter.message, letter.state, letter.topic) == (None, RetryState(), "orders")
-    assert {group.fingerprint for group in yard.letters.groups()} == {"quarantine", "aaa"}
-    result = yard.letters.replay()
+    assert {group.fingerprint for group in letter_store.letters.groups()} == {"quarantine", "aaa"}
+    result = letter_store.letters.replay()
     assert (result.matched, result.replayed, result.unreadable) == (2, 1, 1)
-    assert yard.dead() == ["junk"]
-    assert yard.letters.delete(DeadLetterFilter(ids=frozenset(["junk"]))) == 1
+    assert letter_store.dead() == ["junk"]
+    assert letter_store.letters.delete(DeadLetterFilter(ids=frozenset(["junk"]))) == 1
 
 
-def test_an_empty_graveyard_is_no_error(yard: Graveyard) -> None:
-    """Nothing matches, nothing happens."""
-    assert yard.letters.replay() == Replayed()
-    assert yard.letters.delete() == 0
-    assert yard.letters.groups() == []
+def test_a_store_without_letters_is_no_error(letter_store: LetterStore) -> None:
+    """Without letters nothing matches and nothing happens."""
+    assert letter_store.letters.replay() == Replayed()
+    assert letter_store.letters.delete() == 0
+    assert letter_store.letters.groups() == []
 
 
 def test_a_replayed_message_gets_all_its_attempts_again(bench: Bench, handler: Handlers, policy: Policy) -> None:
-    """Failing again it dies as `...r1.3`, then as `...r2.3`; succeeding it is gone."""
+    """When it fails again, it dies as `...r1.3` and then as `...r2.3`. When it succeeds, it is gone."""
     handle = handler(ValueError("x"))
     bench.serve(policy(max_attempts=3))
     consumer = bench.consume(handle)
@@ -321,40 +321,40 @@ def test_a_replayed_message_gets_all_its_attempts_again(bench: Bench, handler: H
     (letter,) = bench.dead()
     for replays in (1, 2):
         handle.calls.clear()
-        assert DeadLetters(bench.home).replay().replayed == 1
+        assert DeadLetters(bench.connection).replay().replayed == 1
         bench.until(lambda: bench.waiting() == 0 and len(bench.letters()) == 1)
         (again,) = bench.letters()
         assert again.id == f"{letter.state.id}r{replays}.3"
         assert (handle.attempts, again.state.replays) == ([1, 2, 3], replays)
     handle.answers = (None,)
-    assert DeadLetters(bench.home).replay().replayed == 1
+    assert DeadLetters(bench.connection).replay().replayed == 1
     bench.until(lambda: consumer.stats.acknowledged == 1)
     assert bench.letters() == []
 
 
 def test_a_replay_to_another_topic_keeps_its_loop_guard(bench: Bench, handler: Handlers, policy: Policy) -> None:
-    """A consumer of the target counts the replays on, so that the guard holds there as well."""
+    """A consumer of the target continues the replay count, so the guard holds there too."""
     handle = handler(ValueError("x"))
     bench.serve(policy(max_attempts=1))
     bench.consume(handle, ["orders", "repair"])
     bench.publish(b"m")
     bench.dead()
     for replays in (1, 2, 3):
-        assert DeadLetters(bench.home).replay(target="repair").replayed == 1
+        assert DeadLetters(bench.connection).replay(target="repair").replayed == 1
         bench.until(lambda n=replays: [one.state.replays for one in bench.letters()] == [n])  # type: ignore[misc]  # the loop's
-    assert DeadLetters(bench.home).replay(target="repair").guarded == 1
+    assert DeadLetters(bench.connection).replay(target="repair").guarded == 1
     assert [call.message.topic for call in handle.calls] == ["orders", "repair", "repair", "repair"]
 
 
 def test_many_letters_of_many_shards_are_all_replayed() -> None:
-    """Pages over several shards skip nothing and take nothing twice, while what was replayed leaves them."""
-    with connect("memory:", shards=7) as home:
+    """Pages over several shards skip nothing and repeat nothing, while replayed letters leave them."""
+    with connect("memory:", shards=7) as connection:
         ids = [f"m{n}" for n in range(1_300)]
         random.Random(1).shuffle(ids)
         body = encode_body(Message(BACK, b"m"))
-        home.store.bury([(Item(name, 1_000 + n // 10, body, "orders"), "why") for n, name in enumerate(ids)])
-        assert DeadLetters(home).replay().replayed == 1_300
-        counts = home.store.counts()
+        connection.store.bury([(Item(name, 1_000 + n // 10, body, "orders"), "why") for n, name in enumerate(ids)])
+        assert DeadLetters(connection).replay().replayed == 1_300
+        counts = connection.store.counts()
         assert (counts.total("dead"), counts.total("due")) == (0, 1_300)
 
 

@@ -1,4 +1,4 @@
-"""Replays of a dead topic: under new ids, and yet counted, so that a poisoned message does not circle for ever."""
+"""Replays of a dead topic: they get new ids and are counted, so that a poisoned message cannot circle for ever."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from retry_topic import DeadLetterFilter, DeadLetters, RetryPolicy
-from retry_topic.cli.topic_replay import LetterToMessage, TopicReplay
+from retry_topic.dead_letters.dead_topic import LetterToMessage, TopicReplay
 from retry_topic.message.headers import read
 from retry_topic.message.topic_names import GroupTopics
 from wheel_sched.errors import StoreUnavailable
@@ -25,12 +25,12 @@ class DeadTopic:
 
     def __init__(self, bench: Any, idle_ms: int = 30_000) -> None:
         self.bench = bench
-        self.consumer = bench.home.broker.consumer([OWN["dead"]], "billing.replay", idle_ms=idle_ms)
+        self.consumer = bench.connection.broker.consumer([OWN["dead"]], "billing.replay", idle_ms=idle_ms)
         self.convert = LetterToMessage("billing", OWN, OWN["redelivery"], "topic-id")
 
     def replay(self, letters: int = 1, **settings: Any) -> TopicReplay:
-        """Replay so many letters, which have to be there."""
-        done = TopicReplay(self.convert, self.bench.home.store, **settings)
+        """Replay this number of letters, which must exist."""
+        done = TopicReplay(self.convert, self.bench.connection.store, **settings)
         found: list[Any] = []
         while len(found) < letters:  # what the test waits for is there, or a poll's own time brings it
             found += self.consumer.poll(500, 10)
@@ -40,7 +40,7 @@ class DeadTopic:
 
 @pytest.fixture
 def poisoned(bench: Bench, handler: Any, policy: Callable[..., RetryPolicy]) -> Any:
-    """A message that dies at each delivery, dead for the first time; and its handler's calls."""
+    """A message that dies at each delivery and is dead for the first time, and the calls of its handler."""
     handle = handler(ValueError("x"))
     bench.serve(policy(max_attempts=1))
     bench.consume(handle)
@@ -50,7 +50,7 @@ def poisoned(bench: Bench, handler: Any, policy: Callable[..., RetryPolicy]) -> 
 
 
 def test_a_message_that_dies_each_time_is_held_back(bench: Bench, poisoned: Any) -> None:
-    """After three replays, and for a raised limit after more; each has an id of its own."""
+    """After three replays; after more with a raised limit. Each replay has its own id."""
     topic = DeadTopic(bench)
     for replays in (1, 2, 3):
         done = topic.replay()
@@ -64,12 +64,12 @@ def test_a_message_that_dies_each_time_is_held_back(bench: Bench, poisoned: Any)
 
 
 def test_both_ways_to_replay_count_for_one_another(bench: Bench, poisoned: Any) -> None:
-    """From the store after one from the topic, and the other way round."""
+    """A replay from the store after one from the topic, and the reverse."""
     topic = DeadTopic(bench)
     assert topic.replay(max_replays=2).replayed == 1
     bench.dead(2)
     (mine,) = [one for one in bench.letters() if one.state.replays]
-    letters = DeadLetters(bench.home)
+    letters = DeadLetters(bench.connection)
     assert letters.replay(DeadLetterFilter(ids=frozenset({mine.id})), max_replays=1).guarded == 1
     assert letters.replay(DeadLetterFilter(ids=frozenset({mine.id})), max_replays=2).replayed == 1
     bench.until(lambda: len(poisoned.calls) == 3 and len(bench.letters()) == 2)
@@ -78,8 +78,8 @@ def test_both_ways_to_replay_count_for_one_another(bench: Bench, poisoned: Any) 
 
 
 def test_headers_decide_nothing(bench: Bench) -> None:
-    """Nor does a letter without any: it has not been replayed."""
-    bench.home.broker.create_topic(OWN["redelivery"])
+    """A letter without headers has not been replayed."""
+    bench.connection.broker.create_topic(OWN["redelivery"])
     bench.publish(b"claims many", topic=OWN["dead"], headers=(("retry-id", b"a"), ("retry-replays", b"99")))
     bench.publish(b"claims nothing", topic=OWN["dead"])
     assert DeadTopic(bench).replay(letters=2).replayed == 2
@@ -88,7 +88,7 @@ def test_headers_decide_nothing(bench: Bench) -> None:
 
 def test_without_the_counts_nothing_is_sent(memory: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """The letters stay unsettled."""
-    memory.home.broker.create_topic(OWN["redelivery"])
+    memory.connection.broker.create_topic(OWN["redelivery"])
     memory.publish(b"letter", topic=OWN["dead"])
     topic = DeadTopic(memory)
 

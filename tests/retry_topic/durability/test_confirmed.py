@@ -1,4 +1,4 @@
-"""What a write waits for on real servers: held replicas, repeats on other connections, clusters, both faces.
+"""The confirmation of writes on real servers: held replicas, repeats on other connections, clusters, both faces.
 
 A replica follows through a proxy that can hold its link: then it is connected and confirms nothing.
 """
@@ -54,7 +54,7 @@ def servers() -> Iterator[Pair]:
 
 @pytest.fixture
 def pair(servers: Pair, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pair]:
-    """The servers in step, and waiting for a replica that does not answer is short."""
+    """The servers are in step, and the wait for a replica that does not answer is short."""
     monkeypatch.setattr(durability, "CONFIRM_MS", 5_000)
     with redis.Redis.from_url(servers.primary.url) as client:
         client.set("settled", "")
@@ -65,13 +65,13 @@ def pair(servers: Pair, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pair]:
 
 
 def on_new_connections(pair: Pair) -> None:
-    """Everybody's next call is on another connection, as after a broken one."""
+    """The next call of each client is on another connection, as after a broken one."""
     with redis.Redis.from_url(pair.primary.url) as admin:
         admin.client_kill_filter(_type="normal")
 
 
 def test_a_repeat_on_another_connection_confirms_the_write_of_the_first(pair: Pair, name: str) -> None:
-    """While the replica is held the repeat is in doubt too, though it is answered from memory and writes nothing."""
+    """While the replica is held, the repeat is in doubt too, although it writes nothing."""
     items = [Item(f"i{n}", 0, b"") for n in range(3)]
     with open_store(pair.primary.url, namespace=name, durability="replicated") as store:
         store.schedule(items)
@@ -88,12 +88,12 @@ def test_a_repeat_on_another_connection_confirms_the_write_of_the_first(pair: Pa
 
 
 def test_nothing_is_acknowledged_while_no_replica_confirms(pair: Pair, name: str) -> None:
-    """Publishing now and later, settling, forwarding, making topics: each is in doubt, and each repeat is."""
-    with connect(pair.primary.url, namespace=name, durability="replicated", prefix=f"{name}:") as home:
-        home.broker.create_topic("orders")
-        consumer = home.broker.consumer(["orders"], "group")
-        home.publish("orders", b"1")
-        home.publish("orders", b"2")
+    """Publishing now and later, settling, forwarding and creating topics are in doubt, and so is each repeat."""
+    with connect(pair.primary.url, namespace=name, durability="replicated", prefix=f"{name}:") as connection:
+        connection.broker.create_topic("orders")
+        consumer = connection.broker.consumer(["orders"], "group")
+        connection.publish("orders", b"1")
+        connection.publish("orders", b"2")
         first, second = consumer.poll(2, 1_000)
         pair.link.blackhole()
         for _ in range(2):
@@ -104,18 +104,18 @@ def test_nothing_is_acknowledged_while_no_replica_confirms(pair: Pair, name: str
             with pytest.raises(BrokerUnavailable, match="only 0 of 1"):
                 consumer.ack([second])
             with pytest.raises(BrokerUnavailable, match="may be sent"):
-                home.publish("orders", b"3", id="three")
+                connection.publish("orders", b"3", id="three")
             with pytest.raises(InDoubt):
-                home.publish("orders", b"4", delay=60, id="four")
+                connection.publish("orders", b"4", delay=60, id="four")
             on_new_connections(pair)
             with pytest.raises(BrokerUnavailable):
-                home.broker.create_topic("orders")
+                connection.broker.create_topic("orders")
             on_new_connections(pair)
 
 
 def test_a_doubt_about_opening_says_that_no_message_was_sent(pair: Pair, name: str) -> None:
-    """Not that there is a token or id to repeat it with: what is in doubt is an entry of our own, or a topic's."""
-    with connect(pair.primary.url, namespace=name, durability="replicated", create_topics=True) as home:
+    """The error names no token or id, because the entry in doubt is ours or a topic's."""
+    with connect(pair.primary.url, namespace=name, durability="replicated", create_topics=True) as connection:
         pair.link.blackhole()
         with pytest.raises(StoreUnavailable, match=r"not opened, and no message.*only 0 of 1.*open it again") as raised:
             open_store(pair.primary.url, namespace=name, durability="replicated")
@@ -124,7 +124,7 @@ def test_a_doubt_about_opening_says_that_no_message_was_sent(pair: Pair, name: s
         ) as awaited:
             asyncio.run(open_async_store(pair.primary.url, namespace=name, durability="replicated"))
         with pytest.raises(BrokerUnavailable, match=r"list of topics.*only 0 of 1.*no message was sent") as published:
-            home.publish(name, b"")
+            connection.publish(name, b"")
         for error in (raised, awaited, published):
             assert not getattr(error.value, "in_doubt", False)
             assert "token" not in str(error.value)
@@ -133,71 +133,71 @@ def test_a_doubt_about_opening_says_that_no_message_was_sent(pair: Pair, name: s
 
 
 def test_a_doubt_about_a_batch_of_messages_names_no_token(pair: Pair, name: str) -> None:
-    """A batch has none: sent again it may be there twice."""
-    with connect(pair.primary.url, namespace=name, durability="replicated") as home:
-        home.broker.create_topic(name)
+    """A batch has no token: if it is sent again, its messages may be there twice."""
+    with connect(pair.primary.url, namespace=name, durability="replicated") as connection:
+        connection.broker.create_topic(name)
         pair.link.blackhole()
-        (failure,) = home.broker.publish([Message(name, b"")])
+        (failure,) = connection.broker.publish([Message(name, b"")])
         assert failure is not None
         assert "a repeat may be a second record" in failure.reason
 
 
 def test_what_was_acknowledged_is_on_the_replica(pair: Pair, name: str) -> None:
-    """Read there at once after each acknowledgement, without waiting."""
+    """The test reads it there after each acknowledgement, without waiting."""
     with (
-        connect(pair.primary.url, namespace=name, durability="replicated", prefix=f"{name}:") as home,
+        connect(pair.primary.url, namespace=name, durability="replicated", prefix=f"{name}:") as connection,
         redis.Redis.from_url(pair.replica.url) as replica,
     ):
-        home.broker.create_topic("orders")
+        connection.broker.create_topic("orders")
         for n in range(20):
-            home.publish("orders", b"now")
+            connection.publish("orders", b"now")
             assert replica.xlen(f"{name}:orders") == n + 1
-            home.publish("orders", b"later", delay=60)
+            connection.publish("orders", b"later", delay=60)
             assert replica.zcard(f"{{{name}:0}}:due") == n + 1
 
 
 def test_a_primary_without_the_replicas_it_wants_writes_nothing(pair: Pair, name: str) -> None:
-    """`min-replicas-to-write` bounds what a failover may cost: a refusal that passes, and nothing is in doubt."""
+    """`min-replicas-to-write` bounds the loss of a failover. The refusal is temporary, and nothing is in doubt."""
     with (
-        connect(pair.primary.url, namespace=name, prefix=f"{name}:") as home,
+        connect(pair.primary.url, namespace=name, prefix=f"{name}:") as connection,
         redis.Redis.from_url(pair.primary.url) as admin,
     ):
-        home.broker.create_topic("orders")
+        connection.broker.create_topic("orders")
         admin.config_set("min-replicas-to-write", 2)
         try:
             with pytest.raises(StoreUnavailable, match="nothing was written"):
-                home.publish("orders", b"later", delay=60)
+                connection.publish("orders", b"later", delay=60)
             with pytest.raises(BrokerUnavailable, match="the message was not sent"):
-                home.publish("orders", b"now")
+                connection.publish("orders", b"now")
         finally:
             admin.config_set("min-replicas-to-write", 0)
-        assert home.broker.topics() == {"orders": 0}
-        assert home.store.counts().total("due") == 0
+        assert connection.broker.topics() == {"orders": 0}
+        assert connection.store.counts().total("due") == 0
 
 
 @pytest.mark.slow
 def test_a_primary_that_is_cut_off_soon_refuses_writes(pair: Pair, name: str) -> None:
-    """What it acknowledges alone, and a failover would lose, is bounded: `min-replicas-max-lag` and about a second."""
+    """`min-replicas-max-lag` and about a second bound the writes that a failover would lose."""
     with (
-        connect(pair.primary.url, namespace=name, create_topics=True) as home,
+        connect(pair.primary.url, namespace=name, create_topics=True) as connection,
         redis.Redis.from_url(pair.primary.url) as admin,
     ):
         for setting in ("min-replicas-max-lag", "min-replicas-to-write"):
             admin.config_set(setting, 1)
         try:
-            home.publish(name, b"")
+            connection.publish(name, b"")
             pair.link.blackhole()
             began_s = time.monotonic()
             with contextlib.suppress(BrokerUnavailable):
                 while time.monotonic() < began_s + 10:
-                    home.publish(name, b"")
+                    connection.publish(name, b"")
             assert time.monotonic() - began_s < 5  # 2 s and what a busy machine takes
         finally:
             admin.config_set("min-replicas-to-write", 0)
 
 
 def test_more_replicas_than_there_are_is_refused_by_both_faces(pair: Pair, name: str) -> None:
-    """At the start, with how many are connected."""
+    """At the start, with the number of connected replicas."""
     with pytest.raises(StoreError, match="needs connected replicas: 2, this server has 1"):
         open_store(pair.primary.url, namespace=name, durability="replicated", replicas=2)
     with pytest.raises(StoreError, match="needs connected replicas: 2, this server has 1"):
@@ -213,22 +213,22 @@ def syncing() -> Iterator[TemporaryServer]:
 def test_every_acknowledged_write_goes_through_the_confirmation(
     syncing: TemporaryServer, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With a confirmation that always doubts, none of the ways to write says that it is done."""
-    with connect(syncing.url, namespace=name, durability="fsync", prefix=f"{name}:") as home:
-        home.broker.create_topic("orders")
-        consumer = home.broker.consumer(["orders"], "group")
-        home.publish("orders", b"1")
-        home.store.schedule([Item("a", 0, b""), Item("b", None, b""), Item("c", 0, b"")])
-        claim = home.store.claim(1)
+    """With a confirmation that never succeeds, no write says that it is done."""
+    with connect(syncing.url, namespace=name, durability="fsync", prefix=f"{name}:") as connection:
+        connection.broker.create_topic("orders")
+        consumer = connection.broker.consumer(["orders"], "group")
+        connection.publish("orders", b"1")
+        connection.store.schedule([Item("a", 0, b""), Item("b", None, b""), Item("c", 0, b"")])
+        claim = connection.store.claim(1)
         (delivery,) = consumer.poll(1, 1_000)
         monkeypatch.setattr(Durability, "doubt", lambda *_, **__: InDoubt("doubted"))
-        store = home.store
+        store = connection.store
         writes: dict[str, Callable[[], object]] = {
-            "publish": lambda: home.publish("orders", b"2"),
-            "publish later": lambda: home.publish("orders", b"2", delay=60),
+            "publish": lambda: connection.publish("orders", b"2"),
+            "publish later": lambda: connection.publish("orders", b"2", delay=60),
             "ack": lambda: consumer.ack([delivery]),
-            "create_topic": lambda: home.broker.create_topic("others"),
-            "consumer": lambda: home.broker.consumer(["new"], "group"),
+            "create_topic": lambda: connection.broker.create_topic("others"),
+            "consumer": lambda: connection.broker.consumer(["new"], "group"),
             "settle": lambda: store.settle(claim, []),
             "cancel": lambda: store.cancel(["c"]),
             "reschedule": lambda: store.reschedule(["b"], 9),
@@ -248,28 +248,28 @@ def test_every_acknowledged_write_goes_through_the_confirmation(
 
 
 def test_a_server_that_stops_syncing_is_noticed_at_the_next_write(syncing: TemporaryServer, name: str) -> None:
-    """As after a failover to another: written, in doubt, with what to set."""
+    """As after a failover to another server: written, in doubt, and the error names the setting."""
     with (
-        connect(syncing.url, namespace=name, durability="fsync", create_topics=True) as home,
+        connect(syncing.url, namespace=name, durability="fsync", create_topics=True) as connection,
         redis.Redis.from_url(syncing.url) as admin,
     ):
-        home.publish(name, b"1")
+        connection.publish(name, b"1")
         admin.config_set("appendfsync", "everysec")
         try:
             with pytest.raises(InDoubt, match="CONFIG SET appendfsync always"):
-                home.publish(name, b"2", delay=60)
+                connection.publish(name, b"2", delay=60)
             with pytest.raises(BrokerUnavailable, match="CONFIG SET appendfsync always"):
-                home.publish(name, b"2")
+                connection.publish(name, b"2")
             with pytest.raises(StoreError, match="CONFIG SET appendfsync always"):
                 asyncio.run(open_async_store(syncing.url, namespace=name, durability="fsync"))
         finally:
             admin.config_set("appendfsync", "always")
-        home.publish(name, b"3")
+        connection.publish(name, b"3")
 
 
 @contextlib.contextmanager
 def first_file_under_way(admin: redis.Redis) -> Iterator[None]:
-    """The state after `CONFIG SET appendonly yes`, or of a replica after a full resynchronisation, for long."""
+    """The state after `CONFIG SET appendonly yes`, or of a replica after a full resynchronisation, for a long time."""
     admin.config_set("appendonly", "no")
     admin.config_set("rdb-key-save-delay", 1_000_000)
     admin.config_set("appendonly", "yes")
@@ -292,7 +292,7 @@ def rewritten(admin: redis.Redis) -> None:
 def test_nothing_is_acknowledged_while_the_first_append_only_file_is_made(
     syncing: TemporaryServer, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The settings say `always`, and a crash would lose it. Also on a server that has had such a file before."""
+    """The settings say `always`, but a crash would lose the write. Also on a server that had such a file before."""
 
     async def later() -> None:
         store = await open_async_store(syncing.url, namespace=name, durability="fsync")
@@ -301,49 +301,49 @@ def test_nothing_is_acknowledged_while_the_first_append_only_file_is_made(
         await store.close()
 
     with (
-        connect(syncing.url, namespace=name, durability="fsync", create_topics=True) as home,
+        connect(syncing.url, namespace=name, durability="fsync", create_topics=True) as connection,
         redis.Redis.from_url(syncing.url) as admin,
     ):
-        home.publish(name, b"1")
+        connection.publish(name, b"1")
         admin.bgrewriteaof()
         rewritten(admin)
         monkeypatch.setattr(durability, "CONFIRM_MS", 60)
         with first_file_under_way(admin):
             assert admin.info("persistence")["aof_base_size"] > 0
             with pytest.raises(InDoubt, match="first append-only file"):
-                home.publish(name, b"2", delay=60, id="later")
+                connection.publish(name, b"2", delay=60, id="later")
             with pytest.raises(BrokerUnavailable, match="first append-only file"):
-                home.publish(name, b"2", id="now")
+                connection.publish(name, b"2", id="now")
             admin.client_kill_filter(_type="normal", skipme=True)
             with pytest.raises(InDoubt, match="first append-only file"):  # answered from memory: nothing is written
-                home.store.schedule([Item("later", None, b"")])
+                connection.store.schedule([Item("later", None, b"")])
             admin.client_kill_filter(_type="normal", skipme=True)
             with pytest.raises(BrokerUnavailable, match="first append-only file"):
-                home.publish(name, b"2", id="now")
-        home.publish(name, b"2", delay=60, id="later")
-        home.publish(name, b"2", id="now")
-        assert home.broker.topics()[name] == 2
+                connection.publish(name, b"2", id="now")
+        connection.publish(name, b"2", delay=60, id="later")
+        connection.publish(name, b"2", id="now")
+        assert connection.broker.topics()[name] == 2
         asyncio.run(later())
 
 
 def test_an_ordinary_rewrite_of_the_file_leaves_nothing_in_doubt(
     syncing: TemporaryServer, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The old file is kept until the new one is there. Redis 7.0, without WAITAOF, cannot tell the two apart."""
+    """The old file is kept until the new one exists. Redis 7.0 has no WAITAOF and cannot distinguish the two."""
     with (
-        connect(syncing.url, namespace=name, durability="fsync", create_topics=True) as home,
+        connect(syncing.url, namespace=name, durability="fsync", create_topics=True) as connection,
         redis.Redis.from_url(syncing.url) as admin,
     ):
         monkeypatch.setattr(durability, "CONFIRM_MS", 2_000)
         tells = admin.info("server")["redis_version"] >= "7.2"
-        home.publish(name, b"1")
+        connection.publish(name, b"1")
         admin.config_set("rdb-key-save-delay", 10_000)
         try:
             admin.bgrewriteaof()
             with contextlib.nullcontext() if tells else pytest.raises(InDoubt):
-                home.publish(name, b"2", delay=60)
+                connection.publish(name, b"2", delay=60)
             with contextlib.nullcontext() if tells else pytest.raises(BrokerUnavailable):
-                home.publish(name, b"2")
+                connection.publish(name, b"2")
             assert admin.info("persistence")["aof_rewrite_in_progress"]
         finally:
             admin.config_set("rdb-key-save-delay", 0)
@@ -353,7 +353,7 @@ def test_an_ordinary_rewrite_of_the_file_leaves_nothing_in_doubt(
 def test_the_asyncio_face_confirms_as_the_other_does(
     syncing: TemporaryServer, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It opens on a server that syncs, and its writes go through the confirmation."""
+    """It opens on a server that syncs, and confirms its writes."""
 
     async def scenario() -> None:
         store = await open_async_store(syncing.url, namespace=name, durability="fsync")
@@ -367,7 +367,7 @@ def test_the_asyncio_face_confirms_as_the_other_does(
 
 
 def test_a_user_who_may_not_look_is_told_how_to_allow_it(syncing: TemporaryServer, name: str) -> None:
-    """`fsync` is refused, not trusted; with the permission named it opens."""
+    """`fsync` is refused. After the named permission is given, it opens."""
     with redis.Redis.from_url(syncing.url) as admin:
         admin.acl_setuser(name, enabled=True, passwords=["+pw"], keys=["*"], categories=["+@all"], commands=["-config"])
         url = syncing.url.replace("unix://", f"unix://{name}:pw@")
@@ -379,7 +379,7 @@ def test_a_user_who_may_not_look_is_told_how_to_allow_it(syncing: TemporaryServe
 
 
 def test_on_a_cluster_every_primary_is_asked_and_every_write_confirmed(cluster: RedisCluster, name: str) -> None:
-    """One primary that does not sync is enough to be refused; later it leaves its own shards in doubt."""
+    """One primary that does not sync is refused at the start. Later it leaves only its own shards in doubt."""
     one, two = (node.redis_connection for node in cluster.get_primaries())
     items = [Item(f"i{n}", None, b"") for n in range(60)]
     try:
@@ -398,7 +398,7 @@ def test_on_a_cluster_every_primary_is_asked_and_every_write_confirmed(cluster: 
 
 
 def test_on_a_cluster_the_asyncio_face_confirms_as_well(cluster: RedisCluster, name: str) -> None:
-    """Refused while a primary does not sync; then each shard's writes and their confirmation share a connection."""
+    """Refused while a primary does not sync. Then the writes of a shard and their confirmation share a connection."""
     primaries = [node.redis_connection for node in cluster.get_primaries()]
     port = primaries[0].connection_pool.connection_kwargs["port"]
 
@@ -424,7 +424,7 @@ def test_on_a_cluster_the_asyncio_face_confirms_as_well(cluster: RedisCluster, n
 
 
 def test_a_topic_cannot_have_the_name_of_a_key_that_confirms(syncing: TemporaryServer, name: str) -> None:
-    """Under a prefix with a hash tag it would be written over."""
+    """Under a prefix with a hash tag, the key would overwrite it."""
     from retry_topic.brokers.redis_streams import RedisStreamsBroker
 
     broker = RedisStreamsBroker(syncing.url, prefix="{one}:", create_topics=True)
@@ -437,7 +437,7 @@ def test_a_topic_cannot_have_the_name_of_a_key_that_confirms(syncing: TemporaryS
 
 
 def test_a_broker_that_keeps_less_than_the_store_is_refused(syncing: TemporaryServer, name: str) -> None:
-    """The level holds for all that is acknowledged."""
+    """The level holds for all acknowledged writes."""
     from retry_topic.brokers.redis_streams import RedisStreamsBroker
 
     with open_store(syncing.url, namespace=name, durability="fsync") as store:

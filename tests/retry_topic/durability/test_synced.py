@@ -1,7 +1,7 @@
-"""`fsync` against a lost machine: the append-only file is cut back to what was synced, as a power cut would.
+"""`fsync` on a machine that loses power: the append-only file is cut back to its synced length.
 
-A SIGKILL leaves what the server had written to the kernel. So a library in front of the C library notes how long the
-file was at each fdatasync, and the test cuts it back to that. It needs a C compiler.
+A SIGKILL keeps data that the kernel has. So a library in front of the C library notes the file's length at each
+fdatasync, and the test cuts the file back to that. It needs a C compiler.
 """
 
 from __future__ import annotations
@@ -65,14 +65,14 @@ int fdatasync(int fd) { return noted(fd, "fdatasync"); }
 
 
 class Machine:
-    """A server whose machine can lose its power."""
+    """A server on a machine that can lose its power."""
 
     def __init__(self, server: TemporaryServer, notes: Path) -> None:
         self.server = server
         self._notes = notes
 
     def lose_power(self) -> None:
-        """Kill the server, and leave of its append-only file what was synced."""
+        """Kill the server, and keep only the synced part of its append-only file."""
         self.server.sigkill()
         synced = dict.fromkeys(map(str, self.server.folder.rglob("*.incr.aof")), 0)
         for note in self._notes.read_text().splitlines() if self._notes.exists() else ():
@@ -85,7 +85,7 @@ class Machine:
 
 @pytest.fixture(scope="module")
 def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The library that notes each sync, compiled."""
+    """The compiled library that notes each sync."""
     folder = tmp_path_factory.mktemp("sync")
     (folder / "notes.c").write_text(SYNC_NOTES)
     subprocess.run(["cc", "-shared", "-fPIC", "-o", "notes.so", "notes.c", "-ldl"], cwd=folder, check=True)
@@ -104,20 +104,20 @@ def machine(library: Path, notes: Path, fsync: Fsync) -> Iterator[Machine]:
 
 
 def lost(machine: Machine, durability: str) -> list[str]:
-    """What was acknowledged before the power went, and is gone: by its kind and number."""
+    """The acknowledged writes that are gone after the power loss, by kind and number."""
     acknowledged: list[str] = []
-    with connect(machine.server.url, durability=durability, create_topics=True) as home:
-        consumer = home.broker.consumer([TOPIC], "group")
-        home.publish(TOPIC, b"first")
+    with connect(machine.server.url, durability=durability, create_topics=True) as connection:
+        consumer = connection.broker.consumer([TOPIC], "group")
+        connection.publish(TOPIC, b"first")
         (first,) = consumer.poll(1, 1_000)
         began_s = time.monotonic()
         power = threading.Timer(0.4, machine.lose_power)
         power.start()
         with contextlib.suppress(WheelSchedError):
             for n in range(1_000_000):
-                home.publish("later", b"", delay=3_600, id=f"delayed-{n}")
+                connection.publish("later", b"", delay=3_600, id=f"delayed-{n}")
                 acknowledged.append(f"delayed-{n}")
-                home.publish("now", b"published-%d" % n)
+                connection.publish("now", b"published-%d" % n)
                 acknowledged.append(f"published-{n}")
                 if n == 3:
                     consumer.ack([first])
@@ -125,15 +125,15 @@ def lost(machine: Machine, durability: str) -> list[str]:
         power.join()
         assert time.monotonic() - began_s < 30
     machine.server.restart()
-    with connect(machine.server.url) as home:
+    with connect(machine.server.url) as connection:
         delayed = [one for one in acknowledged if one.startswith("delayed")]
-        gone = [i for i, found in zip(delayed, home.store.get(delayed), strict=True) if found is None]
-        reader = home.broker.consumer(["now", TOPIC], "reader")
+        gone = [i for i, found in zip(delayed, connection.store.get(delayed), strict=True) if found is None]
+        reader = connection.broker.consumer(["now", TOPIC], "reader")
         there: set[str] = set()
         while batch := reader.poll(500, 50):
             there |= {delivery.message.value.decode() for delivery in batch}
         gone += [one for one in acknowledged if one.startswith("published") and one not in there]
-        again = home.broker.consumer([TOPIC], "group", idle_ms=1)
+        again = connection.broker.consumer([TOPIC], "group", idle_ms=1)
         if "settled" in acknowledged and again.poll(1, 50):
             gone.append("settled")
     assert {one.partition("-")[0] for one in acknowledged} == {"delayed", "published", "settled"}
@@ -141,13 +141,13 @@ def lost(machine: Machine, durability: str) -> list[str]:
 
 
 def test_fsync_keeps_every_acknowledged_write_when_the_machine_dies(library: Path, tmp_path: Path) -> None:
-    """Delayed and immediate publishes and a settled delivery, all of them on disk before they were acknowledged."""
+    """Later and immediate publishes and a settled delivery were on disk before they were acknowledged."""
     with machine(library, tmp_path / "notes", "always") as it:
         assert lost(it, "fsync") == []
 
 
 def test_everysec_loses_what_was_not_synced_when_the_machine_dies(library: Path, tmp_path: Path) -> None:
-    """So the notes find losses where there are any; `fsync` is refused on such a server."""
+    """This proves that the test finds losses. `fsync` is refused on such a server."""
     with machine(library, tmp_path / "notes", "everysec") as it:
         with pytest.raises(StoreError, match="CONFIG SET appendfsync always"):
             open_store(it.server.url, durability="fsync")

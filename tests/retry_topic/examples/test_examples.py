@@ -1,4 +1,4 @@
-"""The programs in `examples/` do what they say, as a reader would run them."""
+"""The programs in `examples/` work as described, when they are run as a reader would run them."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-# each is a process of its own, with children some of them: seconds alone, half a minute on a busy machine
+# each runs in another process, some with children: seconds alone, half a minute on a busy machine
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(200)]
 
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
 
 
 def run(name: str, *args: str, cwd: Path) -> list[str]:
-    """The lines an example prints; it has to end well and say nothing on stderr but which attempts failed."""
+    """The lines of an example. It must end well, and its stderr may only report failed attempts."""
     ended = subprocess.run(
         [sys.executable, "-W", "error", EXAMPLES / name, *args], cwd=cwd, capture_output=True, text=True, timeout=180
     )
@@ -35,7 +35,7 @@ DEAD = {
 
 @pytest.mark.parametrize("url", ["memory:", pytest.param("embedded:./data", marks=pytest.mark.real)])
 def test_retry_consumer(tmp_path: Path, url: str) -> None:
-    """Each verdict leads where it should, and the replayed order is shipped."""
+    """Each verdict has its effect, and the replayed order is shipped."""
     lines = run("retry_consumer.py", url, cwd=tmp_path)
     assert set(lines) >= SHIPPED | DEAD
     assert [line for line in lines if "bolt" in line] == [
@@ -63,7 +63,7 @@ def test_two_processes(tmp_path: Path) -> None:
 
 
 def test_every_example_has_a_test() -> None:
-    """A program nobody runs is wrong some day."""
+    """A program that no test runs breaks some day."""
     tested = {name.removeprefix("test_") for name in globals() if name.startswith("test_")}
     ours = {"retry_consumer", "asyncio_handler", "two_processes"}
     assert ours <= tested

@@ -28,7 +28,7 @@ ROW = Attempt("m", "orders", 2, 1_000, 1_003, "ok", None, 0)
 
 
 def rows_of(bench: Bench) -> list[Attempt]:
-    store = bench.home.store
+    store = bench.connection.store
     return sorted((row for shard in range(store.shards) for row in attempts_in(store, shard)), key=lambda r: r[:3])
 
 
@@ -66,10 +66,10 @@ def test_a_message_that_is_given_up_ends_with_a_dead_row(bench: Bench, handler: 
     bench.dead()
     bench.until(lambda: len(rows_of(bench)) == 2)
     assert [(row.attempt, row.outcome) for row in rows_of(bench)] == [(1, "failed"), (2, "dead")]
-    assert DeadLetters(bench.home).replay().replayed == 1
+    assert DeadLetters(bench.connection).replay().replayed == 1
     bench.until(lambda: len(handle.calls) == 3)
     bench.quiet()
-    assert len(rows_of(bench)) == 2  # it went through at the first delivery of its new life
+    assert len(rows_of(bench)) == 2  # after the replay it succeeded at its first delivery
 
 
 def test_nothing_is_kept_unless_asked_for(memory: Bench, handler: Handlers, policy: Policy) -> None:

@@ -1,4 +1,4 @@
-"""The intake from a log, over a store in memory: what it counts, where things lie, what it says of them."""
+"""The intake from a log, over a store in memory: its counts, the shards of its items, and its reports."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from retry_topic.connection import Connection
 from retry_topic.consumer.settling import Successes
 from retry_topic.history import read_attempt
 from retry_topic.intake.from_log import IntakeFromLog
-from retry_topic.intake.records import Taken, attempts_key
+from retry_topic.intake.records import Taken
 from retry_topic.message import Message, Source
-from retry_topic.message.body_codec import decode_body
-from retry_topic.message.headers import RetryState, content_id, read, write
+from retry_topic.message.encoding import decode_body
+from retry_topic.message.headers import RetryState, attempts_key, content_id, read, write
 from retry_topic.policy import Fixed, PolicySet, RetryPolicy
 from wheel_sched.store import AttemptCounts, Found, History, LogIntake, open_store
 
@@ -28,7 +28,7 @@ SOURCE = "g.retry/0"
 
 
 class Logs(MemoryBroker):
-    """A broker whose topics are logs, as far as an intake asks."""
+    """A broker whose topics are logs, as far as an intake uses it."""
 
     transactions = False
 
@@ -40,7 +40,7 @@ class Logs(MemoryBroker):
 
 
 class Reader:
-    """Notes what it is told."""
+    """Notes its calls."""
 
     def __init__(self) -> None:
         self.position: int | None = None
@@ -56,23 +56,23 @@ class Reader:
         self.rewound.append(position)
 
     def beat(self) -> None:
-        """Nobody counts."""
+        """Does nothing."""
 
     def close(self) -> None:
-        """Nothing to let go of."""
+        """Does nothing."""
 
 
 class Bench:
-    """An intake of a group over some shards."""
+    """The intake of a group over some shards."""
 
-    def __init__(self, home: Connection) -> None:
-        self.home = home
+    def __init__(self, connection: Connection) -> None:
+        self.connection = connection
         self.reader = Reader()
         policies = PolicySet(RetryPolicy(delay=Fixed(base_ms=60_000), max_attempts=None))
-        self.intake = IntakeFromLog(home, "g", policies, history=100, rng=random.Random(1))
+        self.intake = IntakeFromLog(connection, "g", policies, history=100, rng=random.Random(1))
 
     def take(self, *states: RetryState, expected: int | None = None) -> list[Taken]:
-        """A slice of records with these headers, from the position on."""
+        """Take in a batch of records with these headers, from the position on."""
         start = expected or 0
         records = [
             Message("g.retry", b"v", None, write((), state), Source("g.retry", 0, str(start + n), 1))
@@ -82,7 +82,7 @@ class Bench:
         return self.intake.take(self.reader, part, once)
 
     def found(self, item_id: str) -> Found:
-        (found,) = self.home.store.get([item_id], anywhere=True)
+        (found,) = self.connection.store.get([item_id], anywhere=True)
         assert found is not None
         return found
 
@@ -97,14 +97,14 @@ def failed(name: str, attempt: int = 1, replays: int = 0) -> RetryState:
 
 @pytest.fixture(params=[1, 4])
 def bench(request: pytest.FixtureRequest) -> Iterator[Bench]:
-    """One of one shard, one of several."""
+    """With one shard, and with several."""
     store = open_store("memory:", shards=request.param)
-    with Connection(store, Logs()) as home:
-        yield Bench(home)
+    with Connection(store, Logs()) as connection:
+        yield Bench(connection)
 
 
-def test_a_slice_is_stored_with_its_headers(bench: Bench) -> None:
-    """Each record under its id, with what the policy decided, and the position behind the last."""
+def test_a_batch_is_stored_with_its_headers(bench: Bench) -> None:
+    """Each record has its id and the policy's decision, and the position is behind the last one."""
     taken = bench.take(failed("a"), failed("b", 3))
     assert [(one.id, one.attempt, one.duplicate) for one in taken] == [("a.1", 1, False), ("b.3", 3, False)]
     assert "attempt 3 of unlimited" in taken[1].why
@@ -112,25 +112,25 @@ def test_a_slice_is_stored_with_its_headers(bench: Bench) -> None:
     state = read(message.headers)
     assert (message.topic, state.attempt, state.policy, state.delay_ms) == ("g.redelivery", 3, "default@1", 60_000)
     assert (state.due_ms, state.consumer_group) == (taken[1].due_ms, "g")
-    assert (bench.reader.position, LogIntake(bench.home.store).positions([SOURCE])) == (2, [2])
+    assert (bench.reader.position, LogIntake(bench.connection.store).positions([SOURCE])) == (2, [2])
 
 
 def test_items_are_found_and_changed_wherever_their_source_put_them(bench: Bench) -> None:
-    """By id, with the route they were found with."""
+    """By id, with the route that the search returned."""
     bench.take(*(failed(name) for name in "abcdef"))
     found: Sequence[Found] = [bench.found(f"{name}.1") for name in "abcdef"]
-    assert {one.route for one in found} == {SOURCE if bench.home.by_source else None}
-    outcomes = [bench.home.store.cancel([one.id], route=one.route)[0].name for one in found]
+    assert {one.route for one in found} == {SOURCE if bench.connection.by_source else None}
+    outcomes = [bench.connection.store.cancel([one.id], route=one.route)[0].name for one in found]
     assert outcomes == ["DONE"] * 6
 
 
 def test_no_header_lowers_a_count(bench: Bench) -> None:
-    """The store remembers how often a message failed and was replayed, whatever its headers say."""
+    """The store remembers failures and replays of a message, whatever its headers say."""
     bench.take(failed("a", 5))
-    bench.home.store.cancel(["a.5"], route=bench.found("a.5").route)
+    bench.connection.store.cancel(["a.5"], route=bench.found("a.5").route)
     (again,) = bench.take(failed("a", 1), expected=1)
     assert again.id == "a.6"
-    AttemptCounts(bench.home.store).raise_to([("b!", 2, bench.home.store.now_ms() + 60_000)])
+    AttemptCounts(bench.connection.store).raise_to([("b!", 2, bench.connection.store.now_ms() + 60_000)])
     (replayed,) = bench.take(failed("b", 1), expected=2)
     assert replayed.id == "br2.1"
     (forged,) = bench.take(failed("c", 1, replays=9), expected=3)
@@ -138,58 +138,58 @@ def test_no_header_lowers_a_count(bench: Bench) -> None:
 
 
 def test_two_failures_of_one_attempt_are_one(bench: Bench) -> None:
-    """Of two copies of a delivery: the second record changes nothing, also when the next attempt has gone out."""
+    """Two copies of a delivery fail: the second record changes nothing, even after the next attempt was sent."""
     bench.take(replace(failed("a", 2), started_ms=1))
-    bench.home.store.cancel(["a.2"], route=bench.found("a.2").route)
+    bench.connection.store.cancel(["a.2"], route=bench.found("a.2").route)
     (copy,) = bench.take(replace(failed("a", 2), started_ms=2), expected=1)
-    assert (copy.duplicate, bench.home.store.get(["a.2", "a.3"], anywhere=True)) == (True, [None, None])
+    assert (copy.duplicate, bench.connection.store.get(["a.2", "a.3"], anywhere=True)) == (True, [None, None])
     (news,) = bench.take(replace(failed("a", 3), started_ms=3), expected=2)
     assert (news.id, news.duplicate) == ("a.3", False)
 
 
 @pytest.mark.parametrize("attempt", [2, 3, 2_000])
 def test_what_has_succeeded_is_neither_retried_nor_buried(bench: Bench, attempt: int) -> None:
-    """Whatever number its other copy failed with, a verdict included."""
+    """Whatever attempt or verdict the failing copy had."""
     bench.take(failed("a", 1))
-    bench.home.store.cancel(["a.1"], route=bench.found("a.1").route)
-    Successes(bench.home.store).remember([attempts_key(failed("a"), Message("g.retry", b"v"))])
+    bench.connection.store.cancel(["a.1"], route=bench.found("a.1").route)
+    Successes(bench.connection.store).remember([attempts_key(failed("a"), Message("g.retry", b"v"))])
     first, second = bench.take(failed("a", attempt), replace(failed("a", attempt), verdict="dead"), expected=1)
     assert (first.duplicate, second.duplicate) == (True, True)
-    assert [bench.home.store.counts().total(state) for state in ("due", "dead")] == [0, 0]
+    assert [bench.connection.store.counts().total(state) for state in ("due", "dead")] == [0, 0]
 
 
 def test_records_that_nobody_signed_are_counted_by_the_store(bench: Bench) -> None:
-    """With a secret: by their payload, each of them one attempt, in one slice and over several."""
+    """With a secret: by their payload, each as one attempt, in one batch and over several."""
     bench.intake = IntakeFromLog(
-        bench.home, "g", PolicySet(RetryPolicy(delay=Fixed(base_ms=60_000), max_attempts=4)), secrets=(b"s" * 16,)
+        bench.connection, "g", PolicySet(RetryPolicy(delay=Fixed(base_ms=60_000), max_attempts=4)), secrets=(b"s" * 16,)
     )
     taken = bench.take(RetryState(), failed("a", 1), failed("a", 1)) + bench.take(RetryState(), expected=3)
     assert [(one.attempt, one.dead) for one in taken] == [(1, None), (2, None), (3, None), (4, "max-attempts")]
     assert len({one.id for one in taken}) == 4
-    # no consumer of ours says so of such an id; whoever did has ended these records, and the slice comes to its end
+    # our consumers never report success of such an id; if another client does, these records end with the batch
     ended = RetryState(id=content_id("g", b"v", None))
-    Successes(bench.home.store).remember([attempts_key(ended, Message("g.retry", b"v"))])
+    Successes(bench.connection.store).remember([attempts_key(ended, Message("g.retry", b"v"))])
     assert bench.take(RetryState(), expected=4)[0].duplicate
 
 
-def test_one_failure_twice_in_a_slice_is_one(bench: Bench) -> None:
-    """It was taken in before, and said to be."""
+def test_one_failure_twice_in_a_batch_is_one(bench: Bench) -> None:
+    """The second one is reported as known."""
     first, second = bench.take(failed("a"), failed("a"))
-    assert (first.duplicate, second.duplicate, second.why) == (False, True, "it was taken in before")
+    assert (first.duplicate, second.duplicate, second.why) == (False, True, "the failure was already known")
 
 
-def test_a_slice_from_elsewhere_is_read_again_from_where_the_store_is(bench: Bench) -> None:
+def test_a_batch_from_elsewhere_is_read_again_from_where_the_store_is(bench: Bench) -> None:
     """Nothing of it is stored."""
     bench.take(failed("a"))
     assert bench.take(failed("b"), expected=7) == []
     assert bench.reader.rewound == [1]
-    assert bench.home.store.get(["b.1"], anywhere=True) == [None]
+    assert bench.connection.store.get(["b.1"], anywhere=True) == [None]
 
 
 def test_the_history_has_a_row_for_each(bench: Bench) -> None:
-    """Without a shard where the source chose it: its id does not tell."""
+    """Without a shard if the source chose it, because the id does not determine it."""
     bench.take(failed("a", 2), failed("b", 1))
-    logged = [History(bench.home.store).read(shard) for shard in range(bench.home.store.shards)]
+    logged = [History(bench.connection.store).read(shard) for shard in range(bench.connection.store.shards)]
     rows = {row.id: row for page in logged for row in (read_attempt(entry) for entry in page.entries)}
     assert {name: (row.attempt, row.outcome) for name, row in rows.items()} == {"a": (2, "failed"), "b": (1, "failed")}
-    assert rows["a"].shard == (None if bench.home.by_source else 0)
+    assert rows["a"].shard == (None if bench.connection.by_source else 0)

@@ -1,4 +1,4 @@
-"""Failed messages of ordering keys from a log: once each, whichever shard their key lies in and whenever who dies."""
+"""Failed messages of ordering keys from a log: taken in once, in any shard of their key, whichever process dies."""
 
 from __future__ import annotations
 
@@ -13,16 +13,15 @@ from retry_topic.brokers.memory import MemoryBroker
 from retry_topic.brokers.protocol import Delivery, LogBatch
 from retry_topic.connection import Connection
 from retry_topic.intake.from_log import IntakeFromLog
-from retry_topic.intake.records import Taken, attempts_key
+from retry_topic.intake.records import Taken
 from retry_topic.message import Message, Source
-from retry_topic.message.headers import RetryState, write
+from retry_topic.message.headers import RetryState, attempts_key, write
 from retry_topic.policy import Fixed, PolicySet, RetryPolicy
 from wheel_sched.store import AttemptCounts, DelayStore, Done, Item, LogIntake
 from wheel_sched.store.core.plans import shard_of
-from wheel_sched.store.log_intake.operations import LogIntakeInMemory
+from wheel_sched.store.log_intake import LogIntakeInMemory
 from wheel_sched.store.memory import MemoryBackend
-from wheel_sched.store.ordering.face import OrderedKeys, lock_of, ref_of, scope_of
-from wheel_sched.store.ordering.values import Owner
+from wheel_sched.store.ordering import OrderedKeys, Owner, lock_of, ref_of, scope_of
 
 SOURCE = "g.retry/0"
 SHARDS = 4
@@ -34,7 +33,7 @@ OTHER = next(scope for scope in SCOPES if shard_of(scope, SHARDS) not in (HERE, 
 
 
 class Logs(MemoryBroker):
-    """A broker whose topics are logs, as far as an intake asks."""
+    """A broker whose topics are logs, as far as an intake uses it."""
 
     transactions = False
 
@@ -46,7 +45,7 @@ class Logs(MemoryBroker):
 
 
 class Reader:
-    """Notes where it is told to go on."""
+    """Notes the positions to which it was rewound."""
 
     def __init__(self) -> None:
         self.rewound: list[int | None] = []
@@ -58,45 +57,45 @@ class Reader:
         return {}
 
     def done(self, part: LogBatch) -> None:
-        """Nobody looks."""
+        """Does nothing."""
 
     def rewind(self, source: str, position: int | None) -> None:
         self.rewound.append(position)
 
     def beat(self) -> None:
-        """Nobody counts."""
+        """Does nothing."""
 
     def close(self) -> None:
         """Nothing to let go of."""
 
 
 class Died(Exception):
-    """The process is gone."""
+    """The process is dead."""
 
 
 class Bench:
-    """A partition of failed messages, some of keys with an order, and whoever takes them in; its own clock."""
+    """A partition of failed messages, some with ordering keys, the members that take them in, and a clock."""
 
     def __init__(self, shards: int) -> None:
         self.now_ms = 1_000_000
         store = DelayStore(MemoryBackend(shards, clock="test"), shards=shards, test_clock=lambda: self.now_ms).open()
-        self.home, self.reader = Connection(store, Logs()), Reader()
-        self.gates = OrderedKeys(store)
+        self.connection, self.reader = Connection(store, Logs()), Reader()
+        self.locks = OrderedKeys(store)
         self.records: list[Message] = []
 
     def failed(self, name: str, scope: str | None = None, attempt: int = 1) -> None:
-        """One more record: a failure of a message, of a key named after it when that has an order."""
-        gate = None if scope is None else lock_of(scope, name.encode())
-        state = RetryState(id=name, attempt=attempt, original_topic="orders", error_class="E", ordering=gate)
+        """One more record: a failure of a message. An ordered message has a key with its own name."""
+        key_lock = None if scope is None else lock_of(scope, name.encode())
+        state = RetryState(id=name, attempt=attempt, original_topic="orders", error_class="E", key_lock=key_lock)
         source = Source("g.retry", 0, str(len(self.records)), 1)
         self.records.append(Message("g.retry", b"v", b"k", write((), state), source))
 
     def intake(self) -> IntakeFromLog:
         policy = RetryPolicy(delay=Fixed(base_ms=1_000), max_attempts=4)
-        return IntakeFromLog(self.home, "g", PolicySet(policy), rng=random.Random(1))
+        return IntakeFromLog(self.connection, "g", PolicySet(policy), rng=random.Random(1))
 
     def take(self, intake: IntakeFromLog, end: int) -> list[Taken]:
-        """A slice from the position on."""
+        """A batch from the position on."""
         return self.take_from(intake, self.position(), end)
 
     def take_from(self, intake: IntakeFromLog, start: int | None, end: int) -> list[Taken]:
@@ -104,13 +103,13 @@ class Bench:
         return intake.take(self.reader, part, lambda call: call())
 
     def position(self) -> int | None:
-        (position,) = LogIntake(self.home.store).positions([SOURCE])
+        (position,) = LogIntake(self.connection.store).positions([SOURCE])
         return position
 
     def sent(self) -> list[str]:
-        """All that waits, which goes out for good."""
+        """Send all waiting messages for good."""
         self.now_ms += 10_000
-        store, gone = self.home.store, []
+        store, gone = self.connection.store, []
         for shard in range(store.shards):
             claim = store.claim(100, shard=shard)
             store.settle(claim, [Done(one.id) for one in claim.items])
@@ -118,21 +117,21 @@ class Bench:
         return sorted(gone)
 
     def dead(self) -> list[str]:
-        return sorted(found.id for found in self.home.store.list_items("dead").found)
+        return sorted(found.id for found in self.connection.store.list_items("dead").found)
 
 
 @pytest.fixture(params=[1, SHARDS])
 def bench(request: pytest.FixtureRequest) -> Bench:
-    """One of one shard, one of several."""
+    """With one shard, and with several."""
     return Bench(request.param)
 
 
 def dying(bench: Bench, patch: pytest.MonkeyPatch, step: int, *, before: bool) -> None:
-    """The store is spoken to so many times; with the next one the caller dies, before it or with it done."""
+    """The caller dies at this call of the store, before the call or after it."""
     left = [step]
 
     def mortal(name: str) -> None:
-        call = getattr(bench.home.store.backend, name)
+        call = getattr(bench.connection.store.backend, name)
 
         def until_death(*args: Any, **more: Any) -> Any:
             left[0] -= 1
@@ -143,21 +142,21 @@ def dying(bench: Bench, patch: pytest.MonkeyPatch, step: int, *, before: bool) -
                 raise Died
             return answer
 
-        patch.setattr(bench.home.store.backend, name, until_death)
+        patch.setattr(bench.connection.store.backend, name, until_death)
 
     for name in ("execute", "begin"):
         mortal(name)
 
 
 def test_each_is_stored_beside_its_key(bench: Bench) -> None:
-    """With the slice where that is its shard too, before it where it is not."""
+    """With the batch if its key has the same shard, otherwise before it."""
     for name, scope in (("a", BESIDE), ("b", AWAY), ("c", None), ("d", OTHER)):
         bench.failed(name, scope)
     taken = bench.take(bench.intake(), 4)
     assert sorted((one.id, one.duplicate) for one in taken) == [(f"{name}.1", False) for name in "abcd"]
-    found = bench.home.store.get([f"{name}.1" for name in "abd"], anywhere=True)
+    found = bench.connection.store.get([f"{name}.1" for name in "abd"], anywhere=True)
     assert [one and (one.route, one.refs[0].split(".")[0]) for one in found] == [
-        (scope, f"gate:{scope}") for scope in (BESIDE, AWAY, OTHER)
+        (scope, f"lock:{scope}") for scope in (BESIDE, AWAY, OTHER)
     ]
     assert (bench.position(), bench.sent()) == (4, ["a.1", "b.1", "c.1", "d.1"])
 
@@ -167,7 +166,7 @@ def test_each_is_stored_beside_its_key(bench: Bench) -> None:
 def test_what_went_out_before_its_record_is_read_again_goes_out_once(
     monkeypatch: pytest.MonkeyPatch, shards: int, before: bool
 ) -> None:
-    """Whoever takes the slice in dies at any step of it; another one begins where the position stands."""
+    """A member dies at any step of the intake. Another member continues at the store's position."""
     for step in range(100):
         bench = Bench(shards)
         for name, scope in zip("abcdef", [BESIDE, AWAY, None, OTHER, AWAY, OTHER], strict=True):
@@ -183,7 +182,7 @@ def test_what_went_out_before_its_record_is_read_again_goes_out_once(
         assert sorted(gone + bench.sent()) == [f"{name}.1" for name in "abcdef"], f"death at step {step}"
         assert bench.position() == 6
         keys = [attempts_key(RetryState(id=name), Message("g.retry", b"v", b"k")) for name in "abcdef"]
-        counts = AttemptCounts(bench.home.store).raise_to([(key, 0, 0) for key in keys])
+        counts = AttemptCounts(bench.connection.store).raise_to([(key, 0, 0) for key in keys])
         assert max(counts) == 1
         assert min(counts) == 1 or shards > 1  # there they are raised one step later; headers count as well
         if taken is not None:
@@ -192,7 +191,7 @@ def test_what_went_out_before_its_record_is_read_again_goes_out_once(
 
 
 def test_a_member_that_lost_its_partition_stores_nothing_of_it(bench: Bench) -> None:
-    """Neither with the slice nor before it; and what it knew of other shards is no more than a guess."""
+    """Neither with the batch nor before it. Positions of other shards that it remembers may be old."""
     for name, scope in zip("abcdef", [AWAY, OTHER] * 3, strict=True):
         bench.failed(name, scope)
     zombie, other = bench.intake(), bench.intake()
@@ -211,22 +210,24 @@ def test_a_dead_head_lets_the_next_follow_in_the_step_that_buries_it(
     monkeypatch: pytest.MonkeyPatch, shards: int, before: bool
 ) -> None:
     """A death at any step leaves no key closed for ever."""
-    gate = lock_of(AWAY, b"a")
+    key_lock = lock_of(AWAY, b"a")
     for step in range(100):
         bench = Bench(shards)
-        owner = Owner(AWAY, "me", bench.gates.acquire(AWAY, "me", 60_000).epoch)
-        bench.gates.close(owner, [(gate, "a", True, "a")])
-        bench.gates.park(owner, 10, [(gate, "b", True, Item("b.0", None, b"", "orders", (ref_of(gate),), AWAY))])
+        owner = Owner(AWAY, "me", bench.locks.acquire(AWAY, "me", 60_000).epoch)
+        bench.locks.close(owner, [(key_lock, "a", True, "a")])
+        bench.locks.park(
+            owner, 10, [(key_lock, "b", True, Item("b.0", None, b"", "orders", (ref_of(key_lock),), AWAY))]
+        )
         bench.failed("a", AWAY, attempt=4)
         bench.failed("c")
         taken = None
         with monkeypatch.context() as patch, contextlib.suppress(Died):
             dying(bench, patch, step, before=before)
             taken = bench.take(bench.intake(), 1)
-        (key,) = bench.gates.closed()
+        (key,) = bench.locks.closed()
         assert (key.head == "b") == (bench.dead() == ["a.4"]), f"death at step {step}"
         bench.take(bench.intake(), 2)
-        (key,) = bench.gates.closed()
+        (key,) = bench.locks.closed()
         assert (key.head, bench.dead(), bench.sent()) == ("b", ["a.4"], ["b.0", "c.1"])
         if taken is not None:
             return  # it took no more steps
@@ -234,19 +235,19 @@ def test_a_dead_head_lets_the_next_follow_in_the_step_that_buries_it(
 
 
 def test_another_message_s_id_is_left_to_it(bench: Bench) -> None:
-    """The record gets one of its own; its key, which waits for the other id, goes on."""
-    gate = lock_of(AWAY, b"a")
-    owner = Owner(AWAY, "me", bench.gates.acquire(AWAY, "me", 60_000).epoch)
-    bench.gates.close(owner, [(gate, "a", True, "a")])
-    bench.home.store.schedule([Item("a.1", bench.now_ms, b"another", "t", route=AWAY)])
+    """The record gets its own id. Its key, which waits for the other id, opens."""
+    key_lock = lock_of(AWAY, b"a")
+    owner = Owner(AWAY, "me", bench.locks.acquire(AWAY, "me", 60_000).epoch)
+    bench.locks.close(owner, [(key_lock, "a", True, "a")])
+    bench.connection.store.schedule([Item("a.1", bench.now_ms, b"another", "t", route=AWAY)])
     bench.failed("a", AWAY)
     (taken,) = bench.take(bench.intake(), 1)
-    assert (taken.duplicate, taken.id != "a.1", list(bench.gates.closed())) == (False, True, [])
+    assert (taken.duplicate, taken.id != "a.1", list(bench.locks.closed())) == (False, True, [])
     assert bench.sent() == sorted(["a.1", taken.id])
 
 
 def test_no_header_lowers_a_count_of_an_ordered_message(bench: Bench) -> None:
-    """What the store knows holds, there as well."""
+    """The store's count holds there as well."""
     bench.failed("a", AWAY, attempt=2)
     bench.failed("a", AWAY, attempt=1)
     intake = bench.intake()
@@ -257,14 +258,14 @@ def test_no_header_lowers_a_count_of_an_ordered_message(bench: Bench) -> None:
 
 
 def test_a_shard_that_fell_back_alone_is_told_of(caplog: pytest.LogCaptureFixture) -> None:
-    """Its positions are older than what it had answered: what came after them is not read again."""
+    """Its positions are older than those it had answered. Later records are not read again."""
     bench = Bench(SHARDS)
     for name in "abc":
         bench.failed(name, AWAY)
     intake = bench.intake()
     bench.take(intake, 1)
     bench.take(intake, 2)
-    backend = bench.home.store.backend
+    backend = bench.connection.store.backend
     assert isinstance(backend, MemoryBackend)
     backend.shards[shard_of(AWAY, SHARDS)].room(LogIntakeInMemory).positions[SOURCE] = 1
     bench.take(intake, 3)
@@ -273,8 +274,8 @@ def test_a_shard_that_fell_back_alone_is_told_of(caplog: pytest.LogCaptureFixtur
 
 
 class History:
-    """Messages that fail up to four times, and two members that take their failures in: each dies, comes late with what
-    another has taken in, and is overtaken in the middle of a step."""
+    """Messages that fail up to four times, and two members that take their failures in. Each member dies, comes too
+    late, and is overtaken in the middle of a step."""
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
@@ -296,7 +297,7 @@ class History:
             self.attempts[name] = attempt + 1
 
     def send(self) -> None:
-        """What waits is sent, and comes to its handler."""
+        """Send a waiting message to its handler."""
         for item_id in self.bench.sent():
             self.sent[item_id] += 1
             name, _, attempt = item_id.rpartition(".")
@@ -304,7 +305,7 @@ class History:
                 self.handled.append(name)
 
     def take(self) -> None:
-        """A member takes a slice in, or is late with it, and something happens to it or not."""
+        """A member takes a batch in, or is late with it, and something happens to it or not."""
         place, bench = self.random.randrange(2), self.bench
         position = bench.position()
         start = position
@@ -326,9 +327,9 @@ class History:
                 self.members[place] = bench.intake()
 
     def meanwhile(self, patch: pytest.MonkeyPatch, step: int, other: IntakeFromLog) -> None:
-        """Another member takes in what there is between two steps of the first."""
+        """Another member takes records in between two steps of the first."""
         bench, left = self.bench, [step]
-        execute = bench.home.store.backend.execute
+        execute = bench.connection.store.backend.execute
 
         def interrupted(*args: Any, **more: Any) -> Any:
             left[0] -= 1
@@ -338,10 +339,10 @@ class History:
                     self.send()
             return execute(*args, **more)
 
-        patch.setattr(bench.home.store.backend, "execute", interrupted)
+        patch.setattr(bench.connection.store.backend, "execute", interrupted)
 
     def end(self) -> None:
-        """All is taken in and sent."""
+        """Take in and send everything."""
         last = self.bench.intake()
         self.send()
         while self.handled or (self.bench.position() or 0) < len(self.bench.records):
@@ -352,7 +353,7 @@ class History:
 
 @pytest.mark.parametrize("seeds", [range(at, at + 10) for at in range(0, 60, 10)], ids=str)
 def test_each_failure_is_taken_in_once_whatever_happens(seeds: range) -> None:
-    """It is sent once, or dead-lettered once when it was the fourth; no attempt is lost, doubled or made up."""
+    """It is sent once, or dead after the fourth failure. No attempt is lost, doubled or invented."""
     for seed in seeds:
         history = History(seed)
         for _ in range(60):

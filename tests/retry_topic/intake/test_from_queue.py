@@ -1,4 +1,4 @@
-"""The intake by itself: counts that no header lowers, repeats after crashes, and ids that two messages claim."""
+"""The intake alone: counts that no header lowers, repeats after crashes, and ids that two messages claim."""
 
 from __future__ import annotations
 
@@ -14,16 +14,15 @@ from retry_topic.consumer import failed_message, retry_state
 from retry_topic.consumer.outcome import success_of
 from retry_topic.consumer.settling import Successes
 from retry_topic.intake.from_queue import IntakeFromQueue
-from retry_topic.intake.records import Taken, attempts_key
+from retry_topic.intake.records import Taken
 from retry_topic.message import Headers, Message, Source
-from retry_topic.message.body_codec import decode_body
-from retry_topic.message.headers import MAX_COUNT, RetryState, read, sign, write
+from retry_topic.message.encoding import decode_body
+from retry_topic.message.headers import MAX_COUNT, RetryState, attempts_key, read, sign, write
 from retry_topic.message.topic_names import dead_topic_of, retry_topic_of
 from retry_topic.policy import Failure, PolicySet
 from wheel_sched.errors import StoreUnavailable
 from wheel_sched.store import AttemptCounts, Outcome, Stored
-from wheel_sched.store.ordering.face import OrderedKeys, lock_of, scope_of
-from wheel_sched.store.ordering.values import Owner
+from wheel_sched.store.ordering import OrderedKeys, Owner, lock_of, scope_of
 
 if TYPE_CHECKING:
     from conftest import Bench
@@ -35,14 +34,14 @@ SECRET, OTHER = b"sixteen bytes ok", b"another sixteen!"
 
 
 class Desk:
-    """An intake and the retry topic's consumer, one step at a time; nothing comes due by itself."""
+    """An intake and the consumer of the retry topic, one step at a time. Nothing becomes due by itself."""
 
     def __init__(self, bench: Bench, policy: RetryPolicy, **settings: Any) -> None:
         self.bench = bench
-        self.store = bench.home.store
-        self.intake = IntakeFromQueue(bench.home, "billing", PolicySet(policy), **settings)
-        bench.home.broker.create_topic(dead_topic_of("billing"))
-        self.consumer: BrokerConsumer = bench.home.broker.consumer([RETRY], "billing", idle_ms=60_000)
+        self.store = bench.connection.store
+        self.intake = IntakeFromQueue(bench.connection, "billing", PolicySet(policy), **settings)
+        bench.connection.broker.create_topic(dead_topic_of("billing"))
+        self.consumer: BrokerConsumer = bench.connection.broker.consumer([RETRY], "billing", idle_ms=60_000)
 
     def put(self, value: bytes = b"m", state: RetryState | None = None, headers: Headers = (), **more: Any) -> None:
         """A record in the retry topic, as a consumer would write it."""
@@ -66,31 +65,31 @@ class Desk:
         return [letter.id for letter in self.bench.letters()]
 
     def release(self) -> None:
-        """What is waiting goes out, as the dispatcher would have it."""
+        """Send the waiting messages, as a dispatcher would."""
         self.store.cancel(self.waiting())
 
 
 @pytest.fixture
 def desk(bench: Bench, policy: Policy) -> Iterator[Desk]:
-    """Hours of delay, so that what is stored waits."""
+    """Delays of hours, so that stored messages wait."""
     desk = Desk(bench, policy(max_attempts=4, base_ms=HOUR_MS))
     yield desk
     desk.consumer.close()
 
 
 def attempts_of(name: str, value: bytes = b"m", replays: int = 0) -> str:
-    """The key of the attempts of a message of this id and payload."""
+    """The key of the attempt count of a message with this id and payload."""
     return attempts_key(RetryState(id=name, replays=replays), Message(RETRY, value))
 
 
 def again(deliveries: Sequence[Delivery]) -> list[Delivery]:
-    """The same records, as the broker hands them out after a crash."""
+    """The same records, as the broker delivers them after a crash."""
     return [replace(delivery, deliveries=delivery.deliveries + 1) for delivery in deliveries]
 
 
 @pytest.mark.parametrize("forged", [b"0", b"-1", b"", b"none", b"\xff\xfe", b"1", b"0000000000000000001"])
 def test_a_count_that_is_set_back_on_every_hop_gains_nothing(desk: Desk, forged: bytes) -> None:
-    """Whatever the header says each time, the store's record counts on, and the cap holds."""
+    """The store continues its own count, whatever the header says, and the cap holds."""
     deaths = []
     for _ in range(4):
         desk.put(state=RetryState(id="m", original_topic="orders"), headers=())
@@ -105,7 +104,7 @@ def test_a_count_that_is_set_back_on_every_hop_gains_nothing(desk: Desk, forged:
 
 @pytest.mark.parametrize("forged", [b"1000000000", b"9" * 400, b"4"])
 def test_a_count_that_is_set_up_ends_the_message(desk: Desk, forged: bytes) -> None:
-    """Too large a count is believed, to the sender's cost: a dead letter, which a person sees."""
+    """Too large a count is believed. It harms only its sender: the message becomes a dead letter."""
     desk.bench.publish(b"m", topic=RETRY, headers=(("retry-id", b"m"), ("retry-attempt", forged)))
     (taken,) = desk.take()
     assert taken.dead == "max-attempts"
@@ -113,19 +112,19 @@ def test_a_count_that_is_set_up_ends_the_message(desk: Desk, forged: bytes) -> N
 
 
 def test_the_dead_topic_keeps_as_many_letters_as_the_service_says(bench: Bench, policy: Policy) -> None:
-    """Nobody reads it, so nobody else would trim it; the letters themselves stay in the store."""
+    """It has no readers that trim it. The letters themselves stay in the store."""
     desk = Desk(bench, policy(max_attempts=1), dead_kept=100)
     for first in range(0, 600, 200):
         for n in range(first, first + 200):
             desk.put(b"%d" % n)
         desk.take(200)
-    assert 100 <= bench.home.broker.topics()[dead_topic_of("billing")] <= 300  # a server drops whole nodes
+    assert 100 <= bench.connection.broker.topics()[dead_topic_of("billing")] <= 300  # a server drops whole nodes
     assert len(desk.letters()) == 600
     desk.consumer.close()
 
 
 def test_a_record_taken_in_twice_is_stored_once(desk: Desk) -> None:
-    """The service died after storing and before settling: the repeat finds the id and settles."""
+    """The service died between storing and settling. The repeat finds the id and settles."""
     desk.put(id="m")
     deliveries = desk.poll()
     desk.intake.store(deliveries)
@@ -135,7 +134,7 @@ def test_a_record_taken_in_twice_is_stored_once(desk: Desk) -> None:
 
 
 def test_a_record_taken_in_twice_is_stored_once_though_its_message_has_gone(desk: Desk) -> None:
-    """It went out before the repeat: the record is known by its place in the retry topic."""
+    """The message was sent before the repeat. The store knows the record by its place in the retry topic."""
     desk.put(id="m")
     deliveries = desk.poll()
     desk.intake.store(deliveries)
@@ -147,7 +146,7 @@ def test_a_record_taken_in_twice_is_stored_once_though_its_message_has_gone(desk
 
 
 def test_a_call_whose_reply_was_lost_is_repeated_under_its_token(desk: Desk, monkeypatch: Any) -> None:
-    """What was stored may have gone out meanwhile: the repeat is answered as the first time and stores nothing."""
+    """Stored messages may be sent meanwhile. The repeat gets the first answer and stores nothing."""
     schedule, tokens = AttemptCounts.schedule, []
 
     def losing(self: AttemptCounts, *items: Any, token: str | None = None) -> Stored:
@@ -174,7 +173,7 @@ def test_a_call_whose_reply_was_lost_is_repeated_under_its_token(desk: Desk, mon
 
 
 def test_a_crash_after_storing_is_no_second_delivery_though_the_message_has_gone(desk: Desk, monkeypatch: Any) -> None:
-    """Record and attempt are noted in the step that stores it: the repeat stores nothing, and tells nothing else."""
+    """The step that stores the message also notes record and attempt. So the repeat stores and reports nothing new."""
     desk.put(id="m")
     deliveries = desk.poll()
     schedule = AttemptCounts.schedule
@@ -195,7 +194,7 @@ def test_a_crash_after_storing_is_no_second_delivery_though_the_message_has_gone
 def test_over_several_shards_a_crash_before_the_note_is_no_second_attempt(
     memory: Bench, policy: Policy, monkeypatch: Any
 ) -> None:
-    """What is noted lies in other shards than the message: the repeat finds it waiting, with the same number."""
+    """Notes and message are in different shards. The repeat finds the waiting message with the same number."""
     bench = type(memory)(connect("memory:", shards=4))
     desk = Desk(bench, policy(base_ms=HOUR_MS))
     desk.put(id="m")
@@ -205,7 +204,7 @@ def test_over_several_shards_a_crash_before_the_note_is_no_second_attempt(
         raise SystemExit
 
     with monkeypatch.context() as crash:
-        crash.setattr("wheel_sched.store.attempt_counts.operations.AttemptCountsInMemory.raise_to", die)
+        crash.setattr("wheel_sched.store.attempt_counts.AttemptCountsInMemory.raise_to", die)
         with pytest.raises(SystemExit):
             desk.intake.store(deliveries)
     (taken,) = desk.intake.take(desk.consumer, again(deliveries))
@@ -215,7 +214,7 @@ def test_over_several_shards_a_crash_before_the_note_is_no_second_attempt(
 
 
 def test_a_second_record_of_the_same_failure_is_stored_once(desk: Desk) -> None:
-    """A consumer that could not publish and settle in one step wrote its record twice."""
+    """A consumer that cannot publish and settle in one step wrote its record twice."""
     desk.put(b"m", id="m")
     desk.put(b"m", id="m")
     first, second = desk.take(2)
@@ -226,7 +225,7 @@ def test_a_second_record_of_the_same_failure_is_stored_once(desk: Desk) -> None:
 
 
 def test_a_death_that_was_not_told_is_told_once_more(desk: Desk) -> None:
-    """The service died after burying: the repeat buries nothing new and forwards to the dead topic."""
+    """The service died after storing a dead letter. The repeat stores nothing and forwards it to the dead topic."""
     desk.put(id="m", attempt=4)
     deliveries = desk.poll()
     desk.intake.store(deliveries)
@@ -238,7 +237,7 @@ def test_a_death_that_was_not_told_is_told_once_more(desk: Desk) -> None:
 
 
 def test_another_message_with_a_copied_id_is_not_lost(desk: Desk) -> None:
-    """Headers that were copied onto another message give it an id of its own instead of the other's place."""
+    """Headers that were copied from another message: the record gets the id of its own place."""
     desk.put(b"original", id="m", headers=(("trace", b"1"),))
     desk.put(b"another", id="m", headers=(("trace", b"1"),))
     desk.put(b"original", id="m", headers=(("trace", b"2"),))
@@ -249,7 +248,7 @@ def test_another_message_with_a_copied_id_is_not_lost(desk: Desk) -> None:
 
 
 def test_two_dead_messages_with_one_id_are_two_dead_letters(desk: Desk) -> None:
-    """Burying looks at the message as well, not at its id alone."""
+    """The store of dead letters compares the messages and not only their ids."""
     desk.put(b"original", id="m", attempt=4)
     desk.take()
     desk.put(b"another", id="m", attempt=4)
@@ -259,7 +258,7 @@ def test_two_dead_messages_with_one_id_are_two_dead_letters(desk: Desk) -> None:
 
 
 def test_a_record_by_a_stranger_has_an_id_of_its_place(desk: Desk) -> None:
-    """Records without any of our headers are first failures, each under its own id."""
+    """A record without our headers is a first failure with its own id."""
     desk.bench.publish(b"same", b"same", topic=RETRY)
     first, second = desk.take(2)
     assert first.id != second.id
@@ -268,7 +267,7 @@ def test_a_record_by_a_stranger_has_an_id_of_its_place(desk: Desk) -> None:
 
 
 def test_the_count_is_remembered_until_the_cap_by_age(desk: Desk) -> None:
-    """The record outlives the longest wait: it is kept from the retry's due on."""
+    """The count is kept from the retry's due time on, so it survives the longest wait."""
     desk.put(id="m")
     desk.take()
     assert AttemptCounts(desk.store).raise_to([(attempts_of("m"), 0, 0)]) == [1]
@@ -276,7 +275,7 @@ def test_the_count_is_remembered_until_the_cap_by_age(desk: Desk) -> None:
 
 @pytest.mark.parametrize("bench", ["memory"], indirect=True)
 def test_what_the_observer_raises_stays_with_it(bench: Bench, policy: Policy, caplog: Any) -> None:
-    """A failing `seen` is logged; the message is stored and settled."""
+    """An error of `seen` is logged. The message is stored and settled."""
 
     def seen(taken: Taken) -> None:
         raise ValueError("observer")
@@ -289,16 +288,16 @@ def test_what_the_observer_raises_stays_with_it(bench: Bench, policy: Policy, ca
 
 
 class TestCopies:
-    """Two copies of one delivery, as a dispatcher that died between publishing and settling leaves them."""
+    """Two copies of one delivery, as after a dispatcher that died between publishing and settling."""
 
     def fail(self, desk: Desk, attempt: int = 1, value: bytes = b"m", **more: Any) -> Taken:
-        """A failure, told by a consumer that counts."""
+        """A failure, reported by a consumer that counts."""
         desk.put(value, **{"id": "m", "attempt": attempt, "started_ms": 1_000} | more)
         (taken,) = desk.take()
         return taken
 
     def test_a_failure_that_is_told_twice_is_one_attempt(self, desk: Desk) -> None:
-        """The second one stores nothing, also when the next attempt has gone out, and the count stays."""
+        """The second record stores nothing, even after the next attempt was sent. The count stays."""
         for attempt in (1, 2):
             assert not self.fail(desk, attempt).duplicate
             desk.release()
@@ -311,7 +310,7 @@ class TestCopies:
     def test_no_copy_of_the_last_attempt_but_one_buries_a_message_under_way(
         self, desk: Desk, verdict: str | None
     ) -> None:
-        """It would have been taken for the last attempt, or for the verdict on the message."""
+        """A naive count would take it for the last attempt, or for a verdict about the message."""
         self.fail(desk, 3)
         desk.release()
         taken = self.fail(desk, 3, verdict=verdict)
@@ -330,7 +329,7 @@ class TestCopies:
         assert (taken.duplicate, desk.waiting(), desk.letters()) == (True, [], [])
 
     def test_another_payload_under_the_same_id_is_another_message(self, desk: Desk) -> None:
-        """A handler that sends its message on with all headers loses nothing by it."""
+        """A handler may forward its message with all headers, and nothing is lost."""
         self.fail(desk, 2)
         Successes(desk.store).remember([attempts_of("m")])
         taken = self.fail(desk, 2, b"another")
@@ -338,7 +337,7 @@ class TestCopies:
         assert len(desk.waiting()) == 2
 
     def test_who_hands_a_failure_on_as_it_came_has_its_attempts_counted(self, desk: Desk) -> None:
-        """A consumer that does not count, nor say when it began: the store counts for it, and nothing is lost."""
+        """Its consumer neither counts nor reports a start. The store counts for it, and nothing is lost."""
         numbers = []
         for _ in range(4):
             numbers.append(self.fail(desk, 1, started_ms=None).attempt)
@@ -347,9 +346,9 @@ class TestCopies:
         assert len(desk.letters()) == 1
 
     def test_a_copy_from_before_a_replay_does_not_count_against_it(self, desk: Desk) -> None:
-        """The message is being tried anew; what an earlier delivery says is no news."""
+        """The replay tries the message again. A failure of an earlier delivery has no effect."""
         self.fail(desk, 4)
-        DeadLetters(desk.bench.home).replay()
+        DeadLetters(desk.bench.connection).replay()
         desk.release()
         assert self.fail(desk, 3).duplicate
         assert self.fail(desk, 1, replays=1).id == "mr1.1"
@@ -357,7 +356,7 @@ class TestCopies:
     def test_a_record_that_is_read_again_after_its_message_has_failed_anew_is_no_third_attempt(
         self, desk: Desk
     ) -> None:
-        """It is older than what the store knows: its place is forgotten, its attempt is not."""
+        """It is too old: the store has forgotten its place, but not its attempt."""
         self.fail(desk, 1)
         desk.release()
         self.fail(desk, 2)
@@ -367,33 +366,33 @@ class TestCopies:
 
     @pytest.mark.parametrize("succeeded", [True, False])
     def test_a_key_with_an_order_waits_for_no_copy_of_what_has_succeeded(self, desk: Desk, succeeded: bool) -> None:
-        """The failing copy has closed its key: it opens, unless the retry of the first copy is under way to open it."""
-        gates, scope = OrderedKeys(desk.store), scope_of("billing", "orders")
-        gate = lock_of(scope, b"k")
-        owner = Owner(scope, "me", gates.acquire(scope, "me", 60_000).epoch)
-        self.fail(desk, 2, ordering=gate)
+        """The failing copy has closed its key. The key opens, unless the retry of the first copy will open it."""
+        locks, scope = OrderedKeys(desk.store), scope_of("billing", "orders")
+        key_lock = lock_of(scope, b"k")
+        owner = Owner(scope, "me", locks.acquire(scope, "me", 60_000).epoch)
+        self.fail(desk, 2, key_lock=key_lock)
         desk.release()
-        assert gates.close(owner, [(gate, "m", True, "k")]) == [Outcome.DUPLICATE]  # cancelled: given up
-        gates.close(owner, [(gate, "m", False, "k")])
+        assert locks.close(owner, [(key_lock, "m", True, "k")]) == [Outcome.DUPLICATE]  # cancelled: given up
+        locks.close(owner, [(key_lock, "m", False, "k")])
         if succeeded:
             Successes(desk.store).remember([attempts_of("m")])
-        assert self.fail(desk, 2, ordering=gate).duplicate
-        assert [key.lock for key in gates.closed(scope)] == ([] if succeeded else [gate])
+        assert self.fail(desk, 2, key_lock=key_lock).duplicate
+        assert [key.lock for key in locks.closed(scope)] == ([] if succeeded else [key_lock])
 
     def test_two_groups_that_read_one_published_message_count_apart(self, desk: Desk) -> None:
-        """Under the id they both see; nor do two messages that were given one id, one after the other."""
+        """Both see one id. Two messages with one id, one after the other, are also counted apart."""
         first = self.fail(desk, 1, id="daily", published_ms=1_000)
         second = self.fail(desk, 1, id="daily", published_ms=2_000)
         assert (first.duplicate, second.duplicate, len(desk.waiting())) == (False, False, 2)
         assert first.id.startswith("daily~")
         state = RetryState(id="daily", published_ms=1_000, consumer_group="billing")
         other = replace(state, consumer_group="audit")
-        assert first.id == f"{state.stem}.1" != f"{other.stem}.1"
+        assert first.id == f"{state.id_base}.1" != f"{other.id_base}.1"
         assert self.fail(desk, 1, id="daily", published_ms=1_000).duplicate
 
 
 class TestSigned:
-    """With secrets, whoever lacks them cannot write counts."""
+    """With secrets, a client without a secret cannot write counts."""
 
     @pytest.fixture
     def desk(self, bench: Bench, policy: Policy) -> Iterator[Desk]:
@@ -403,7 +402,7 @@ class TestSigned:
 
     @pytest.mark.parametrize("secret", [SECRET, OTHER])
     def test_a_signed_record_waits_and_is_signed_again(self, desk: Desk, secret: bytes) -> None:
-        """Any of the secrets will do; what is stored carries the first one's signature."""
+        """Any of the secrets verifies it. The stored message has a signature of the first secret."""
         state = RetryState(id="m", attempt=2, original_topic="orders", consumer_group="billing")
         desk.put(state=sign(state, Message(RETRY, b"m"), secret))
         (taken,) = desk.take()
@@ -415,7 +414,7 @@ class TestSigned:
 
     @pytest.mark.parametrize("signature", [None, "", "forged"])
     def test_a_record_that_nobody_signed_is_counted_by_the_store(self, desk: Desk, signature: str | None) -> None:
-        """Whatever it says: it ends at the cap, and takes neither id nor count of the message it claims to be."""
+        """It ends at the cap. It gets neither id nor count of the message that it claims to be."""
         told = []
         for attempt in (1, 1, 3, 1):
             desk.put(state=RetryState(id="m", attempt=attempt, original_topic="orders", signature=signature))
@@ -428,7 +427,7 @@ class TestSigned:
         assert [letter.message.value for letter in desk.bench.letters() if letter.message] == [b"m"]
 
     def test_a_record_without_headers_is_counted_by_its_payload(self, desk: Desk) -> None:
-        """It can be put back as often as somebody likes: it is tried as often as any message."""
+        """It may be written again and again. It gets no more attempts than any message."""
         told = []
         for _ in range(4):
             desk.bench.publish(b"m", topic=RETRY)
@@ -440,7 +439,7 @@ class TestSigned:
         assert desk.take()[0].attempt == 1
 
     def test_records_alike_are_many_messages(self, desk: Desk) -> None:
-        """None of those that come together is dropped for looking like another; they share one count."""
+        """Records that come together are all stored, although they look alike. They share one count."""
         desk.bench.publish(b"m", b"m", topic=RETRY)
         first, second = desk.take(2)
         desk.bench.publish(b"m", topic=RETRY)
@@ -449,7 +448,7 @@ class TestSigned:
         assert len(desk.waiting()) == 3
 
     def test_what_came_back_from_an_unsigned_record_is_counted_on_by_the_store(self, desk: Desk) -> None:
-        """It is signed now, but its id is that of all records like it: no failure of theirs passes for a copy."""
+        """It is signed now, but all equal records share its id. So none of their failures counts as a copy."""
         desk.bench.publish(b"m", b"m", topic=RETRY)
         desk.take(2)
         stored = [decode_body(found.body) for found in desk.store.list_items("due").found]
@@ -465,7 +464,7 @@ class TestSigned:
     def test_no_topic_of_a_lenient_policy_gives_an_unsigned_record_more_attempts(
         self, bench: Bench, policy: Policy
     ) -> None:
-        """The headers choose the policy's topic and the error's rule: the least cap there is holds."""
+        """Headers choose the policy's topic and the rule. The least cap of all policies holds."""
         lenient = policy(max_attempts=100, base_ms=HOUR_MS, name="lenient")
         policies = PolicySet(policy(max_attempts=2, base_ms=HOUR_MS), {"archive": lenient})
         desk = Desk(bench, policies.default, secrets=(SECRET,))
@@ -480,7 +479,7 @@ class TestSigned:
         assert deaths == [None, "max-attempts"]
 
     def test_a_signature_is_good_for_one_payload(self, desk: Desk) -> None:
-        """On another one the record is unsigned, and counted as such."""
+        """With another payload the record is unsigned and counted as unsigned."""
         state = RetryState(id="m", attempt=1, original_topic="orders", consumer_group="billing")
         desk.put(b"other", state=sign(state, Message(RETRY, b"m"), SECRET))
         (taken,) = desk.take()

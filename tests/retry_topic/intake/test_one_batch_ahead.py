@@ -1,4 +1,4 @@
-"""One slice underway while the next is read: what becomes of the pair when something goes wrong between the two."""
+"""One log batch in flight while the next is read: what becomes of both when something fails in between."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from retry_topic.brokers.memory import MemoryBroker
 from retry_topic.brokers.protocol import Delivery, LogBatch
 from retry_topic.connection import Connection
 from retry_topic.intake.from_log import IntakeFromLog
-from retry_topic.intake.records import Taken, attempts_key
+from retry_topic.intake.records import Taken
 from retry_topic.message import Message, Source
-from retry_topic.message.headers import RetryState, write
+from retry_topic.message.headers import RetryState, attempts_key, write
 from retry_topic.message.topic_names import dead_topic_of
 from retry_topic.policy import PolicySet, RetryPolicy
 from tests.servers.faulty_proxy import FaultyProxy
@@ -27,7 +27,7 @@ T = TypeVar("T")
 
 
 class Logs(MemoryBroker):
-    """A broker whose topics are logs, as far as an intake asks."""
+    """A broker whose topics are logs, as far as an intake uses it."""
 
     transactions = False
 
@@ -39,7 +39,7 @@ class Logs(MemoryBroker):
 
 
 class Log:
-    """A partition of failed messages, and a member that reads it from where it is told."""
+    """A partition of failed messages, and a member that reads it from a given position."""
 
     def __init__(self, *states: RetryState, source: str = "g.retry/0", traced: bool = False) -> None:
         self.source = source
@@ -71,7 +71,7 @@ class Log:
         return {} if self.place is None else {self.source: self.place}
 
     def next(self, limit: int) -> LogBatch:
-        """The next slice, which there is."""
+        """The next batch; there is one."""
         part = self.poll(limit)
         assert part is not None
         return part
@@ -86,10 +86,10 @@ class Log:
         self.place = position
 
     def beat(self) -> None:
-        """Nobody counts."""
+        """Does nothing."""
 
     def close(self) -> None:
-        """Nothing to let go of."""
+        """Does nothing."""
 
 
 def failed(name: str, attempt: int = 1, **more: Any) -> RetryState:
@@ -100,12 +100,12 @@ def once(call: Callable[[], T]) -> T:
     return call()
 
 
-def intake(home: Connection, **policy: Any) -> IntakeFromLog:
-    return IntakeFromLog(home, "g", PolicySet(RetryPolicy(max_attempts=None, **policy)), rng=random.Random(1))
+def intake(connection: Connection, **policy: Any) -> IntakeFromLog:
+    return IntakeFromLog(connection, "g", PolicySet(RetryPolicy(max_attempts=None, **policy)), rng=random.Random(1))
 
 
 def drain(taking: IntakeFromLog, log: Log, limit: int = 2, insist: Any = once) -> list[Taken]:
-    """As the service does it: the next slice is read while one is underway."""
+    """As the service does: it reads the next batch while one is in flight."""
     taken = []
     while (part := log.poll(limit)) is not None or taking.busy:
         taken += taking.finish(insist) if part is None else taking.offer(log, part, insist)
@@ -117,115 +117,115 @@ def waiting(store: DelayStore) -> list[str]:
 
 
 @pytest.fixture(params=[1, 4])
-def home(request: pytest.FixtureRequest) -> Iterator[Connection]:
-    """Over one shard, and over several."""
-    with Connection(open_store("memory:", shards=request.param), Logs()) as home:
-        yield home
+def connection(request: pytest.FixtureRequest) -> Iterator[Connection]:
+    """With one shard, and with several."""
+    with Connection(open_store("memory:", shards=request.param), Logs()) as connection:
+        yield connection
 
 
-def test_a_slice_is_told_when_the_next_is_offered(home: Connection) -> None:
-    """One is underway at most, and nobody is told of it before the store has answered."""
-    taking, log = intake(home), Log(failed("a"), failed("b"), failed("c"))
+def test_a_batch_is_told_when_the_next_is_offered(connection: Connection) -> None:
+    """At most one batch is in flight. It is reported after the store has answered."""
+    taking, log = intake(connection), Log(failed("a"), failed("b"), failed("c"))
     assert (taking.busy, taking.finish(once)) == (False, [])
     assert (taking.offer(log, log.next(2), once), log.told, taking.busy) == ([], [], True)
     assert [one.id for one in taking.offer(log, log.next(2), once)] == ["a.1", "b.1"]
     assert (log.told, taking.busy) == ([2], True)
     assert [one.id for one in taking.finish(once)] == ["c.1"]
-    assert (log.told, taking.busy, waiting(home.store)) == ([2, 3], False, ["a.1", "b.1", "c.1"])
+    assert (log.told, taking.busy, waiting(connection.store)) == ([2, 3], False, ["a.1", "b.1", "c.1"])
 
 
-def test_a_stale_position_takes_the_next_slice_with_it(home: Connection) -> None:
-    """Another member had the first one: the second is dropped with it; the reader goes to the store's position."""
+def test_a_stale_position_takes_the_next_batch_with_it(connection: Connection) -> None:
+    """Another member had the first batch. The second is dropped too, and the reader goes to the store's position."""
     states = [failed(name) for name in "abcdef"]
     zombie, log = Log(*states), Log(*states)
-    drain(intake(home), log, limit=3)
-    taking = intake(home)
+    drain(intake(connection), log, limit=3)
+    taking = intake(connection)
     taking.offer(zombie, zombie.next(2), once)
     assert taking.offer(zombie, zombie.next(2), once) == []
     assert (zombie.rewound, taking.busy, zombie.told) == ([6], False, [])
-    assert (drain(taking, zombie), waiting(home.store)) == ([], [f"{name}.1" for name in "abcdef"])
+    assert (drain(taking, zombie), waiting(connection.store)) == ([], [f"{name}.1" for name in "abcdef"])
 
 
-def test_a_stale_position_leaves_other_sources_alone(home: Connection) -> None:
-    """A slice of another partition behind it goes its way."""
-    taking, log, other = intake(home), Log(failed("a")), Log(failed("b"), source="g.retry/1")
+def test_a_stale_position_leaves_other_sources_alone(connection: Connection) -> None:
+    """A batch of another partition behind it is stored."""
+    taking, log, other = intake(connection), Log(failed("a")), Log(failed("b"), source="g.retry/1")
     log.place = 0  # the store knows of nothing
     taking.offer(log, log.next(1), once)
     taking.offer(other, other.next(1), once)
     taking.finish(once)
-    assert (log.rewound, other.told, waiting(home.store)) == ([None], [1], ["b.1"])
+    assert (log.rewound, other.told, waiting(connection.store)) == ([None], [1], ["b.1"])
 
 
-def test_a_store_that_fell_back_gets_both_slices_again(home: Connection) -> None:
-    """It has lost what it said it had: the reader goes back to where the store is."""
-    taking, log = intake(home), Log(*(failed(name) for name in "abcd"))
-    log.place = 2  # taken in, as the store said before it fell back
+def test_a_store_that_fell_back_gets_both_batches_again(connection: Connection) -> None:
+    """The store has lost writes. The reader goes back to the store's position."""
+    taking, log = intake(connection), Log(*(failed(name) for name in "abcd"))
+    log.place = 2  # taken in, as the store answered before it lost writes
     assert taking.offer(log, log.next(1), once) == []
     assert taking.offer(log, log.next(1), once) == []
     assert log.rewound == [None]
     assert [one.id for one in drain(taking, log)] == ["a.1", "b.1", "c.1", "d.1"]
 
 
-def test_a_partition_lost_between_the_two_is_taken_on_by_another_member(home: Connection) -> None:
-    """What was underway is in; what came behind it stands where the other member found it, once."""
+def test_a_partition_lost_between_the_two_is_taken_on_by_another_member(connection: Connection) -> None:
+    """The batch in flight is stored. The other member stores the next one, once."""
     states = [failed(name) for name in "abcdef"]
     mine, theirs = Log(*states), Log(*states)
-    taking = intake(home)
+    taking = intake(connection)
     taking.offer(mine, mine.next(2), once)
     read = mine.next(2)
     mine.mine = False
-    (theirs.place,) = LogIntake(home.store).positions([theirs.source])
-    taken = [*drain(intake(home), theirs), *taking.offer(mine, read, once), *taking.finish(once)]
+    (theirs.place,) = LogIntake(connection.store).positions([theirs.source])
+    taken = [*drain(intake(connection), theirs), *taking.offer(mine, read, once), *taking.finish(once)]
     assert sorted(one.id for one in taken) == [f"{name}.1" for name in "abcdef"]
     assert (mine.rewound, mine.told) == ([6], [])
-    assert waiting(home.store) == [f"{name}.1" for name in "abcdef"]
+    assert waiting(connection.store) == [f"{name}.1" for name in "abcdef"]
 
 
-def test_a_process_that_dies_with_one_underway_leaves_it_taken_in_once(home: Connection) -> None:
-    """Its successor goes on from the position, whichever side of it the death was on."""
+def test_a_process_that_dies_with_one_in_flight_leaves_it_taken_in_once(connection: Connection) -> None:
+    """Its successor continues at the store's position, whether the batch was stored or not."""
     states = [failed(name) for name in "abcdef"]
     dying, log = Log(*states), Log(*states)
-    taking = intake(home)
+    taking = intake(connection)
     taking.offer(dying, dying.next(2), once)
     taking.offer(dying, dying.next(2), once)  # and is never heard of again
     del taking
-    (log.place,) = LogIntake(home.store).positions([log.source])
-    again = [one.id for one in drain(intake(home), log)]
+    (log.place,) = LogIntake(connection.store).positions([log.source])
+    again = [one.id for one in drain(intake(connection), log)]
     assert len(again) == len(set(again))
-    assert waiting(home.store) == [f"{name}.1" for name in "abcdef"]
+    assert waiting(connection.store) == [f"{name}.1" for name in "abcdef"]
 
 
-def test_no_header_lowers_a_count_that_came_with_the_slice_before(home: Connection) -> None:
-    """The second slice is decided while the first is underway, and decided anew when that has raised its count."""
+def test_no_header_lowers_a_count_that_came_with_the_batch_before(connection: Connection) -> None:
+    """The second batch is planned while the first is in flight, and again after the first has raised its count."""
     states = [failed("a", 5), failed("b", 2), failed("a", 1), failed("c")]
-    taking, log = intake(home), Log(*states, traced=True)
+    taking, log = intake(connection), Log(*states, traced=True)
     taken = drain(taking, log)
     assert [one.id for one in taken] == ["a.5", "b.2", "a.6", "c.1"]
     assert "attempt 6 of unlimited" in taken[2].why
     keys = [attempts_key(RetryState(id=name), Message("g.retry", b"v", b"k")) for name in "ab"]
-    assert AttemptCounts(home.store).raise_to([(key, 0, 0) for key in keys]) == [6, 2]
+    assert AttemptCounts(connection.store).raise_to([(key, 0, 0) for key in keys]) == [6, 2]
 
 
-def test_a_failure_told_again_in_the_slice_behind_is_no_second_one(home: Connection) -> None:
-    """A consumer that died between the two of them told it twice."""
-    taken = drain(intake(home), Log(failed("a"), failed("b"), failed("b"), failed("c")))
+def test_a_failure_told_again_in_the_batch_behind_is_no_second_one(connection: Connection) -> None:
+    """A consumer that died in between wrote the record twice."""
+    taken = drain(intake(connection), Log(failed("a"), failed("b"), failed("b"), failed("c")))
     assert [(one.id, one.duplicate) for one in taken] == [("a.1", False), ("b.1", False), ("b.1", True), ("c.1", False)]
-    assert waiting(home.store) == ["a.1", "b.1", "c.1"]
+    assert waiting(connection.store) == ["a.1", "b.1", "c.1"]
 
 
-def test_the_dead_of_a_slice_told_again_are_told_once(home: Connection) -> None:
-    """Nobody is told of a death that headers alone claim."""
-    home.broker.create_topic(dead_topic_of("g"))
+def test_the_dead_of_a_batch_told_again_are_told_once(connection: Connection) -> None:
+    """A death that only headers claim is not reported."""
+    connection.broker.create_topic(dead_topic_of("g"))
     fatal = failed("a", verdict="dead")
-    taken = drain(intake(home), Log(fatal, failed("b"), fatal, failed("c")))
+    taken = drain(intake(connection), Log(fatal, failed("b"), fatal, failed("c")))
     assert [one.dead for one in taken] == ["verdict", None, None, None]
-    assert home.broker.topics()[dead_topic_of("g")] == 1
-    assert [found.id for found in home.store.list_items("dead").found] == ["a.1"]
+    assert connection.broker.topics()[dead_topic_of("g")] == 1
+    assert [found.id for found in connection.store.list_items("dead").found] == ["a.1"]
 
 
-def test_looking_back_waits_for_the_slice_underway(home: Connection) -> None:
-    """A server that knows what it is asked for is no other server: nothing is read again."""
-    taking, log = intake(home), Log(failed("a"), failed("b"))
+def test_looking_back_waits_for_the_batch_in_flight(connection: Connection) -> None:
+    """The server knows the expected position, so it is the same server and nothing is read again."""
+    taking, log = intake(connection), Log(failed("a"), failed("b"))
     taking.offer(log, log.next(1), once)
     taking.look_back(log, once)
     assert (log.rewound, log.told, taking.busy) == ([], [1], False)
@@ -234,26 +234,26 @@ def test_looking_back_waits_for_the_slice_underway(home: Connection) -> None:
     assert log.rewound == [1]
 
 
-def test_whoever_gives_up_waiting_is_no_longer_busy(home: Connection) -> None:
-    """The service ends while the store is away: the slice underway is left to its position."""
+def test_whoever_gives_up_waiting_is_no_longer_busy(connection: Connection) -> None:
+    """The service stops while the store is away. The store's position decides about the batch in flight."""
 
     def gives_up(call: Callable[[], T]) -> T:
         raise StoreUnavailable("away")
 
-    taking, log = intake(home), Log(failed("a"), failed("b"))
+    taking, log = intake(connection), Log(failed("a"), failed("b"))
     taking.offer(log, log.next(1), once)
     with pytest.raises(StoreUnavailable):
         taking.finish(gives_up)
     assert (taking.busy, log.told) == (False, [])
-    log.place = 0  # a reader made anew begins with a position that does not hold
+    log.place = 0  # a new reader begins with a wrong position
     drain(taking, log)
-    assert (len(log.rewound), waiting(home.store)) == (1, ["a.1", "b.1"])
+    assert (len(log.rewound), waiting(connection.store)) == (1, ["a.1", "b.1"])
 
 
 @pytest.mark.real
 @pytest.mark.parametrize("lost", [0, 1, 2, 3])
 def test_a_lost_reply_doubles_nothing(real_server: TemporaryServer, lost: int) -> None:
-    """The reply of each slice in turn, while the next one is read: the repeat is answered as the first call was."""
+    """Each batch's reply is lost in turn, while the next is read. The repeat gets the first answer."""
     states = [failed(str(n)) for n in range(12)]
     failures: list[Exception] = []
 
@@ -265,9 +265,9 @@ def test_a_lost_reply_doubles_nothing(real_server: TemporaryServer, lost: int) -
                 failures.append(error)
 
     with FaultyProxy(real_server.url) as proxy:
-        home = Connection(open_store(proxy.url, namespace=f"n{uuid4().hex[:8]}"), Logs())
-        with home:
-            taking, log = intake(home), Log(*states)
+        connection = Connection(open_store(proxy.url, namespace=f"n{uuid4().hex[:8]}"), Logs())
+        with connection:
+            taking, log = intake(connection), Log(*states)
             taken = []
             for number in range(4):
                 if number == lost:
@@ -277,5 +277,5 @@ def test_a_lost_reply_doubles_nothing(real_server: TemporaryServer, lost: int) -
             assert proxy.counts.dropped_replies == 1
             assert [one.id for one in taken] == [f"{n}.1" for n in range(12)]
             assert (log.rewound, log.told) == ([], [3, 6, 9, 12])
-            assert home.store.counts().happened("accepted") == 12
-            assert waiting(home.store) == sorted(f"{n}.1" for n in range(12))
+            assert connection.store.counts().happened("accepted") == 12
+            assert waiting(connection.store) == sorted(f"{n}.1" for n in range(12))

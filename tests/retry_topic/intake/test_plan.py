@@ -1,4 +1,4 @@
-"""The plan of the intake: what it decides, what it asks, and that a queue and a log carry out the same decisions."""
+"""The plan of the intake: its decisions, its questions, and that queue and log carry out the same decisions."""
 
 from __future__ import annotations
 
@@ -17,14 +17,20 @@ from retry_topic.connection import Connection
 from retry_topic.intake.from_log import IntakeFromLog
 from retry_topic.intake.from_queue import IntakeFromQueue
 from retry_topic.intake.plan import Plan, plan
-from retry_topic.intake.records import Decided, IntakeRecord, Known, Taken, attempts_key, replays_key
-from retry_topic.intake.rules import MAX_BODY_BYTES, Rules
+from retry_topic.intake.records import (
+    MAX_BODY_BYTES,
+    Decided,
+    IntakeRecord,
+    Known,
+    Rules,
+    Taken,
+)
 from retry_topic.message import Message, Source
-from retry_topic.message.body_codec import decode_body, encode_body
-from retry_topic.message.headers import MAX_COUNT, RetryState, read, write
+from retry_topic.message.encoding import decode_body, encode_body
+from retry_topic.message.headers import MAX_COUNT, RetryState, attempts_key, read, replays_key, write
 from retry_topic.policy import Fixed, PolicySet, RetryPolicy, Rule, explain
 from wheel_sched.store import ENDED, DelayStore, Found
-from wheel_sched.store.attempt_counts.face import AttemptCounts
+from wheel_sched.store.attempt_counts import AttemptCounts
 from wheel_sched.store.core.items import Item
 from wheel_sched.store.memory import MemoryBackend
 
@@ -32,7 +38,7 @@ T = TypeVar("T")
 
 NOW_MS = time.time_ns() // 1_000_000
 SECRET = b"sixteen bytes ok"
-GATE = f"{'s' * 12}.{'k' * 16}"
+LOCK = f"{'s' * 12}.{'k' * 16}"
 POLICIES = PolicySet(
     RetryPolicy(delay=Fixed(base_ms=60_000), max_attempts=4, rules=(Rule(statuses=("4xx",), dead=True),)),
     {"other": RetryPolicy(name="other", delay=Fixed(base_ms=1_000), max_attempts=None, max_age_ms=3_600_000)},
@@ -55,7 +61,7 @@ def delivery(state: RetryState, value: bytes = b"v", offset: int = 0, deliveries
 
 
 def answered(rules: Rules, *deliveries: Delivery, counts: dict[str, int] | None = None, items: Any = None) -> Plan:
-    """A plan by all that the store knows: these counts and items, and nothing else."""
+    """A plan with these answers of the store (counts and items) and no others."""
     known = Known(ask=True)
     made = plan([rules.read(one) for one in deliveries], known, NOW_MS, rules)
     while made.questions:
@@ -82,7 +88,7 @@ BOTH = pytest.mark.parametrize("from_log", [False, True], ids=["queue", "log"])
     ("claimed", "counted", "attempt"), [(1, 2, 3), (0, 1, 2), (3, 1, 3), (MAX_COUNT, 0, MAX_COUNT)]
 )
 def test_no_header_lowers_a_count(from_log: bool, claimed: int, counted: int, attempt: int) -> None:
-    """The greater of both counts holds; a greater claim costs whoever makes it."""
+    """The greater count holds. Too large a claim harms only its sender."""
     made = answered(rules_of(from_log=from_log), delivery(failed("m", claimed)), counts={key_of(failed()): counted})
     (taken,) = [one.taken() for one in made.decided]
     assert (taken.attempt, taken.dead) == (attempt, "max-attempts" if attempt >= 4 else None)
@@ -90,7 +96,7 @@ def test_no_header_lowers_a_count(from_log: bool, claimed: int, counted: int, at
 
 @BOTH
 def test_the_store_says_how_often_a_message_was_replayed(from_log: bool) -> None:
-    """And the attempts since then count."""
+    """The attempts since that replay count."""
     made = answered(
         rules_of(from_log=from_log),
         delivery(failed("m", 1, replays=9)),
@@ -101,7 +107,7 @@ def test_the_store_says_how_often_a_message_was_replayed(from_log: bool) -> None
 
 @BOTH
 def test_a_copy_of_a_counted_attempt_stores_nothing(from_log: bool) -> None:
-    """Where its consumer counts, as its start says; the plan reports the copy."""
+    """Its consumer counts, as its start shows. The plan reports the copy."""
     made = answered(rules_of(from_log=from_log), delivery(failed(started_ms=1)), counts={key_of(failed()): 1})
     assert (made.items, made.dead_letters, made.counts) == ([], [], [])
     assert [(one.duplicate, one.ended) for one in made.copies] == [(True, False)]
@@ -109,17 +115,17 @@ def test_a_copy_of_a_counted_attempt_stores_nothing(from_log: bool) -> None:
 
 @BOTH
 def test_a_message_that_has_ended_is_neither_retried_nor_dead(from_log: bool) -> None:
-    """Its ordering key is opened by whoever carries the plan out."""
+    """The transport opens its ordering key."""
     made = answered(
-        rules_of(from_log=from_log), delivery(failed(attempt=9, ordering=GATE)), counts={key_of(failed()): ENDED}
+        rules_of(from_log=from_log), delivery(failed(attempt=9, key_lock=LOCK)), counts={key_of(failed()): ENDED}
     )
     assert (made.items, made.dead) == ([], [])
-    assert [(one.gate, one.head, one.ended) for one in made.copies] == [(GATE, "m", True)]
+    assert [(one.key_lock, one.head, one.ended) for one in made.copies] == [(LOCK, "m", True)]
 
 
 @BOTH
 def test_the_very_message_in_the_store_is_known(from_log: bool) -> None:
-    """Another message under the id is one attempt more."""
+    """Another message under the same id is one more attempt."""
     first, other = delivery(failed()), delivery(failed(), b"other")
     counts = {key_of(failed()): 1, key_of(failed(), b"other"): 1}
     there = {"m.1": found(first, "m.1")}
@@ -129,7 +135,7 @@ def test_the_very_message_in_the_store_is_known(from_log: bool) -> None:
 
 @pytest.mark.parametrize("repeated", [False, True])
 def test_the_dead_topic_gets_a_dead_letter_again_that_a_queue_repeats(repeated: bool) -> None:
-    """The intake may have died between storing and telling. A second record of the failure is known."""
+    """The intake may have died before it sent the letter. A second record of the same failure is known."""
     one = delivery(failed(attempt=4), deliveries=1 + repeated)
     counts, items = {key_of(failed()): 4}, {"m.4": found(one, "m.4", "dead")}
     made = answered(rules_of(from_log=False), one, counts=counts, items=items)
@@ -138,7 +144,7 @@ def test_the_dead_topic_gets_a_dead_letter_again_that_a_queue_repeats(repeated: 
 
 
 def test_a_record_of_a_queue_that_was_taken_in_is_known() -> None:
-    """By its place, also when its message has gone out."""
+    """By its place, even after its message was sent."""
     rules = rules_of(from_log=False)
     record = rules.read(delivery(failed()))
     made = answered(rules, record.delivery, counts={record.record_key: 1, key_of(failed()): 1})
@@ -157,7 +163,7 @@ def test_equal_records_are_one_failure_and_others_get_an_id_of_their_own(from_lo
         ("m.1", True),
         (f"{own}.1", False),
     ]
-    assert [(one.member, brought) for one, brought in made.renamed] == [(f"{own}.1", "m")]
+    assert [(one.member, one.head) for one in made.renamed] == [(f"{own}.1", "m")]
 
 
 def test_a_log_asks_nothing_about_usual_records() -> None:
@@ -169,19 +175,19 @@ def test_a_log_asks_nothing_about_usual_records() -> None:
 
 @pytest.mark.parametrize("secrets", [(), (SECRET,)])
 def test_headers_alone_kill_nobody(secrets: tuple[bytes, ...]) -> None:
-    """A log asks for the counts of a record that seems dead, and of one that nobody signed."""
+    """A log asks for the counts of a record that seems dead or is unsigned."""
     rules = rules_of(from_log=True, secrets=secrets)
     made = plan([delivery(failed("a", 9)), delivery(failed("b"))], Known(), NOW_MS, rules)
     asked = [one for one in made.entries if isinstance(one, IntakeRecord)]
     assert [read(one.delivery.message.headers).id for one in asked] == (["a", "b"] if secrets else ["a"])
     assert made.questions.keys == [
-        key for one in asked for key in (replays_key(one.state), attempts_key(one.state, one.delivery.message))
+        key for one in asked for key in (replays_key(one.state.known_as), attempts_key(one.state, one.delivery.message))
     ]
     assert (made.items, made.dead_letters) == ([], [])
 
 
 def test_a_queue_asks_for_every_count_first() -> None:
-    """And decides nothing before it knows."""
+    """It decides nothing before it has the answers."""
     rules = rules_of(from_log=False)
     record = rules.read(delivery(failed()))
     made = plan([record], Known(ask=True), NOW_MS, rules)
@@ -191,7 +197,7 @@ def test_a_queue_asks_for_every_count_first() -> None:
 
 @BOTH
 def test_records_that_nobody_signed_share_one_count(from_log: bool) -> None:
-    """Each is the next attempt of their payload, up to the least cap of any policy."""
+    """Each is the next attempt of its payload, up to the least cap of all policies."""
     rules = rules_of(from_log=from_log, secrets=(SECRET,))
     made = answered(rules, *(delivery(failed(f"m{n}", 1, original_topic="other"), offset=n) for n in range(5)))
     assert [(one.taken().attempt, one.taken().dead) for one in made.decided] == [
@@ -202,7 +208,7 @@ def test_records_that_nobody_signed_share_one_count(from_log: bool) -> None:
 
 @BOTH
 def test_a_topic_that_nobody_may_return_to_is_asked_for_and_refused(from_log: bool) -> None:
-    """The record becomes a dead letter; a known topic gets its message back."""
+    """The record becomes a dead letter. A message of a known topic returns there."""
     rules = rules_of(from_log=from_log, origins={"orders"})
     known = Known(ask=True)
     records = [
@@ -220,7 +226,7 @@ def test_a_topic_that_nobody_may_return_to_is_asked_for_and_refused(from_log: bo
 
 @BOTH
 def test_a_message_that_the_store_cannot_hold_is_a_dead_letter(from_log: bool) -> None:
-    """Too large a body is not stored among those that wait; the dead topic gets it whole."""
+    """A body that is too large does not wait in the store. The dead topic gets it whole."""
     made = answered(rules_of(from_log=from_log), delivery(failed(), b"x" * (MAX_BODY_BYTES + 1)))
     assert (made.items, [one.dead for one in made.dead]) == ([], ["oversized"])
     (message,) = [one.message for one in made.dead]
@@ -229,7 +235,7 @@ def test_a_message_that_the_store_cannot_hold_is_a_dead_letter(from_log: bool) -
 
 
 class Logs(MemoryBroker):
-    """A broker whose topics are logs, as far as an intake asks."""
+    """A broker whose topics are logs, as far as an intake uses it."""
 
     transactions = False
 
@@ -241,7 +247,7 @@ class Logs(MemoryBroker):
 
 
 class Ignoring:
-    """A reader or consumer that is told things."""
+    """A reader or consumer that ignores all calls."""
 
     def done(self, part: LogBatch) -> None: ...
 
@@ -273,16 +279,16 @@ BATCHES = st.lists(
 def carried_out(
     batches: list[list[tuple[RetryState, bytes]]], take: Callable[[Connection, list[Delivery], int], list[Taken]]
 ) -> Any:
-    """All that is stored and reported of batches."""
+    """Everything that is stored and reported of batches."""
     store = DelayStore(MemoryBackend(1, clock="test"), test_clock=lambda: NOW_MS).open()
-    with Connection(store, Logs()) as home:
-        home.broker.create_topic("g.dead")
+    with Connection(store, Logs()) as connection:
+        connection.broker.create_topic("g.dead")
         told: list[Taken] = []
         place = 0
         for batch in batches:
             deliveries = [delivery(state, value, place + n) for n, (state, value) in enumerate(batch)]
             place += len(batch)
-            told += take(home, deliveries, place)
+            told += take(connection, deliveries, place)
         items = [*store.list_items("due", limit=1_000).found, *store.list_items("dead", limit=1_000).found]
         keys = {key_of(state, value) for batch in batches for state, value in batch}
         counts = AttemptCounts(store).raise_to([(key, 0, 0) for key in sorted(keys)])
@@ -298,15 +304,15 @@ def carried_out(
 @settings(deadline=None, max_examples=50)
 @given(BATCHES)
 def test_a_queue_and_a_log_carry_out_the_same_decisions(batches: list[list[tuple[RetryState, bytes]]]) -> None:
-    """Items, dead letters, counts and reports of the same failures, over several batches."""
+    """Equal items, dead letters, counts and reports for the same failures, over several batches."""
 
-    def from_queue(home: Connection, deliveries: list[Delivery], _: int) -> list[Taken]:
-        intake = IntakeFromQueue(home, "g", POLICIES, rng=random.Random(1))
+    def from_queue(connection: Connection, deliveries: list[Delivery], _: int) -> list[Taken]:
+        intake = IntakeFromQueue(connection, "g", POLICIES, rng=random.Random(1))
         return intake.take(Ignoring(), deliveries)  # type: ignore[arg-type]
 
-    def from_log(home: Connection, deliveries: list[Delivery], place: int) -> list[Taken]:
+    def from_log(connection: Connection, deliveries: list[Delivery], place: int) -> list[Taken]:
         part = LogBatch("g.retry/0", place - len(deliveries) or None, place, deliveries)
-        intake = IntakeFromLog(home, "g", POLICIES, rng=random.Random(1))
+        intake = IntakeFromLog(connection, "g", POLICIES, rng=random.Random(1))
         return intake.take(Ignoring(), part, lambda call: call())  # type: ignore[arg-type]
 
     assert carried_out(batches, from_queue) == carried_out(batches, from_log)
@@ -315,7 +321,7 @@ def test_a_queue_and_a_log_carry_out_the_same_decisions(batches: list[list[tuple
 @settings(deadline=None, max_examples=60)
 @given(st.lists(st.tuples(STATES, st.sampled_from([b"v", b"w"])), max_size=8))
 def test_by_the_same_knowledge_both_plan_the_same(batch: list[tuple[RetryState, bytes]]) -> None:
-    """And a plan made twice is equal: it depends on its arguments alone."""
+    """A plan depends on its arguments only: made twice, it is equal."""
     deliveries = [delivery(state, value, n) for n, (state, value) in enumerate(batch)]
     counts = {key_of(failed("a"), b"v"): 1, key_of(failed("b"), b"w"): ENDED, "c!": 1}
     plans = [answered(rules_of(from_log=from_log), *deliveries, counts=counts) for from_log in (False, True, True)]
@@ -327,7 +333,7 @@ def test_by_the_same_knowledge_both_plan_the_same(batch: list[tuple[RetryState, 
 
 
 def test_a_decided_entry_stays_as_it_is() -> None:
-    """A plan made again decides only the records that a question kept back."""
+    """The second plan decides only the records with open questions."""
     rules = rules_of(from_log=True)
     asking = plan([delivery(failed("a")), delivery(failed("b", 9))], Known(), NOW_MS, rules)
     kept = asking.entries[0]

@@ -1,4 +1,4 @@
-"""Slices with ids that are another message's: nothing of them is ever stored behind their position."""
+"""Log batches with ids that belong to other messages: nothing of a batch is stored behind its position."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from retry_topic.brokers.protocol import Delivery, LogBatch
 from retry_topic.connection import Connection
 from retry_topic.intake.from_log import IntakeFromLog
 from retry_topic.message import Message, Source
-from retry_topic.message.body_codec import decode_body, encode_body
+from retry_topic.message.encoding import decode_body, encode_body
 from retry_topic.message.headers import RetryState, retry_id, write
 from retry_topic.message.topic_names import dead_topic_of
 from retry_topic.policy import Fixed, PolicySet, RetryPolicy
@@ -32,7 +32,7 @@ class Died(BaseException):
 
 
 class Logs(MemoryBroker):
-    """A broker whose topics are logs, as far as an intake asks."""
+    """A broker whose topics are logs, as far as an intake uses it."""
 
     transactions = False
 
@@ -44,7 +44,7 @@ class Logs(MemoryBroker):
 
 
 class Log:
-    """A partition of failed messages, read from where the store says."""
+    """A partition of failed messages, read from the store's position."""
 
     def __init__(self, *states: RetryState) -> None:
         self.records = [
@@ -66,20 +66,20 @@ class Log:
         return {} if self.place is None else {SOURCE: self.place}
 
     def done(self, part: LogBatch) -> None:
-        """Nobody looks."""
+        """Does nothing."""
 
     def rewind(self, source: str, position: int | None) -> None:
         self.place = position
 
     def beat(self) -> None:
-        """Nobody counts."""
+        """Does nothing."""
 
     def close(self) -> None:
-        """Nothing to let go of."""
+        """Does nothing."""
 
 
 class Dying:
-    """A backend at whose call number `last` the process ends, before the server has heard of it or after."""
+    """A backend that ends the process at call number `last`, before or after the server has executed it."""
 
     def __init__(self, backend: Any, last: int, *, heard: bool) -> None:
         self._backend, self._left, self._heard = backend, last, heard
@@ -115,24 +115,24 @@ def failed(name: str | None, attempt: int = 1, **more: Any) -> RetryState:
     return RetryState(id=name, attempt=attempt, original_topic="orders", error_class="E", error_message="no", **more)
 
 
-def intake(home: Connection) -> IntakeFromLog:
+def intake(connection: Connection) -> IntakeFromLog:
     policy = RetryPolicy(delay=Fixed(base_ms=3_600_000), max_attempts=None)
-    return IntakeFromLog(home, "g", PolicySet(policy), rng=random.Random(1))
+    return IntakeFromLog(connection, "g", PolicySet(policy), rng=random.Random(1))
 
 
-def drain(home: Connection, log: Log, limit: int = 3) -> None:
-    """As a service does it that begins here."""
-    (log.place,) = LogIntake(home.store).positions([SOURCE])
-    taking = intake(home)
+def drain(connection: Connection, log: Log, limit: int = 3) -> None:
+    """Take in everything, as a service does that starts here."""
+    (log.place,) = LogIntake(connection.store).positions([SOURCE])
+    taking = intake(connection)
     while (part := log.poll(limit)) is not None or taking.busy:
         taking.finish(once) if part is None else taking.offer(log, part, once)
 
 
-def stand_in_the_way(home: Connection, *ids: str) -> None:
-    """Other messages that wait under these ids, in the shard of the log."""
+def stand_in_the_way(connection: Connection, *ids: str) -> None:
+    """Other messages that wait under these ids, in the log's shard."""
     body = encode_body(Message("orders", b"another"))
-    route = SOURCE if home.by_source else None
-    home.store.schedule([Item(one, FAR_MS, body, "orders", route=route) for one in ids])
+    route = SOURCE if connection.by_source else None
+    connection.store.schedule([Item(one, FAR_MS, body, "orders", route=route) for one in ids])
 
 
 def values(store: DelayStore, state: Any = "due") -> list[bytes]:
@@ -140,75 +140,75 @@ def values(store: DelayStore, state: Any = "due") -> list[bytes]:
 
 
 @pytest.fixture(params=[1, 4])
-def home(request: pytest.FixtureRequest) -> Iterator[Connection]:
-    """Over one shard, and over several."""
-    with Connection(open_store("memory:", shards=request.param), Logs()) as home:
-        home.broker.create_topic(dead_topic_of("g"))
-        yield home
+def connection(request: pytest.FixtureRequest) -> Iterator[Connection]:
+    """With one shard, and with several."""
+    with Connection(open_store("memory:", shards=request.param), Logs()) as connection:
+        connection.broker.create_topic(dead_topic_of("g"))
+        yield connection
 
 
 def own_id(offset: int) -> str:
-    """The id that the record at an offset has when it brings none."""
+    """The id of the record at an offset, if it brings none."""
     return retry_id("g", "g.retry", 0, str(offset))
 
 
-def test_what_has_a_taken_id_gets_one_of_its_own(home: Connection) -> None:
-    """And so comes in with its slice; who was there first stays as it was."""
-    stand_in_the_way(home, "b.1")
-    drain(home, Log(failed("a"), failed("b"), failed("c")))
-    assert values(home.store) == [b"0", b"1", b"2", b"another"]
-    (first, renamed) = home.store.get(["b.1", f"{own_id(1)}.1"], anywhere=True)
+def test_what_has_a_taken_id_gets_one_of_its_own(connection: Connection) -> None:
+    """The record is stored with its batch. The earlier message does not change."""
+    stand_in_the_way(connection, "b.1")
+    drain(connection, Log(failed("a"), failed("b"), failed("c")))
+    assert values(connection.store) == [b"0", b"1", b"2", b"another"]
+    (first, renamed) = connection.store.get(["b.1", f"{own_id(1)}.1"], anywhere=True)
     assert first is not None
     assert renamed is not None
     assert (decode_body(first.body).value, decode_body(renamed.body).value) == (b"another", b"1")
 
 
-def test_a_dead_letter_with_a_taken_id_is_kept_as_well(home: Connection) -> None:
-    """Under an id of its own, with the rest of its slice."""
-    stand_in_the_way(home, "b.1")
-    drain(home, Log(failed("a"), failed("b", verdict="dead"), failed("c")))
-    assert (values(home.store), values(home.store, "dead")) == ([b"0", b"2", b"another"], [b"1"])
-    assert home.broker.topics()[dead_topic_of("g")] >= 1
+def test_a_dead_letter_with_a_taken_id_is_kept_as_well(connection: Connection) -> None:
+    """Under its own id, with the rest of its batch."""
+    stand_in_the_way(connection, "b.1")
+    drain(connection, Log(failed("a"), failed("b", verdict="dead"), failed("c")))
+    assert (values(connection.store), values(connection.store, "dead")) == ([b"0", b"2", b"another"], [b"1"])
+    assert connection.broker.topics()[dead_topic_of("g")] >= 1
 
 
-def test_what_is_there_already_is_left_out(home: Connection) -> None:
-    """The very message waits under the id, and no count says so: it is in."""
+def test_what_is_there_already_is_left_out(connection: Connection) -> None:
+    """The same message waits under the id, although no count says so: the failure is known."""
     log = Log(failed("a"), failed("b"))
-    drain(home, log)
-    (found,) = home.store.get(["a.1"], anywhere=True)
+    drain(connection, log)
+    (found,) = connection.store.get(["a.1"], anywhere=True)
     assert found is not None
-    with Connection(open_store("memory:", shards=home.store.shards), Logs()) as other:
+    with Connection(open_store("memory:", shards=connection.store.shards), Logs()) as other:
         other.store.schedule([Item("a.1", FAR_MS, found.body, "orders", route=SOURCE if other.by_source else None)])
         drain(other, log)
         assert values(other.store) == [b"0", b"1"]
 
 
-def test_who_knows_how_ids_are_made_displaces_nobody(home: Connection) -> None:
-    """A record that claims the id of the place of a later one: in its slice, in another, in the store."""
-    stand_in_the_way(home, f"{own_id(5)}.1")
+def test_who_knows_how_ids_are_made_displaces_nobody(connection: Connection) -> None:
+    """A record claims the id of a later record's place: in its batch, in another batch, in the store."""
+    stand_in_the_way(connection, f"{own_id(5)}.1")
     forged = [failed(own_id(n)) for n in (2, 4)]
-    drain(home, Log(forged[0], failed("a"), failed(None), forged[1], failed(None), failed(None)))
-    assert values(home.store) == [b"0", b"1", b"2", b"3", b"4", b"5", b"another"]
+    drain(connection, Log(forged[0], failed("a"), failed(None), forged[1], failed(None), failed(None)))
+    assert values(connection.store) == [b"0", b"1", b"2", b"3", b"4", b"5", b"another"]
 
 
-def deaths(open_home: Callable[[], Connection], *, heard: bool) -> int:
-    """The intake dies at each of its calls in turn, and another goes on; how often it could die."""
+def deaths(open_connection: Callable[[], Connection], *, heard: bool) -> int:
+    """The intake dies at each of its calls in turn, and another continues; returns the number of deaths."""
     states = [failed("a"), failed("b"), failed("c", verdict="dead"), failed("d"), failed("e"), failed("b", 2)]
     for last in range(100):
-        with open_home() as home:
-            home.broker.create_topic(dead_topic_of("g"))
-            stand_in_the_way(home, "b.1", "c.1", "e.1")
-            living = home.store.backend
-            home.store.backend = dying = Dying(living, last, heard=heard)
+        with open_connection() as connection:
+            connection.broker.create_topic(dead_topic_of("g"))
+            stand_in_the_way(connection, "b.1", "c.1", "e.1")
+            living = connection.store.backend
+            connection.store.backend = dying = Dying(living, last, heard=heard)
             log = Log(*states)
             try:
-                drain(home, log)
+                drain(connection, log)
             except Died:
-                home.store.backend = living
-                drain(home, log)
-            home.store.backend = living
-            assert values(home.store) == [b"0", b"1", b"3", b"4", b"5", *[b"another"] * 3], f"died at call {last}"
-            assert values(home.store, "dead") == [b"2"], f"died at call {last}"
+                connection.store.backend = living
+                drain(connection, log)
+            connection.store.backend = living
+            assert values(connection.store) == [b"0", b"1", b"3", b"4", b"5", *[b"another"] * 3], f"died at call {last}"
+            assert values(connection.store, "dead") == [b"2"], f"died at call {last}"
             if not dying.dead:
                 return last
     raise AssertionError("it never came to its end")
@@ -217,14 +217,14 @@ def deaths(open_home: Callable[[], Connection], *, heard: bool) -> int:
 @pytest.mark.parametrize("heard", [False, True])
 @pytest.mark.parametrize("shards", [1, 4])
 def test_a_death_at_any_call_loses_and_doubles_nothing(shards: int, heard: bool) -> None:
-    """Also between the refusal of a slice and its second try, and with the last call's answer on its way."""
+    """Also between the refusal of a batch and its second attempt, and before the last answer arrives."""
     assert deaths(lambda: Connection(open_store("memory:", shards=shards), Logs()), heard=heard) > 8
 
 
 @pytest.mark.real
 @pytest.mark.parametrize("heard", [False, True])
 def test_a_death_at_any_call_to_a_server(real_server: TemporaryServer, heard: bool) -> None:
-    """The same over the script."""
+    """The same over the server's script."""
     assert (
         deaths(lambda: Connection(open_store(real_server.url, namespace=f"n{uuid4().hex[:8]}"), Logs()), heard=heard)
         > 8

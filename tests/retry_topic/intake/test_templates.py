@@ -1,4 +1,4 @@
-"""The decision cache: it makes of records what the plan makes of them, and it decides the usual records."""
+"""The decision cache: it makes the same of records as the plan, and it decides the usual records."""
 
 from __future__ import annotations
 
@@ -18,11 +18,10 @@ from retry_topic.connection import Connection
 from retry_topic.consumer.retry_record import failed_message
 from retry_topic.intake.from_log import IntakeFromLog
 from retry_topic.intake.plan import Plan, plan
-from retry_topic.intake.records import Decided, IntakeRecord, Known, Taken, attempts_key, replays_key
-from retry_topic.intake.rules import Rules
+from retry_topic.intake.records import Decided, IntakeRecord, Known, Rules, Taken
 from retry_topic.intake.templates import Prepared, Templates
 from retry_topic.message import Headers, Message, Source
-from retry_topic.message.headers import RetryState, read, write
+from retry_topic.message.headers import RetryState, attempts_key, read, replays_key, write
 from retry_topic.policy import Decorrelated, Failure, Fixed, PolicySet, RetryPolicy, Rule, explain
 from wheel_sched.store import AttemptCounts, DelayStore, Found, History, LogIntake, open_store
 from wheel_sched.store.memory import MemoryBackend
@@ -45,7 +44,7 @@ POLICIES = PolicySet(
 
 
 class Logs(MemoryBroker):
-    """A broker whose topics are logs, as far as an intake asks."""
+    """A broker whose topics are logs, as far as an intake uses it."""
 
     transactions = False
 
@@ -57,7 +56,7 @@ class Logs(MemoryBroker):
 
 
 class Reader:
-    """Reads nothing: it is given slices."""
+    """Reads nothing: the test gives it batches."""
 
     def __init__(self) -> None:
         self.position: int | None = None
@@ -75,14 +74,14 @@ class Reader:
         raise AssertionError(position)
 
     def beat(self) -> None:
-        """Nobody counts."""
+        """Does nothing."""
 
     def close(self) -> None:
-        """Nothing to let go of."""
+        """Does nothing."""
 
 
 class Highest(random.Random):
-    """Draws the greatest there is: what one way draws in vain does not make the other's delays different."""
+    """Draws the greatest value. So an extra draw in one way does not change the delays of the other."""
 
     def randint(self, a: int, b: int) -> int:
         return b
@@ -97,11 +96,11 @@ def record(offset: int, headers: Headers, key: bytes | None = b"k", value: bytes
 
 
 def outcome(records: Sequence[Message], *, cached: bool, at_once: int = 4, **more: Any) -> tuple[Any, ...]:
-    """All that an intake makes of records: what the store has of them, and what is told."""
+    """Everything that an intake makes of records: the store's contents and the reports."""
     store = DelayStore(MemoryBackend(1, clock="test"), test_clock=lambda: NOW_MS).open()
-    with Connection(store, Logs()) as home:
-        home.broker.create_topic("g.dead")
-        taking = IntakeFromLog(home, "g", POLICIES, rng=Highest(), history=100, cached=cached, **more)
+    with Connection(store, Logs()) as connection:
+        connection.broker.create_topic("g.dead")
+        taking = IntakeFromLog(connection, "g", POLICIES, rng=Highest(), history=100, cached=cached, **more)
         reader = Reader()
         told: list[Taken] = []
         for start in range(0, len(records), at_once):
@@ -110,19 +109,19 @@ def outcome(records: Sequence[Message], *, cached: bool, at_once: int = 4, **mor
             told += taking.take(reader, LogBatch(SOURCE, reader.position, start + len(part), deliveries), once)
         found: list[Found] = []
         for state in ("due", "dead"):
-            found += home.store.list_items(state, limit=1_000).found  # type: ignore[arg-type]
+            found += connection.store.list_items(state, limit=1_000).found  # type: ignore[arg-type]
         keys = [attempts_key(RetryState(id=read(one.headers).id), one) for one in records]
-        tries = AttemptCounts(home.store).raise_to([(key, 0, 0) for key in keys])
-        assert any(tries) or more
+        attempts = AttemptCounts(connection.store).raise_to([(key, 0, 0) for key in keys])
+        assert any(attempts) or more
         whys = [None if one.decision is None else explain(one.decision) for one in told]
-        rows = History(home.store).read(0).entries
+        rows = History(connection.store).read(0).entries
         return (
             [replace(one, version=0) for one in found],
-            tries,
+            attempts,
             [replace(one, decision=None) for one in told],
             whys,
             rows,
-            LogIntake(home.store).positions([SOURCE]),
+            LogIntake(connection.store).positions([SOURCE]),
         )
 
 
@@ -164,7 +163,7 @@ ODD = (b"", b"x", b"-1", b"07", b"1_0", b"9" * 14, b"9" * 15, b"9" * 30, b"a\0b"
 
 
 def records_by_chance(chance: random.Random) -> list[Message]:
-    """Records of two kinds, in any order: most of them usual, one in six with something odd."""
+    """Records of two kinds in any order. Most are usual, one in six has an odd header."""
     kinds = []
     for _ in range(2):
         shared = {name: chance.choice(SHARED[name]) for name in SHARED if chance.random() < 0.5}
@@ -188,7 +187,7 @@ def records_by_chance(chance: random.Random) -> list[Message]:
 @settings(deadline=None, max_examples=60)
 @given(st.integers(0, 2**32))
 def test_the_cache_makes_of_records_what_the_plan_makes(seed: int) -> None:
-    """Bytes in the store, attempt records, history, what is told and why: all of it, whatever the headers say."""
+    """Equal bytes in the store, attempt counts, history and reports, whatever the headers say."""
     records = records_by_chance(random.Random(seed))
     assert outcome(records, cached=True) == outcome(records, cached=False)
 
@@ -205,7 +204,7 @@ def usual(count: int, error: Callable[[int], str] = lambda n: f"order {n}: no an
 
 
 def failed_twice(records: Sequence[Message]) -> list[Message]:
-    """They came back, and failed again."""
+    """They came back and failed again."""
     again = [replace(read(one.headers), policy="default@1", due_ms=5, delay_ms=60_000) for one in records]
     failure = Failure(error_class="builtins.OSError", message="still not")
     return [
@@ -223,14 +222,14 @@ def planned(records: Sequence[Message], rules: Rules, templates: Templates | Non
 
 
 def rules_of(**more: Any) -> Rules:
-    """Those of a group that reads a log."""
+    """The rules of a group that reads a log."""
     settings = {"origins": None, "spring": False, "secrets": (), "reference_above": 0, "rng": Highest()}
     return Rules("g", POLICIES, "g.redelivery", True, **(settings | more))
 
 
 @pytest.mark.parametrize("hops", [1, 2])
 def test_the_cache_decides_records_as_consumers_write_them(hops: int) -> None:
-    """All but the first three: each with its own trace, text and times, the first time they fail and later on."""
+    """All but the first three. Each has its own trace, text and times, at the first failure and later."""
     records = usual(50) if hops == 1 else failed_twice(usual(50))
     made = planned(records, rules_of(), Templates(POLICIES, Highest()))
     assert [isinstance(one, Prepared) for one in made.entries] == [False] * 3 + [True] * 47
@@ -242,7 +241,7 @@ def test_the_cache_decides_records_as_consumers_write_them(hops: int) -> None:
 @settings(deadline=None, max_examples=60)
 @given(st.integers(0, 2**32))
 def test_a_plan_is_the_same_with_and_without_the_cache(seed: int) -> None:
-    """Items, dead letters, counts, questions and what is reported, whatever the headers say."""
+    """Equal items, dead letters, counts, questions and reports, whatever the headers say."""
     records = records_by_chance(random.Random(seed))
     made = planned(records, rules_of(), Templates(POLICIES, Highest()))
     plain = planned(records, rules_of(), None)
@@ -256,12 +255,12 @@ def test_a_plan_is_the_same_with_and_without_the_cache(seed: int) -> None:
 
 
 def test_the_store_is_asked_about_a_dead_letter_alone() -> None:
-    """One dead letter has no other record of its batch decided again."""
+    """A dead letter does not make the plan decide other records of the batch again."""
     records = usual(20)
     state = replace(read(records[13].headers), verdict="dead")
     records[13] = replace(records[13], headers=write(records[13].headers, state))
     asking = planned(records, rules_of(), Templates(POLICIES, Highest()))
-    assert asking.questions.keys == [replays_key(state), attempts_key(state, records[13])]
+    assert asking.questions.keys == [replays_key(state.known_as), attempts_key(state, records[13])]
     assert [isinstance(one, IntakeRecord) for one in asking.entries] == [at == 13 for at in range(20)]
     known = Known(counts=dict.fromkeys(asking.questions.keys, 0))
     answered = plan(asking.entries, known, NOW_MS, rules_of())
@@ -272,15 +271,15 @@ def test_the_store_is_asked_about_a_dead_letter_alone() -> None:
 
 @pytest.mark.parametrize("more", [{"secrets": (b"sixteen bytes ok",)}, {"spring": True}, {"reference_above": 1}])
 def test_the_plan_itself_decides_what_the_cache_does_not_know(more: dict[str, Any]) -> None:
-    """Signatures, Spring's headers and references are made as ever."""
+    """Signatures, Spring's headers and references are as usual."""
     records = [replace(one, value=b"12") for one in usual(6)]
     assert outcome(records, cached=True, **more) == outcome(records, cached=False, **more)
 
 
 def test_other_policies_make_other_templates() -> None:
-    """Those that were learnt under the old ones are forgotten."""
-    with Connection(open_store("memory:"), Logs()) as home:
-        taking, reader = IntakeFromLog(home, "g", POLICIES, rng=random.Random(1)), Reader()
+    """Templates of the old policies are forgotten."""
+    with Connection(open_store("memory:"), Logs()) as connection:
+        taking, reader = IntakeFromLog(connection, "g", POLICIES, rng=random.Random(1)), Reader()
         records = usual(9)
         for start in range(0, 9, 3):
             deliveries = [Delivery(one, None) for one in records[start : start + 3]]
@@ -293,7 +292,7 @@ def test_other_policies_make_other_templates() -> None:
 
 
 def test_what_the_cache_learns_is_bounded() -> None:
-    """Records that have nothing in common, by the thousand."""
+    """Thousands of records that have nothing in common."""
     templates = Templates(POLICIES, random.Random(1))
     states = [RetryState(id="a", attempt=1, original_topic="orders", error_fingerprint=f"f{n}") for n in range(10_000)]
     planned([record(n, write((), state)) for n, state in enumerate(states)], rules_of(), templates)

@@ -1,4 +1,4 @@
-"""Retry headers: exact round trip, bounds, and hardness against anything at all."""
+"""Retry headers: an exact round trip, bounds, and safety against any bytes."""
 
 from __future__ import annotations
 
@@ -19,8 +19,7 @@ from retry_topic.message.headers import (
     read,
     write,
 )
-from retry_topic.message.headers.fields import FIELDS, LAST_MS
-from retry_topic.message.headers.state import Dialect
+from retry_topic.message.headers.state import FIELDS, LAST_MS, Dialect
 from wheel_sched.duration import LONGEST_MS
 
 PRINTABLE = st.characters(codec="utf-8").filter(str.isprintable)
@@ -63,7 +62,7 @@ OTHERS = st.lists(st.tuples(st.sampled_from(["traceparent", "a", "retry"]), st.b
 @settings(deadline=None)
 @given(OTHERS, STATES)
 def test_what_is_written_is_read_back(others: Headers, state: RetryState) -> None:
-    """Every state within its bounds survives the trip, without oddities."""
+    """Every state within its bounds survives the round trip without oddities."""
     found = read(write(others, state))
     assert found == state
     assert found.oddities == ()
@@ -84,7 +83,7 @@ ANY_HEADERS = st.lists(st.tuples(ANY_NAME, st.binary(max_size=1_500) | NUMBERS),
 @settings(deadline=None)
 @given(ANY_HEADERS)
 def test_no_headers_whatever_raise_or_leave_the_bounds(headers: Headers) -> None:
-    """Whatever is read is a legal state, which survives a further trip."""
+    """Any bytes give a legal state, which survives another round trip."""
     state = read(headers)
     assert 0 <= state.attempt <= MAX_COUNT
     assert 0 <= state.replays <= MAX_COUNT
@@ -98,8 +97,8 @@ WRITTEN = st.tuples(OTHERS, STATES).map(lambda both: write(*both))
 
 @settings(deadline=None)
 @given(ANY_HEADERS | WRITTEN, STATES)
-def test_what_is_told_anew_reads_as_if_all_were_written(headers: Headers, told: RetryState) -> None:
-    """Also over broken, foreign, doubled and over-long headers; other headers stay, ours stay within their bounds."""
+def test_what_is_written_again_reads_as_if_all_were_written(headers: Headers, told: RetryState) -> None:
+    """Also over broken, foreign, doubled and too long headers. Other headers stay; ours stay within their bounds."""
     state = read(headers)
     shared, own = (tuple(getattr(told, name) for name in names) for names in (SHARED, OWN))
     restated = HeaderRewriter(SHARED, OWN)(headers, state, shared, own)
@@ -113,7 +112,7 @@ def test_what_is_told_anew_reads_as_if_all_were_written(headers: Headers, told: 
 
 
 def test_what_stays_keeps_its_bytes() -> None:
-    """A number with a leading zero is the same number, and nobody rewrites it."""
+    """A number with a leading zero is the same number, and nothing rewrites it."""
     headers = (("a", b"1"), ("retry-attempt", b"02"), ("retry-due-at", b"5"), ("b", b"2"))
     restated = HeaderRewriter(("policy",), ("due_ms",))(headers, read(headers), ("p@1",), (7,))
     assert restated == (
@@ -126,7 +125,7 @@ def test_what_stays_keeps_its_bytes() -> None:
 
 
 def test_a_header_that_is_there_twice_is_odd() -> None:
-    """The last one counts, also when it is the broken one."""
+    """The last one counts, even if it is the broken one."""
     state = read((("retry-attempt", b"7"), ("retry-attempt", b"2")))
     assert (state.attempt, state.oddities) == (2, ("retry-attempt: is there twice, the last counts",))
     broken = read((("retry-id", b"a"), ("retry-id", b"\xff")))
@@ -152,7 +151,7 @@ WILD_TEXT = st.none() | st.text(max_size=3) | st.text(min_size=240, max_size=2_0
     )
 )
 def test_no_state_whatever_writes_over_the_bounds(state: RetryState) -> None:
-    """Each value, and all of them together, stay within their bounds, and a second trip changes nothing."""
+    """Each value and their sum stay within the bounds. A second round trip changes nothing."""
     written = write((), state)
     for name, data in written:
         field = next(field for field in FIELDS.values() if field.header == name)
@@ -162,11 +161,11 @@ def test_no_state_whatever_writes_over_the_bounds(state: RetryState) -> None:
 
 
 def test_the_fullest_state_gives_up_only_its_message() -> None:
-    """When everything is at its bound the message is cut, and nothing else is lost."""
+    """With every field at its bound, the message is cut, and nothing else is lost."""
     full: dict[str, Any] = {
         name: "x" * min(250, field.max_bytes)
         for name, field in FIELDS.items()
-        if field.kind in ("label", "prose") and not field.choices
+        if field.kind in ("label", "prose") and field.pattern is None
     }
     state = replace(
         RetryState(**full),
@@ -192,7 +191,7 @@ def test_the_fullest_state_gives_up_only_its_message() -> None:
 
 
 def test_other_headers_stay_untouched_and_in_order() -> None:
-    """Only our names are replaced, every earlier value of them goes, and repeated others stay."""
+    """Only our names are replaced, with all their earlier values. Repeated other headers stay."""
     before: Headers = (("b", b"1"), ("retry-attempt", b"3"), ("a", b"2"), ("b", b"3"), ("retry-attempt", b"4"))
     after = write(before, RetryState(attempt=5))
     assert after == (("b", b"1"), ("a", b"2"), ("b", b"3"), ("retry-attempt", b"5"), ("retry-replays", b"0"))
@@ -228,7 +227,7 @@ def test_headers_do_not_grow_from_hop_to_hop() -> None:
     ],
 )
 def test_broken_attempts_are_reported_and_raise_no_limit(data: bytes, attempt: int) -> None:
-    """Too many stay too many, nonsense counts as absent, and both are told."""
+    """Too large a count stays large, nonsense counts as absent, and both are reported."""
     state = read((("retry-attempt", data),))
     assert state.attempt == attempt
     assert len(state.oddities) == 1
@@ -236,7 +235,7 @@ def test_broken_attempts_are_reported_and_raise_no_limit(data: bytes, attempt: i
 
 
 def test_a_broken_first_failure_falls_back_to_the_messages_own_time() -> None:
-    """The age does not start anew because somebody broke its header."""
+    """A broken header does not restart the age."""
     state = read((("retry-first-failed-at", b"soon"), ("retry-original-timestamp", b"1234")))
     assert state.first_failed_ms == 1_234
     assert len(state.oddities) == 1
@@ -257,21 +256,21 @@ def test_a_broken_first_failure_falls_back_to_the_messages_own_time() -> None:
     ],
 )
 def test_a_broken_label_or_number_is_ignored_and_reported(name: str, data: bytes) -> None:
-    """Half an id would name another message, so a broken one is none."""
+    """Half an id would name another message, so a broken id counts as absent."""
     state = read(((name, data),))
     assert state == RetryState()
     assert state.oddities[0].startswith(f"{name}: ")
 
 
 def test_over_long_prose_is_cut_at_a_whole_character() -> None:
-    """A message of 1,000 bytes is kept, not half a letter."""
+    """1,000 bytes of the message are kept, but no half letter."""
     state = read((("retry-error-message", ("é" * 5_000).encode()),))
     assert state.error_message == "é" * 500
     assert state.oddities == ("retry-error-message: cut to its bound",)
 
 
 def test_parents_are_cut_at_whole_names() -> None:
-    """Half a class name could match a rule that was not meant."""
+    """Half a class name could match a wrong rule."""
     names = tuple(f"package.module.Class{number:03d}" for number in range(100))
     found = read(write((), RetryState(error_mro=names))).error_mro
     assert 0 < len(found) < 100
@@ -279,18 +278,18 @@ def test_parents_are_cut_at_whole_names() -> None:
 
 
 def test_an_over_long_retry_after_is_clamped() -> None:
-    """A wish for ages is still a wish for a long wait; the policy bounds it."""
+    """A request for years is still a request for a long wait. The policy bounds it."""
     assert read((("retry-after", b"9" * 18),)).retry_after_ms == LONGEST_MS
 
 
 @pytest.mark.parametrize("dialect", ["none", "spring"])
 def test_where_a_state_was_read_does_not_make_it_another(dialect: Dialect) -> None:
-    """Oddities and dialect tell of the reading, not of the message."""
+    """Oddities and dialect describe the reading, not the message."""
     assert RetryState(attempt=1, dialect=dialect, oddities=("x",)) == RetryState(attempt=1)
 
 
 def test_a_message_without_retry_headers_is_fresh() -> None:
-    """Nothing is made up."""
+    """Nothing is invented."""
     state = read((("traceparent", b"1"), ("retry", b"5")))
     assert state == RetryState()
     assert state.dialect == "none"

@@ -9,7 +9,7 @@ TIME_MS = 1_700_000_000_000
 
 
 def big_integer(number: int) -> bytes:
-    """Java's BigInteger.toByteArray(): the fewest bytes of two's complement."""
+    """Java's BigInteger.toByteArray(): two's complement in the fewest bytes."""
     return number.to_bytes(number.bit_length() // 8 + 1, "big", signed=True)
 
 
@@ -29,7 +29,7 @@ SPRING: Headers = (
 
 
 def test_springs_retry_topic_headers_are_read() -> None:
-    """Attempt 3 is about to be made, so 2 have failed; the cause is the error, its wrapper a parent."""
+    """Attempt 3 comes next, so 2 have failed. The cause is the error, and its wrapper is a parent."""
     state = read(SPRING)
     assert (state.dialect, state.attempt, state.due_ms) == ("spring", 2, TIME_MS + 5_000)
     assert (state.first_failed_ms, state.original_timestamp_ms) == (TIME_MS, TIME_MS)
@@ -75,7 +75,7 @@ def test_broken_spring_numbers_are_reported_and_count_as_one_failure() -> None:
 
 
 def test_smallryes_headers_are_read() -> None:
-    """A count of 0 stands on the record after its first failure."""
+    """After the first failure the record has a count of 0."""
     state = read(
         (
             ("delayed-retry-count", b"0"),
@@ -95,17 +95,17 @@ def test_smallryes_headers_are_read() -> None:
 
 
 def test_smallryes_count_leaves_out_the_first_failure() -> None:
-    """A count of 2 means two retries made and the third failure just seen."""
+    """A count of 2 means two retries and the third failure."""
     assert read((("delayed-retry-count", b"2"),)).attempt == 3
 
 
 def test_a_huge_smallrye_count_stays_within_the_ceiling() -> None:
-    """Shifting a clamped count does not lift it over the ceiling."""
+    """Converting a clamped count does not raise it above the ceiling."""
     assert read((("delayed-retry-count", b"99999999"),)).attempt == MAX_COUNT
 
 
 def test_pulsars_properties_are_read() -> None:
-    """RECONSUMETIMES counts what was put back, which is what has failed."""
+    """RECONSUMETIMES counts how often the message was put back, that is, how often it failed."""
     state = read(
         (
             ("RECONSUMETIMES", b"4"),
@@ -119,6 +119,6 @@ def test_pulsars_properties_are_read() -> None:
 
 
 def test_our_own_headers_win_over_foreign_ones() -> None:
-    """A topic once adopted counts on from our own headers."""
+    """After a group has adopted a topic, our own headers continue the count."""
     state = read((*SPRING, ("retry-attempt", b"6")))
     assert (state.dialect, state.attempt, state.original_topic) == ("own", 6, None)

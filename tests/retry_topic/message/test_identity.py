@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from retry_topic.message.headers import content_id, content_print, member_id, retry_id
+from retry_topic.brokers.protocol import Delivery
+from retry_topic.intake.records import Decided, IntakeRecord
+from retry_topic.message import Message
+from retry_topic.message.headers import RetryState, content_id, content_print, retry_id
 
 
 def test_an_id_is_sixteen_url_safe_characters() -> None:
-    """Short enough for a sorted set, safe in links and on command lines; the value is pinned for ever."""
+    """Short enough for a sorted set, and safe in links and command lines. The value never changes."""
     assert re.fullmatch(r"[A-Za-z0-9_-]{16}", retry_id("billing", "orders", 3, "42"))
     assert retry_id("billing", "orders", 3, "42") == "OBoUXvLOTHkS8gO7"
     # a command would take a dash for an option
@@ -25,7 +29,7 @@ PARTS = st.tuples(st.text(), st.text(), st.integers(0, 99), st.text())
 def test_ids_are_equal_only_for_the_same_message_of_the_same_group(
     one: tuple[str, str, int, str], other: tuple[str, str, int, str]
 ) -> None:
-    """Group, topic, partition and offset all count, and do not run into each other."""
+    """Group, topic, partition and offset all count, and cannot be shifted into each other."""
     assert (retry_id(*one) == retry_id(*other)) is (one == other)
 
 
@@ -35,13 +39,16 @@ def test_parts_do_not_run_into_each_other() -> None:
     assert retry_id("a", "b", 1, "11") != retry_id("a", "b", 11, "1")
 
 
-def test_a_member_names_message_and_attempt() -> None:
-    """Each attempt has its own place in the delay store."""
-    assert member_id("abc", 3) == "abc.3"
+def test_the_id_of_an_attempt_names_message_and_attempt() -> None:
+    """Each attempt of a message has its own id in the delay store; a replay has other ones."""
+    state = RetryState(id="abc", attempt=3)
+    record = IntakeRecord(Delivery(Message("t", b""), None), state, state, "t", "g", repeated=False)
+    assert Decided(record, state).member == "abc.3"
+    assert Decided(record, replace(state, replays=1)).member == "abcr1.3"
 
 
 def test_a_payload_has_one_id_and_one_print() -> None:
-    """Of payload and key together, where "no key" is not an empty one, and nothing moves from one to the other."""
+    """Payload and key count together. No key differs from an empty key."""
     parts = [(b"ab", None), (b"ab", b""), (b"a", b"b"), (b"b", b"a"), (b"", b"ab"), (b"", None), (b"", b"")]
     for made in (lambda value, key: content_id("g", value, key), content_print):
         assert len({made(*part) for part in parts}) == len(parts)

@@ -1,4 +1,4 @@
-"""The way home of a message that failed, as its headers tell it."""
+"""The return of a failed message to its original partition and time, as its headers say."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from retry_topic.message.headers import RetryState, return_to_origin, write
 
 
 def test_a_message_goes_to_its_partition_with_its_time() -> None:
-    """All else stays as it is."""
+    """Everything else stays."""
     state = RetryState(id="x", attempt=1, original_topic="orders", original_partition=3, original_timestamp_ms=1_700)
     reference = Reference("g.retry", 0, 1, 2, "digest")
     message = Message("g.redelivery", b"", b"k", write((("h", b"1"),), state), None, reference)
@@ -33,6 +33,6 @@ def test_what_is_no_number_is_left_to_the_topic(odd: bytes) -> None:
 
 
 def test_a_message_that_did_not_fail_is_the_same() -> None:
-    """Nothing is made of it."""
+    """Nothing is invented."""
     message = Message("t", b"v", None, (("retry-id", b"x"),))
     assert return_to_origin(message) is message

@@ -1,4 +1,4 @@
-"""Signatures: what decides is signed, for one payload; what is not signed says nothing of itself."""
+"""Signatures: they cover every field that decides, and the payload. Unsigned headers decide nothing."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ STATE = RetryState(
     original_topic="orders",
     original_partition=2,
     original_offset="7",
-    ordering="abcdefghijkl.abcdefghijklmnop",
+    key_lock="abcdefghijkl.abcdefghijklmnop",
     published_ms=900,
 )
 MESSAGE = Message("g.retry", b"payload", b"key")
@@ -42,7 +42,7 @@ def check(state: RetryState, message: Message = MESSAGE, secrets: Any = SECRET) 
 
 
 def test_a_signed_state_is_believed() -> None:
-    """What was signed comes back as it was."""
+    """The verified state equals the signed one."""
     state = check(received(signed()))
     assert replace(state, signature=None) == STATE
     assert (state.oddities, state.unsigned) == ((), False)
@@ -62,13 +62,13 @@ def test_a_signed_state_is_believed() -> None:
         {"original_topic": "archive"},
         {"original_partition": 3},
         {"original_offset": "8"},
-        {"ordering": None},
+        {"key_lock": None},
         {"published_ms": None},
         {"published_ms": 901},
     ],
 )
 def test_nothing_that_decides_can_be_changed(forged: dict[str, Any]) -> None:
-    """Such a state is unsigned: its id is that of the payload, and it claims no count."""
+    """A changed state is unsigned: it has the payload's id and no count."""
     state = check(received(replace(signed(), **forged)))
     assert (state.unsigned, state.id) == (True, content_id("g", b"payload", b"key"))
     assert (state.attempt, state.replays, state.published_ms, state.signature) == (0, 0, None, None)
@@ -82,14 +82,14 @@ def test_a_signature_fits_one_payload_and_key(other: dict[str, Any]) -> None:
 
 
 def test_no_field_can_be_moved_into_another() -> None:
-    """What stands in one place does not sign for the same text in the next."""
+    """A signed text is not accepted in another field."""
     one = sign(RetryState(id="ab", consumer_group="c"), MESSAGE, SECRET)
     assert check(received(replace(one, id="a", consumer_group="bc"))).unsigned
     assert check(received(replace(one, id="ab", consumer_group=None, original_topic="c"))).unsigned
 
 
 def test_a_payload_by_reference_is_signed_as_what_it_refers_to() -> None:
-    """A dead letter whose payload stayed in its topic can be signed without fetching it."""
+    """A dead letter with its payload in the topic can be signed without reading the payload."""
     stored = MESSAGE.by_reference(Source("g.retry", 0, "1"))
     assert not check(received(sign(STATE, stored, SECRET))).unsigned
 
@@ -102,12 +102,12 @@ def test_what_is_not_signed_may_change() -> None:
 
 @pytest.mark.parametrize("signature", [None, "", "forged", "žluťoučký"])
 def test_a_missing_or_strange_signature_is_none(signature: str | None) -> None:
-    """Stripping it is no way around it, and comparing never raises."""
+    """Removing it does not help, and comparing never raises."""
     assert check(received(replace(STATE, signature=signature))).unsigned
 
 
 def test_records_alike_have_one_id_and_others_another() -> None:
-    """Of payload and key, for each group: so the store's count holds, whatever headers are left out."""
+    """Of payload and key, for each group. So the store's count holds, whatever headers are left out."""
     alike = {check(read(headers)).id for headers in ((), (("trace", b"1"),), write((), STATE))}
     assert len(alike) == 1
     others = [replace(MESSAGE, value=b"x"), replace(MESSAGE, key=None), replace(MESSAGE, key=b"")]
@@ -116,7 +116,7 @@ def test_records_alike_have_one_id_and_others_another() -> None:
 
 
 def test_secrets_can_be_rolled() -> None:
-    """While two secrets are in force a signature of either fits."""
+    """With two secrets, a signature of either one is accepted."""
     old, new = received(signed(OTHER)), received(signed())
     assert check(old, secrets=[SECRET, OTHER]) is old
     assert check(new, secrets=[SECRET, OTHER]) is new
@@ -124,24 +124,24 @@ def test_secrets_can_be_rolled() -> None:
 
 
 def test_no_secret_at_all_believes_nothing() -> None:
-    """An empty list of secrets is not "no check"."""
+    """An empty list of secrets does not mean "no check"."""
     assert check(received(signed()), secrets=[]).unsigned
 
 
 def test_what_cannot_be_written_is_not_signed() -> None:
-    """A label that is too long for its header is left out there, and so by whoever verifies."""
+    """A label that is too long for its header is left out by writer and verifier."""
     state = sign(replace(STATE, consumer_group="g" * 300), MESSAGE, SECRET)
     assert check(received(state)).consumer_group is None
     assert not check(received(state)).unsigned
 
 
 def test_a_state_without_id_is_not_signed() -> None:
-    """Such a signature would fit any message."""
+    """Its signature would fit any message."""
     with pytest.raises(Rejected, match="expected a state with an id"):
         sign(RetryState(attempt=1), MESSAGE, SECRET)
 
 
 def test_a_short_secret_is_refused() -> None:
-    """A secret that can be searched for protects nothing."""
+    """A secret that can be guessed protects nothing."""
     with pytest.raises(Rejected, match="at least 16 bytes"):
         sign(STATE, MESSAGE, b"short")

@@ -1,4 +1,4 @@
-"""Telling Spring's headers: what Spring's own readers, and ours, make of them."""
+"""Writing Spring's headers: Spring's own readers, and ours, read the right values."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ STATE = RetryState(
 
 @pytest.mark.parametrize("dead", [False, True])
 def test_what_is_told_is_what_springs_readers_find(dead: bool) -> None:
-    """Reading it back as a foreign record gives the same facts; a dead letter has no next attempt to tell of."""
+    """Read back as a foreign record, the facts are equal. A dead letter has no next attempt."""
     told = with_spring((("trace", b"t"),), STATE, dead=dead)
     back = read(told)
     assert back.dialect == "spring"
@@ -45,7 +45,7 @@ def test_what_is_told_is_what_springs_readers_find(dead: bool) -> None:
 
 
 def test_numbers_have_javas_widths() -> None:
-    """int, long, and the fewest bytes of a BigInteger."""
+    """int, long, and a BigInteger in the fewest bytes."""
     told = dict(with_spring((), STATE, dead=False))
     assert told["retry_topic-attempts"] == b"\x00\x00\x00\x03"
     assert told["kafka_original-partition"] == b"\x00\x00\x00\x07"
@@ -56,12 +56,12 @@ def test_numbers_have_javas_widths() -> None:
 
 @pytest.mark.parametrize("offset", ["7-0", "", "x", "²", str(2**63)])
 def test_what_spring_has_no_form_for_is_left_out(offset: str) -> None:
-    """An offset of a stream is no number."""
+    """The offset of a stream is not a number."""
     assert "kafka_original-offset" not in dict(with_spring((), replace(STATE, original_offset=offset), dead=False))
 
 
 def test_they_do_not_grow_from_hop_to_hop() -> None:
-    """Told anew each time, whatever was there, in either family; the greatest state fits."""
+    """They are written again each time, whatever was there, in both families. The largest state fits."""
     headers = with_spring(tuple((name, b"old") for name in SPRING_NAMES) * 3, STATE, dead=False)
     again = with_spring(headers, STATE, dead=True)
     assert sorted(name for name, _ in again) == sorted({name for name, _ in again})
@@ -71,7 +71,7 @@ def test_they_do_not_grow_from_hop_to_hop() -> None:
 
 
 def test_a_service_that_tells_them(bench: Bench) -> None:
-    """On the redelivery ours and Spring's say the same; the dead topic has the dead family; nothing is doubled."""
+    """Our headers and Spring's agree on the redelivery. The dead topic has the dead family; nothing is doubled."""
     seen = []
 
     def handle(message: Message) -> None:

@@ -1,4 +1,4 @@
-"""The package's public names: all there, and imported no sooner than they are asked for."""
+"""The package's public names: all exist, and each is imported at its first use. And the names of a group's topics."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from wheel_sched.errors import ConfigError
 
 
 def test_every_public_name_is_found() -> None:
-    """Each from the module that the list names; another is an error in Python's usual words."""
+    """Each comes from its module. An unknown name is an ordinary AttributeError."""
     for name in retry_topic.__all__:
         assert getattr(retry_topic, name).__name__ == name
     with pytest.raises(AttributeError, match="module 'retry_topic' has no attribute 'nothing'"):
@@ -21,7 +21,7 @@ def test_every_public_name_is_found() -> None:
 
 
 def test_a_part_is_imported_when_it_is_asked_for() -> None:
-    """Each process that Spark starts imports the package to reach one module of it."""
+    """Each process that Spark starts imports the package to reach one of its modules."""
     program = (
         "import sys, retry_topic; before = 'retry_topic.message' in sys.modules; retry_topic.Message; "
         "print(before, 'retry_topic.message' in sys.modules, 'retry_topic.consumer' in sys.modules)"
@@ -31,7 +31,7 @@ def test_a_part_is_imported_when_it_is_asked_for() -> None:
 
 
 def test_a_groups_topics_are_named_after_it_unless_somebody_says_otherwise() -> None:
-    """Each for itself; the others keep their names."""
+    """Each name can be given; the others keep their defaults."""
     assert GroupTopics().of("billing") == {
         "retry": "billing.retry",
         "redelivery": "billing.redelivery",
@@ -50,13 +50,13 @@ def test_a_groups_topics_are_named_after_it_unless_somebody_says_otherwise() -> 
     ],
 )
 def test_names_that_cannot_be_are_refused(named: dict[str, str], said: str) -> None:
-    """A group that reads what it writes would never end."""
+    """A group that reads its own output would never end."""
     with pytest.raises(ConfigError, match=said):
         GroupTopics(**named)
 
 
 def test_a_name_that_is_anothers_default_is_refused() -> None:
-    """Which of them it is only shows with the group; an impossible group shows there as well."""
+    """This shows only with the group; so does an impossible group."""
     with pytest.raises(ConfigError, match="to be distinct"):
         GroupTopics(dead="billing.retry").of("billing")
     for config in (ServiceConfig, ConsumerConfig):

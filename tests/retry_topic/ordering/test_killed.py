@@ -16,7 +16,7 @@ import pytest
 import redis as redis_py
 
 from retry_topic import Message, connect
-from wheel_sched.store.ordering.face import OrderedKeys
+from wheel_sched.store.ordering import OrderedKeys
 
 if TYPE_CHECKING:
     import redis
@@ -26,23 +26,23 @@ pytestmark = [pytest.mark.real, pytest.mark.slow]
 KEYS, EACH, BLOWS = 12, 24, 5
 PATIENCE_S = 100.0
 
-# Fails a third of the messages once or twice; what it does is told to the server before it answers.
+# Fails a third of the messages once or twice. It reports each call to the server before it answers.
 CONSUMER = """
 import sys, zlib
 import redis
 from retry_topic import Consumer, ConsumerConfig, connect
 
-told = redis.Redis.from_url(sys.argv[1])
+seen = redis.Redis.from_url(sys.argv[1])
 
 def handle(message):
-    told.rpush("told", b"%s begun" % message.value)
-    tries = told.incr(b"tries:" + message.value)
-    if tries <= zlib.crc32(message.value) % 9 - 6:
+    seen.rpush("seen", b"%s begun" % message.value)
+    attempts = seen.incr(b"attempts:" + message.value)
+    if attempts <= zlib.crc32(message.value) % 9 - 6:
         raise OSError("not yet")
-    told.rpush("told", b"%s done" % message.value)
+    seen.rpush("seen", b"%s done" % message.value)
 
 config = ConsumerConfig(ordering="key", idle_ms=1_000, concurrency=4, crash_cap=1_000)
-with connect(sys.argv[1]) as home, Consumer(home, "orders", handle, group="billing", config=config):
+with connect(sys.argv[1]) as connection, Consumer(connection, "orders", handle, group="billing", config=config):
     print("ready", flush=True)
     sys.stdin.read()
 """
@@ -55,14 +55,14 @@ from wheel_sched.dispatcher import DispatcherConfig
 
 policy = RetryPolicy(delay=Fixed(base_ms=30), max_attempts=None)
 config = ServiceConfig(batch=20, idle_ms=1_000, dispatcher=DispatcherConfig(lease_ms=1_000))
-with connect(sys.argv[1]) as home, RetryService(home, "billing", policy, config=config):
+with connect(sys.argv[1]) as connection, RetryService(connection, "billing", policy, config=config):
     print("ready", flush=True)
     sys.stdin.read()
 """
 
 
 class Fleet:
-    """Two consumers and a service, each started anew when it was killed."""
+    """Two consumers and a service. Each is started again after it was killed."""
 
     def __init__(self, url: str) -> None:
         self.url = url
@@ -87,7 +87,7 @@ class Fleet:
     def suspend(self, place: int, seconds: float) -> None:
         _, child = self.children[place]
         child.send_signal(signal.SIGSTOP)
-        time.sleep(seconds)  # the time itself is what it is put through: longer than its leases
+        time.sleep(seconds)  # the process is suspended for longer than its leases
         child.send_signal(signal.SIGCONT)
 
 
@@ -101,17 +101,17 @@ def _end(child: subprocess.Popen[bytes]) -> None:
 
 @pytest.fixture
 def fleet(redis_url: str) -> Iterator[Fleet]:
-    with connect(redis_url) as home:
-        home.broker.create_topic("orders")
+    with connect(redis_url) as connection:
+        connection.broker.create_topic("orders")
     found = Fleet(redis_url)
     yield found
     found.stack.close()
 
 
-def judge(told: list[bytes]) -> dict[bytes, list[int]]:
-    """Per key the numbers in the order in which they were done first; nothing may begin before the one before it."""
+def judge(seen: list[bytes]) -> dict[bytes, list[int]]:
+    """For each key, the numbers in the order of their first success. None may begin before the one before it."""
     done: dict[bytes, list[int]] = defaultdict(list)
-    for line in told:
+    for line in seen:
         value, what = line.split()
         key, number = value.split(b":")
         if what == b"begun":
@@ -125,26 +125,30 @@ def judge(told: list[bytes]) -> dict[bytes, list[int]]:
 def test_order_is_kept_per_key_through_kills_and_stops_and_nothing_is_lost(
     fleet: Fleet, redis_client: redis.Redis
 ) -> None:
-    """Consumers and service are killed, and stopped beyond their leases, at random: each key is handled in order."""
+    """Consumers and service are killed, or suspended beyond their leases, at random. Each key is handled in order."""
     rng = random.Random()
     broker = connect(fleet.url)
-    told_client = redis_py.Redis.from_url(fleet.url)
-    with broker as home, told_client:
+    seen_client = redis_py.Redis.from_url(fleet.url)
+    with broker as connection, seen_client:
         for number in range(EACH):
             if number % (EACH // BLOWS + 1) == 2:
                 if rng.random() < 0.25:
                     fleet.suspend(rng.choice((0, 1)), 4.5)
                 else:
                     fleet.kill(rng.choice((0, 1, 2)))
-            home.broker.publish([Message("orders", b"%d:%d" % (key, number), b"%d" % key) for key in range(KEYS)])
+            connection.broker.publish([Message("orders", b"%d:%d" % (key, number), b"%d" % key) for key in range(KEYS)])
             time.sleep(0.05)  # so that the blows fall while messages are handled
         expected = {b"%d" % key: list(range(EACH)) for key in range(KEYS)}
         until_s = time.monotonic() + PATIENCE_S
-        while (done := judge(told_client.lrange("told", 0, -1))) != expected:
-            assert time.monotonic() < until_s, (done, list(OrderedKeys(home.store).closed()), home.store.counts())
+        while (done := judge(seen_client.lrange("seen", 0, -1))) != expected:
+            assert time.monotonic() < until_s, (
+                done,
+                list(OrderedKeys(connection.store).closed()),
+                connection.store.counts(),
+            )
             time.sleep(0.1)  # other processes' doing
-        gates = OrderedKeys(home.store)
-        while gates.counts([])[0] or home.store.counts().total("held"):
-            assert time.monotonic() < until_s, list(gates.closed())
+        locks = OrderedKeys(connection.store)
+        while locks.counts([])[0] or connection.store.counts().total("held"):
+            assert time.monotonic() < until_s, list(locks.closed())
             time.sleep(0.05)  # other processes' doing
-        assert home.store.counts().total("dead") == 0
+        assert connection.store.counts().total("dead") == 0

@@ -1,4 +1,4 @@
-"""Ordered keys from end to end: a failed message keeps back those of its key, the others flow."""
+"""Ordered keys from end to end: a failed message keeps back the messages of its key, and the others flow."""
 
 from __future__ import annotations
 
@@ -26,8 +26,7 @@ from retry_topic.consumer.retry_record import ordered_state
 from retry_topic.message.headers import RetryState
 from retry_topic.message.topic_names import redelivery_topic_of
 from wheel_sched.errors import ConfigError
-from wheel_sched.store.ordering.face import OrderedKeys, lock_of, scope_of
-from wheel_sched.store.ordering.values import Owner
+from wheel_sched.store.ordering import OrderedKeys, Owner, lock_of, scope_of
 
 if TYPE_CHECKING:
     from ..conftest import Bench
@@ -36,7 +35,7 @@ IDLE_MS = 30_000
 
 
 class Journal:
-    """A handler that notes values by key and fails as told: `failures[value]` times."""
+    """A handler that notes values by key. A value fails `failures[value]` times."""
 
     def __init__(self, **failures: Any) -> None:
         self.failures = {name.encode(): answers for name, answers in failures.items()}
@@ -58,11 +57,11 @@ class Journal:
 
 
 def closed(bench: Bench) -> int:
-    return OrderedKeys(bench.home.store).counts([])[0]
+    return OrderedKeys(bench.connection.store).counts([])[0]
 
 
 def test_a_failed_message_keeps_back_its_key_and_no_other(bench: Bench, policy: Callable[..., RetryPolicy]) -> None:
-    """Of the key that failed the order holds through two retries; the other key does not wait for it."""
+    """The order of the failed key holds through two retries. The other key does not wait."""
     journal = Journal(a1=2)
     bench.serve(policy(base_ms=60))
     bench.publish(b"a1", b"a2", b"a3", key=b"a")
@@ -73,14 +72,14 @@ def test_a_failed_message_keeps_back_its_key_and_no_other(bench: Bench, policy: 
     assert journal.seen[b"a"] == [b"a1", b"a1", b"a1", b"a2", b"a3"]
     assert journal.seen[b"b"] == [b"b1", b"b2"]
     bench.until(lambda: closed(bench) == 0)
-    assert bench.home.store.counts().total("held") == 0
+    assert bench.connection.store.counts().total("held") == 0
 
 
 @pytest.mark.parametrize("topics", [GroupTopics(), GroupTopics("in", "out", "given-up")], ids=("default", "named"))
 def test_what_comes_while_a_key_is_closed_is_parked_and_comes_out_in_order(
     bench: Bench, policy: Callable[..., RetryPolicy], topics: GroupTopics
 ) -> None:
-    """Also those that fail themselves when it is their turn."""
+    """Also messages that fail when their turn comes."""
     release = threading.Event()
 
     def hold(message: Message) -> Any:
@@ -99,12 +98,12 @@ def test_what_comes_while_a_key_is_closed_is_parked_and_comes_out_in_order(
     bench.until(lambda: journal.seen[b"a"][-1] == b"a5")
     assert [value for value in journal.seen[b"a"] if value != b"a1"] == [b"a2", b"a3", b"a3", b"a4", b"a5"]
     bench.until(lambda: closed(bench) == 0)
-    assert {*topics.of(bench.group).values()} <= {*bench.home.broker.topics()}
+    assert {*topics.of(bench.group).values()} <= {*bench.connection.broker.topics()}
 
 
 @pytest.mark.parametrize("end", ["verdict", "attempts"])
 def test_a_dead_head_lets_the_next_one_follow(bench: Bench, policy: Callable[..., RetryPolicy], end: str) -> None:
-    """A message that is given up is a dead letter, and its key goes on."""
+    """A message that is given up becomes a dead letter, and its key opens."""
     journal = Journal(a1=(lambda message: DeadLetter("no use")) if end == "verdict" else 99)
     bench.serve(policy(max_attempts=2))
     bench.publish(b"a1", b"a2", b"a3", key=b"a")
@@ -116,7 +115,7 @@ def test_a_dead_head_lets_the_next_one_follow(bench: Bench, policy: Callable[...
 
 
 def test_parking_is_no_attempt(bench: Bench, policy: Callable[..., RetryPolicy]) -> None:
-    """A message that stood in line has all its attempts still."""
+    """A parked message still has all its attempts."""
     journal = Journal(a1=1, a2=99)
     bench.serve(policy(max_attempts=3))
     bench.publish(b"a1", b"a2", key=b"a")
@@ -127,7 +126,7 @@ def test_parking_is_no_attempt(bench: Bench, policy: Callable[..., RetryPolicy])
 
 
 def test_a_replayed_letter_comes_outside_the_order(bench: Bench, policy: Callable[..., RetryPolicy]) -> None:
-    """It has lost its place: it is handled beside a closed key, and its end opens none."""
+    """It has lost its place: it is handled beside a closed key, and its success opens no key."""
     release = threading.Event()
     journal = Journal(
         a1=lambda message: None if release.is_set() else DeadLetter("later"),
@@ -139,31 +138,31 @@ def test_a_replayed_letter_comes_outside_the_order(bench: Bench, policy: Callabl
     bench.dead(1)
     bench.until(lambda: consumer.stats.parked >= 1 and len(journal.seen[b"a"]) > 2)
     release.set()
-    DeadLetters(bench.home).replay()
+    DeadLetters(bench.connection).replay()
     bench.until(lambda: journal.seen[b"a"].count(b"a1") == 2 and b"a3" in journal.seen[b"a"])
     bench.until(lambda: closed(bench) == 0)
-    assert bench.home.store.counts().total("dead") == 0
+    assert bench.connection.store.counts().total("dead") == 0
 
 
 def test_a_second_copy_of_a_head_that_has_succeeded_is_not_handled(
     bench: Bench, policy: Callable[..., RetryPolicy]
 ) -> None:
-    """What a crash between success and settling hands out again is known and only settled."""
+    """A crash between success and settling delivers it again. It is recognised and only settled."""
     journal = Journal(a1=1)
     bench.serve(policy())
     bench.publish(b"a1", key=b"a")
     consumer = bench.consume(journal, ordering="key", idle_ms=IDLE_MS)
     bench.until(lambda: consumer.stats.acknowledged == 1 and closed(bench) == 0)
     (copy,) = bench.records(redelivery_topic_of(bench.group))
-    bench.home.broker.publish([copy.to(copy.topic)])
+    bench.connection.broker.publish([copy.to(copy.topic)])
     bench.until(lambda: consumer.stats.acknowledged == 2)
     assert journal.count() == 2
 
 
-def test_a_full_line_keeps_the_rest_unsettled_until_there_is_room(
+def test_a_full_queue_keeps_the_rest_unsettled_until_there_is_room(
     bench: Bench, policy: Callable[..., RetryPolicy]
 ) -> None:
-    """Nothing is lost and nothing overtakes; other keys go on while hands are free."""
+    """Nothing is lost, and the order holds. Other keys are handled while handlers are free."""
     release = threading.Event()
     journal = Journal(a1=lambda message: None if release.is_set() else Retry(after=0.05))
     bench.serve(policy(max_attempts=None))
@@ -180,7 +179,7 @@ def test_a_full_line_keeps_the_rest_unsettled_until_there_is_room(
 
 
 def test_messages_without_a_key_have_no_order(bench: Bench, policy: Callable[..., RetryPolicy]) -> None:
-    """They are retried as ever, and keep nobody back."""
+    """They are retried as usual, and keep no message back."""
     journal = Journal(x1=1)
     bench.serve(policy(base_ms=100))
     bench.publish(b"x1", b"x2")
@@ -191,10 +190,10 @@ def test_messages_without_a_key_have_no_order(bench: Bench, policy: Callable[...
 
 
 def test_one_consumer_of_a_group_reads_and_another_takes_over(bench: Bench, policy: Callable[..., RetryPolicy]) -> None:
-    """The one that stands by begins as soon as the owner has stopped with empty hands."""
+    """The second one begins when the owner has stopped with nothing in flight."""
     first, second = Journal(), Journal()
     bench.serve(policy())
-    bench.home.broker.create_topic("orders")
+    bench.connection.broker.create_topic("orders")
     one = bench.consume(first, ordering="key", idle_ms=IDLE_MS)
     bench.publish(*(b"%d" % number for number in range(20)), key=b"a")
     bench.until(lambda: first.count() == 20)
@@ -219,7 +218,7 @@ def test_an_async_handler_keeps_the_order(bench: Bench, policy: Callable[..., Re
 
 
 def test_signed_headers_keep_the_order(bench: Bench, policy: Callable[..., RetryPolicy]) -> None:
-    """What was parked is signed, so that it is believed when it comes back."""
+    """Parked messages are signed, so that they are believed when they come back."""
     secrets = (b"0123456789abcdef",)
     journal = Journal(a1=1, a2=1)
     bench.serve(policy(), secrets=secrets)
@@ -233,18 +232,18 @@ def test_signed_headers_keep_the_order(bench: Bench, policy: Callable[..., Retry
 def test_a_head_whose_consumer_died_before_telling_its_failure_is_handled_again(
     bench: Bench, policy: Callable[..., RetryPolicy]
 ) -> None:
-    """Closed, but still unsettled at its topic: the next reader knows it as the head, and parks the others."""
+    """Its key is closed, but its record is unsettled. The next reader recognises the head and parks the others."""
     bench.publish(b"a1", b"a2", b"a3", key=b"a")
-    dead = bench.home.broker.consumer(["orders"], "crashed")
+    dead = bench.connection.broker.consumer(["orders"], "crashed")
     (delivery,) = dead.poll(1, 10_000)
     dead.close()
     scope = scope_of(bench.group, "orders")
-    gate = lock_of(scope, b"a")
-    stem = ordered_state(bench.group, delivery.message, RetryState(), gate).stem
-    gates = OrderedKeys(bench.home.store)
-    epoch = gates.acquire(scope, "crashed", 60_000).epoch
-    gates.close(Owner(scope, "crashed", epoch), [(gate, stem, True, "a")])
-    gates.release(scope, "crashed")
+    key_lock = lock_of(scope, b"a")
+    id_base = ordered_state(bench.group, delivery.message, RetryState(), key_lock).id_base
+    locks = OrderedKeys(bench.connection.store)
+    epoch = locks.acquire(scope, "crashed", 60_000).epoch
+    locks.close(Owner(scope, "crashed", epoch), [(key_lock, id_base, True, "a")])
+    locks.release(scope, "crashed")
     journal = Journal()
     bench.serve(policy())
     bench.consume(journal, ordering="key", idle_ms=IDLE_MS)
@@ -255,7 +254,7 @@ def test_a_head_whose_consumer_died_before_telling_its_failure_is_handled_again(
 def test_a_parked_message_that_has_expired_is_given_up_when_its_turn_comes(
     bench: Bench, policy: Callable[..., RetryPolicy]
 ) -> None:
-    """And its key goes on; retries of an ordered message come back to the group, whatever the service is told."""
+    """Its key opens. Retries of ordered messages come back to the group, whatever the service's redelivery is."""
     journal = Journal(a1=1)
     bench.serve(policy(), redelivery="origin")
     bench.publish(b"a1", key=b"a")
@@ -268,12 +267,12 @@ def test_a_parked_message_that_has_expired_is_given_up_when_its_turn_comes(
 
 
 def test_the_order_holds_on_a_namespace_of_several_shards(quick_poll: None, policy: Callable[..., RetryPolicy]) -> None:
-    """Gates, heads and lines of a topic lie together, whatever the ids say."""
+    """Locks, heads and parked messages of a topic are in one shard, whatever the ids are."""
     journal = Journal(a1=2, b2=1)
-    with connect("memory:", shards=4) as home:
-        home.broker.create_topic("orders")
-        home.broker.publish([Message("orders", b"a%d" % n, b"a") for n in range(1, 6)])
-        home.broker.publish([Message("orders", b"b%d" % n, b"b") for n in range(1, 6)])
+    with connect("memory:", shards=4) as connection:
+        connection.broker.create_topic("orders")
+        connection.broker.publish([Message("orders", b"a%d" % n, b"a") for n in range(1, 6)])
+        connection.broker.publish([Message("orders", b"b%d" % n, b"b") for n in range(1, 6)])
         done = threading.Event()
 
         def handle(message: Message) -> Any:
@@ -283,14 +282,14 @@ def test_the_order_holds_on_a_namespace_of_several_shards(quick_poll: None, poli
             return answer
 
         config = ConsumerConfig(ordering="key", idle_ms=IDLE_MS)
-        with RetryService(home, "g", policy()), Consumer(home, "orders", handle, group="g", config=config):
+        with RetryService(connection, "g", policy()), Consumer(connection, "orders", handle, group="g", config=config):
             assert done.wait(30)
     assert journal.seen[b"a"] == [b"a1", b"a1", b"a1", b"a2", b"a3", b"a4", b"a5"]
     assert journal.seen[b"b"] == [b"b1", b"b2", b"b2", b"b3", b"b4", b"b5"]
 
 
 def test_a_broker_whose_topics_are_logs_is_refused() -> None:
-    """Slices of a log lie with their position, and not with the gates of their keys: said at once, not found out."""
+    """Log batches lie with their position and not with the locks of their keys. The error comes at the start."""
 
     class Logs(MemoryBroker):
         transactions = False
@@ -301,7 +300,7 @@ def test_a_broker_whose_topics_are_logs_is_refused() -> None:
         def sender(self, *_: Any) -> None:
             return None
 
-    with connect("memory:", broker=Logs()) as home:
+    with connect("memory:", broker=Logs()) as connection:
         with pytest.raises(ConfigError, match="expected ordering to be 'none' with Logs"):
-            Consumer(home, "orders", Journal(), group="g", config=ConsumerConfig(ordering="key"))
-        Consumer(home, "orders", Journal(), group="g", config=ConsumerConfig())
+            Consumer(connection, "orders", Journal(), group="g", config=ConsumerConfig(ordering="key"))
+        Consumer(connection, "orders", Journal(), group="g", config=ConsumerConfig())

@@ -1,4 +1,4 @@
-"""Order per key where the broker gives out partitions: when a reader's time with one begins, and what is too late."""
+"""Order per key with a broker that assigns partitions: when an assignment begins, and which records come too late."""
 
 from __future__ import annotations
 
@@ -18,8 +18,7 @@ from retry_topic.consumer.ordered.reader import OrderedReader
 from retry_topic.message import Source
 from retry_topic.message.headers import retry_id
 from wheel_sched.store import Item, Outcome, open_store
-from wheel_sched.store.ordering.face import OrderedKeys, lock_of, ref_of, scope_of
-from wheel_sched.store.ordering.values import Owner
+from wheel_sched.store.ordering import OrderedKeys, Owner, lock_of, ref_of, scope_of
 
 PATIENCE_S = 30.0
 PLACE = ("orders", 0)
@@ -27,7 +26,7 @@ SCOPE = scope_of("g", "id-of-orders", 0)
 
 
 class Member:
-    """A member of a group that is told what partitions it has and what it reads."""
+    """A group member with scripted assignments and records."""
 
     def __init__(self) -> None:
         self.ours: dict[tuple[str, int], int] = {}
@@ -38,7 +37,7 @@ class Member:
         self._changed = threading.Condition()
 
     def give(self, assignment: int, *values: bytes, first: int = 0) -> None:
-        """Records of the partition, read in a assignment of it."""
+        """Records of the partition, read in an assignment of it."""
         with self._changed:
             for offset, value in enumerate(values, first):
                 source = Source(*PLACE, str(offset), 1)
@@ -59,7 +58,7 @@ class Member:
         return [None] * len(pairs)
 
     def beat(self, deliveries: Sequence[Delivery]) -> None:
-        """Nobody counts."""
+        """Does nothing."""
 
     def assignments(self) -> dict[tuple[str, int], int]:
         return dict(self.ours)
@@ -72,11 +71,11 @@ class Member:
         self.ours = {}
 
     def close(self) -> None:
-        """Nothing to let go of."""
+        """Does nothing."""
 
 
 class Partitions(MemoryBroker):
-    """Memory's, but the ordered topic is read by `member`."""
+    """The broker in memory, but `member` reads the ordered topic."""
 
     def __init__(self, member: Member) -> None:
         super().__init__(create_topics=True)
@@ -90,11 +89,11 @@ class Partitions(MemoryBroker):
 
 
 class Bench:
-    """A consumer whose handler notes what it is given, fails what it is told to, and waits where it is told to."""
+    """A consumer whose handler notes its messages, and fails or blocks for chosen ones."""
 
-    def __init__(self, home: Connection, member: Member) -> None:
-        self.home, self.member = home, member
-        self.gates = OrderedKeys(home.store)
+    def __init__(self, connection: Connection, member: Member) -> None:
+        self.connection, self.member = connection, member
+        self.locks = OrderedKeys(connection.store)
         self.seen: list[bytes] = []
         self.fails: set[bytes] = set()
         self.hold: dict[bytes, threading.Event] = {}
@@ -102,7 +101,7 @@ class Bench:
 
     def consume(self, **config: int) -> Consumer:
         settings = {"idle_ms": 60_000, "concurrency": 4, **config}
-        return Consumer(self.home, "orders", self, group="g", config=ConsumerConfig(ordering="key", **settings))
+        return Consumer(self.connection, "orders", self, group="g", config=ConsumerConfig(ordering="key", **settings))
 
     def __call__(self, message: Message) -> None:
         self.seen.append(message.value)
@@ -129,12 +128,12 @@ def until(condition: Callable[[], object]) -> None:
 @pytest.fixture
 def bench(quick_poll: None) -> Iterator[Bench]:
     member = Member()
-    with Connection(open_store("memory:", shards=2), Partitions(member)) as home:
-        yield Bench(home, member)
+    with Connection(open_store("memory:", shards=2), Partitions(member)) as connection:
+        yield Bench(connection, member)
 
 
 def test_a_failed_message_parks_what_follows(bench: Bench) -> None:
-    """It is told to the retry topic, what is behind it to the store."""
+    """It goes to the retry topic, and the messages behind it go to the store."""
     bench.fails = {b"1"}
     bench.member.ours = {PLACE: 1}
     with bench.consumer:
@@ -142,25 +141,25 @@ def test_a_failed_message_parks_what_follows(bench: Bench) -> None:
         until(lambda: sorted(bench.member.settled) == [b"0", b"2", b"3"])
         until(lambda: bench.member.forwarded == [b"1"])
         assert bench.seen == [b"0", b"1"]
-        (closed,) = bench.gates.closed()
+        (closed,) = bench.locks.closed()
         assert (closed.lock, closed.parked) == (lock_of(SCOPE, b"k"), 2)
 
 
 def test_records_wait_until_the_partition_s_scope_is_ours(bench: Bench) -> None:
-    """The last reader has closed a key meanwhile: what it did is known before anything is handed out."""
-    before = bench.gates.acquire(SCOPE, "before", 60_000)
+    """The last reader has closed a key meanwhile. This reader learns that before it hands out a record."""
+    before = bench.locks.acquire(SCOPE, "before", 60_000)
     assert before.epoch
     bench.member.ours = {PLACE: 1}
     with bench.consumer:
         bench.member.give(1, b"0")
         until(lambda: bench.reader._assignments and len(bench.reader._assignments[PLACE][1].in_flight) == 1)
         assert bench.seen == []
-        bench.gates.release(SCOPE, "before")
+        bench.locks.release(SCOPE, "before")
         until(lambda: bench.member.settled == [b"0"])
 
 
-def test_what_belongs_to_a_term_that_is_over_is_not_handled(bench: Bench) -> None:
-    """Neither what is read late nor what waits behind a running handler; the next assignment has it again."""
+def test_records_of_an_assignment_that_is_over_are_not_handled(bench: Bench) -> None:
+    """Neither late records nor those behind a running handler. The next assignment reads them again."""
     go_on = bench.hold[b"0"] = threading.Event()
     bench.member.ours = {PLACE: 1}
     with bench.consumer:
@@ -179,68 +178,68 @@ def test_what_belongs_to_a_term_that_is_over_is_not_handled(bench: Bench) -> Non
 
 
 def test_a_message_that_is_through_and_is_read_again_does_not_close_its_key(bench: Bench) -> None:
-    """It was retried and succeeded while its offset was not committed: its reader had died.
+    """It was retried and succeeded, but its offset was not committed, because its reader died.
 
-    The next reader handles it again, since its key is open, and it fails as it did; that one dies before it has told
-    so. Were the key closed now, the third would know the head as one that has succeeded, settle it, and park all that
-    follows for ever.
+    The next reader handles it again, since its key is open, and it fails again. That reader dies before it reports the
+    failure. If the key were closed now, a third reader would see that the head has succeeded, settle it, and park all
+    later messages for ever.
     """
-    gate, stem = lock_of(SCOPE, b"k"), retry_id("g", "id-of-orders", 0, "0")
-    first = Owner(SCOPE, "first", bench.gates.acquire(SCOPE, "first", 60_000).epoch)
-    bench.gates.close(first, [(gate, stem, True, "k")])
-    bench.gates.succeeded([(gate, stem)])
-    bench.gates.close(first, [(gate, stem, True, "k")])
-    bench.gates.release(SCOPE, "first")
+    key_lock, id_base = lock_of(SCOPE, b"k"), retry_id("g", "id-of-orders", 0, "0")
+    first = Owner(SCOPE, "first", bench.locks.acquire(SCOPE, "first", 60_000).epoch)
+    bench.locks.close(first, [(key_lock, id_base, True, "k")])
+    bench.locks.succeeded([(key_lock, id_base)])
+    bench.locks.close(first, [(key_lock, id_base, True, "k")])
+    bench.locks.release(SCOPE, "first")
     bench.member.ours = {PLACE: 1}
     with bench.consumer:
         bench.member.give(1, b"0", b"1", b"2")
         until(lambda: len(bench.member.settled) == 3)
     assert bench.seen == [b"0", b"1", b"2"]
-    assert list(bench.gates.closed()) == []
+    assert list(bench.locks.closed()) == []
 
 
 def test_the_failure_of_what_was_through_before_is_told_to_nobody(bench: Bench) -> None:
-    """Its retry topic would have it tried once more than it was."""
-    gate, stem = lock_of(SCOPE, b"k"), retry_id("g", "id-of-orders", 0, "0")
-    first = Owner(SCOPE, "first", bench.gates.acquire(SCOPE, "first", 60_000).epoch)
-    bench.gates.close(first, [(gate, stem, True, "k")])
-    bench.gates.succeeded([(gate, stem)])
-    bench.gates.release(SCOPE, "first")
+    """A record in the retry topic would cause one attempt too many."""
+    key_lock, id_base = lock_of(SCOPE, b"k"), retry_id("g", "id-of-orders", 0, "0")
+    first = Owner(SCOPE, "first", bench.locks.acquire(SCOPE, "first", 60_000).epoch)
+    bench.locks.close(first, [(key_lock, id_base, True, "k")])
+    bench.locks.succeeded([(key_lock, id_base)])
+    bench.locks.release(SCOPE, "first")
     bench.fails = {b"0"}
     bench.member.ours = {PLACE: 1}
     with bench.consumer:
         bench.member.give(1, b"0", b"1")
         until(lambda: bench.member.settled == [b"0", b"1"])
     assert (bench.seen, bench.member.forwarded) == ([b"0", b"1"], [])
-    assert list(bench.gates.closed()) == []
+    assert list(bench.locks.closed()) == []
 
 
-def test_a_message_that_was_given_up_and_is_read_again_is_not_retried_anew(bench: Bench) -> None:
-    """It was parked, retried and dead-lettered while its offset was not committed: its attempts are used up."""
-    gate, stem = lock_of(SCOPE, b"k"), retry_id("g", "id-of-orders", 0, "0")
-    first = Owner(SCOPE, "first", bench.gates.acquire(SCOPE, "first", 60_000).epoch)
-    bench.gates.close(first, [(gate, stem, True, "k")])
-    bench.gates.given_up([(gate, stem)])
-    bench.gates.release(SCOPE, "first")
+def test_a_message_that_was_given_up_and_is_read_again_is_not_retried_again(bench: Bench) -> None:
+    """It was parked, retried and given up before its offset was committed. Its attempts are used up."""
+    key_lock, id_base = lock_of(SCOPE, b"k"), retry_id("g", "id-of-orders", 0, "0")
+    first = Owner(SCOPE, "first", bench.locks.acquire(SCOPE, "first", 60_000).epoch)
+    bench.locks.close(first, [(key_lock, id_base, True, "k")])
+    bench.locks.given_up([(key_lock, id_base)])
+    bench.locks.release(SCOPE, "first")
     bench.fails = {b"0"}
     bench.member.ours = {PLACE: 1}
     with bench.consumer:
         bench.member.give(1, b"0", b"1")
         until(lambda: bench.member.settled == [b"0", b"1"])
     assert bench.member.forwarded == []
-    assert list(bench.gates.closed()) == []
+    assert list(bench.locks.closed()) == []
 
 
-def test_a_head_read_again_behind_others_is_handled_though_the_line_is_full(bench: Bench) -> None:
-    """What came before it was through; there is no room for these until it has moved the line."""
+def test_a_head_read_again_behind_others_is_handled_though_the_queue_is_full(bench: Bench) -> None:
+    """The earlier messages have ended. The others have no room until the head makes some."""
     count = 2 * _PARKED_AT_ONCE
-    gate = lock_of(SCOPE, b"k")
-    stems = [retry_id("g", "id-of-orders", 0, str(offset)) for offset in range(count + 3)]
-    first = Owner(SCOPE, "first", bench.gates.acquire(SCOPE, "first", 60_000).epoch)
-    bench.gates.close(first, [(gate, stems[count], True, "k")])
-    parked = Item(f"{stems[count + 1]}.0", None, b"", "orders", (ref_of(gate),), SCOPE)
-    assert bench.gates.park(first, 1, [(gate, stems[count + 1], True, parked)]) == [Outcome.HELD]
-    bench.gates.release(SCOPE, "first")
+    key_lock = lock_of(SCOPE, b"k")
+    id_bases = [retry_id("g", "id-of-orders", 0, str(offset)) for offset in range(count + 3)]
+    first = Owner(SCOPE, "first", bench.locks.acquire(SCOPE, "first", 60_000).epoch)
+    bench.locks.close(first, [(key_lock, id_bases[count], True, "k")])
+    parked = Item(f"{id_bases[count + 1]}.0", None, b"", "orders", (ref_of(key_lock),), SCOPE)
+    assert bench.locks.park(first, 1, [(key_lock, id_bases[count + 1], True, parked)]) == [Outcome.HELD]
+    bench.locks.release(SCOPE, "first")
     values = [b"%d" % offset for offset in range(count + 3)]
     bench.member.ours = {PLACE: 1}
     bench.consumer = bench.consume(parked_cap=1, concurrency=count)
@@ -248,26 +247,27 @@ def test_a_head_read_again_behind_others_is_handled_though_the_line_is_full(benc
         bench.member.give(1, *values)
         until(lambda: values[count] in bench.seen)
         until(lambda: values[count + 1] in bench.member.settled)
-        until(lambda: [closed.head for closed in bench.gates.closed()] != [stems[count]])  # told after the handler
-        (closed,) = bench.gates.closed()
-        assert (bench.seen, closed.head) == ([values[count]], stems[count + 1])
-        bench.member.ours = {}  # or its end would wait for room in the line
+        # the success is reported after the handler has ended
+        until(lambda: [closed.head for closed in bench.locks.closed()] != [id_bases[count]])
+        (closed,) = bench.locks.closed()
+        assert (bench.seen, closed.head) == ([values[count]], id_bases[count + 1])
+        bench.member.ours = {}  # or its end would wait for room in the queue
         until(lambda: not bench.reader._assignments)
 
 
-def test_a_scope_that_is_anothers_makes_the_member_begin_anew(bench: Bench) -> None:
-    """The store says so while the broker does not: what was in hand must not come behind what follows it."""
+def test_a_scope_that_is_anothers_makes_the_member_rejoin(bench: Bench) -> None:
+    """The store says so, the broker does not. Records in flight must not come after later ones."""
     bench.member.ours = {PLACE: 1}
     with bench.consumer:
         until(lambda: bench.reader._assignments and bench.reader._assignments[PLACE][1]._queues is not None)
         assignment = bench.reader._assignments[PLACE][1]
-        bench.gates.release(SCOPE, assignment._holder)
-        assert bench.gates.acquire(SCOPE, "another", 60_000).epoch
+        bench.locks.release(SCOPE, assignment._holder)
+        assert bench.locks.acquire(SCOPE, "another", 60_000).epoch
         bench.fails = {b"0"}
         bench.member.give(1, b"0", b"1")
         until(lambda: bench.member.rejoined == 1)
         assert bench.member.forwarded == []
-        bench.gates.release(SCOPE, "another")
+        bench.locks.release(SCOPE, "another")
         bench.fails = set()
         bench.member.ours = {PLACE: 2}
         bench.member.give(2, b"0", b"1")

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from retry_topic.verdict import Ack, DeadLetter, Retry, verdict_of
+from retry_topic.consumer.outcome import Ack, DeadLetter, Retry, verdict_of
 from wheel_sched.errors import Rejected
 
 

@@ -1,4 +1,4 @@
-"""Claims that go out in transactions: with a sender that follows a script, over a store in memory."""
+"""Claims that are sent in transactions, with a scripted sender, over a store in memory."""
 
 from __future__ import annotations
 
@@ -11,27 +11,26 @@ import pytest
 
 from retry_topic.brokers.protocol import BrokerInDoubt, Fenced, PublishFailure
 from retry_topic.message import Message
-from retry_topic.message.body_codec import encode_body
-from retry_topic.message.headers.fields import FIELDS
+from retry_topic.message.encoding import encode_body
+from retry_topic.message.headers.state import FIELDS
 from retry_topic.policy import load_policies
 from retry_topic.release.flow import FlowPublisher
-from retry_topic.release.owned_shards import OwnedShards, transactional_config
 from retry_topic.release.shard_ownership import ShardOwner
-from retry_topic.release.transactional_publisher import TransactionalPublisher
+from retry_topic.release.transactions import OwnedShards, TransactionalPublisher, transactional_config
 from wheel_sched.dispatcher import Batch, Dispatcher, DispatcherConfig, Failed, Publisher
-from wheel_sched.errors import BrokerError, BrokerUnavailable
+from wheel_sched.errors import BrokerError, BrokerUnavailable, StaleEpoch
 from wheel_sched.store import Claim, Dead, DelayStore, Done, Item, Next, Settlement, Window, open_store
 from wheel_sched.store.core.call import Call
 from wheel_sched.store.core.claim import ClaimDue
 from wheel_sched.store.core.items import NO_LEASE_END_MS
 from wheel_sched.store.core.settle import Settle, Settled
-from wheel_sched.store.shard_ownership.operations import Own, Resolve
+from wheel_sched.store.shard_ownership import Own, Resolve
 
 PATIENCE_S = 30.0
 
 
 class Cluster:
-    """What a broker remembers: messages of committed transactions and the number of the last one."""
+    """The broker's memory: messages of committed transactions, and the number of the last one."""
 
     def __init__(self) -> None:
         self.sent: list[bytes] = []
@@ -39,8 +38,8 @@ class Cluster:
 
 
 class Sender:
-    """Commits, or does what the next of `deeds` says: "fenced", "lost" (in doubt, committed), "aborted" (in doubt, not
-    committed), "away", or a value that is refused for good."""
+    """Commits, or does the next of its `deeds`: "fenced", "lost" (in doubt, committed), "aborted" (in doubt, not
+    committed), "away", or a value that the broker refuses for good."""
 
     def __init__(self, cluster: Cluster, *deeds: str | bytes) -> None:
         self.cluster = cluster
@@ -71,11 +70,11 @@ class Sender:
         return False
 
     def close(self) -> None:
-        """Nothing to let go of."""
+        """Does nothing."""
 
 
 class Process:
-    """One process: the shards it owns, its claim source and its publisher."""
+    """One process: its shards, its claim source and its publisher."""
 
     def __init__(self, store: DelayStore, sender: Sender, lease_ms: int = 60_000) -> None:
         self.store = store
@@ -84,12 +83,12 @@ class Process:
         self.publisher = TransactionalPublisher(store, self.ownership, sender)
 
     def dispatcher(self, publisher: Publisher | None = None) -> Dispatcher:
-        """A dispatcher over its claim source; not started."""
+        """A dispatcher over the claim source; not started."""
         config = transactional_config(DispatcherConfig(), 1)
         return Dispatcher(self.store, publisher or self.publisher, claims=self.claims, config=config)
 
     def ask(self, limit: int = 10) -> Claim | Window:
-        """What the claim source asks the store for; its answer, reported as a dispatcher does."""
+        """Execute a call of the claim source, and report the answer as a dispatcher does."""
         call = self.claims.claim(0, limit, None)
         (answer,) = self.store.execute([call])
         assert isinstance(answer, Claim | Window)
@@ -100,35 +99,35 @@ class Process:
         return answer
 
     def look(self) -> Window:
-        """Read the window as a dispatcher does that starts."""
+        """Read the window, as a dispatcher does at its start."""
         (answer,) = self.store.execute([self.claims.look(0)])
         self.claims.looked(answer)
         assert isinstance(answer, Window)
         return answer
 
     def claim(self, limit: int = 10) -> Claim:
-        """All that is due, once the shard is taken over."""
+        """All due items, once the shard is taken over."""
         self.own()
         answer = self.ask(limit)
         assert isinstance(answer, Claim)
         return answer
 
     def own(self) -> None:
-        """Take the shard over; nothing is claimed."""
+        """Take the shard over without a claim."""
         until_s = time.monotonic() + PATIENCE_S
         while self.ownership.acquire(0) is None:
             assert time.monotonic() < until_s
-            time.sleep(0.005)  # a take-over runs in a thread of its own
+            time.sleep(0.005)  # a take-over runs in another thread
 
     def publish(self) -> list[Settlement | object]:
-        """Claim and publish; the answers."""
+        """Claim and publish; returns the answers."""
         claim = self.claim()
         self.batch = Batch(claim, claim.items)
         self.publisher.publish(self.batch)
         return list(self.batch.answers)
 
     def settle(self) -> list[str] | None:
-        """As a dispatcher does, with items without an answer as done; the outcomes, None: the claim stays open."""
+        """Settle as a dispatcher does; items without an answer count as done. None: the claim stays open."""
         settlements: list[Settlement] = [
             answer if isinstance(answer, Done | Dead) else Done(item.id)
             for item, answer in zip(self.batch.items, self.batch.answers, strict=True)
@@ -143,7 +142,7 @@ class Process:
 
 @pytest.fixture
 def store() -> Iterator[DelayStore]:
-    """Three messages are due in it."""
+    """Three of its messages are due."""
     with open_store("memory:") as store:
         store.schedule([Item(name, 0, encode_body(Message("t", name.encode())), "t") for name in "abc"])
         yield store
@@ -155,7 +154,7 @@ def cluster() -> Cluster:
 
 
 def test_a_claim_goes_out_with_its_number(store: DelayStore, cluster: Cluster) -> None:
-    """All of it, once; then it is settled."""
+    """All its messages are sent once. Then they are settled."""
     process = Process(store, Sender(cluster))
     assert process.publish() == [Done("a"), Done("b"), Done("c")]
     process.settle()
@@ -164,20 +163,20 @@ def test_a_claim_goes_out_with_its_number(store: DelayStore, cluster: Cluster) -
 
 
 def test_a_claim_has_no_lease_end(store: DelayStore, cluster: Cluster) -> None:
-    """Only the broker knows whether it went out, so no clock gives it to another."""
+    """Only the broker knows whether it was sent. So no clock gives it to another process."""
     process = Process(store, Sender(cluster))
     claim = process.claim()
     (found,) = store.get([claim.items[0].id])
     assert found is not None
-    assert (found.state, found.score_ms) == ("fly", NO_LEASE_END_MS)
+    assert (found.state, found.score_ms) == ("leased", NO_LEASE_END_MS)
 
 
 def test_what_is_refused_for_good_leaves_before_the_rest_goes_out(store: DelayStore, cluster: Cluster) -> None:
-    """It is dead by then, and the others are sent without it."""
+    """The refused message is dead in the store before the others are sent."""
     process = Process(store, Sender(cluster, b"b"))
     assert process.publish() == [Done("a"), Dead("b", "too large"), Done("c")]
     assert cluster.sent == [b"a", b"c"]
-    assert store.counts().now == {("fly", "t"): 2, ("dead", "t"): 1}
+    assert store.counts().now == {("leased", "t"): 2, ("dead", "t"): 1}
     assert process.settle() == ["DONE", "DONE", "DONE"]
     assert store.counts().now == {("dead", "t"): 1}
 
@@ -191,11 +190,11 @@ def test_what_is_in_doubt_is_asked_for(store: DelayStore, cluster: Cluster, deed
 
 
 def test_a_fenced_claim_stays_open_for_the_next_owner(store: DelayStore, cluster: Cluster) -> None:
-    """Whatever the dispatcher says of it then changes nothing; the next owner sends it."""
+    """A later answer of the dispatcher changes nothing. The next owner sends the claim."""
     first = Process(store, Sender(cluster, "fenced"))
     assert first.publish() == [None, None, None]
     assert first.settle() is None
-    assert store.counts().now == {("fly", "t"): 3}
+    assert store.counts().now == {("leased", "t"): 3}
     first.ownership.close()
     (answer,) = store.execute([Call(0, _released(first))])
     assert not isinstance(answer, Exception)
@@ -205,7 +204,7 @@ def test_a_fenced_claim_stays_open_for_the_next_owner(store: DelayStore, cluster
 
 
 def test_a_claim_that_went_out_before_its_owner_died_is_not_sent_again(store: DelayStore, cluster: Cluster) -> None:
-    """The next owner reads its number, and settles it."""
+    """The next owner reads its number and settles it."""
     first = Process(store, Sender(cluster))
     first.publish()  # and dies before it has settled
     store.execute([Call(0, _released(first))])
@@ -215,9 +214,8 @@ def test_a_claim_that_went_out_before_its_owner_died_is_not_sent_again(store: De
 
 
 def test_a_shard_is_owned_then_fenced_then_looked_into(store: DelayStore, cluster: Cluster) -> None:
-    """In this order: the epoch is raised, the predecessor's producer fenced and the number read, and only then what was
-    open is ended, by that number; claims come last. In any other one a claim could go out behind the back of whoever
-    looks."""
+    """The new owner raises the epoch, fences the old producer and reads the number. Then it ends the open claims by
+    that number. Only then it claims. In another order, the old owner could still send a claim unnoticed."""
     first = Process(store, Sender(cluster))
     first.publish()  # and dies before it has settled
     store.execute([Call(0, _released(first))])
@@ -226,7 +224,7 @@ def test_a_shard_is_owned_then_fenced_then_looked_into(store: DelayStore, cluste
     steps: list[str] = []
 
     class Noted(DelayStore):
-        """The store, which notes what it is asked for."""
+        """The store; it notes its calls."""
 
         def execute(self, calls: Sequence[Call[Any]]) -> list[Any]:
             for call in calls:
@@ -251,13 +249,44 @@ def test_a_shard_is_owned_then_fenced_then_looked_into(store: DelayStore, cluste
     second = Process(Noted(store.backend), Fencing(cluster))
     claim = second.claim()
     number = first.batch.claim.number
-    resolved = f"resolve up to {number} in epoch {before.epoch + 1}"
+    (after,) = store.windows(0)
+    assert after.epoch > before.epoch
+    resolved = f"resolve up to {number} in epoch {after.epoch}"
     assert steps == ["own", "take over", resolved, f"send {number}", "claim"]
     assert ([item.id for item in claim.items], claim.number) == (["d"], number + 1)
 
 
+def test_a_store_that_has_lost_the_ownership_is_asked_again(store: DelayStore, cluster: Cluster) -> None:
+    """A server that restarts without its last writes has an older epoch and no owner. The claim that finds this out
+    fails; the next call asks who owns the shard, and the shard is taken over again."""
+    process = Process(store, Sender(cluster))
+    process.own()
+    store.execute([Call(0, _released(process))])  # the writes that are lost: owner and epoch
+    (shard,) = store.backend.shards
+    shard.epoch = 1
+    process.ownership.suspect()
+    with pytest.raises(StaleEpoch):
+        process.claims.claim(0, 10, None)
+    assert [item.id for item in process.claim().items] == ["a", "b", "c"]
+
+
+def test_two_owners_never_have_the_same_epoch(store: DelayStore, cluster: Cluster) -> None:
+    """The server loses the first owner's writes, and a second process acquires the shard. The first one claims nothing
+    any more, although the epoch was raised once for each of them."""
+    first, second = Process(store, Sender(cluster)), Process(store, Sender(cluster))
+    first.own()
+    (shard,) = store.backend.shards
+    shard.epoch = 1
+    store.execute([Call(0, _released(first))])
+    second.own()
+    call = first.claims.claim(0, 10, None)
+    (refused,) = store.execute([call])
+    assert isinstance(refused, StaleEpoch)
+    assert [item.id for item in second.claim().items] == ["a", "b", "c"]
+
+
 def test_without_a_number_open_claims_are_held(store: DelayStore, cluster: Cluster) -> None:
-    """The broker has forgotten it: neither sent again nor dropped."""
+    """The broker has forgotten the number. The claims are neither sent again nor dropped."""
     first = Process(store, Sender(cluster))
     first.publish()
     cluster.number = None
@@ -273,7 +302,7 @@ def test_without_a_number_open_claims_are_held(store: DelayStore, cluster: Clust
 def test_claims_that_a_dead_owner_left_open_are_taken_over_though_nothing_else_is_due(
     store: DelayStore, cluster: Cluster, begins: str
 ) -> None:
-    """They may be the last; whoever stands by ends them when the lease is over, and so does who starts later."""
+    """They may be the last ones. A waiting or a new process ends them after the lease."""
     dead = Process(store, Sender(cluster), lease_ms=500)
     successor = Process(store, Sender(cluster), lease_ms=500)
     dispatcher = successor.dispatcher()
@@ -292,7 +321,7 @@ def test_claims_that_a_dead_owner_left_open_are_taken_over_though_nothing_else_i
 def test_a_claim_that_its_own_process_gave_up_is_taken_over_though_nothing_else_is_due(
     store: DelayStore, cluster: Cluster
 ) -> None:
-    """Its fate was in doubt and could not be found out; the same process does so by taking its shard over anew."""
+    """Its result stayed unknown. The same process takes its shard over again and finds out."""
     process = Process(store, Sender(cluster, "fenced"))
     with process.dispatcher():
         until_s = time.monotonic() + PATIENCE_S
@@ -303,7 +332,7 @@ def test_a_claim_that_its_own_process_gave_up_is_taken_over_though_nothing_else_
 
 
 def test_another_process_stands_by(store: DelayStore, cluster: Cluster) -> None:
-    """While the shard is owned, and is told when to look again."""
+    """While the shard is owned. It knows when to look again."""
     first = Process(store, Sender(cluster))
     first.claim()
     store.schedule([Item("d", 0, encode_body(Message("t", b"d")), "t")])
@@ -311,20 +340,20 @@ def test_another_process_stands_by(store: DelayStore, cluster: Cluster) -> None:
     window = standing_by.ask()
     assert isinstance(window, Window)
     now_ms = store.now_ms()
-    again_ms = standing_by.claims.next_look_ms(0, window.due_head_ms, window.fly_head_ms, now_ms)
+    again_ms = standing_by.claims.next_look_ms(0, window.due_head_ms, window.lease_head_ms, now_ms)
     assert again_ms is not None
     assert again_ms > now_ms + 50_000, "when the owner's lease ends"
 
 
 def test_a_broker_that_is_away_is_waited_for(store: DelayStore, cluster: Cluster) -> None:
-    """The claim is kept, and sent once it answers."""
+    """The claim stays open, and is sent when the broker answers."""
     process = Process(store, Sender(cluster, "away", "away"))
     assert process.publish() == [Done("a"), Done("b"), Done("c")]
     assert cluster.sent == [b"a", b"b", b"c"]
 
 
 class Barred(Sender):
-    """May not do one of them, for want of a right, until it is given."""
+    """A sender that lacks a permission for one call until it is given."""
 
     def __init__(self, cluster: Cluster, what: str) -> None:
         super().__init__(cluster)
@@ -343,7 +372,7 @@ class Barred(Sender):
 
 @pytest.mark.parametrize("what", ["take over", "send"])
 def test_what_the_broker_refuses_is_told_until_it_does_not(store: DelayStore, cluster: Cluster, what: str) -> None:
-    """Of a claim and of a shard; that the broker is away is no refusal, and does not end one."""
+    """For a claim and for a shard. An absent broker is not a refusal and does not end one."""
     sender = Barred(cluster, what)
     process = Process(store, sender)
     assert process.ownership.refusals == []
@@ -365,7 +394,7 @@ def test_what_the_broker_refuses_is_told_until_it_does_not(store: DelayStore, cl
 
 
 def test_a_service_that_stops_releases_what_was_not_sent(store: DelayStore, cluster: Cluster) -> None:
-    """It is known not to have gone out."""
+    """These messages were certainly not sent."""
     process = Process(store, Sender(cluster, *["away"] * 100))
     process.publisher.stop()
     answers = process.publish()
@@ -374,7 +403,7 @@ def test_a_service_that_stops_releases_what_was_not_sent(store: DelayStore, clus
 
 
 def test_what_is_answered_before_leaves_before_the_rest_goes_out(store: DelayStore, cluster: Cluster) -> None:
-    """Held back by a limit, or a limit that could not be asked for: it waits in the store, and is not sent."""
+    """A limit holds a message back, or could not be checked. The message waits in the store and is not sent."""
     process = Process(store, Sender(cluster))
     claim = process.claim()
     process.batch = Batch(claim, claim.items)
@@ -383,7 +412,7 @@ def test_what_is_answered_before_leaves_before_the_rest_goes_out(store: DelaySto
     process.publisher.publish(process.batch)
     assert process.batch.answers == [Next("a", later_ms), Failed("nobody knows"), Done("c")]
     assert (cluster.sent, cluster.number) == ([b"c"], claim.number)
-    assert store.counts().now == {("due", "t"): 2, ("fly", "t"): 1}
+    assert store.counts().now == {("due", "t"): 2, ("leased", "t"): 1}
     process.settle()
     assert store.counts().now == {("due", "t"): 2}
     assert {found.id for found in store.get(["a", "b"]) if found is not None} == {"a", "b"}
@@ -391,7 +420,7 @@ def test_what_is_answered_before_leaves_before_the_rest_goes_out(store: DelaySto
 
 @pytest.mark.parametrize("held_back", [2, 3])
 def test_flow_control_holds_back_what_its_limits_say(cluster: Cluster, held_back: int) -> None:
-    """The rest of its claim goes out; a claim of which nothing may go out is no open question either."""
+    """The rest of the claim is sent. A claim without a message to send is not left open either."""
     policies = load_policies('[topic.t]\nrate = "1/h"\nburst = 1')
     headers = [(FIELDS["id"].header, b"i"), (FIELDS["consumer_group"].header, b"g")]
     with open_store("memory:") as store:
@@ -422,7 +451,7 @@ def test_flow_control_holds_back_what_its_limits_say(cluster: Cluster, held_back
 
 
 def test_a_settled_item_that_is_due_again_is_claimed_under_a_new_number(store: DelayStore, cluster: Cluster) -> None:
-    """What the publisher does not know about stays claimed, whatever its dispatcher would answer."""
+    """An item with an unknown result stays claimed, whatever the dispatcher would answer."""
     process = Process(store, Sender(cluster))
     first = process.claim()
     process.ownership.closed(0, first.number)
@@ -434,11 +463,11 @@ def test_a_settled_item_that_is_due_again_is_claimed_under_a_new_number(store: D
     assert ([item.id for item in claim.items], claim.number) == (["b", "c"], first.number + 1)
     assert process.ownership.is_open(0, claim.number)
     assert process.claims.to_settle(Batch(claim, claim.items), [Done("b"), Done("c")]) is None
-    assert store.counts().total("fly") == 2
+    assert store.counts().total("leased") == 2
 
 
 def _two_claims(process: Process) -> tuple[Batch, Batch]:
-    """One message in the first, the others in the second, claimed before the first has gone out."""
+    """One message in the first claim and the others in the second. Both are claimed before the first is sent."""
     claims = [process.claim(limit) for limit in (1, 10)]
     first, second = (Batch(claim, claim.items) for claim in claims)
     assert (len(first.items), len(second.items)) == (1, 2)
@@ -446,7 +475,7 @@ def _two_claims(process: Process) -> tuple[Batch, Batch]:
 
 
 def test_claims_go_out_in_the_order_of_their_numbers(store: DelayStore, cluster: Cluster) -> None:
-    """The second is in hand while the first goes out, and goes before that is settled."""
+    """The second is claimed while the first is sent, and is sent before the first is settled."""
     process = Process(store, Sender(cluster))
     first, second = _two_claims(process)
     process.publisher.publish(first)
@@ -458,7 +487,7 @@ def test_claims_go_out_in_the_order_of_their_numbers(store: DelayStore, cluster:
 
 
 def test_nothing_goes_out_behind_a_claim_whose_fate_is_not_known(store: DelayStore, cluster: Cluster) -> None:
-    """Its number would say that the one before went out as well: that would be lost."""
+    """Its number would mean that the earlier claim was sent as well: that claim would be lost."""
     process = Process(store, Sender(cluster))
     first, second = _two_claims(process)
     process.publisher.publish(second)
@@ -470,7 +499,7 @@ def test_nothing_goes_out_behind_a_claim_whose_fate_is_not_known(store: DelaySto
 
 
 def test_what_was_claimed_before_a_shard_was_lost_goes_nowhere(store: DelayStore, cluster: Cluster) -> None:
-    """Another has owned it meanwhile and sent it; that this process owns it again does not bring it back."""
+    """Another owner has sent it meanwhile. Owning the shard again does not make it ours."""
     process = Process(store, Sender(cluster, "fenced"))
     first, second = _two_claims(process)
     process.publisher.publish(first)
@@ -491,7 +520,7 @@ def test_what_was_claimed_before_a_shard_was_lost_goes_nowhere(store: DelayStore
 def test_what_a_stopping_service_did_not_send_leaves_before_a_later_claim_goes_out(
     store: DelayStore, cluster: Cluster
 ) -> None:
-    """Whoever reads the later number must not take the earlier one for sent."""
+    """A reader of the later number must not conclude that the earlier claim was sent."""
     process = Process(store, Sender(cluster, "away"))
     first, second = _two_claims(process)
     process.publisher.stop()
@@ -504,7 +533,7 @@ def test_what_a_stopping_service_did_not_send_leaves_before_a_later_claim_goes_o
 
 
 def test_a_shard_in_which_something_waits_is_taken_over_before_that_is_due(cluster: Cluster) -> None:
-    """Its first message is not late by what a take-over takes."""
+    """So its first message is not late by the time of a take-over."""
     with open_store("memory:") as store:
         store.schedule([Item("a", store.now_ms() + 3_600_000, encode_body(Message("t", b"a")), "t")])
         process = Process(store, Sender(cluster))
@@ -512,11 +541,11 @@ def test_a_shard_in_which_something_waits_is_taken_over_before_that_is_due(clust
         until_s = time.monotonic() + PATIENCE_S
         while not process.ownership.is_settled(0):
             assert time.monotonic() < until_s
-            time.sleep(0.005)  # a take-over runs in a thread of its own
+            time.sleep(0.005)  # a take-over runs in another thread
 
 
 def test_an_empty_shard_is_left_to_others(cluster: Cluster) -> None:
-    """Nothing is asked for, and nobody has to wait for a lease."""
+    """No call is made, and no process has to wait for a lease."""
     with open_store("memory:") as store:
         process = Process(store, Sender(cluster))
         process.look()
@@ -525,7 +554,7 @@ def test_an_empty_shard_is_left_to_others(cluster: Cluster) -> None:
 
 
 def test_settings_of_a_dispatcher_transactional_config() -> None:
-    """A worker a shard, and larger claims unless their size was set."""
+    """One worker for each shard, and larger claims unless their size was set."""
     plain = transactional_config(DispatcherConfig(workers=4), 1)
     assert (plain.workers, plain.batch) == (1, 500)
     assert transactional_config(DispatcherConfig(), 3).workers == 3
@@ -533,5 +562,5 @@ def test_settings_of_a_dispatcher_transactional_config() -> None:
 
 
 def _released(process: Process) -> Own:
-    """The call by which a process gives its shard up, as its lease's end would."""
+    """Give the shard up, as the end of the lease would."""
     return Own(process.ownership.name, 0)

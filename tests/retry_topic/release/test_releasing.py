@@ -1,4 +1,4 @@
-"""Flow control from end to end: what a policy holds back waits in the store, and is no attempt."""
+"""Flow control from end to end: a message that a policy holds back waits in the store. This is no attempt."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from retry_topic import Message, RetryPolicy
 from retry_topic.consumer.reporting import Reporter
 from retry_topic.policy import Breaker, Budget, PolicySet, Rate
-from wheel_sched.store.rate_limits.face import RateLimits
+from wheel_sched.store.rate_limits import RateLimits
 
 if TYPE_CHECKING:
     from ..conftest import Bench
@@ -39,7 +39,7 @@ class Remote:
 
 
 def test_a_rate_holds_releases_back_and_loses_none(bench: Bench, policy: Policy) -> None:
-    """Thirty retries that are due together come back at 100 a second; the messages are told to wait, not tried."""
+    """Thirty retries are due together and come back at 100 a second. The others wait without an attempt."""
     service = bench.serve(policy(base_ms=20, rate=Rate(100, "s"), burst=2, max_attempts=2))
     assert service.hand_over == "claim, publish, settle"
     again: list[bytes] = []
@@ -51,24 +51,24 @@ def test_a_rate_holds_releases_back_and_loses_none(bench: Bench, policy: Policy)
         with lock:
             again.append(message.value)
 
-    start_ms = bench.home.store.now_ms()
+    start_ms = bench.connection.store.now_ms()
     bench.publish(*(b"%d" % number for number in range(30)))
     bench.consume(handle, concurrency=1, idle_ms=IDLE_MS)
     bench.until(lambda: len(again) == 30)
     # two at once, then one each 10 ms: sooner would be above the rate, whatever the machine
-    assert bench.home.store.now_ms() - start_ms >= 28 * 10
+    assert bench.connection.store.now_ms() - start_ms >= 28 * 10
     assert len(set(again)) == 30
-    topic = next(flow for flow in RateLimits(bench.home.store).flows() if flow.destination is None)
+    topic = next(flow for flow in RateLimits(bench.connection.store).flows() if flow.destination is None)
     assert topic.numbers["granted"] == 30
-    assert bench.home.store.counts().total("dead") == 0
+    assert bench.connection.store.counts().total("dead") == 0
 
 
 def test_an_open_circuit_keeps_retries_in_the_store_until_a_probe_succeeds(bench: Bench, policy: Policy) -> None:
-    """While the destination is down only probes reach it; none of the others burns its attempts."""
+    """While the destination is down, only probes reach it. The others lose no attempts."""
     remote = Remote()
     breaker = Breaker(percent=50, of=5, within_ms=60_000, open_ms=100, by="x-host")
     bench.serve(policy(base_ms=60, max_attempts=None, breaker=breaker))
-    control = RateLimits(bench.home.store)
+    control = RateLimits(bench.connection.store)
 
     def circuit() -> Any:
         return next((flow for flow in control.flows() if flow.destination == "ill"), None)
@@ -82,15 +82,15 @@ def test_an_open_circuit_keeps_retries_in_the_store_until_a_probe_succeeds(bench
     bench.until(lambda: consumer.stats.acknowledged == 20)
     bench.until(lambda: circuit().state == "c" or circuit().numbers.get("pok", 0) > 0)
     assert circuit().numbers["refused"] >= 1
-    assert bench.home.store.counts().total("dead") == 0
+    assert bench.connection.store.counts().total("dead") == 0
 
 
 def test_one_destination_that_is_down_holds_back_no_other(bench: Bench, policy: Policy) -> None:
-    """Its circuit is its own."""
+    """Each destination has its own circuit."""
     remote = Remote()
     breaker = Breaker(percent=50, of=2, within_ms=60_000, open_ms=600_000, by="x-host")
     bench.serve(policy(base_ms=10, max_attempts=None, breaker=breaker))
-    control = RateLimits(bench.home.store)
+    control = RateLimits(bench.connection.store)
     control.report("billing/orders", [("ill", 0, 0, 50)])
     bench.publish(b"ill", headers=(("x-host", b"ill"),))
     once: list[Message] = []
@@ -109,20 +109,20 @@ def test_one_destination_that_is_down_holds_back_no_other(bench: Bench, policy: 
 
 
 def test_a_budget_goes_by_the_first_attempts_that_consumers_report(bench: Bench) -> None:
-    """The reporter counts firsts, successes and failures by destination."""
-    reporter = Reporter(bench.home.store, "billing", "x-host")
+    """The reporter counts first attempts, successes and failures by destination."""
+    reporter = Reporter(bench.connection.store, "billing", "x-host")
     for number in range(10):
         message = Message("orders", b"", headers=(("x-host", b"a"),))
         reporter.note(message, first=number < 6, succeeded=number % 2 == 0)
     reporter.report()
     reporter.report()
-    topic, circuit = sorted(RateLimits(bench.home.store).flows(), key=lambda flow: flow.destination or "")
+    topic, circuit = sorted(RateLimits(bench.connection.store).flows(), key=lambda flow: flow.destination or "")
     assert (topic.topic, topic.numbers["f0"] + topic.numbers.get("f1", 0)) == ("billing/orders", 6)
     assert (circuit.numbers["ok0"], circuit.numbers["bad0"]) == (5, 5)
 
 
 def test_a_budget_without_first_attempts_lets_the_least_through(bench: Bench, policy: Policy) -> None:
-    """Nothing starves: one after the other comes out."""
+    """Messages come out one after the other; none waits for ever."""
     bench.serve(policy(base_ms=10, max_attempts=2, budget=Budget(1, Rate(20, "s"))))
     seen: list[bytes] = []
 
@@ -138,7 +138,7 @@ def test_a_budget_without_first_attempts_lets_the_least_through(bench: Bench, po
 
 
 def test_spread_dues_are_told_by_topic(bench: Bench, policy: Policy) -> None:
-    """Each of the failures is counted once, and only where the policy spreads; nothing is asked for its release."""
+    """Each failure is counted once, and only where the policy spreads. Its release costs no call."""
     policies = PolicySet(policy(), {"orders": policy(base_ms=10, spread_ms=20, max_attempts=3)})
     bench.serve(policies)
     bench.publish(*(b"%d" % number for number in range(10)))
@@ -150,18 +150,18 @@ def test_spread_dues_are_told_by_topic(bench: Bench, policy: Policy) -> None:
 
     consumer = bench.consume(handle, topics=["orders", "invoices"], idle_ms=IDLE_MS)
     bench.until(lambda: consumer.stats.acknowledged == 11)
-    control = RateLimits(bench.home.store)
+    control = RateLimits(bench.connection.store)
     bench.until(lambda: [one.numbers["spread"] for one in control.flows()] == [20])
     (flow,) = control.flows()
     assert (flow.topic, "granted" in flow.numbers) == ("billing/orders", False)
 
 
 def test_messages_published_for_later_are_not_held_back(bench: Bench, policy: Policy) -> None:
-    """They are no retries: a budget of nothing lets them through."""
+    """They are not retries: they pass even with a budget of nothing."""
     bench.serve(policy(rate=Rate(1, "h"), burst=1))
-    bench.home.broker.create_topic("orders")
+    bench.connection.broker.create_topic("orders")
     seen: list[bytes] = []
     for number in range(5):
-        bench.home.publish("orders", b"%d" % number, delay=0.01)
+        bench.connection.publish("orders", b"%d" % number, delay=0.01)
     bench.consume(lambda message: seen.append(message.value), idle_ms=IDLE_MS)
     bench.until(lambda: len(seen) == 5)

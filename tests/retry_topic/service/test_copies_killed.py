@@ -1,4 +1,4 @@
-"""A dispatcher that is killed between publishing and settling: its second copy is the same message, and one attempt."""
+"""A dispatcher is killed between publishing and settling: its second copy is the same message, and one attempt."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.real
 Policy = Callable[..., RetryPolicy]
 Handlers = Callable[..., "Handler"]
 
-# Claims and publishes what is due, and dies before it settles it.
+# Claims and publishes the due items, and dies before it settles them.
 SERVICE = """
 import os, signal, sys, threading
 from retry_topic import RetryService, ServiceConfig, connect
@@ -45,7 +45,7 @@ threading.Event().wait()
 
 
 def kill_over_a_copy(bench: Bench) -> None:
-    """What is due now goes out, and its dispatcher dies before it says so."""
+    """Due messages are sent, and the dispatcher dies before it settles them."""
     assert bench.url is not None
     child = subprocess.run([sys.executable, "-c", SERVICE, bench.url], timeout=60, check=False)
     assert child.returncode == -signal.SIGKILL
@@ -58,10 +58,10 @@ def serve(bench: Bench, policy: RetryPolicy) -> None:
 def test_a_copy_of_what_has_succeeded_is_not_buried_when_it_fails(
     server: Bench, handler: Handlers, policy: Policy
 ) -> None:
-    """The first copy went well, the second fails at the cap: it has the same id, and the message stays done."""
+    """The first copy succeeds, the second one fails at the cap. Both have one id, and the message stays done."""
     handle = handler(None, ValueError("the second time"))
     consumer = server.consume(handle)
-    server.home.publish("orders", b"m", delay=0.01, id="daily")
+    server.connection.publish("orders", b"m", delay=0.01, id="daily")
     kill_over_a_copy(server)
     server.until(lambda: consumer.stats.acknowledged == 1)
     serve(server, policy(max_attempts=1))
@@ -71,7 +71,7 @@ def test_a_copy_of_what_has_succeeded_is_not_buried_when_it_fails(
 
 
 def test_two_copies_that_fail_are_one_attempt(server: Bench, handler: Handlers, policy: Policy) -> None:
-    """Of two attempts in all the message has its second one, whenever the second copy of the first fails."""
+    """With two attempts in all, the message gets its second one, whenever the second copy of the first fails."""
 
     def first_fails(message: Message) -> Any:
         if not read(message.headers).attempt:
@@ -79,7 +79,7 @@ def test_two_copies_that_fail_are_one_attempt(server: Bench, handler: Handlers, 
 
     handle = handler(first_fails)
     server.consume(handle)
-    server.home.publish("orders", b"m", delay=0.01)
+    server.connection.publish("orders", b"m", delay=0.01)
     kill_over_a_copy(server)
     server.until(lambda: len(handle.calls) == 1)
     serve(server, policy(max_attempts=2, base_ms=1))

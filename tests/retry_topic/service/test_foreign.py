@@ -1,5 +1,7 @@
-"""Retry topics of others that are taken over: the count goes on from theirs, and messages go back to where they are
-from. `headers/test_foreign.py` has the headers one by one."""
+"""Adopted retry topics of other systems: their count continues, and messages go back to their origin.
+
+`message/test_foreign.py` tests each header.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,7 @@ def test_what_failed_twice_elsewhere_has_the_rest_of_its_attempts_here(
     headers: Headers,
     redelivery: str,
 ) -> None:
-    """Two failures there, four allowed: deliveries three and four are ours, and the letter says where it is from."""
+    """Two failures there, four allowed: deliveries three and four happen here. The letter names the origin."""
     failing = handler(OSError("not yet"))
     bench.publish(b"theirs", topic=retry_topic_of(bench.group), key=b"key", headers=headers)
     bench.consume(failing)  # first: what comes back to the origin needs a group that reads it

@@ -1,4 +1,4 @@
-"""Messages by reference: what the store holds instead of a payload, and what becomes of it on the way out."""
+"""Messages by reference: the store's form of them, and how they get their payload back."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from retry_topic.brokers.protocol import Delivery, PublishFailure
 from retry_topic.connection import Connection
 from retry_topic.intake.from_queue import IntakeFromQueue
 from retry_topic.message import Reference, Source, digest_of
-from retry_topic.message.body_codec import decode_body, encode_body, split_reference
+from retry_topic.message.encoding import decode_body, encode_body, split_reference
 from retry_topic.message.headers import RetryState, write
 from retry_topic.policy import Fixed, PolicySet, RetryPolicy
 from retry_topic.release.originals import MOST_BYTES, OriginalsPublisher
@@ -44,7 +44,7 @@ class Originals:
 
 
 class Sent:
-    """A publisher that notes what it is to send."""
+    """A publisher that notes its messages."""
 
     traits = PublisherTraits()
 
@@ -66,7 +66,7 @@ def large(value: bytes = LARGE) -> Message:
 
 
 def published(broker: Originals, *bodies: bytes) -> tuple[list[Any], list[Message]]:
-    """The answers for items with these bodies, and what was sent."""
+    """The answers for items with these bodies, and the sent messages."""
     with open_store("memory:") as store:
         from wheel_sched.store import Item
 
@@ -79,7 +79,7 @@ def published(broker: Originals, *bodies: bytes) -> tuple[list[Any], list[Messag
 
 
 def test_a_body_says_where_its_payload_lies() -> None:
-    """There and back; the payload itself is not in it."""
+    """It round-trips, and does not contain the payload."""
     message = large().by_reference(SOURCE)
     body = encode_body(message)
     assert LARGE not in body
@@ -92,7 +92,7 @@ def test_a_body_says_where_its_payload_lies() -> None:
 
 @pytest.mark.parametrize("head", [b"R1", b'R1["t",0]\n', b'R1["t",-1,0,0,"d"]\n', b"R1{}\n", b'R1["t",0,"0",0,"d"]\n'])
 def test_a_body_that_refers_to_nothing_is_held(head: bytes) -> None:
-    """It is a person's to look at, and nothing is fetched or sent for it."""
+    """An operator must look at it. Nothing is read or sent for it."""
     body = head + encode_body(large(b""))
     with pytest.raises(Rejected, match="has no readable reference"):
         split_reference(body)
@@ -102,7 +102,7 @@ def test_a_body_that_refers_to_nothing_is_held(head: bytes) -> None:
 
 
 def test_payloads_are_put_in_before_messages_are_sent() -> None:
-    """Byte for byte, with key and headers; what has its payload is left as it is."""
+    """Byte for byte, with key and headers. A message that has its payload does not change."""
     broker = Originals(LARGE)
     answers, sent = published(broker, encode_body(large().by_reference(SOURCE)), encode_body(large(b"small")))
     assert answers == [Done("i0"), Done("i1")]
@@ -111,7 +111,7 @@ def test_payloads_are_put_in_before_messages_are_sent() -> None:
 
 
 def test_a_payload_that_is_gone_makes_a_dead_letter_that_says_so() -> None:
-    """As does a record that is another one now; the others go out."""
+    """So does a record with another payload now. The other messages are sent."""
     gone = PublishFailure("original: the record g.retry/3/17 is gone", transient=False)
     bodies = [encode_body(large().by_reference(SOURCE))] * 2
     answers, sent = published(Originals(gone, b"another"), *bodies, encode_body(large(b"small")))
@@ -122,7 +122,7 @@ def test_a_payload_that_is_gone_makes_a_dead_letter_that_says_so() -> None:
 
 
 def test_a_broker_that_is_away_makes_it_wait() -> None:
-    """Nothing is known of the payload, so nothing is decided."""
+    """Nothing is known about the payload, so nothing is decided."""
     broker = Originals()
     broker.away = True
     (answer,), sent = published(broker, encode_body(large().by_reference(SOURCE)))
@@ -132,7 +132,7 @@ def test_a_broker_that_is_away_makes_it_wait() -> None:
 
 
 def test_a_claim_fetches_so_many_bytes_at_most() -> None:
-    """The rest goes back, due at once: memory is bounded by the largest payload and this."""
+    """The other messages go back to the store and are due at once. So memory is bounded."""
     message = large().by_reference(SOURCE)
     assert message.reference is not None
     huge = replace(message, reference=replace(message.reference, length=MOST_BYTES - 10))
@@ -141,11 +141,11 @@ def test_a_claim_fetches_so_many_bytes_at_most() -> None:
 
 
 def test_the_intake_leaves_large_payloads_where_they_are() -> None:
-    """Above the limit alone; a record that is taken in again is known for the same."""
+    """Only above the limit. A record that is taken in again is recognised."""
     with open_store("memory:") as store:
-        home = Connection(store, MemoryBroker(create_topics=True))
+        connection = Connection(store, MemoryBroker(create_topics=True))
         policies = PolicySet(RetryPolicy(delay=Fixed(base_ms=60_000)))
-        intake = IntakeFromQueue(home, "g", policies, reference_above=999, rng=random.Random(1))
+        intake = IntakeFromQueue(connection, "g", policies, reference_above=999, rng=random.Random(1))
         values = {"a": LARGE, "b": LARGE[:999]}
         deliveries = [
             Delivery(
@@ -172,8 +172,8 @@ def test_the_intake_leaves_large_payloads_where_they_are() -> None:
 
 
 def test_a_broker_that_cannot_read_records_again_is_refused() -> None:
-    """Said when the service is made."""
-    with connect("memory:") as home, pytest.raises(ConfigError, match="cannot read single records again"):
-        RetryService(home, "g", config=ServiceConfig(reference_above=1))
+    """When the service is made."""
+    with connect("memory:") as connection, pytest.raises(ConfigError, match="cannot read single records again"):
+        RetryService(connection, "g", config=ServiceConfig(reference_above=1))
     with pytest.raises(ConfigError, match="reference_above"):
         ServiceConfig(reference_above=-1)

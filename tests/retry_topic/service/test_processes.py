@@ -1,4 +1,4 @@
-"""Real processes that die: consumers over a message, consumers and services in the middle of their work."""
+"""Real processes that die: consumers over one message, consumers and services in the middle of their work."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def handle(message):
 
 idle_ms, crash_cap, concurrency = map(int, sys.argv[2:])
 config = ConsumerConfig(idle_ms=idle_ms, crash_cap=crash_cap, concurrency=concurrency)
-with connect(sys.argv[1]) as home, Consumer(home, "orders", handle, group="billing", config=config):
+with connect(sys.argv[1]) as connection, Consumer(connection, "orders", handle, group="billing", config=config):
     sys.stdin.read()
 """
 
@@ -53,7 +53,7 @@ from retry_topic import RetryPolicy, RetryService, ServiceConfig, connect
 from retry_topic.brokers.redis_streams.consumer import RedisStreamsConsumer
 from retry_topic.policy import Fixed
 from wheel_sched.store import DelayStore
-from wheel_sched.store.attempt_counts.face import AttemptCounts
+from wheel_sched.store.attempt_counts import AttemptCounts
 
 point, calls = sys.argv[2], []
 
@@ -75,9 +75,9 @@ dying(DelayStore, "bury")
 dying(AttemptCounts, "raise_to", lambda counts: any(attempts for _, attempts, _ in counts))
 dying(RedisStreamsConsumer, "ack")
 dying(RedisStreamsConsumer, "forward")
-home = connect(sys.argv[1])
+connection = connect(sys.argv[1])
 policy = RetryPolicy(delay=Fixed(base_ms=int(sys.argv[3])), max_attempts=2)
-RetryService(home, "billing", policy, config=ServiceConfig(batch=10, idle_ms=300)).start()
+RetryService(connection, "billing", policy, config=ServiceConfig(batch=10, idle_ms=300)).start()
 sys.stdin.read()
 """
 
@@ -88,7 +88,7 @@ class Child(NamedTuple):
     process: subprocess.Popen[bytes]
 
     def lines(self) -> list[bytes]:
-        """All it printed, once it has ended."""
+        """All its output, once it has ended."""
         out, _ = self.process.communicate(timeout=60)
         return out.splitlines()
 
@@ -104,7 +104,7 @@ class Child(NamedTuple):
 
 @pytest.fixture
 def start() -> Iterator[Callable[..., Child]]:
-    """Start a script in a process of its own."""
+    """Start a script in another process."""
     with ExitStack() as stack:
 
         def started(script: str, *args: object) -> Child:
@@ -131,14 +131,14 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 def test_a_message_that_kills_its_consumers_is_poison(
     server: Bench, policy: Policy, start: Callable[..., Child]
 ) -> None:
-    """Restarted after each death, the consumers handle all other messages, and give this one up at the cap."""
+    """Consumers are restarted after each death. They handle all other messages and give this one up at the cap."""
     server.serve(policy())
     server.publish(*(b"%d" % n for n in range(10)), b"poison", *(b"%d" % n for n in range(10, 20)))
     printed: list[bytes] = []
     deaths = 0
-    while not server.home.store.counts().total("dead"):
+    while not server.connection.store.counts().total("dead"):
         child = start(CONSUMER, server.url, 1_000, 3, 8)
-        server.until(lambda c=child: c.process.poll() is not None or server.home.store.counts().total("dead"))  # type: ignore[misc]  # the loop's own child
+        server.until(lambda c=child: c.process.poll() is not None or server.connection.store.counts().total("dead"))  # type: ignore[misc]  # the loop's own child
         deaths += child.process.poll() == 9
         if child.process.poll() is None:
             assert child.process.stdin is not None
@@ -162,7 +162,7 @@ def test_a_message_that_kills_its_consumers_is_poison(
 def test_a_killed_consumer_loses_nothing(
     server: Bench, handler: Handlers, policy: Policy, start: Callable[..., Child]
 ) -> None:
-    """What was in its hands goes to another, what it had settled does not."""
+    """Its messages in flight go to another consumer; settled ones do not."""
     server.publish(*(b"%d" % n for n in range(6)), b"hang", *(b"%d" % n for n in range(6, 9)))
     child = start(CONSUMER, server.url, 300, 5, 1)
     first = [child.line() for _ in range(7)]
@@ -190,8 +190,8 @@ def test_a_killed_consumer_loses_nothing(
 def test_a_killed_service_loses_and_doubles_nothing(
     server: Bench, policy: Policy, start: Callable[..., Child], point: str
 ) -> None:
-    """SIGKILL at every step of the intake: another service goes on, each record is waiting or dead exactly once."""
-    server.home.broker.create_topic(dead_topic_of("billing"))
+    """SIGKILL at every step of the intake: another service continues, and each record waits or is dead exactly once."""
+    server.connection.broker.create_topic(dead_topic_of("billing"))
     retried = write((), RetryState(attempt=1, original_topic="orders"))
     last = write((), RetryState(attempt=2, original_topic="orders"))
     for n in range(40):
@@ -202,7 +202,7 @@ def test_a_killed_service_loses_and_doubles_nothing(
     server.serve(policy(max_attempts=2, base_ms=3_600_000), batch=10, idle_ms=300)
     server.until(lambda: len(server.records(dead_topic_of("billing"))) >= 20 and server.waiting() >= 20)
     time.sleep(0.5)  # longer than `idle_ms`: what would come again has come
-    due = server.home.store.list_items("due", limit=100).found
+    due = server.connection.store.list_items("due", limit=100).found
     letters = [letter.message.value for letter in server.letters() if letter.message]
     assert len({found.id for found in due}) == len(due) == 20
     assert sorted(letters, key=int) == [b"%d" % n for n in range(1, 40, 2)]
@@ -216,8 +216,8 @@ def test_a_killed_service_loses_and_doubles_nothing(
 def test_a_record_is_taken_in_once_though_its_message_has_gone_out_already(
     server: Bench, handler: Handlers, policy: Policy, start: Callable[..., Child], point: str
 ) -> None:
-    """Killed between storing and settling by longer than the delay itself: each message comes back exactly once."""
-    server.home.broker.create_topic(dead_topic_of("billing"))
+    """Killed between storing and settling for longer than the delay: each message comes back exactly once."""
+    server.connection.broker.create_topic(dead_topic_of("billing"))
     for n in range(30):
         server.publish(b"%d" % n, topic=RETRY, headers=write((), RetryState(attempt=1, original_topic="orders")))
     handle = handler()
@@ -237,12 +237,12 @@ def test_a_record_is_taken_in_once_though_its_message_has_gone_out_already(
 def test_a_killed_dispatcher_loses_nothing_and_the_script_doubles_nothing(
     server: Bench, handler: Handlers, policy: Policy, start: Callable[..., Child]
 ) -> None:
-    """Services are killed while they bring messages back; with one script each comes back exactly once."""
-    server.home.broker.create_topic(dead_topic_of("billing"))
+    """Services are killed while they send messages back. With one script, each comes back exactly once."""
+    server.connection.broker.create_topic(dead_topic_of("billing"))
     handle = handler()
     consumer = server.consume(handle, concurrency=16)
     for n in range(400):
-        server.home.publish("orders", b"%d" % n, delay=0.005 * n)
+        server.connection.publish("orders", b"%d" % n, delay=0.005 * n)
     kills = 0
     while kills < 4:
         child = start(SERVICE, server.url, "never", 150)

@@ -31,7 +31,7 @@ class TooMany(Exception):
 
 
 def test_a_failing_message_comes_back_until_it_succeeds(bench: Bench, handler: Handlers, policy: Policy) -> None:
-    """Two failures, two retries, then it is done: three deliveries with the attempts 1, 2, 3, and nothing is left."""
+    """Two failures and two retries: three deliveries with the attempts 1, 2, 3, and nothing is left."""
     handle = handler(ValueError("first"), ValueError("second"), None)
     bench.serve(policy(max_attempts=5))
     consumer = bench.consume(handle)
@@ -44,7 +44,7 @@ def test_a_failing_message_comes_back_until_it_succeeds(bench: Bench, handler: H
 
 
 def test_a_retry_is_never_early_and_waits_as_long_as_the_policy_says(bench: Bench, handler: Handlers) -> None:
-    """Each redelivery reaches the handler at or after its due, which lies the policy's delay after the failure."""
+    """Each redelivery reaches the handler at its due time or later. The due time is the failure plus the delay."""
     handle = handler(ValueError("x"), ValueError("x"), ValueError("x"), None)
     delays_ms = [30, 60, 120]
     bench.serve(RetryPolicy(delay=Exponential(base_ms=30, jitter="none")))
@@ -76,7 +76,7 @@ def test_the_cap_by_count_ends_the_attempts(bench: Bench, handler: Handlers, pol
 
 
 def test_the_cap_by_age_ends_the_attempts(bench: Bench, handler: Handlers) -> None:
-    """A retry that would be due later than the greatest age is not made, whatever the count says."""
+    """A retry that would be due after the greatest age is not made, whatever the count is."""
     handle = handler(ValueError("always"))
     bench.serve(RetryPolicy(delay=Fixed(base_ms=300), max_attempts=None, max_age_ms=1_000))
     bench.consume(handle)
@@ -113,7 +113,7 @@ def test_the_handler_asks_for_its_own_delay(bench: Bench, handler: Handlers, pol
 
 
 def test_retry_counts_as_an_attempt(bench: Bench, handler: Handlers, policy: Policy) -> None:
-    """A handler that asks for one retry after the other meets the cap all the same."""
+    """A handler that asks for retry after retry still reaches the cap."""
     handle = handler(Retry(after=0))
     bench.serve(policy(max_attempts=3))
     bench.consume(handle)
@@ -123,7 +123,7 @@ def test_retry_counts_as_an_attempt(bench: Bench, handler: Handlers, policy: Pol
 
 
 def test_the_remote_side_asks_for_a_delay(bench: Bench, handler: Handlers, policy: Policy) -> None:
-    """`Retry-After` of an HTTP error is waited for, and the status is told."""
+    """The policy waits for the `Retry-After` of an HTTP error, and the record has the status."""
     handle = handler(TooMany("0.2"), None)
     bench.serve(policy(base_ms=1))
     bench.consume(handle)
@@ -135,7 +135,7 @@ def test_the_remote_side_asks_for_a_delay(bench: Bench, handler: Handlers, polic
 
 
 def test_the_handler_gives_a_message_up(bench: Bench, handler: Handlers, policy: Policy) -> None:
-    """`DeadLetter(reason)` is dead at once, under the handler's reason."""
+    """`DeadLetter(reason)` makes it dead at once, with the handler's reason."""
     bench.serve(policy())
     consumer = bench.consume(handler(DeadLetter("no such customer")))
     bench.publish(b"m")
@@ -145,7 +145,7 @@ def test_the_handler_gives_a_message_up(bench: Bench, handler: Handlers, policy:
 
 
 def test_policies_belong_to_topics(bench: Bench, handler: Handlers, policy: Policy) -> None:
-    """Each message is judged by the policy of the topic it first failed on."""
+    """The policy of the topic of the first failure decides."""
     handle = handler(ValueError("x"))
     bench.serve(PolicySet(policy(max_attempts=1), {"payments": policy(max_attempts=4)}))
     bench.consume(handle, ["orders", "payments"])
@@ -156,7 +156,7 @@ def test_policies_belong_to_topics(bench: Bench, handler: Handlers, policy: Poli
 
 
 def test_nothing_of_the_message_changes_on_the_way(bench: Bench, handler: Handlers, policy: Policy) -> None:
-    """Any bytes in payload and key, and foreign headers with repeated names in order, survive every hop."""
+    """Any bytes in payload and key, and repeated foreign headers in order, survive every hop."""
     value, key = bytes(range(256)) * 4, b"\x00\xff\n key"
     headers = (("trace", b"1"), ("value", b"not the payload"), ("trace", b"\x00\x01"), ("h:key", b""), ("ünï", b"x"))
     handle = handler(ValueError("x"))
@@ -171,7 +171,7 @@ def test_nothing_of_the_message_changes_on_the_way(bench: Bench, handler: Handle
 
 
 def test_the_origin_is_kept_and_each_header_stands_once(bench: Bench, handler: Handlers, policy: Policy) -> None:
-    """After any number of hops the headers name where the message first failed, one value per name."""
+    """After any number of hops the headers name the first failure's place, with one value for each name."""
     handle = handler(ValueError("x"))
     bench.serve(policy(max_attempts=4))
     bench.consume(handle)
@@ -189,7 +189,7 @@ def test_the_origin_is_kept_and_each_header_stands_once(bench: Bench, handler: H
 
 
 def test_the_handler_sees_the_topic_it_subscribed_to(bench: Bench, handler: Handlers, policy: Policy) -> None:
-    """On a redelivery `message.topic` is the topic of the first failure, `source` is where it was read."""
+    """On a redelivery, `message.topic` is the topic of the first failure, and `source` is the record's place."""
     handle = handler(ValueError("x"), None)
     bench.serve(policy())
     bench.consume(handle)
@@ -228,7 +228,7 @@ def test_redelivery_to_the_origin_is_seen_by_every_group(bench: Bench, handler: 
 def test_two_groups_that_fail_on_a_redelivered_message_each_get_their_attempts(
     bench: Bench, handler: Handlers, policy: Policy
 ) -> None:
-    """One group's retry headers are not another's: neither count nor id is shared, and nothing is lost."""
+    """The groups share neither count nor id, and nothing is lost."""
     one, other = handler(ValueError("one")), handler(ValueError("other"))
     bench.serve(policy(max_attempts=2), redelivery="origin")
     bench.serve(policy(max_attempts=2), group="audit", redelivery="origin")
@@ -236,13 +236,13 @@ def test_two_groups_that_fail_on_a_redelivered_message_each_get_their_attempts(
     bench.consume(other, group="audit")
     bench.publish(b"m")
     # each record of the topic fails twice in each group: the first, and the one redelivery that each group caused
-    bench.until(lambda: bench.waiting() == 0 and bench.home.store.counts().total("dead") == 4, bench.letters)
+    bench.until(lambda: bench.waiting() == 0 and bench.connection.store.counts().total("dead") == 4, bench.letters)
     groups = sorted((letter.state.consumer_group, letter.state.attempt) for letter in bench.letters())
     assert groups == [("audit", 2)] * 2 + [("billing", 2)] * 2
 
 
 def test_the_dead_topic_hears_of_every_dead_letter(bench: Bench, handler: Handlers, policy: Policy) -> None:
-    """The same message as in the store, with its headers, for whoever consumes the dead topic."""
+    """It has the same message as the store, with its headers, for consumers of the dead topic."""
     bench.serve(policy(max_attempts=1))
     bench.consume(handler(ValueError("x")))
     bench.publish(b"m", key=b"k")
@@ -254,7 +254,7 @@ def test_the_dead_topic_hears_of_every_dead_letter(bench: Bench, handler: Handle
 
 
 def test_many_messages_all_come_through(bench: Bench, handler: Handlers, policy: Policy) -> None:
-    """Of 300 messages a third succeeds at once, a third at the second attempt, a third dies: none twice, none lost."""
+    """Of 300 messages a third succeeds, a third succeeds later, a third dies: none twice, none lost."""
 
     def judge(message: Message) -> None:
         number = int(message.value)
@@ -271,11 +271,11 @@ def test_many_messages_all_come_through(bench: Bench, handler: Handlers, policy:
     assert sorted(map(int, handle.values)) == sorted([*range(300), *(n for n in range(300) if n % 3 != 0)])
     assert {int(letter.message.value) % 3 for letter in bench.letters() if letter.message} == {2}
     for topic in ("orders", retry_topic_of("billing")):
-        bench.until(lambda topic=topic: bench.unsettled(topic) == [])  # type: ignore[misc]  # the last may be on its way
+        bench.until(lambda topic=topic: bench.unsettled(topic) == [])  # type: ignore[misc]  # the last one may still be settled
 
 
 def test_what_the_intake_did_is_told(bench: Bench, handler: Handlers, policy: Policy) -> None:
-    """Each failed message gives a `Taken` with its id, attempt, due or reason, and the policy's explanation."""
+    """Each failed message gives a `Taken` with id, attempt, due time or reason, and the policy's explanation."""
     bench.serve(policy(max_attempts=2))
     bench.consume(handler(ValueError("x")))
     bench.publish(b"m")
@@ -293,22 +293,22 @@ def test_what_the_intake_did_is_told(bench: Bench, handler: Handlers, policy: Po
 def test_a_paused_topic_waits_and_the_others_go_on(
     bench: Bench, handler: Handlers, policy: Policy, paused: str
 ) -> None:
-    """Retries of a paused topic are held until it is resumed; another topic's retries are not."""
+    """Retries of a paused topic are held until it is resumed. Retries of another topic are not."""
     handle = handler(lambda message: Retry(after=0.02) if read(message.headers).attempt == 0 else None)
     bench.serve(policy())
     bench.consume(handle, ["orders", "payments"])
-    bench.home.store.pause(paused)
+    bench.connection.store.pause(paused)
     bench.publish(b"o")
     bench.publish(b"p", topic="payments")
     bench.until(lambda: handle.values.count(b"p") == 2)
-    bench.until(lambda: bench.home.store.counts().total("held") == 1)
+    bench.until(lambda: bench.connection.store.counts().total("held") == 1)
     assert handle.values.count(b"o") == 1
-    assert bench.home.store.resume(paused) == 1
+    assert bench.connection.store.resume(paused) == 1
     bench.until(lambda: handle.values.count(b"o") == 2)
 
 
 def test_topics_that_are_named_are_used_in_place(bench: Bench, handler: Handlers, policy: Policy) -> None:
-    """The group's own names are not made; failing, coming back and dying go by those that were given."""
+    """The default topics are not created. All messages use the given topics."""
     topics = GroupTopics(retry="orders-retry", redelivery="orders-again", dead="orders-dlt")
     handle = handler(ValueError("always"))
     bench.serve(policy(max_attempts=2), group_topics=topics)
@@ -318,4 +318,4 @@ def test_topics_that_are_named_are_used_in_place(bench: Bench, handler: Handlers
     assert handle.attempts == [1, 2]
     assert [call.message.topic for call in handle.calls] == ["orders", "orders"]
     bench.until(lambda: len(bench.records("orders-dlt")) == 1)
-    assert not {"billing.retry", "billing.redelivery", "billing.dead"} & {*bench.home.broker.topics()}
+    assert not {"billing.retry", "billing.redelivery", "billing.dead"} & {*bench.connection.broker.topics()}

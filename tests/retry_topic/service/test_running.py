@@ -20,7 +20,7 @@ from tests.servers.faulty_proxy import FaultyProxy
 from tests.servers.valkey import temporary_server
 from wheel_sched.errors import ConfigError, StoreUnavailable
 from wheel_sched.store import open_store
-from wheel_sched.store.attempt_counts.face import AttemptCounts
+from wheel_sched.store.attempt_counts import AttemptCounts
 
 if TYPE_CHECKING:
     from conftest import Bench, Handler
@@ -38,11 +38,11 @@ def fail_first(message: Message) -> None:
 
 def test_starting_and_stopping_in_any_order_is_harmless(bench: Bench) -> None:
     """Stop before start, start twice, stop twice."""
-    never = RetryService(bench.home, "billing")
+    never = RetryService(bench.connection, "billing")
     never.stop()
     never.start()
     assert "stopped" in repr(never)
-    service = RetryService(bench.home, "billing")
+    service = RetryService(bench.connection, "billing")
     service.start()
     service.start()
     assert "<RetryService billing running" in repr(service)
@@ -52,10 +52,10 @@ def test_starting_and_stopping_in_any_order_is_harmless(bench: Bench) -> None:
 
 
 def test_ten_threads_may_start_and_stop_at_once(memory: Bench) -> None:
-    """Fifty services, each started and stopped by ten threads: none hangs, no thread stays."""
+    """Fifty services, each started and stopped by ten threads: none hangs, and no thread is left."""
     before = threading.active_count()
     for number in range(50):
-        service = RetryService(memory.home, f"g{number}")
+        service = RetryService(memory.connection, f"g{number}")
         threads = [threading.Thread(target=call) for call in [service.start, service.stop] * 5]
         for thread in threads:
             thread.start()
@@ -67,26 +67,26 @@ def test_ten_threads_may_start_and_stop_at_once(memory: Bench) -> None:
 
 
 def test_a_service_creates_its_topics(bench: Bench) -> None:
-    """So that whoever looks finds them, and dead letters have somewhere to go."""
+    """So that they can be listed, and dead letters have a topic."""
     bench.serve()
-    topics = bench.home.broker.topics()
+    topics = bench.connection.broker.topics()
     assert {RETRY, redelivery_topic_of("billing"), dead_topic_of("billing")} <= set(topics)
 
 
 def test_services_that_come_and_go_lose_and_double_nothing(bench: Bench, handler: Handlers, policy: Policy) -> None:
-    """While messages fail, services are stopped and others started: each message succeeds exactly once."""
+    """Services are stopped and started while messages fail. Each message succeeds exactly once."""
     handle = handler(fail_first)
     consumer = bench.consume(handle)
     bench.publish(*(b"%d" % n for n in range(100)))
     while consumer.stats.acknowledged < 100:
-        with RetryService(bench.home, "billing", policy(), config=ServiceConfig(idle_ms=500)):
+        with RetryService(bench.connection, "billing", policy(), config=ServiceConfig(idle_ms=500)):
             time.sleep(0.06)  # a short life
     bench.quiet(consumer)
     assert sorted(handle.values, key=int) == sorted([b"%d" % n for n in range(100)] * 2, key=int)
 
 
 def test_two_services_share_the_work(bench: Bench, handler: Handlers, policy: Policy) -> None:
-    """Both run for one group; nothing is retried twice."""
+    """Both run for one group, and nothing is retried twice."""
     handle = handler(fail_first)
     one, other = bench.serve(policy(), batch=5), bench.serve(policy(), batch=5)
     consumer = bench.consume(handle, concurrency=16)
@@ -100,7 +100,7 @@ def test_two_services_share_the_work(bench: Bench, handler: Handlers, policy: Po
 def test_a_short_outage_of_the_store_delays_nothing_by_the_idle_time(
     bench: Bench, handler: Handlers, policy: Policy, monkeypatch: Any
 ) -> None:
-    """The intake keeps the batch in its hands and goes on with it where it stood."""
+    """The intake keeps its batch, and continues with it when the store answers."""
     schedule, failures = AttemptCounts.schedule, [StoreUnavailable("away")] * 3
 
     def flaky(*items: Any, **more: Any) -> Any:
@@ -122,9 +122,13 @@ def test_a_short_outage_of_the_store_delays_nothing_by_the_idle_time(
 def test_a_record_that_no_batch_survives_stands_alone(
     bench: Bench, policy: Policy, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A mistake of ours over one record leaves that one unsettled; the others of its batch are taken in."""
+    """A bug of ours with one record leaves only that record unsettled. The rest of its batch is taken in."""
     service = RetryService(
-        bench.home, "billing", policy(base_ms=3_600_000), config=ServiceConfig(idle_ms=100), seen=bench.taken.append
+        bench.connection,
+        "billing",
+        policy(base_ms=3_600_000),
+        config=ServiceConfig(idle_ms=100),
+        seen=bench.taken.append,
     )
     assert isinstance(service.intake, IntakeFromQueue)
     store = service.intake.store
@@ -146,7 +150,7 @@ def test_a_record_that_no_batch_survives_stands_alone(
 
 @pytest.mark.parametrize("who", ["both", "forger"])
 def test_signed_headers_travel_the_whole_loop(bench: Bench, handler: Handlers, policy: Policy, who: str) -> None:
-    """Consumer and service with the same secret retry as ever; of a consumer without it the store counts."""
+    """Consumer and service with one secret retry as usual. The store counts for a consumer without it."""
     handle = handler(ValueError("x"))
     bench.serve(policy(max_attempts=3), secrets=(SECRET,))
     bench.consume(handle, secrets=(SECRET,) if who == "both" else ())
@@ -159,7 +163,7 @@ def test_signed_headers_travel_the_whole_loop(bench: Bench, handler: Handlers, p
 @pytest.mark.real
 @pytest.mark.parametrize("hand_over", ["auto", "settle"])
 def test_each_message_comes_back_exactly_once(server: Bench, handler: Handlers, policy: Policy, hand_over: str) -> None:
-    """On one server, by one script, and by claim, publish and settle as well while nothing breaks."""
+    """On one server, by one script; also by claim, publish and settle as long as nothing breaks."""
     handle = handler(fail_first)
     service = server.serve(policy(), hand_over=hand_over)
     assert (service.dispatcher.push is not None) == (hand_over == "auto")
@@ -173,30 +177,33 @@ def test_each_message_comes_back_exactly_once(server: Bench, handler: Handlers, 
 
 
 def test_in_memory_the_hand_over_is_claim_publish_settle(memory: Bench) -> None:
-    """There is no server to run a script."""
-    assert memory.home.hand_over == "claim, publish, settle"
+    """No server runs a script."""
+    assert memory.connection.hand_over == "claim, publish, settle"
     assert memory.serve().dispatcher.push is None
 
 
 @pytest.mark.real
 @pytest.mark.slow
 def test_store_and_topics_on_two_servers(quick_poll: None, handler: Handlers, policy: Policy) -> None:
-    """Without a script for both, everything works all the same, at least once; the broker's outage is waited out."""
+    """No script covers both, so it works at least once. The service waits during the broker's outage."""
     with (
         temporary_server() as stores,
         temporary_server() as topics,
-        connect(stores.url, broker=RedisStreamsBroker(topics.url)) as home,
+        connect(stores.url, broker=RedisStreamsBroker(topics.url)) as connection,
     ):
-        assert home.hand_over == "claim, publish, settle"
+        assert connection.hand_over == "claim, publish, settle"
         handle = handler(fail_first)
-        service = RetryService(home, "billing", policy(base_ms=1_000), config=ServiceConfig(idle_ms=500))
-        home.broker.create_topic("orders")
-        with service, Consumer(home, "orders", handle, group="billing", config=ConsumerConfig(idle_ms=500)) as consumer:
+        service = RetryService(connection, "billing", policy(base_ms=1_000), config=ServiceConfig(idle_ms=500))
+        connection.broker.create_topic("orders")
+        with (
+            service,
+            Consumer(connection, "orders", handle, group="billing", config=ConsumerConfig(idle_ms=500)) as consumer,
+        ):
             assert service.dispatcher.push is None
-            home.broker.publish([Message("orders", b"%d" % n) for n in range(50)])
-            _until(lambda: home.store.counts().happened("accepted") == 50)
+            connection.broker.publish([Message("orders", b"%d" % n) for n in range(50)])
+            _until(lambda: connection.store.counts().happened("accepted") == 50)
             topics.restart()
-            _until(lambda: consumer.stats.acknowledged >= 50 and home.store.counts().total("due") == 0)
+            _until(lambda: consumer.stats.acknowledged >= 50 and connection.store.counts().total("due") == 0)
         assert {int(value) for value in handle.values} == set(range(50))
         retried = {call.message.value for call in handle.calls if call.attempt == 2}
         assert len(retried) == 50
@@ -206,12 +213,12 @@ def test_store_and_topics_on_two_servers(quick_poll: None, handler: Handlers, po
 def test_lost_replies_of_the_store_double_nothing(
     server: Bench, redis_url: str, handler: Handlers, policy: Policy
 ) -> None:
-    """The service's connections to the store break again and again: each message still comes back exactly once."""
+    """The service's connections to the store break again and again. Each message still comes back exactly once."""
     with FaultyProxy(redis_url) as proxy:
-        home = Connection(open_store(proxy.url), server.home.broker)
+        connection = Connection(open_store(proxy.url), server.connection.broker)
         handle = handler(fail_first)
         consumer = server.consume(handle, concurrency=4)
-        service = server.serve(policy(base_ms=30), home=home, idle_ms=500)
+        service = server.serve(policy(base_ms=30), connection=connection, idle_ms=500)
         for n in range(40):
             server.publish(b"%d" % n)
             if n % 5 == 2:
@@ -223,7 +230,7 @@ def test_lost_replies_of_the_store_double_nothing(
         service.stop()
         assert len(handle.calls) == 80
         assert proxy.counts.dropped_replies >= 3
-        home.store.close()
+        connection.store.close()
 
 
 @pytest.mark.parametrize(
@@ -237,13 +244,13 @@ def test_lost_replies_of_the_store_double_nothing(
     ],
 )
 def test_a_wrong_setting_is_told(settings: dict[str, Any], words: str) -> None:
-    """With its name and what was expected."""
+    """The error has the name and the expected value."""
     with pytest.raises(ConfigError, match=f"expected .*{words}"):
         ServiceConfig(**settings)
 
 
 def test_all_wrong_settings_are_told_at_once() -> None:
-    """One run shows every mistake."""
+    """One error lists every mistake."""
     with pytest.raises(ConfigError) as raised:
         ServiceConfig(redelivery="x", hand_over="y", batch=0, idle_ms=0)  # type: ignore[arg-type]  # on purpose
     assert len(raised.value.problems) == 4

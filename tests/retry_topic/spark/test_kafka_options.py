@@ -76,7 +76,7 @@ def test_a_batch_takes_its_share_of_each_partition() -> None:
 
 
 @pytest.mark.parametrize("ends", [{"t": {"0": 99}}, {"t": {"1": 100}}, {}])
-def test_a_topic_that_was_made_anew_is_noticed(ends: dict[str, dict[str, int]]) -> None:
+def test_a_topic_that_was_recreated_is_noticed(ends: dict[str, dict[str, int]]) -> None:
     """The topic ends before the offset that was read last."""
     with pytest.raises(BrokerError, match="created again"):
         check_follow({"t": {"0": 100}}, ends)

@@ -40,7 +40,7 @@ def provider(exporter: InMemorySpanExporter) -> Iterator[TracerProvider]:
 
 
 def test_a_first_delivery_is_a_child_of_its_creation(exporter: InMemorySpanExporter, provider: TracerProvider) -> None:
-    """Same trace, consumer kind, the conventions' attributes; baggage reaches the handler."""
+    """Same trace, consumer kind, the conventions' attributes. Baggage reaches the handler."""
     seen = []
     handler = traced(lambda message: seen.append(baggage.get_baggage("tenant")), tracer_provider=provider)
     handler(Message("orders", b"abc", headers=(TRACEPARENT, ("Baggage", b"tenant=blue"))))
@@ -59,7 +59,7 @@ def test_a_first_delivery_is_a_child_of_its_creation(exporter: InMemorySpanExpor
 def test_a_delayed_attempt_starts_a_trace_that_links_to_it(
     exporter: InMemorySpanExporter, provider: TracerProvider
 ) -> None:
-    """A link and no parent; the baggage is still there; due and lateness are told."""
+    """It has a link and no parent, the baggage, the due time and the lateness."""
     due_ms = int(time.time() * 1000) - 500
     headers = write((TRACEPARENT, ("baggage", b"tenant=blue")), RetryState(id="m", attempt=2, due_ms=due_ms))
     seen = []
@@ -79,7 +79,7 @@ def test_a_delayed_attempt_starts_a_trace_that_links_to_it(
 
 
 def test_failures_and_verdicts_are_told(exporter: InMemorySpanExporter, provider: TracerProvider) -> None:
-    """An exception is recorded and raised on; a verdict is an outcome and passed on."""
+    """An exception is recorded and raised again. A verdict becomes the outcome and is returned."""
 
     def fail(message: Message) -> None:
         raise TimeoutError("no answer")
@@ -97,7 +97,7 @@ def test_failures_and_verdicts_are_told(exporter: InMemorySpanExporter, provider
 
 
 def test_async_handlers_stay_async(exporter: InMemorySpanExporter, provider: TracerProvider) -> None:
-    """A function or an object whose call is async; the span lasts until the end."""
+    """A function, or an object with an async call. The span lasts until the end."""
 
     class Handler:
         async def __call__(self, message: Message) -> str:
@@ -126,7 +126,7 @@ def test_async_handlers_stay_async(exporter: InMemorySpanExporter, provider: Tra
 def test_broken_headers_make_a_trace_of_its_own(
     exporter: InMemorySpanExporter, provider: TracerProvider, header: tuple[str, bytes]
 ) -> None:
-    """What cannot be read says nothing; the handler runs."""
+    """Unreadable headers have no effect, and the handler runs."""
     traced(lambda message: None, tracer_provider=provider)(Message("orders", b"", headers=(header,)))
     (span,) = exporter.get_finished_spans()
     assert (span.parent, span.links) == (None, ())
@@ -151,12 +151,12 @@ def test_a_retry_links_to_the_producer_through_the_store(
 
     policy = RetryPolicy(delay=Fixed(10))
     with (
-        connect("memory:", create_topics=True) as home,
-        RetryService(home, "billing", policy),
-        Consumer(home, "orders", traced(handle, tracer_provider=provider), group="billing"),
+        connect("memory:", create_topics=True) as connection,
+        RetryService(connection, "billing", policy),
+        Consumer(connection, "orders", traced(handle, tracer_provider=provider), group="billing"),
     ):
         with provider.get_tracer("producer").start_as_current_span("create orders") as created:
-            home.publish("orders", b"1", headers=trace_headers())
+            connection.publish("orders", b"1", headers=trace_headers())
         until_s = time.monotonic() + 30
         while len(exporter.get_finished_spans()) < 3:
             assert time.monotonic() < until_s, attempts

@@ -18,8 +18,8 @@ PATIENCE_S = 120.0
 
 @pytest.fixture(scope="session")
 def spark_jars() -> list[str]:
-    """The JVM connector. Where Maven is, a connector that cannot be had is a failure; `make spark-kafka-test` needs
-    Maven anyhow, for the broker."""
+    """The JVM connector. With Maven, a connector that cannot be downloaded is a failure; `make spark-kafka-test` needs
+    Maven for the broker too."""
     from tests.servers.kafka import connector_jars
 
     return connector_jars()

@@ -158,8 +158,8 @@ def test_a_run_that_is_killed_is_finished_by_the_next(
     kill_session: Callable[[subprocess.Popen[bytes]], None],
     tmp_path: Path,
 ) -> None:
-    """SIGKILL of driver, JVM and workers when one part is written and half of another handed over: the next run, which
-    is cut otherwise, brings what is missing and nothing twice."""
+    """Driver, JVM and workers are killed when one part is written and half of another is produced. The next run
+    partitions the letters differently. It sends the missing letters and none twice."""
     dead, origin = topics
     reached = tmp_path / "reached"
     process = subprocess.Popen(

@@ -35,7 +35,8 @@ def test_what_breaks_between_two_parts_of_an_epoch_is_neither_missing_nor_double
     kill_session: Callable[[subprocess.Popen[bytes]], None],
     tmp_path: Path,
 ) -> None:
-    """SIGKILL of driver, JVM and workers in epoch 1, a failure for good in epoch 2, and then to the end."""
+    """Driver, JVM and workers are killed in epoch 1. Epoch 2 fails at each repetition. Then the stream runs to its
+    end."""
     source, target = f"{name}-in", f"{name}-out"
     broker.topology.create([source], partitions=2)
     broker.create_topic(target)

@@ -35,7 +35,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.kafka, pytest.mark.timeout(600)]
 
 
 def attempts(count: int) -> list[Attempt]:
-    """Messages that recover after an exponential time, tried at doubling delays."""
+    """Messages that recover after an exponential time, tried with doubling delays."""
     rng = random.Random(11)
     rows = []
     for n in range(count):
@@ -54,7 +54,7 @@ def attempts(count: int) -> list[Attempt]:
     return rows
 
 
-def test_a_topic_tells_what_a_file_and_the_log_tell(
+def test_a_topic_shows_what_a_file_and_the_log_show(
     spark: SparkSession,
     kafka: TemporaryKafka,
     broker: KafkaBroker,
@@ -64,8 +64,8 @@ def test_a_topic_tells_what_a_file_and_the_log_tell(
     redis_url: str,
     tmp_path: Path,
 ) -> None:
-    """From the log into a topic by our sink, and back by both connectors; repeats count once, what is no row is
-    counted, and a second look is about the same rows although the topic grows."""
+    """Our sink writes the store's log to a topic, and both connectors read it. Repeats count once, unreadable rows are
+    counted, and a second report sees the same rows although the topic grows."""
     rows = attempts(300)
     History(store).append([(row.id, row.encode()) for row in rows], keep=100_000)
     logged = store_history(spark, place_of(redis_url))

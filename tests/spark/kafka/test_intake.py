@@ -1,5 +1,5 @@
-"""What failed, from a retry topic of a real broker into the store: by both connectors, by turns with services, and by
-drivers that are killed."""
+"""Failed messages from a retry topic of a real broker into the store: by both connectors, in turns with services, and
+by killed drivers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from confluent_kafka import TopicPartition
 from retry_topic import RetryPolicy, RetryService, connect
 from retry_topic.brokers.kafka import KafkaBroker
 from retry_topic.message import Message
-from retry_topic.message.body_codec import decode_body
+from retry_topic.message.encoding import decode_body
 from retry_topic.message.headers import RetryState, read, write
 from retry_topic.message.topic_names import dead_topic_of, intake_group_of, retry_topic_of, source_of
 from retry_topic.policy import Fixed

@@ -189,7 +189,7 @@ def test_a_job_that_failed_is_finished_by_a_second_run(
     broker.create_topic(name)
 
     def parts(first: int, second: str) -> Any:
-        """Two tasks: a sound one, and one whose topic may be none."""
+        """Two tasks: one works, the topic of the other may be absent."""
         sound = spark.range(first).coalesce(1).selectExpr("concat('a', id) value", f"'{name}' topic")
         return sound.union(spark.range(30).coalesce(1).selectExpr("concat('b', id) value", f"'{second}' topic"))
 

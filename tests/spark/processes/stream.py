@@ -1,4 +1,5 @@
-"""A streaming query in a process of its own, to be killed: URL, source, checkpoint, id to stop at, file to say so."""
+"""A streaming query in its own process, which the test kills: URL, source, checkpoint, id to stop at, file to report
+that."""
 
 from __future__ import annotations
 

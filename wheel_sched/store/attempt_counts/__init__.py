@@ -1,1 +1,264 @@
-"""Attempt counts: how often a message was tried, kept beside the message."""
+"""Attempt counts: how often a message was tried, kept beside the message, so that a forged header cannot lower it.
+
+A count belongs to a key that the caller chooses, and lives until its expiry.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from wheel_sched.store.core.call import Argument, Call, Operation, Plan, new_token
+from wheel_sched.store.core.delay_store import AsyncCapability, Capability, awaited, blocking
+from wheel_sched.store.core.items import MAX_BATCH, Item, Outcome, check_id, decode_text, encode_text
+from wheel_sched.store.core.plans import Plans
+from wheel_sched.store.core.schedule import Stored, StoringOperation, triples_of
+from wheel_sched.store.core.shard import MemoryShard
+from wheel_sched.store.history import append_history
+
+ENDED = 999
+"""In place of a number of attempts: the message has succeeded. A number of attempts is 998 at most."""
+
+
+BatchCount = tuple[str, int, int | None]
+"""An attempt count of a log batch: its key, the attempts to raise it to, and its expiry (ms).
+
+The batch is refused when the count is as high already, or when its message has ended. Without an expiry the count is
+not raised; then the batch is refused unless the count equals these attempts.
+"""
+
+
+def raise_counts(plans: Plans, counts: Sequence[tuple[str, int, int]]) -> Plan[list[int]]:
+    """One round trip."""
+    for key, _, _ in counts:
+        check_id(key)
+    return plans.each(counts, lambda count: count[0], lambda part, _: RaiseCounts(part))
+
+
+def raise_and_record(
+    plans: Plans,
+    counts: Sequence[tuple[str, int, int]],
+    *,
+    history: Sequence[tuple[str, bytes]] = (),
+    keep: int = 0,
+) -> Plan[list[int]]:
+    """Raise counts (key, attempts, expiry in ms). Returns the greatest known count of each key.
+
+    0 attempts only reads. `ENDED` in place of the attempts means that the message has ended. A repeat changes nothing
+    more. The call can append `history` in the same round trip; `keep` as in `History.append`.
+    """
+    if not history:
+        return (yield from raise_counts(plans, counts))
+    known, _ = yield from together(raise_counts(plans, counts), append_history(plans, history, keep=keep))
+    answer: list[int] = known
+    return answer
+
+
+def together(*plans: Plan[Any]) -> Plan[list[Any]]:
+    """Run several plans of one round trip each in a single round trip. Returns the answer of each plan."""
+    first: list[list[Call[Any]]] = []
+    values: list[Any] = [None] * len(plans)
+    places: list[int] = []
+    for place, plan in enumerate(plans):
+        try:
+            first.append(next(plan))
+            places.append(place)
+        except StopIteration as end:
+            values[place] = end.value
+    answers: list[Any] = (yield [call for calls in first for call in calls]) if first else []
+    at = 0
+    for place, calls in zip(places, first, strict=True):
+        try:
+            plans[place].send(answers[at : at + len(calls)])
+            raise AssertionError("a plan of one round trip wants another one")
+        except StopIteration as end:
+            values[place] = end.value
+        at += len(calls)
+    return values
+
+
+def schedule_counted(
+    plans: Plans, items: Sequence[Item], counts: Sequence[tuple[str, int, int]], *, token: str | None = None
+) -> Plan[Stored]:
+    """Store items as `DelayStore.schedule` does, and raise counts.
+
+    With one shard both happen in one atomic step. With several shards the counts are raised after the items.
+    """
+    for key, _, _ in counts:
+        check_id(key)
+    if plans.shards == 1 and 0 < len(items) <= MAX_BATCH and 0 < len(counts) <= 2 * MAX_BATCH:
+        return (
+            yield from plans.store_all(items, token, lambda part, part_token: ScheduleCounted(part, counts, part_token))
+        )
+    stored = yield from plans.schedule(items, token=token)
+    yield from raise_counts(plans, counts)
+    return stored
+
+
+def all_counts(plans: Plans, shard: int) -> Plan[list[AttemptCount]]:
+    """All counts of a shard in order of expiry."""
+    found: list[AttemptCount] = []
+    while True:
+        page = yield from plans.one(shard, ListCounts(len(found)))
+        found += page
+        if len(page) < MAX_BATCH:
+            return found
+
+
+class AttemptCounts(Capability):
+    """The attempt counts of a store."""
+
+    raise_to = blocking(raise_and_record)
+    schedule = blocking(schedule_counted)
+    all = blocking(all_counts)
+
+
+class AsyncAttemptCounts(AsyncCapability):
+    """The asyncio twin of `AttemptCounts`."""
+
+    raise_to = awaited(raise_and_record)
+    schedule = awaited(schedule_counted)
+    all = awaited(all_counts)
+
+
+UNSEEN = 10_000  # with fewer counts, the store does not search for expired ones
+
+
+class AttemptCountsInMemory:
+    """The attempt counts of one shard: the twin of `prelude.lua`."""
+
+    def __init__(self, shard: MemoryShard) -> None:
+        self._shard = shard
+        self.counts: dict[bytes, tuple[int, int]] = {}  # key -> (expiry in s, attempts)
+        self._at_most = UNSEEN
+        shard.on_sweep.append(self.forget_old)
+
+    def attempts(self, key: bytes) -> int:
+        """The attempts of a count; 0 when it has expired."""
+        until_s, known = self.counts.get(key, (0, 0))
+        return known if until_s * 1000 > self._shard.now_ms else 0
+
+    def forget_old(self) -> None:
+        """Remove expired counts."""
+        now_s = self._shard.now_ms // 1000
+        for key in [key for key, (expiry_s, _) in self.counts.items() if expiry_s < now_s]:
+            del self.counts[key]
+        self._at_most = max(UNSEEN, 2 * len(self.counts))
+
+    def raise_to(self, key: bytes, attempts: int, expiry_ms: int) -> int:
+        """Raise a count. Returns the greatest number that any caller has given."""
+        known = max(self.attempts(key), attempts if attempts == ENDED else min(attempts, ENDED - 1))
+        self.counts[key] = max(-(-expiry_ms // 1000), self.counts.get(key, (0, 0))[0]), known
+        if len(self.counts) > self._at_most:  # the number has doubled since the last search
+            self.forget_old()
+        return known
+
+
+@dataclass(slots=True)
+class RaiseCounts(Operation[list[int]]):
+    """Raise attempt counts and answer the greatest known count of each key; 0 attempts only reads."""
+
+    script = "raise_counts"
+    writes = True
+    repeatable = True
+    counts: Sequence[tuple[str, int, int]]  # key, attempts, expiry in ms
+    token: str = ""
+
+    def argv(self) -> list[Argument]:
+        return [part for key, attempts, expiry_ms in self.counts for part in (encode_text(key), attempts, expiry_ms)]
+
+    def parse(self, reply: Any, shard: int) -> list[int]:
+        return list(reply)
+
+    def in_memory(self, shard: MemoryShard) -> list[int]:
+        room = shard.room(AttemptCountsInMemory)
+        answers = []
+        for name, attempts, expiry_ms in self.counts:
+            key = encode_text(name)
+            answers.append(room.raise_to(key, attempts, expiry_ms) if attempts > 0 else room.attempts(key))
+        return answers
+
+
+@dataclass(slots=True)
+class ScheduleCounted(StoringOperation):
+    """Store new items and raise attempt counts in one atomic step. The counts never prevent the storing."""
+
+    script = "schedule_counted"
+    items: Sequence[Item]
+    counts: Sequence[tuple[str, int, int]]
+    token: str = field(default_factory=new_token)
+
+    def argv(self) -> list[Argument]:
+        args = [len(self.items), *triples_of(self.items)]
+        for key, attempts, expiry_ms in self.counts:
+            args += (encode_text(key), attempts, expiry_ms)
+        return args
+
+    def store(self, shard: MemoryShard) -> list[Outcome]:
+        outcomes = shard.store_new(self.items)
+        room = shard.room(AttemptCountsInMemory)
+        for key, attempts, expiry_ms in self.counts:
+            room.raise_to(encode_text(key), min(attempts, ENDED - 1), expiry_ms)
+        return outcomes
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptCount:
+    """How often a message was tried, and when this count expires."""
+
+    key: str
+    attempts: int
+    expiry_ms: int
+
+    @property
+    def score(self) -> int:
+        """The count as one number, as the server keeps it (see prelude.lua)."""
+        return self.expiry_ms // 1000 * 1000 + self.attempts
+
+
+@dataclass(slots=True)
+class ListCounts(Operation[list[AttemptCount]]):
+    """One page of attempt counts, in order of expiry, from a rank on."""
+
+    script = "list_counts"
+    reads = True
+    writes = False
+    start: int
+    token: str = ""
+
+    def argv(self) -> list[Argument]:
+        return [self.start]
+
+    def parse(self, reply: Any, shard: int) -> list[AttemptCount]:
+        return [
+            AttemptCount(decode_text(reply[at]), reply[at + 1] % 1000, reply[at + 1] // 1000 * 1000)
+            for at in range(0, len(reply), 2)
+        ]
+
+    def in_memory(self, shard: MemoryShard) -> list[AttemptCount]:
+        now_s = shard.now_ms // 1000
+        counts = shard.room(AttemptCountsInMemory).counts
+        order = sorted((expiry_s * 1000 + n, key) for key, (expiry_s, n) in counts.items() if expiry_s >= now_s)
+        return [
+            AttemptCount(decode_text(key), score % 1000, score // 1000 * 1000)
+            for score, key in order[self.start : self.start + MAX_BATCH]
+        ]
+
+
+@dataclass(slots=True)
+class MoveCounts(Operation[int]):
+    """Put attempt counts (key, score, ...) into a frozen shard, or remove them (key, ...). Answers how many changed."""
+
+    script = "move_counts"
+    writes = True
+    while_frozen = True
+    verb: Literal["put", "remove"]
+    arguments: Sequence[str | int]
+    token: str = field(default_factory=new_token)  # tells the backends that both verbs may be repeated
+
+    def argv(self) -> list[Argument]:
+        return [self.verb, *(encode_text(a) if isinstance(a, str) else a for a in self.arguments)]
+
+    def parse(self, reply: Any, shard: int) -> int:
+        return int(reply)

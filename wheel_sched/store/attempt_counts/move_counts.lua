@@ -7,7 +7,7 @@
 local s = begin(KEYS, ARGV, READING)
 if s.err then return s end
 if redis.call('HEXISTS', KEYS[META], 'frozen') == 0 then return {err = 'WSTHAWED the shard is not frozen'} end
-if #ARGV - 3 > 2 * MAX_BATCH then return {err = 'WSBATCH at most ' .. MAX_BATCH .. ' items a call'} end
+if #ARGV - 3 > 2 * MAX_BATCH then return TOO_MANY end
 local changed, counts = 0, counts_key(s)
 if ARGV[3] == 'put' then
   for at = 4, #ARGV, 2 do

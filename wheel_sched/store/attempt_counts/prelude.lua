@@ -1,9 +1,9 @@
 -- Attempt counts: how often a message was tried, kept beside the message, so that a forged header cannot lower it.
---   tries   ZSET  key -> expiry (s) * 1000 + attempts (999: the message has ended)
+--   attempts  ZSET  key -> expiry (s) * 1000 + attempts (999: the message has ended)
 local ENDED = 999
-room_keys[#room_keys + 1] = 'tries'
+room_keys[#room_keys + 1] = 'attempts'
 
-local function counts_key(s) return s.prefix .. 'tries' end
+local function counts_key(s) return s.prefix .. 'attempts' end
 
 -- Answers the attempts in a score, and when the count expires (s). An expired count has 0 attempts.
 local function attempts_in(s, score)

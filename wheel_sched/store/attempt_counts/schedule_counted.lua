@@ -6,12 +6,8 @@
 local n = tonumber(ARGV[3])
 local s = begin_storing(KEYS, ARGV, n > 0 and ARGV[6])
 if s.err then return s end
-local said = recall(s)
-if said then
-  write(s)
-  return {said, s.us}
-end
-if n > MAX_BATCH then return {err = 'WSBATCH at most ' .. MAX_BATCH .. ' items a call'} end
+local answer = answer_before(s, n)
+if answer then return answer end
 local raised = {}
 for at = 4 + 3 * n, #ARGV, 3 do
   local known, expiry_before = attempts_in(s, redis.call('ZSCORE', counts_key(s), ARGV[at]))

@@ -9,7 +9,7 @@
 local BYTES, PART = 1048576, 125
 local s = begin(KEYS, ARGV, READING)
 if s.err then return s end
-local key = ({due = KEYS[DUE], fly = KEYS[FLY], held = KEYS[HELD], dead = KEYS[DEAD]})[ARGV[3]]
+local key = KEYS[PLACES[ARGV[3]]]
 local limit = math.min(tonumber(ARGV[8]), MAX_BATCH)
 local found = page_behind(key, ARGV[4], ARGV[5], ARGV[6], ARGV[7], limit)
 local written = {}                     -- lengths as text; most lengths of a page are equal
@@ -39,7 +39,7 @@ if ARGV[9] == '1' then
     bytes = bytes + #text
   end
   if done < n then n, more = done, true end
-  local why = n > 0 and ({fly = KEYS[CLAIM], held = KEYS[WHY]})[ARGV[3]]
+  local why = n > 0 and ({leased = KEYS[CLAIM], held = KEYS[WHY]})[ARGV[3]]
   if why then reasons = redis.call('HMGET', why, unpack(ids, 1, n)) end
 end
 local function packed(list, between) return table.concat(list, between, 1, n) end

@@ -10,7 +10,7 @@ import itertools
 import os
 from collections.abc import Generator
 from dataclasses import dataclass
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 from wheel_sched.errors import StoreError
 from wheel_sched.store.core.items import Outcome
@@ -78,6 +78,24 @@ class Call(Generic[R]):
 
 Plan = Generator[list[Call[Any]], list[Any], R]
 """A method of the store: the generator yields calls, receives their replies, and returns the answer of the method."""
+
+
+class SentCalls(Protocol):
+    """Calls that were sent. The caller that sent them asks for the answers, once."""
+
+    def answers(self) -> list[Any]:
+        """Wait for the answers: a value or an exception for each call, in order, as from `execute`."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class CompletedCalls:
+    """Calls that have their answers already."""
+
+    values: list[Any]
+
+    def answers(self) -> list[Any]:
+        return self.values
 
 
 def outcomes_of(codes: bytes) -> list[Outcome]:

@@ -17,14 +17,11 @@ local s = begin(KEYS, ARGV)
 if s.err then return s end
 local said = recall(s)
 if said then return {said, s.us} end
-if (#ARGV - 2) / 5 > MAX_BATCH then return {err = 'WSBATCH at most ' .. MAX_BATCH .. ' items a call'} end
+if (#ARGV - 2) / 5 > MAX_BATCH then return TOO_MANY end
 local seq
 local function record(tail)
   seq = seq or redis.call('HINCRBY', KEYS[META], 'seq', 1)
   return '1:' .. seq .. ':' .. tail
-end
-local function forget_waiting(id, state)
-  if state == 'due' then redis.call('ZREM', KEYS[DUE], id) else drop_held(s, id) end
 end
 local function place(id, due, topic)  -- no due = parked
   due = tonumber(due)
@@ -35,7 +32,8 @@ local function place(id, due, topic)  -- no due = parked
     moves(s, topic, nil, 'held')
   end
 end
-local function flush_places()  -- an id may come twice in a call: the second change must find the place that the first one gave it
+-- An id may come twice in a call. Then the second change must find the place that the first one gave it.
+local function flush_places()
   if #s.due > 0 or #s.held > 0 then
     write(s)
     s.due, s.least, s.held, s.tally = {}, nil, {}, {}
@@ -49,8 +47,8 @@ local function change_claimed(id, claim, verb, other, topic, refs, tail)
     other = id
   else
     if redis.call('HEXISTS', KEYS[BODY], other) == 1 or redis.call('ZSCORE', KEYS[DEAD], other) then return 'd' end
-    redis.call('ZADD', KEYS[FLY], redis.call('ZSCORE', KEYS[FLY], id), other)
-    redis.call('ZREM', KEYS[FLY], id)
+    redis.call('ZADD', KEYS[LEASED], redis.call('ZSCORE', KEYS[LEASED], id), other)
+    redis.call('ZREM', KEYS[LEASED], id)
     redis.call('HDEL', KEYS[BODY], id)
     redis.call('HDEL', KEYS[CLAIM], id)
     local lapses = redis.call('HGET', KEYS[LAPSED], id)
@@ -60,13 +58,78 @@ local function change_claimed(id, claim, verb, other, topic, refs, tail)
     end
   end
   if refs then refs_of(s, refs, id, 'SREM') end
-  moves(s, topic, 'fly', nil)
+  moves(s, topic, 'leased', nil)
   local rec = record(tail)
   topic, refs = parse(rec)
   if refs then refs_of(s, refs, other, 'SADD') end
-  moves(s, topic, nil, 'fly')
+  moves(s, topic, nil, 'leased')
   redis.call('HSET', KEYS[BODY], other, rec)
   redis.call('HSET', KEYS[CLAIM], other, cut .. number .. (refs and 'r' or '-') .. ':' .. topic)
+  return 'o'
+end
+-- Gives an id the record of `tail` and its refs, in place of the old `refs`. Answers the topic of the record.
+local function rewrite(id, refs, tail)
+  if refs then refs_of(s, refs, id, 'SREM') end
+  local rec = record(tail)
+  local topic, new_refs = parse(rec)
+  redis.call('HSET', KEYS[BODY], id, rec)
+  if new_refs then refs_of(s, new_refs, id, 'SADD') end
+  return topic
+end
+local function change_dead(id, verb, due, version, tail)
+  local value = redis.call('HGET', KEYS[DEADBODY], id)
+  if not value then return 'a' end
+  local length, at = string.match(value, '^(%d+):()')
+  local rec = string.sub(value, at + tonumber(length))
+  local topic, refs, found = parse(rec)
+  if version ~= '' and version ~= found then return 'v' end
+  if verb == 'q' and not topic and tail == '' then return 'w' end
+  redis.call('ZREM', KEYS[DEAD], id)
+  redis.call('HDEL', KEYS[DEADBODY], id)
+  moves(s, topic or '', 'dead', nil)
+  if verb == 'x' then
+    if refs then refs_of(s, refs, id, 'SREM') end
+    call_all(on_free, s, id, topic or '')
+    event(s, 'deleted', topic or '')
+    return 'o'
+  end
+  event(s, 'requeued', topic or '')
+  if tail == '' then redis.call('HSET', KEYS[BODY], id, rec) else topic = rewrite(id, refs, tail) end
+  place(id, due, topic)
+  return 'o'
+end
+local function create(id, verb, due, version, tail)
+  if redis.call('HEXISTS', KEYS[DEADBODY], id) == 1 then return 'w' end
+  if verb ~= 'P' then return 'a' end
+  if version ~= '' then return 'v' end
+  local topic = rewrite(id, nil, tail)
+  event(s, 'accepted', topic)
+  place(id, due, topic)
+  return 'o'
+end
+local function change_waiting(id, verb, argument, tail, rec, topic, refs)
+  local due = redis.call('ZSCORE', KEYS[DUE], id)
+  local state = due and 'due' or 'held'
+  if verb == 'm' or (verb == 'h' and state ~= 'due') or (verb == 'u' and state ~= 'held') then return 'w' end
+  local kept, reason = due or verb ~= 'c' and redis.call('ZSCORE', KEYS[HELD], id), nil
+  if due then redis.call('ZREM', KEYS[DUE], id) else reason = drop_held(s, id) end
+  moves(s, topic, state, nil)
+  if verb == 'c' then
+    drop_record(s, id)
+    if refs then cancelled(s, id, rec) end
+    call_all(on_free, s, id, topic)
+    event(s, 'cancelled', topic)
+    return 'o'
+  end
+  if verb == 'h' then reason = argument end
+  local replaces = verb == 'p' or verb == 'P' or verb == 'i'
+  if replaces then topic = rewrite(id, refs, tail) end
+  if verb == 'h' or (replaces and argument == '=' and reason) then   -- a held item stays held, with its reason
+    put_held(s, id, tonumber(kept), topic, reason)
+    moves(s, topic, nil, 'held')
+  else
+    place(id, argument == '=' and kept or argument, topic)
+  end
   return 'o'
 end
 local function change(id, verb, argument, version, tail)
@@ -74,96 +137,18 @@ local function change(id, verb, argument, version, tail)
   local rec = redis.call('HGET', KEYS[BODY], id)
   if verb == 'q' or verb == 'x' then
     if rec then return redis.call('HEXISTS', KEYS[CLAIM], id) == 1 and 'f' or 'w' end
-    local value = redis.call('HGET', KEYS[DEADBODY], id)
-    if not value then return 'a' end
-    local length, at = string.match(value, '^(%d+):()')
-    rec = string.sub(value, at + tonumber(length))
-    local topic, refs, found = parse(rec)
-    if version ~= '' and version ~= found then return 'v' end
-    if verb == 'q' and not topic and tail == '' then return 'w' end
-    redis.call('ZREM', KEYS[DEAD], id)
-    redis.call('HDEL', KEYS[DEADBODY], id)
-    moves(s, topic or '', 'dead', nil)
-    if refs and (verb == 'x' or tail ~= '') then refs_of(s, refs, id, 'SREM') end
-    if verb == 'x' then
-      call_all(on_free, s, id, topic or '')
-      event(s, 'deleted', topic or '')
-      return 'o'
-    end
-    event(s, 'requeued', topic or '')
-    if tail ~= '' then
-      rec = record(tail)
-      topic, refs = parse(rec)
-      if refs then refs_of(s, refs, id, 'SADD') end
-    end
-    redis.call('HSET', KEYS[BODY], id, rec)
-    place(id, argument, topic)
-    return 'o'
+    return change_dead(id, verb, argument, version, tail)
   end
-  if not rec then
-    if redis.call('HEXISTS', KEYS[DEADBODY], id) == 1 then return 'w' end
-    if verb ~= 'P' then return 'a' end
-    if version ~= '' then return 'v' end
-    rec = record(tail)
-    local topic, refs = parse(rec)
-    redis.call('HSET', KEYS[BODY], id, rec)
-    if refs then refs_of(s, refs, id, 'SADD') end
-    event(s, 'accepted', topic)
-    place(id, argument, topic)
-    return 'o'
-  end
+  if not rec then return create(id, verb, argument, version, tail) end
   local topic, refs, found = parse(rec)
   if not topic then return 'w' end
   if version ~= '' and version ~= found then return 'v' end
   local claim = redis.call('HGET', KEYS[CLAIM], id)
-  if claim then
-    if verb == 'i' or verb == 'm' then return change_claimed(id, claim, verb, argument, topic, refs, tail) end
-    if verb ~= 'c' then return 'f' end
-    if string.sub(claim, 1, 1) ~= '!' then redis.call('HSET', KEYS[CLAIM], id, '!' .. claim) end
-    return 'c'
-  end
-  local due = redis.call('ZSCORE', KEYS[DUE], id)
-  local state = due and 'due' or 'held'
-  if verb == 'c' then
-    forget_waiting(id, state)
-    redis.call('HDEL', KEYS[BODY], id)
-    redis.call('HDEL', KEYS[LAPSED], id)
-    if refs then cancelled(s, id, rec) end
-    call_all(on_free, s, id, topic)
-    moves(s, topic, state, nil)
-    event(s, 'cancelled', topic)
-    return 'o'
-  end
-  if verb == 'h' then
-    if state ~= 'due' then return 'w' end
-    redis.call('ZREM', KEYS[DUE], id)
-    put_held(s, id, tonumber(due), topic, argument)
-    moves(s, topic, 'due', 'held')
-    return 'o'
-  end
-  if verb == 'm' or (verb == 'u' and state ~= 'held') then return 'w' end
-  local reason
-  local kept = due or redis.call('ZSCORE', KEYS[HELD], id)
-  if state == 'due' then
-    redis.call('ZREM', KEYS[DUE], id)
-  else
-    reason = drop_held(s, id)
-  end
-  moves(s, topic, state, nil)
-  if verb == 'p' or verb == 'P' or verb == 'i' then
-    if refs then refs_of(s, refs, id, 'SREM') end
-    rec = record(tail)
-    topic, refs = parse(rec)
-    redis.call('HSET', KEYS[BODY], id, rec)
-    if refs then refs_of(s, refs, id, 'SADD') end
-    if argument == '=' and reason then   -- a held item stays held, with its reason
-      put_held(s, id, tonumber(kept), topic, reason)
-      moves(s, topic, nil, 'held')
-      return 'o'
-    end
-  end
-  place(id, argument == '=' and kept or argument, topic)
-  return 'o'
+  if not claim then return change_waiting(id, verb, argument, tail, rec, topic, refs) end
+  if verb == 'i' or verb == 'm' then return change_claimed(id, claim, verb, argument, topic, refs, tail) end
+  if verb ~= 'c' then return 'f' end
+  if string.sub(claim, 1, 1) ~= '!' then redis.call('HSET', KEYS[CLAIM], id, '!' .. claim) end
+  return 'c'
 end
 local codes = {}
 for at = 3, #ARGV, 5 do

@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from wheel_sched.store.core.call import Argument, Operation, bounded_reason, new_token, outcomes_of
-from wheel_sched.store.core.items import Item, Outcome, State
-from wheel_sched.store.core.record import encode_text, make_tail
+from wheel_sched.store.core.items import Item, Outcome, State, encode_text, make_tail
 from wheel_sched.store.core.shard import MemoryItem, MemoryShard, check_batch, plain
 
 
@@ -73,7 +72,7 @@ def _change(shard: MemoryShard, change: Alteration, versions: Iterator[int]) -> 
         return Outcome.WRONG_STATE
     if change.version is not None and change.version != item.version:
         return Outcome.OTHER_VERSION
-    if item.state == "fly":
+    if item.state == "leased":
         if change.verb in ("i", "m"):
             return _change_claimed(shard, item, change, versions)
         if change.verb != "c":
@@ -116,16 +115,16 @@ def _change_claimed(shard: MemoryShard, item: MemoryItem, change: Alteration, ve
         key = encode_text(other)
         if key in shard.items:
             return Outcome.DUPLICATE
-        deadline_ms = shard.fly.score(item.key)
-        shard.fly.discard(item.key)
+        deadline_ms = shard.leased.score(item.key)
+        shard.leased.discard(item.key)
         shard.drop_refs(item)
         del shard.items[item.key]
         item.key, item.id, item.refs = key, plain(other), ()
         shard.items[key] = item
-        shard.fly.add(key, deadline_ms or 0)
-    shard.moves(item.topic, "fly", None)
+        shard.leased.add(key, deadline_ms or 0)
+    shard.moves(item.topic, "leased", None)
     _rewrite(shard, item, change.item, versions)
-    shard.moves(item.topic, None, "fly")
+    shard.moves(item.topic, None, "leased")
     return Outcome.DONE
 
 
@@ -133,7 +132,7 @@ def _change_dead(shard: MemoryShard, item: MemoryItem | None, change: Alteration
     if item is None:
         return Outcome.ABSENT
     if item.state != "dead":
-        return Outcome.IN_FLIGHT if item.state == "fly" else Outcome.WRONG_STATE
+        return Outcome.IN_FLIGHT if item.state == "leased" else Outcome.WRONG_STATE
     if change.version is not None and change.version != item.version:
         return Outcome.OTHER_VERSION
     shard.dead.discard(item.key)

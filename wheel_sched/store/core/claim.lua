@@ -4,13 +4,13 @@
 -- ARGV[5] -> until (ms, "" = now)   ARGV[6] -> epoch ("" = any)
 -- ARGV[7] -> lapses until an item is poison (0 = never)
 -- ARGV[8] -> the new claim number is above this one (0 = any), even when this server has lost its last claim numbers
--- Answers {claim number (0 = nothing), now (us), epoch, head of due, head of fly, id, due, record, ...}. When the lease
--- of an id ran out n times, its due is written <due>+<n>.
+-- Answers {claim number (0 = nothing), now (us), epoch, head of due, head of leased, id, due, record, ...}. When the
+-- lease of an id ran out n times, its due is written <due>+<n>.
 local NO_LEASE_END_MS = 253402300799999  -- the year 9999: only the owner of the shard ends such a claim
 local s = begin(KEYS, ARGV, LATER, 'claims')
 if s.err then return s end
 local n, lease = tonumber(ARGV[3]), tonumber(ARGV[4])
-if not (n >= 0 and n <= MAX_BATCH) then return {err = 'WSBATCH at most ' .. MAX_BATCH .. ' items a call'} end
+if not (n >= 0 and n <= MAX_BATCH) then return TOO_MANY end
 local said = recall(s)
 if said then
   -- a repeat after a lost reply: answers the ids of the same batch that are still under this claim
@@ -30,14 +30,8 @@ if said then
   end
   return reply
 end
-if ARGV[6] ~= '' and tonumber(ARGV[6]) < s.epoch then
-  return {err = 'WSEPOCH the epoch is ' .. ms(s.epoch) .. ', the call came with ' .. ARGV[6]}
-end
-recover(s, MAX_BATCH, tonumber(ARGV[7]))
-if #s.due > 0 then
-  redis.call('ZADD', KEYS[DUE], unpack(s.due))
-  s.due, s.least = {}, nil
-end
+if ARGV[6] ~= '' and tonumber(ARGV[6]) ~= s.epoch then return other_epoch(s, ARGV[6]) end
+recover_first(s, tonumber(ARGV[7]))
 local until_ms = ARGV[5] ~= '' and math.min(tonumber(ARGV[5]), s.now) or s.now
 local ids, dues, recs, topics, refs = take(s, n, until_ms)
 local number = 0
@@ -46,7 +40,7 @@ if #ids > 0 then
   number = ms(math.max(tonumber(s.meta[7] or '0'), tonumber(ARGV[8])) + 1)
   set(s, 'claims', number)
   local deadline = ms(lease and s.now + lease or NO_LEASE_END_MS)
-  local fly, claims, start, ends = {}, {}, number .. ':', {}
+  local leased, claims, start, ends = {}, {}, number .. ':', {}
   local lapses = redis.call('EXISTS', KEYS[LAPSED]) == 1 and redis.call('HMGET', KEYS[LAPSED], unpack(ids)) or {}
   for i, id in ipairs(ids) do
     local topic, due = topics[i], dues[i]
@@ -55,21 +49,21 @@ if #ids > 0 then
       suffix = ':-:' .. topic
       ends[topic] = suffix
     end
-    fly[2 * i - 1], fly[2 * i] = deadline, id
+    leased[2 * i - 1], leased[2 * i] = deadline, id
     claims[2 * i - 1], claims[2 * i] = id, start .. due .. suffix
     reply[3 * i + 3], reply[3 * i + 5] = id, recs[i]
     reply[3 * i + 4] = lapses[i] and due .. '+' .. lapses[i] or due
   end
-  for topic, count in pairs(tally_of(topics)) do moves(s, topic, 'due', 'fly', count) end
-  local fresh = #ids > 8 and redis.call('EXISTS', KEYS[FLY]) == 0
+  for topic, count in pairs(tally_of(topics)) do moves(s, topic, 'due', 'leased', count) end
+  local fresh = #ids > 8 and redis.call('EXISTS', KEYS[LEASED]) == 0
   if fresh then
-    redis.call('ZADD', KEYS[FLY], 0, PAD)
+    redis.call('ZADD', KEYS[LEASED], 0, PAD)
     redis.call('HSET', KEYS[CLAIM], PAD, PAD)
   end
-  redis.call('ZADD', KEYS[FLY], unpack(fly))
+  redis.call('ZADD', KEYS[LEASED], unpack(leased))
   redis.call('HSET', KEYS[CLAIM], unpack(claims))
   if fresh then
-    redis.call('ZREM', KEYS[FLY], PAD)
+    redis.call('ZREM', KEYS[LEASED], PAD)
     redis.call('HDEL', KEYS[CLAIM], PAD)
   end
   record_answer(s, number)

@@ -8,8 +8,7 @@ from typing import Any, Protocol
 
 from wheel_sched.errors import Rejected, StaleEpoch
 from wheel_sched.store.core.call import Argument, Operation, head_of, new_token
-from wheel_sched.store.core.items import MAX_BATCH, NO_LEASE_END_MS
-from wheel_sched.store.core.record import decode_text, read_record
+from wheel_sched.store.core.items import MAX_BATCH, NO_LEASE_END_MS, decode_text, read_record
 from wheel_sched.store.core.shard import MemoryItem, MemoryShard, check_batch
 
 
@@ -39,7 +38,7 @@ class Claim:
     now_us: int
     epoch: int
     due_head_ms: int | None
-    fly_head_ms: int | None
+    lease_head_ms: int | None
     items: list[Claimed]
 
 
@@ -122,16 +121,16 @@ class ClaimDue(Operation[Claim]):
         return [self.limit, lease, until, epoch, self.lapse_cap, self.above]
 
     def parse(self, reply: Any, shard: int) -> Claim:
-        number, now_us, epoch, due_head, fly_head = reply[:5]
+        number, now_us, epoch, due_head, lease_head = reply[:5]
         items = claimed_items(reply, 5, len(reply), 3)
-        return Claim(shard, number, now_us, epoch, head_of(due_head), head_of(fly_head), items)
+        return Claim(shard, number, now_us, epoch, head_of(due_head), head_of(lease_head), items)
 
     def in_memory(self, shard: MemoryShard) -> Claim:
         check_batch(self.limit)
         said = shard.recall(self.token)
         if said is not None:
             return _claimed_before(shard, *said)
-        if self.epoch is not None and self.epoch < shard.epoch:
+        if self.epoch is not None and self.epoch != shard.epoch:
             raise StaleEpoch(
                 f"the epoch is {shard.epoch}, the call came with {self.epoch}: nothing was claimed; "
                 "read the window again"
@@ -146,9 +145,9 @@ class ClaimDue(Operation[Claim]):
         number = shard.claims
         deadline_ms = NO_LEASE_END_MS if self.lease_ms is None else shard.now_ms + self.lease_ms
         for due_ms, item in taken:
-            item.state, item.claim, item.claimed_due_ms, item.cancelled = "fly", number, due_ms, False
-            shard.fly.add(item.key, deadline_ms)
-            shard.moves(item.topic, "due", "fly")
+            item.state, item.claim, item.claimed_due_ms, item.cancelled = "leased", number, due_ms, False
+            shard.leased.add(item.key, deadline_ms)
+            shard.moves(item.topic, "due", "leased")
         shard.record_answer(self.token, (number, [item.key for _, item in taken]))
         items = [_claimed(item) for _, item in taken]
         return Claim(shard.number, number, shard.now_us, shard.epoch, *shard.heads(), items)
@@ -157,7 +156,7 @@ class ClaimDue(Operation[Claim]):
 def _claimed_before(shard: MemoryShard, number: int, keys: list[bytes]) -> Claim:
     """The items of an earlier claim that are still under this claim."""
     items = (shard.items.get(key) for key in keys)
-    still = [_claimed(item) for item in items if item is not None and item.state == "fly" and item.claim == number]
+    still = [_claimed(item) for item in items if item is not None and item.state == "leased" and item.claim == number]
     return Claim(shard.number, number, shard.now_us, shard.epoch, *shard.heads(), still)
 
 

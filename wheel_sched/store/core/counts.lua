@@ -1,11 +1,12 @@
 #!lua flags=no-writes
 -- The shard's counters beside the true sizes. Writes nothing.
--- Answers {now (us), due, fly, held, dead, bodies, dead bodies, claims, reasons, head of due, head of fly, field, value, ...}.
+-- Answers {now (us), due, leased, held, dead, bodies, dead bodies, claims, reasons, head of due, head of leased, field,
+-- value, ...}.
 local s = begin(KEYS, ARGV, READING)
 if s.err then return s end
-local reply = {s.us, redis.call('ZCARD', KEYS[DUE]), redis.call('ZCARD', KEYS[FLY]), redis.call('ZCARD', KEYS[HELD]),
+local reply = {s.us, redis.call('ZCARD', KEYS[DUE]), redis.call('ZCARD', KEYS[LEASED]), redis.call('ZCARD', KEYS[HELD]),
                redis.call('ZCARD', KEYS[DEAD]), redis.call('HLEN', KEYS[BODY]), redis.call('HLEN', KEYS[DEADBODY]),
                redis.call('HLEN', KEYS[CLAIM]), redis.call('HLEN', KEYS[WHY]),
-               first_score(KEYS[DUE]), first_score(KEYS[FLY])}
+               first_score(KEYS[DUE]), first_score(KEYS[LEASED])}
 for _, text in ipairs(redis.call('HGETALL', KEYS[META])) do reply[#reply + 1] = text end
 return reply

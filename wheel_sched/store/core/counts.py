@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from wheel_sched.store.core.call import Argument, Operation, head_of
-from wheel_sched.store.core.record import decode_text
+from wheel_sched.store.core.items import decode_text
 from wheel_sched.store.core.shard import MemoryShard
 
 
@@ -25,7 +25,7 @@ class Counts:
     ever: dict[tuple[str, str], int]
     sizes: dict[str, int]
     due_head_ms: int | None
-    fly_head_ms: int | None
+    lease_head_ms: int | None
     epoch: int
     jumps: int
     last_jump_ms: int
@@ -57,7 +57,7 @@ class Count(Operation[Counts]):
         return []
 
     def parse(self, reply: Any, shard: int) -> Counts:
-        names = ("due", "fly", "held", "dead", "body", "deadbody", "claim", "why")
+        names = ("due", "leased", "held", "dead", "body", "deadbody", "claim", "why")
         sizes: dict[str, int] = {name: reply[1 + at] for at, name in enumerate(names)}
         meta = {decode_text(reply[at]): decode_text(reply[at + 1]) for at in range(11, len(reply), 2)}
         return counts_of(reply[0], sizes, meta, head_of(reply[9]), head_of(reply[10]))
@@ -67,7 +67,7 @@ class Count(Operation[Counts]):
             **{state: len(place) for state, place in shard.places.items()},
             "body": len(shard.items) - len(shard.dead),
             "deadbody": len(shard.dead),
-            "claim": len(shard.fly),
+            "claim": len(shard.leased),
             "why": len(shard.held),
         }
         return Counts(
@@ -85,7 +85,7 @@ class Count(Operation[Counts]):
 
 
 def counts_of(
-    now_us: int, sizes: dict[str, int], meta: dict[str, str], due_head_ms: int | None, fly_head_ms: int | None
+    now_us: int, sizes: dict[str, int], meta: dict[str, str], due_head_ms: int | None, lease_head_ms: int | None
 ) -> Counts:
     """Counters from a shard's meta hash."""
     now: dict[tuple[str, str], int] = {}
@@ -104,7 +104,7 @@ def counts_of(
         ever,
         sizes,
         due_head_ms,
-        fly_head_ms,
+        lease_head_ms,
         epoch=int(meta.get("epoch", 1)),
         jumps=int(meta.get("jumps", 0)),
         last_jump_ms=int(meta.get("last_jump", 0)),
@@ -125,7 +125,7 @@ def add_up(parts: Sequence[Counts]) -> Counts:
         for name, size in part.sizes.items():
             total.sizes[name] = total.sizes.get(name, 0) + size
         total.due_head_ms = _least(total.due_head_ms, part.due_head_ms)
-        total.fly_head_ms = _least(total.fly_head_ms, part.fly_head_ms)
+        total.lease_head_ms = _least(total.lease_head_ms, part.lease_head_ms)
         total.epoch = max(total.epoch, part.epoch)
         total.jumps += part.jumps
         total.last_jump_ms = part.last_jump_ms or total.last_jump_ms
@@ -139,3 +139,41 @@ def _least(one: int | None, other: int | None) -> int | None:
     if one is None or other is None:
         return one if other is None else other
     return min(one, other)
+
+
+@dataclass(slots=True)
+class Window:
+    """The items that a shard releases next: ids with their dues, without bodies."""
+
+    shard: int
+    now_us: int
+    epoch: int
+    due_head_ms: int | None
+    lease_head_ms: int | None
+    mark: bytes
+    dues: list[tuple[str, int]]
+
+
+@dataclass(slots=True)
+class Look(Operation[Window]):
+    """Read the window: the items due in the next `ahead_ms`, the heads, the epoch and the last marker."""
+
+    script = "window"
+    reads = True
+    writes = False
+    ahead_ms: int
+    limit: int
+    token: str = ""
+
+    def argv(self) -> list[Argument]:
+        return [self.ahead_ms, self.limit]
+
+    def parse(self, reply: Any, shard: int) -> Window:
+        now_us, epoch, due_head, lease_head, mark = reply[:5]
+        dues = [(decode_text(reply[at]), reply[at + 1]) for at in range(5, len(reply), 2)]
+        return Window(shard, now_us, epoch, head_of(due_head), head_of(lease_head), mark, dues)
+
+    def in_memory(self, shard: MemoryShard) -> Window:
+        found = shard.due.up_to(shard.now_ms + self.ahead_ms, self.limit)
+        dues = [(shard.items[key].id, due_ms) for due_ms, key in found]
+        return Window(shard.number, shard.now_us, shard.epoch, *shard.heads(), shard.mark.id, dues)

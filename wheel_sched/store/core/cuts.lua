@@ -1,11 +1,11 @@
 #!lua flags=no-writes
 -- Scores that cut a state into parts of about the same size, so that several readers can share it. Writes nothing.
--- ARGV[3] -> state: due, fly, held or dead   ARGV[4] -> least score   ARGV[5] -> greatest score
+-- ARGV[3] -> state: due, leased, held or dead   ARGV[4] -> least score   ARGV[5] -> greatest score
 -- ARGV[6] -> ids per part, about   ARGV[7] -> greatest number of parts
 -- Answers {now (us), how many ids there are, the first score of the second part (text), of the third, ...}.
 local s = begin(KEYS, ARGV, READING)
 if s.err then return s end
-local key = ({due = KEYS[DUE], fly = KEYS[FLY], held = KEYS[HELD], dead = KEYS[DEAD]})[ARGV[3]]
+local key = KEYS[PLACES[ARGV[3]]]
 local count = redis.call('ZCOUNT', key, ARGV[4], ARGV[5])
 local parts = math.min(math.ceil(count / tonumber(ARGV[6])), tonumber(ARGV[7]))
 local reply = {s.us, count}

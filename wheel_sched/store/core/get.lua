@@ -14,11 +14,11 @@ for i = 3, #ARGV do
   local rec = redis.call('HGET', KEYS[BODY], id)
   if rec then
     local due = redis.call('ZSCORE', KEYS[DUE], id)
-    local fly = not due and redis.call('ZSCORE', KEYS[FLY], id)
+    local leased = not due and redis.call('ZSCORE', KEYS[LEASED], id)
     if due then
       say('due', due, rec, '')
-    elseif fly then
-      say('fly', fly, rec, redis.call('HGET', KEYS[CLAIM], id) or '')
+    elseif leased then
+      say('leased', leased, rec, redis.call('HGET', KEYS[CLAIM], id) or '')
     else
       local why = redis.call('HGET', KEYS[WHY], id) or '\n'
       say('held', redis.call('ZSCORE', KEYS[HELD], id), rec, string.match(why, '^(.-)\n'))

@@ -8,8 +8,7 @@ from typing import Any
 
 from wheel_sched.errors import StoreError
 from wheel_sched.store.core.call import Argument, Operation
-from wheel_sched.store.core.items import Found
-from wheel_sched.store.core.record import decode_text, encode_text, read_record
+from wheel_sched.store.core.items import Found, decode_text, encode_text, read_record
 from wheel_sched.store.core.shard import MemoryItem, MemoryShard
 
 
@@ -61,7 +60,7 @@ def _found_in(shard: MemoryShard, item_id: str) -> Found | None:
 def reason_of(item: MemoryItem) -> str:
     if item.state == "due":
         return ""
-    if item.state == "fly":
+    if item.state == "leased":
         cut, refs = "!" if item.cancelled else "", "r" if item.refs else "-"
         return f"{cut}{item.claim}:{item.claimed_due_ms}:{refs}:{item.topic}"
     return item.reason.decode("utf-8", "replace")

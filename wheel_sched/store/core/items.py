@@ -3,10 +3,10 @@
 An item has an id, a due and a body. Its topic is the name for counting, pausing and listing. Its route chooses the
 shard. Its refs are names for finding it. An item is in exactly one state at a time:
 
-    schedule ─► due ─► fly ─► (gone)          due   waiting for its time
-                 ▲      │ └──► dead           fly   claimed, under a lease
-                 │      ▼                     held  parked: paused topic, no due, quarantine
-                held ◄──┘                     dead  given up, kept for people
+    schedule ─► due ─► leased ─► (gone)       due     waiting for its time
+                 ▲      │ └────► dead         leased  claimed, not settled
+                 │      ▼                     held    parked: paused topic, no due, quarantine
+                held ◄──┘                     dead    given up, kept for people
 
 Times are integer milliseconds since 1970 by the store's clock.
 """
@@ -15,10 +15,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Literal
+from functools import lru_cache
+from typing import Literal, NamedTuple
 
-from wheel_sched.errors import Rejected
-from wheel_sched.store.core.record import encode_text
+from wheel_sched.errors import Rejected, StoreError
 
 MAX_BATCH = 500  # items in one script call: more gains little and blocks the server for over 1.3 ms
 MAX_ID_BYTES = 512
@@ -27,8 +27,8 @@ _MAX_NAME = 249  # characters of a topic or ref
 MAX_DUE_MS = 253_402_300_799_999  # 9999-12-31T23:59:59.999Z; also far below 2**53, the last exact ZSET score
 NO_LEASE_END_MS = MAX_DUE_MS  # the lease end of a claim that only the owner of the shard ends
 
-State = Literal["due", "fly", "held", "dead"]
-STATES: tuple[State, ...] = ("due", "fly", "held", "dead")
+State = Literal["due", "leased", "held", "dead"]
+STATES: tuple[State, ...] = ("due", "leased", "held", "dead")
 
 
 class Outcome(StrEnum):
@@ -165,7 +165,7 @@ def quoted(value: object) -> str:
     """A value for an error text; a long value is cut."""
     try:
         return _short(repr(value))
-    except Exception:  # an integer of over 4,300 digits, or somebody's own __repr__
+    except Exception:  # an integer of over 4,300 digits, or a __repr__ that raises
         return f"a value of type {type(value).__name__} that cannot be shown"
 
 
@@ -196,3 +196,73 @@ class Marker:
 
     id: bytes
     due_ms: int | None
+
+
+class Record(NamedTuple):
+    """A record taken apart: the bytes of an item in the store, with a version and the lengths of its parts.
+
+        1:<version>:<length of topic>:<of route>:<of refs>:<topic><route><refs, one per line><body>
+
+    The version is the sequence number of the write in its shard. The client makes the *tail*: everything behind the
+    version. The server puts the version in front of it. The lengths are decimal numbers, because every Lua can read
+    them without `struct`, also the Lua of test doubles.
+    """
+
+    version: int
+    topic: str
+    route: str | None
+    refs: tuple[str, ...]
+    body: bytes
+
+
+def encode_text(text: str) -> bytes:
+    """Encode an id, a topic or a ref as UTF-8. Surrogate escapes keep all other bytes."""
+    return text.encode("utf-8", "surrogateescape")
+
+
+def decode_text(raw: bytes) -> str:
+    return raw.decode("utf-8", "surrogateescape")
+
+
+@lru_cache(maxsize=1024)
+def _plain_head(topic: str) -> bytes:
+    raw = encode_text(topic)
+    return b"%d:0:0:%s" % (len(raw), raw)
+
+
+@lru_cache(maxsize=1024)
+def _topic(raw: bytes) -> str:
+    return decode_text(raw)
+
+
+def make_tail(topic: str, route: str | None, refs: tuple[str, ...], body: bytes) -> bytes:
+    """The tail of a record: everything behind its version."""
+    if not refs and route is None:
+        return _plain_head(topic) + body
+    raw_topic, raw_route = encode_text(topic), encode_text(route or "")
+    raw_refs = encode_text("\n".join(refs))
+    head = b"%d:%d:%d:" % (len(raw_topic), len(raw_route), len(raw_refs))
+    return b"".join((head, raw_topic, raw_route, raw_refs, body))
+
+
+def read_record(raw: bytes) -> Record:
+    """Take a record apart.
+
+    Raises:
+        StoreError: the bytes are not a record of this schema; nothing was changed.
+    """
+    try:
+        mark, version, topic_len, route_len, refs_len, rest = raw.split(b":", 5)
+        if mark != b"1":
+            raise ValueError(mark)
+        end = int(topic_len)
+        topic = _topic(rest[:end])
+        if route_len == b"0" and refs_len == b"0":
+            return Record(int(version), topic, None, (), rest[end:])
+        route_end = end + int(route_len)
+        refs_end = route_end + int(refs_len)
+        route = decode_text(rest[end:route_end]) or None
+        refs = tuple(decode_text(rest[route_end:refs_end]).split("\n")) if refs_end > route_end else ()
+        return Record(int(version), topic, route, refs, rest[refs_end:])
+    except ValueError as error:
+        raise StoreError(f"unreadable record ({len(raw)} bytes, starts {raw[:24]!r}); nothing was changed") from error

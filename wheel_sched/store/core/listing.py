@@ -15,8 +15,7 @@ from typing import Any, NamedTuple, Protocol
 from wheel_sched.errors import Rejected
 from wheel_sched.store.core.call import Argument, Call, Operation, Plan
 from wheel_sched.store.core.get import Get
-from wheel_sched.store.core.items import MAX_BATCH, Found, State
-from wheel_sched.store.core.record import decode_text, encode_text
+from wheel_sched.store.core.items import MAX_BATCH, Found, State, decode_text, encode_text
 from wheel_sched.store.core.shard import MemoryShard
 
 

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from wheel_sched.store.core.call import Argument, Operation
-from wheel_sched.store.core.items import MAX_BATCH
-from wheel_sched.store.core.record import encode_text
+from wheel_sched.store.core.items import MAX_BATCH, encode_text
 from wheel_sched.store.core.shard import MemoryShard, plain
 
 

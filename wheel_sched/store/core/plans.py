@@ -1,23 +1,26 @@
 """Plans: each method of the store as a generator of calls, without I/O.
 
-A plan yields lists of calls, receives their values, and returns the answer of the method. The blocking and the asyncio
-store run the same plans, so only the plans know how to route to shards, to batch and to page.
+A plan yields lists of calls, receives their values, and returns the answer of the method. `delay_store` makes each plan
+a method of the blocking and of the asyncio store. So only the plans know how to check arguments, to route to shards, to
+batch and to page.
 """
 
 from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from wheel_sched.errors import NamespaceMismatch, Rejected
-from wheel_sched.store.core.call import Call, Operation, Plan, new_token
+from wheel_sched.store.core.call import Argument, Call, Operation, Plan, new_token
 from wheel_sched.store.core.change import Alteration, Change
-from wheel_sched.store.core.claim import NumberedClaim
-from wheel_sched.store.core.counts import Count, Counts, add_up
+from wheel_sched.store.core.claim import Claim, ClaimDue, NumberedClaim
+from wheel_sched.store.core.counts import Count, Counts, Look, Window, add_up
 from wheel_sched.store.core.get import Find, Get
 from wheel_sched.store.core.items import (
     MAX_BATCH,
+    MAX_DUE_MS,
     Found,
     Item,
     Outcome,
@@ -25,17 +28,19 @@ from wheel_sched.store.core.items import (
     check_due,
     check_id,
     check_name,
+    decode_text,
+    encode_text,
 )
 from wheel_sched.store.core.listing import ListIds, Page, list_items
-from wheel_sched.store.core.open import SCHEMA, Open
 from wheel_sched.store.core.pause import Pause
-from wheel_sched.store.core.record import encode_text
 from wheel_sched.store.core.restore import Restore
 from wheel_sched.store.core.schedule import Schedule, Stored
 from wheel_sched.store.core.settle import Done, Extend, Settle, Settled, Settlement, check_settlement
-from wheel_sched.store.core.sweep import Sweep, Swept
-from wheel_sched.store.core.window import Look, Window
+from wheel_sched.store.core.sweep import ReportJump, Sweep, Swept
 
+SCHEMA = 1  # version of keys and records; releases with the same version can share a namespace
+
+S = TypeVar("S")
 T = TypeVar("T")
 
 
@@ -44,34 +49,39 @@ def shard_of(route: str, shards: int) -> int:
     return 0 if shards == 1 else zlib.crc32(encode_text(route)) % shards
 
 
-def together(*plans: Plan[Any]) -> Plan[list[Any]]:
-    """Run several plans of one round trip each in a single round trip. Returns the answer of each plan."""
-    first: list[list[Call[Any]]] = []
-    values: list[Any] = [None] * len(plans)
-    places: list[int] = []
-    for place, plan in enumerate(plans):
-        try:
-            first.append(next(plan))
-            places.append(place)
-        except StopIteration as end:
-            values[place] = end.value
-    answers: list[Any] = (yield [call for calls in first for call in calls]) if first else []
-    at = 0
-    for place, calls in zip(places, first, strict=True):
-        try:
-            plans[place].send(answers[at : at + len(calls)])
-            raise AssertionError("a plan of one round trip wants another one")
-        except StopIteration as end:
-            values[place] = end.value
-        at += len(calls)
-    return values
+@dataclass(slots=True)
+class Open(Operation[tuple[int, int, str, int, int]]):
+    """Create the shard, or read how it was created: (schema, shards, clock, epoch, server time in us)."""
+
+    script = "open"
+    writes = True
+    shards: int
+    clock: str
+    token: str = ""
+
+    def argv(self) -> list[Argument]:
+        return [SCHEMA, self.shards, self.clock]
+
+    def parse(self, reply: Any, shard: int) -> tuple[int, int, str, int, int]:
+        schema, shards, clock, epoch, now_us = reply
+        return int(schema), int(shards), decode_text(clock), int(epoch), int(now_us)
 
 
 class Plans:
-    """The plans of a namespace with `shards` shards."""
+    """The plans of a namespace with `shards` shards. Those of public methods have the arguments of the method."""
 
     def __init__(self, shards: int) -> None:
         self.shards = shards
+
+    # Parts of plans.
+
+    def one(self, shard: int, operation: Operation[T]) -> Plan[T]:
+        """One call on one shard."""
+        if not 0 <= shard < self.shards:
+            raise Rejected(f"expected a shard from 0 to {self.shards - 1}, got: {shard}; nothing was changed")
+        (answer,) = yield [Call(shard, operation)]
+        value: T = answer
+        return value
 
     def everywhere(self, operation: Callable[[], Operation[T]]) -> list[Call[T]]:
         return [Call(shard, operation()) for shard in range(self.shards)]
@@ -95,31 +105,20 @@ class Plans:
                 calls.append(Call(shard, make([things[i] for i in chosen], f"{token}.{len(calls)}" if token else "")))
         return calls, members
 
-    def open(self, clock: str) -> Plan[list[int]]:
-        """Create or check every shard; answers their epochs."""
-        # shard 0 first: to open all at once with a wrong shard count would create shards
-        first = yield [Call(0, Open(self.shards, clock))]
-        self._check_opened(0, first[0], clock)
-        others = [Call(shard, Open(self.shards, clock)) for shard in range(1, self.shards)]
-        rest = (yield others) if others else []
-        for shard, reply in enumerate(rest, 1):
-            self._check_opened(shard, reply, clock)
-        return [reply[3] for reply in (*first, *rest)]
-
-    def _check_opened(self, shard: int, reply: tuple[int, int, str, int, int], clock: str) -> None:
-        schema, shards, found_clock, _, _ = reply
-        problems = []
-        if schema != SCHEMA:
-            problems.append(f"schema {schema} (this release speaks {SCHEMA}: install the matching one)")
-        if shards != self.shards:
-            problems.append(f"{shards} shards, not {self.shards} (use that number, or `wheel-sched reshard`)")
-        if found_clock != clock:
-            problems.append(f"the clock {found_clock!r}, not {clock!r} (fixed when it was created)")
-        if problems:
-            raise NamespaceMismatch(f"the namespace's shard {shard} has {' and '.join(problems)}; nothing was changed")
-
-    def schedule(self, items: Sequence[Item], token: str | None) -> Plan[Stored]:
-        return self.store_all(items, token, Schedule)
+    def each(
+        self,
+        things: Sequence[S],
+        route: Callable[[S], str],
+        make: Callable[[list[S], str], Operation[list[T]]],
+        token: str = "",
+    ) -> Plan[list[T]]:
+        """The answers of `batched` calls that answer once for each thing, in the order of the things."""
+        calls, members = self.batched(things, route, make, token)
+        replies: list[list[T]] = (yield calls) if calls else []
+        found: dict[int, T] = {}
+        for indices, answers in zip(members, replies, strict=True):
+            found.update(zip(indices, answers, strict=True))
+        return [found[i] for i in range(len(things))]
 
     def store_all(
         self, items: Sequence[Item], token: str | None, make: Callable[[Sequence[Item], str], Operation[Stored]]
@@ -141,30 +140,122 @@ class Plans:
                 outcomes[i] = outcome
         return Stored(outcomes, now_us)
 
-    def one(self, shard: int, operation: Operation[T]) -> Plan[T]:
-        """One call on one shard."""
-        if not 0 <= shard < self.shards:
-            raise Rejected(f"expected a shard from 0 to {self.shards - 1}, got: {shard}; nothing was changed")
-        (answer,) = yield [Call(shard, operation)]
-        value: T = answer
-        return value
+    def _in_pages(self, make: Callable[[int, int], Pause]) -> Plan[int]:
+        """Make calls of a shard and a start until no shard has a next page. Returns how many items were moved."""
+        moved = 0
+        starts = dict.fromkeys(range(self.shards), 0)
+        while starts:
+            replies = yield [Call(shard, make(shard, start)) for shard, start in starts.items()]
+            for shard, (count, next_start) in zip(list(starts), replies, strict=True):
+                moved += count
+                starts[shard] = next_start
+                if next_start < 0:
+                    del starts[shard]
+        return moved
+
+    # The namespace.
+
+    def open(self, clock: str) -> Plan[list[int]]:
+        """Create or check every shard. Returns their epochs."""
+        # shard 0 first: to open all at once with a wrong number of shards would create shards
+        first = yield [Call(0, Open(self.shards, clock))]
+        self._check_opened(0, first[0], clock)
+        others = [Call(shard, Open(self.shards, clock)) for shard in range(1, self.shards)]
+        rest = (yield others) if others else []
+        for shard, reply in enumerate(rest, 1):
+            self._check_opened(shard, reply, clock)
+        return [reply[3] for reply in (*first, *rest)]
+
+    def _check_opened(self, shard: int, reply: tuple[int, int, str, int, int], clock: str) -> None:
+        schema, shards, found_clock, _, _ = reply
+        problems = []
+        if schema != SCHEMA:
+            problems.append(f"schema {schema} (this release speaks {SCHEMA}: install the matching one)")
+        if shards != self.shards:
+            problems.append(f"{shards} shards, not {self.shards} (use that number, or `wheel-sched reshard`)")
+        if found_clock != clock:
+            problems.append(f"the clock {found_clock!r}, not {clock!r} (fixed when it was created)")
+        if problems:
+            raise NamespaceMismatch(f"the namespace's shard {shard} has {' and '.join(problems)}; nothing was changed")
+
+    def now_ms(self) -> Plan[int]:
+        """The time of the store in ms; it decides which items are due. One round trip."""
+        window: Window = yield from self.one(0, Look(0, 0))
+        return window.now_us // 1000
+
+    def counts_by_shard(self) -> Plan[list[Counts]]:
+        """The counters of each shard."""
+        return (yield self.everywhere(Count))
+
+    def counts(self) -> Plan[Counts]:
+        """The counters of the namespace."""
+        return add_up((yield from self.counts_by_shard()))
+
+    def windows(self, ahead_ms: int, limit: int = 1000) -> Plan[list[Window]]:
+        """For each shard, the items that it releases next."""
+        return (yield self.everywhere(lambda: Look(ahead_ms, limit)))
+
+    def sweep(self, *, dead_cap: int = 0, dead_age_ms: int = 0, lapse_cap: int = 0) -> Plan[list[Swept]]:
+        """Recover leases, remove dead letters above the caps and clean up, one bounded step per shard."""
+        return (yield self.everywhere(lambda: Sweep(dead_cap, dead_age_ms, lapse_cap)))
+
+    def report_jump(self, shard: int, epoch: int, step_ms: int) -> Plan[int]:
+        """Record a step of the clock. Returns the epoch of the shard after the call."""
+        return self.one(shard, ReportJump(epoch, step_ms))
+
+    # From schedule to settle.
+
+    def schedule(self, items: Sequence[Item], *, token: str | None = None) -> Plan[Stored]:
+        """Store new items. An id that exists, in any state, is not changed (DUPLICATE).
+
+        With the token "" the server keeps no answer for repeats, which saves two commands. A repeat then answers
+        DUPLICATE for each item that the first call stored.
+
+        Raises:
+            Rejected: one of the items is malformed; none was stored.
+        """
+        return self.store_all(items, token, Schedule)
+
+    def claim(
+        self,
+        limit: int = 100,
+        *,
+        lease_ms: int = 30_000,
+        shard: int = 0,
+        until_ms: int | None = None,
+        epoch: int | None = None,
+        lapse_cap: int = 0,
+        token: str | None = None,
+    ) -> Plan[Claim]:
+        """Claim up to `limit` items that are due at min(store's now, `until_ms`), under a lease.
+
+        First the store recovers items whose lease ran out: they wait again, or die after `lapse_cap` times (0 = never).
+        A repeat with the same `token` gives the same batch.
+        """
+        return self.one(shard, ClaimDue(limit, lease_ms, until_ms, epoch, lapse_cap, token or new_token()))
 
     def settle(
-        self, claim: NumberedClaim, settlements: Sequence[Settlement], dead_cap: int, token: str | None
+        self, claim: NumberedClaim, settlements: Sequence[Settlement], *, dead_cap: int = 0, token: str | None = None
     ) -> Plan[Settled]:
+        """End items of a claim. An item that is no longer under the claim is STALE and is not changed."""
         if len(settlements) > MAX_BATCH:
             raise Rejected(f"at most {MAX_BATCH} settlements a call, got: {len(settlements)}; nothing was settled")
         for settlement in settlements:
             if type(settlement) is not Done:
                 check_settlement(settlement)
-        operation = Settle(claim.number, settlements, dead_cap, token or new_token())
-        return (yield from self.one(claim.shard, operation))
+        return self.one(claim.shard, Settle(claim.number, settlements, dead_cap, token or new_token()))
 
-    def extend(self, claim: NumberedClaim, ids: Sequence[str], lease_ms: int) -> Plan[list[Outcome]]:
+    def extend(self, claim: NumberedClaim, ids: Sequence[str], lease_ms: int = 30_000) -> Plan[list[Outcome]]:
+        """Set the end of leases to `lease_ms` from now."""
         settled: Settled = yield from self.one(claim.shard, Extend(claim.number, ids, lease_ms))
         return settled.outcomes
 
-    def change(self, alterations: Sequence[Alteration], route: str | None, token: str | None) -> Plan[list[Outcome]]:
+    # Changes of items.
+
+    def change(
+        self, alterations: Sequence[Alteration], *, route: str | None = None, token: str | None = None
+    ) -> Plan[list[Outcome]]:
+        """Make several changes, of different kinds or with different dues, in as few calls as possible."""
         for alteration in alterations:
             check_id(alteration.id)
             due: Any = alteration.argument
@@ -174,30 +265,93 @@ class Plans:
                 check_due(due, alteration.id)
             if alteration.item is not None:
                 alteration.item.check()
-        calls, members = self.batched(
+        return self.each(
             alterations,
             lambda change: route or (change.item.route if change.item else None) or change.id,
             Change,
             token or new_token(),
         )
-        outcomes = [Outcome.ABSENT] * len(alterations)
-        replies: list[list[Outcome]] = (yield calls) if calls else []
-        for indices, answers in zip(members, replies, strict=True):
-            for i, outcome in zip(indices, answers, strict=True):
-                outcomes[i] = outcome
-        return outcomes
 
-    def get(self, ids: Sequence[str], route: str | None, anywhere: bool = False) -> Plan[list[Found | None]]:
+    def reschedule(
+        self, ids: Sequence[str], due_ms: int, *, route: str | None = None, token: str | None = None
+    ) -> Plan[list[Outcome]]:
+        """Give waiting or held items a new due. Items in flight are not changed (IN_FLIGHT)."""
+        return self.change([Alteration(i, "r", due_ms) for i in ids], route=route, token=token)
+
+    def replace(
+        self,
+        item: Item,
+        *,
+        keep_due: bool = False,
+        if_version: int | None = None,
+        create: bool = False,
+        in_flight: bool = False,
+        token: str | None = None,
+    ) -> Plan[Outcome]:
+        """Give an item a new body and, unless `keep_due`, a new due. With `if_version`, only when it has this version.
+
+        With `in_flight` the call also replaces the record of a claimed item. The item stays claimed, and a settlement
+        with the version of the claim gets OTHER_VERSION. A claimed item that was cancelled is then ABSENT. `in_flight`
+        excludes `create`.
+        """
+        due: int | str = "=" if keep_due else "" if item.due_ms is None else item.due_ms
+        verb = "P" if create else "i" if in_flight else "p"
+        (outcome,) = yield from self.change([Alteration(item.id, verb, due, if_version, item)], token=token)
+        return outcome
+
+    def cancel(self, ids: Sequence[str], *, route: str | None = None, token: str | None = None) -> Plan[list[Outcome]]:
+        """Remove waiting or held items (DONE). An item in flight leaves when its claim ends (CANCELLED)."""
+        return self.change([Alteration(i, "c") for i in ids], route=route, token=token)
+
+    def hold(
+        self, ids: Sequence[str], reason: str, *, route: str | None = None, token: str | None = None
+    ) -> Plan[list[Outcome]]:
+        """Hold waiting items for a reason."""
+        return self.change([Alteration(i, "h", reason) for i in ids], route=route, token=token)
+
+    def release(
+        self, ids: Sequence[str], due_ms: int | None = None, *, route: str | None = None, token: str | None = None
+    ) -> Plan[list[Outcome]]:
+        """Let held items wait again, with `due_ms` or with their old due."""
+        due = "=" if due_ms is None else due_ms
+        return self.change([Alteration(i, "u", due) for i in ids], route=route, token=token)
+
+    def requeue(
+        self, dues: Sequence[tuple[str, int, Item | None]], *, route: str | None = None, token: str | None = None
+    ) -> Plan[list[Outcome]]:
+        """Let dead letters wait again: (id, due, item with a new body or None)."""
+        return self.change([Alteration(i, "q", due, None, item) for i, due, item in dues], route=route, token=token)
+
+    def delete_dead(
+        self, ids: Sequence[str], *, route: str | None = None, token: str | None = None
+    ) -> Plan[list[Outcome]]:
+        """Delete dead letters for good."""
+        return self.change([Alteration(i, "x") for i in ids], route=route, token=token)
+
+    def pause(self, topic: str) -> Plan[int]:
+        """Hold all items of a topic until `resume`. Returns how many waiting items this call held."""
+        check_name(topic, "topic")
+        return self._in_pages(lambda _, start: Pause("pause", topic, start))
+
+    def resume(self, topic: str, *, spread_ms: int = 0) -> Plan[int]:
+        """End the pause of a topic and spread overdue items over `spread_ms`. Returns how many items wait again."""
+        check_name(topic, "topic")
+        counts: list[Counts] = yield from self.counts_by_shard()
+        totals = [shard.now.get(("held", topic), 0) for shard in counts]
+        return (yield from self._in_pages(lambda shard, start: Pause("resume", topic, start, spread_ms, totals[shard])))
+
+    # Finding items, and putting them back.
+
+    def get(self, ids: Sequence[str], *, route: str | None = None, anywhere: bool = False) -> Plan[list[Found | None]]:
+        """Items in any state, None for an id that does not exist.
+
+        With `anywhere` the store looks for absent ids in all shards, because a route may have put them there.
+        """
         for item_id in ids:
             check_id(item_id)
-        calls, members = self.batched(ids, lambda item_id: route or item_id, lambda part, _: Get(part), "")
-        found: list[Found | None] = [None] * len(ids)
-        replies: list[list[Found | None]] = (yield calls) if calls else []
-        for indices, answers in zip(members, replies, strict=True):
-            for i, answer in zip(indices, answers, strict=True):
-                found[i] = answer
+        found = yield from self.each(ids, lambda item_id: route or item_id, lambda part, _: Get(part))
         absent = [i for i, item in enumerate(found) if item is None]
-        if anywhere and absent and self.shards > 1:  # they may have a route of their own
+        if anywhere and absent and self.shards > 1:
             for at in range(0, len(absent), MAX_BATCH):
                 page = absent[at : at + MAX_BATCH]
                 everywhere = yield self.everywhere(lambda page=page: Get([ids[i] for i in page]))  # type: ignore[misc]
@@ -206,84 +360,40 @@ class Plans:
                         found[i] = found[i] or answer
         return found
 
-    def find(self, ref: str, limit: int) -> Plan[list[str]]:
+    def find(self, ref: str, *, limit: int = 1000) -> Plan[list[str]]:
+        """Ids that carry `ref`, in no order."""
         check_name(ref, "ref")
         replies: list[list[str]] = yield self.everywhere(lambda: Find(ref, limit))
         return [item_id for ids in replies for item_id in ids][:limit]
 
-    def now_ms(self) -> Plan[int]:
-        """The time of the store; it decides which items are due."""
-        window: Window = yield from self.one(0, Look(0, 0))
-        return window.now_us // 1000
-
-    def windows(self, ahead_ms: int, limit: int) -> Plan[list[Window]]:
-        return (yield self.everywhere(lambda: Look(ahead_ms, limit)))
-
-    def sweep(self, dead_cap: int, dead_age_ms: int, lapse_cap: int) -> Plan[list[Swept]]:
-        return (yield self.everywhere(lambda: Sweep(dead_cap, dead_age_ms, lapse_cap)))
-
-    def counts_by_shard(self) -> Plan[list[Counts]]:
-        return (yield self.everywhere(Count))
-
-    def counts(self) -> Plan[Counts]:
-        """The counters of all shards added up."""
-        return add_up((yield from self.counts_by_shard()))
-
-    def pause(self, topic: str) -> Plan[int]:
-        """Hold all of a topic, in pages; answers how many ids were moved."""
-        check_name(topic, "topic")
-        moved = 0
-        starts = dict.fromkeys(range(self.shards), 0)
-        while starts:
-            replies = yield [Call(shard, Pause("pause", topic, start)) for shard, start in starts.items()]
-            for shard, (count, going_on) in zip(list(starts), replies, strict=True):
-                moved += count
-                starts[shard] = going_on
-                if going_on < 0:
-                    del starts[shard]
-        return moved
-
-    def resume(self, topic: str, spread_ms: int) -> Plan[int]:
-        """End the pause of a topic, in pages, and spread overdue items over `spread_ms`."""
-        check_name(topic, "topic")
-        totals: list[Counts] = yield from self.counts_by_shard()
-        moved = 0
-        starts = dict.fromkeys(range(self.shards), 0)
-        while starts:
-            replies = yield [
-                Call(shard, Pause("resume", topic, start, spread_ms, totals[shard].now.get(("held", topic), 0)))
-                for shard, start in starts.items()
-            ]
-            for shard, (count, going_on) in zip(list(starts), replies, strict=True):
-                moved += count
-                starts[shard] = going_on
-                if going_on < 0:
-                    del starts[shard]
-        return moved
-
     def list_items(
         self,
-        state: State,
+        state: State = "due",
         *,
-        topic: str | None,
-        least_ms: int,
-        greatest_ms: int,
-        cursor: str | None,
-        limit: int,
-        matches: Callable[[Found], bool] | None,
+        topic: str | None = None,
+        least_ms: int = 0,
+        greatest_ms: int = MAX_DUE_MS,
+        cursor: str | None = None,
+        limit: int = 100,
+        matches: Callable[[Found], bool] | None = None,
     ) -> Plan[Page]:
+        """One page of a state in order of due, lease deadline or time of death."""
         return list_items(self.shards, ListIds(state, least_ms, greatest_ms, None, limit, topic), cursor, matches)
 
-    def bury(self, graves: Sequence[tuple[Item, str]]) -> Plan[int]:
-        """Store items as dead letters; `due_ms` is the time of death."""
-        for item, _ in graves:
+    def restore(self, found: Sequence[Found]) -> Plan[int]:
+        """Put items back exactly as they were, for restore and reshard. Returns how many items were put back."""
+        calls, _ = self.batched(found, lambda item: item.route or item.id, lambda part, _: Restore(part), "")
+        return sum((yield calls) if calls else [])
+
+    def bury(self, dead_letters: Sequence[tuple[Item, str]]) -> Plan[int]:
+        """Store items as dead letters, each with a reason; `due_ms` is the time of death.
+
+        An id that exists is not changed. Returns how many items were stored.
+        """
+        for item, _ in dead_letters:
             item.check()
         found = [
             Found(item.id, "dead", item.due_ms or 0, 0, item.topic, item.body, reason, item.refs, item.route)
-            for item, reason in graves
+            for item, reason in dead_letters
         ]
-        return (yield from self.restore(found))
-
-    def restore(self, found: Sequence[Found]) -> Plan[int]:
-        calls, _ = self.batched(found, lambda item: item.route or item.id, lambda part, _: Restore(part), "")
-        return sum((yield calls) if calls else [])
+        return self.restore(found)

@@ -5,7 +5,7 @@
 --                           paused (number of topics), turn (see overdue_of_others), p:<topic>,
 --                           n:<state>:<topic> (items of this state now), t:<event>:<topic> (events so far)
 --   KEYS[2]  due    ZSET    id -> due (ms)
---   KEYS[3]  fly    ZSET    id -> lease deadline (ms)
+--   KEYS[3]  leased ZSET    id -> lease deadline (ms)
 --   KEYS[4]  body   HASH    id -> record, of waiting, held and in-flight ids
 --   KEYS[5]  claim  HASH    id -> [!]<claim number>:<due>:<r|->:<topic>; "!" = cancelled while in flight, r = has refs
 --   KEYS[6]  held   ZSET    id -> due (ms), 0 = none
@@ -23,10 +23,12 @@
 --
 -- record = 1:<version>:<length of topic>:<of route>:<of refs>:<topic><route><refs, one per line><body>
 
-local META, DUE, FLY, BODY, CLAIM, HELD, WHY = 1, 2, 3, 4, 5, 6, 7
+local META, DUE, LEASED, BODY, CLAIM, HELD, WHY = 1, 2, 3, 4, 5, 6, 7
 local DEAD, DEADBODY, MARK, LAPSED = 8, 9, 10, 11
+local PLACES = {due = DUE, leased = LEASED, held = HELD, dead = DEAD}   -- the sorted set of each state
 
 local MAX_BATCH = 500        -- a larger batch gains little and blocks the server more than 1.3 ms
+local TOO_MANY = {err = 'WSBATCH at most ' .. MAX_BATCH .. ' items a call'}
 local CLAMP_MS = 5000        -- a backward step up to this counts as jitter: the last time is used instead
 local REPLY_TTL_MS = 60000   -- how long the first answer of a call is kept for repeats of the call
 
@@ -138,16 +140,6 @@ local function glance(s, rec)
   return topic, refs, at
 end
 
--- The topic of a record from the hash of `state`; nil when the record cannot be read.
-local function topic_of(state, rec)
-  if state == 'dead' then
-    local length, at = string.match(rec, '^(%d+):()')
-    rec = length and string.sub(rec, at + tonumber(length)) or ''
-  end
-  local tl, at = string.match(rec, '^1:%d+:(%d+):%d+:%d+:()')
-  return tl and string.sub(rec, at, at + tonumber(tl) - 1)
-end
-
 local function refs_of(s, refs, id, command)
   for ref in string.gmatch(refs, '[^\n]+') do redis.call(command, s.prefix .. 'ref:' .. ref, id) end
 end
@@ -241,8 +233,8 @@ local function trim_dead_above(s, cap)
   if over > 0 then trim_dead(s, redis.call('ZRANGE', s.K[DEAD], 0, math.min(over, MAX_BATCH) - 1)) end
 end
 
--- Turns a score into whole ms from 0 up. The store writes only such scores. A score that somebody else has written must
--- not look like "none" (-1) and must not break a record.
+-- Turns a score into whole ms from 0 up. The store writes only such scores. A score that another program has written
+-- must not look like "none" (-1) and must not break a record.
 local LAST_MS = 9007199254740991
 local function ms_of(score)
   if string.find(score, '^%d+$') then return score end
@@ -261,8 +253,7 @@ local function set(s, field, value)
 end
 
 -- Writes everything the call has gathered. Writes the marker when a new item is due before all others. Answers the head
--- of
--- `due`, or nil when nothing was added to `due`.
+-- of `due`, or nil when nothing was added to `due`.
 local function write(s)
   local head
   if #s.due > 0 then
@@ -291,9 +282,10 @@ local function write(s)
   return head
 end
 
--- Calls `write`. Answers the head of `due` (the earliest due time) and the head of `fly` (the earliest lease deadline).
+-- Calls `write`. Answers the head of `due` (the earliest due time) and the head of `leased` (the earliest lease
+-- deadline).
 local function finish(s)
-  return write(s) or first_score(s.K[DUE]), first_score(s.K[FLY])
+  return write(s) or first_score(s.K[DUE]), first_score(s.K[LEASED])
 end
 
 local function recall(s) return s.token ~= '' and redis.call('GET', s.prefix .. 'op:' .. s.token) end
@@ -302,9 +294,35 @@ local function record_answer(s, text)
   if s.token ~= '' then redis.call('SET', s.prefix .. 'op:' .. s.token, text, 'PX', REPLY_TTL_MS) end
 end
 
--- Recovers ids whose lease ran out: an id waits again, or dies after `cap` lapses (0 = never). A cancelled id leaves.
+-- The refusal of a call that came with the epoch `given`.
+local function other_epoch(s, given)
+  return {err = 'WSEPOCH the epoch is ' .. ms(s.epoch) .. ', the call came with ' .. given}
+end
+
+-- Removes the record of an id that leaves the store or dies.
+local function drop_record(s, id)
+  redis.call('HDEL', s.K[BODY], id)
+  redis.call('HDEL', s.K[LAPSED], id)
+end
+
+-- Ends the claim of an id that nobody has settled. The id waits again, or dies as poison after `cap` lapses (0 =
+-- never).
+local function lapse(s, id, due, topic, cap, what)
+  local lapses = redis.call('HINCRBY', s.K[LAPSED], id, 1)
+  event(s, 'lapsed', topic)
+  if cap > 0 and lapses >= cap then
+    local rec = redis.call('HGET', s.K[BODY], id) or ''
+    put_dead(s, id, rec, topic, 'poison: ' .. what .. ' ' .. lapses .. ' times')
+    drop_record(s, id)
+    moves(s, topic, 'leased', 'dead')
+  else
+    moves(s, topic, 'leased', put_waiting(s, id, tonumber(due), topic))
+  end
+end
+
+-- Recovers ids whose lease ran out (see `lapse`). A cancelled id leaves.
 local function recover(s, limit, cap)
-  local ids = redis.call('ZRANGEBYSCORE', s.K[FLY], '-inf', s.now, 'LIMIT', 0, limit)
+  local ids = redis.call('ZRANGEBYSCORE', s.K[LEASED], '-inf', s.now, 'LIMIT', 0, limit)
   if #ids == 0 then return 0 end
   local claims = redis.call('HMGET', s.K[CLAIM], unpack(ids))
   for i, id in ipairs(ids) do
@@ -312,26 +330,15 @@ local function recover(s, limit, cap)
     if cut == '!' then
       local rec = redis.call('HGET', s.K[BODY], id)
       if rec then cancelled(s, id, rec) end
-      redis.call('HDEL', s.K[BODY], id)
-      redis.call('HDEL', s.K[LAPSED], id)
+      drop_record(s, id)
       call_all(on_free, s, id, topic)
-      moves(s, topic, 'fly', nil)
+      moves(s, topic, 'leased', nil)
       event(s, 'cancelled', topic)
     elseif due then
-      local lapses = redis.call('HINCRBY', s.K[LAPSED], id, 1)
-      event(s, 'lapsed', topic)
-      if cap > 0 and lapses >= cap then
-        put_dead(s, id, redis.call('HGET', s.K[BODY], id) or '', topic,
-                 'poison: its lease ran out ' .. lapses .. ' times')
-        redis.call('HDEL', s.K[BODY], id)
-        redis.call('HDEL', s.K[LAPSED], id)
-        moves(s, topic, 'fly', 'dead')
-      else
-        moves(s, topic, 'fly', put_waiting(s, id, tonumber(due), topic))
-      end
+      lapse(s, id, due, topic, cap, 'its lease ran out')
     end
   end
-  redis.call('ZREM', s.K[FLY], unpack(ids))
+  redis.call('ZREM', s.K[LEASED], unpack(ids))
   redis.call('HDEL', s.K[CLAIM], unpack(ids))
   return #ids
 end
@@ -358,149 +365,6 @@ local function rank_behind(key, last, score)
   return low
 end
 
--- Topics take turns while more ids are overdue than two calls can claim. Up to half of a full batch is for topics that
--- the batch does not have yet, even when a million ids of another topic are due before them. To find these topics, each
--- call looks at two places:
---   the NEWEST overdue ids: here it finds at once a topic that still gets new items;
---   TURN_LOOK ids from where the last call stopped (field `turn` of meta): here it finds every other topic in time.
--- A call that reached the end lets the next call look at the ids that have become due since. When the call had to skip
--- an id, the next call starts from the front.
-local TURN_LOOK, NEWEST, TURN_BYTES, TURN_PART, TURN_LEAST = 150, 50, 65536, 50, 8
-
--- Gives `places` to topics, one place at a time in turn, until each topic has as many as it wants or no place is left.
--- `wants`: topic -> number.
-local function shares_of(order, wants, places)
-  local shares, left = {}, places
-  for _, topic in ipairs(order) do shares[topic] = 0 end
-  while left > 0 do
-    local before = left
-    for _, topic in ipairs(order) do
-      if left > 0 and shares[topic] < wants[topic] then
-        shares[topic] = shares[topic] + 1
-        left = left - 1
-      end
-    end
-    if left == before then break end
-  end
-  return shares
-end
-
--- Overdue ids of topics that are missing among the first `n` ids; `bodies` are the records of these first ids. Answers
--- at most n / 2: ids, scores and records, in order.
-local function overdue_of_others(s, bodies, n, until_ms)
-  local due, ids, scores, recs = s.K[DUE], {}, {}, {}
-  local overdue = redis.call('ZCOUNT', due, '-inf', until_ms)
-  if overdue <= 2 * n then return ids, scores, recs end
-  local present = {}
-  for _, rec in ipairs(bodies) do
-    local topic = rec and glance(s, rec)
-    if topic then present[topic] = true end
-  end
-  local others = redis.call('ZCARD', due)
-  for topic in pairs(present) do
-    local field = 'n:due:' .. topic
-    others = others - tonumber(redis.call('HGET', s.K[META], field) or '0') - (s.tally[field] or 0)
-  end
-  if others <= 0 then return ids, scores, recs end
-  local left, score, last = string.match(redis.call('HGET', s.K[META], 'turn') or '', '^([01]):([^:]+):(.*)$')
-  local rank = n
-  if left then rank = math.max(n, rank_behind(due, last, score)) end
-  if rank >= overdue then
-    if left ~= '1' then return ids, scores, recs end
-    left, rank = '0', n
-  end
-  local stop = math.min(rank + TURN_LOOK, overdue)
-  local found = redis.call('ZRANGE', due, rank, stop - 1, 'WITHSCORES')
-  local within = #found / 2            -- the first `within` ids come from `turn` on, the others are the newest
-  if stop < overdue then
-    for _, value in ipairs(redis.call('ZRANGE', due, math.max(stop, overdue - NEWEST), overdue - 1, 'WITHSCORES')) do
-      found[#found + 1] = value
-    end
-  end
-  local topics, bodies, order, wants = {}, {}, {}, {}
-  local function look(from, to)
-    local bytes = 0
-    while from < to and bytes < TURN_BYTES do
-      local part, first = {}, from
-      for i = first + 1, math.min(first + TURN_PART, to) do part[#part + 1] = found[2 * i - 1] end
-      for i, rec in ipairs(redis.call('HMGET', s.K[BODY], unpack(part))) do
-        from = first + i
-        local topic, _, at
-        if rec then topic, _, at = glance(s, rec) end
-        if topic then bytes = bytes + #rec - at + 1 end
-        if topic and not present[topic] and not is_paused(s, topic) then
-          topics[from], bodies[from] = topic, rec
-          if not wants[topic] then
-            order[#order + 1], wants[topic] = topic, 0
-          end
-          wants[topic] = wants[topic] + 1
-        end
-      end
-    end
-    return from
-  end
-  local looked = look(0, within)
-  look(within, #found / 2)
-  local shares = shares_of(order, wants, math.floor(n / 2))
-  for i = 1, #found / 2 do
-    local topic = topics[i]
-    if topic and shares[topic] > 0 then
-      shares[topic] = shares[topic] - 1
-      local k = #ids + 1
-      ids[k], scores[k], recs[k] = found[2 * i - 1], found[2 * i], bodies[i]
-    elseif topic and i <= looked then
-      left = '1'
-    end
-  end
-  set(s, 'turn', (left or '0') .. ':' .. found[2 * looked] .. ':' .. found[2 * looked - 1])
-  return ids, scores, recs
-end
-
--- Takes up to `n` ids that are due at `until_ms` or before out of `due`. Answers lists of ids, dues (text), records,
--- topics, refs and body starts. The call also holds ids of paused topics, and ids without a readable record die.
-local function take(s, n, until_ms)
-  local ids, dues, recs, topics, refs, starts = {}, {}, {}, {}, {}, {}
-  local found = redis.call('ZRANGEBYSCORE', s.K[DUE], '-inf', until_ms, 'WITHSCORES', 'LIMIT', 0, n)
-  if #found == 0 then return ids, dues, recs, topics, refs, starts end
-  local all, scores = {}, {}
-  for i = 1, #found, 2 do all[(i + 1) / 2], scores[(i + 1) / 2] = found[i], found[i + 1] end
-  local bodies = redis.call('HMGET', s.K[BODY], unpack(all))
-  local first = #all                   -- the number of ids from the front; overdue_of_others adds the others
-  if n >= TURN_LEAST and first == n then
-    local others, their_scores, their_recs = overdue_of_others(s, bodies, n, until_ms)
-    first = n - #others
-    for i, id in ipairs(others) do
-      all[first + i], scores[first + i], bodies[first + i] = id, their_scores[i], their_recs[i]
-    end
-    if #others > 0 then redis.call('ZREM', s.K[DUE], unpack(others)) end
-  end
-  local k, score, due = 0, nil, nil
-  for i, id in ipairs(all) do
-    local rec = bodies[i]
-    if scores[i] ~= score then
-      score = scores[i]
-      due = ms_of(score)
-    end
-    local topic, ref, at
-    if rec then topic, ref, at = glance(s, rec) end
-    if not topic then
-      put_dead(s, id, rec or '', '', 'quarantine: the record is missing or cannot be read')
-      redis.call('HDEL', s.K[BODY], id)
-      add(s, 'n:dead:', 1)
-      add(s, 'unreadable', 1)
-    elseif s.paused > 0 and is_paused(s, topic) then
-      put_held(s, id, tonumber(due), topic, 'paused')
-      moves(s, topic, 'due', 'held')
-    else
-      k = k + 1
-      ids[k], dues[k], recs[k], topics[k], refs[k], starts[k] = id, due, rec, topic, ref or false, at
-    end
-  end
-  -- removes by rank: these ids are the front of the set, so the server need not look up each member
-  if first > 0 then redis.call('ZREMRANGEBYRANK', s.K[DUE], 0, first - 1) end
-  return ids, dues, recs, topics, refs, starts
-end
-
 -- Up to `limit` ids with their scores, in order, behind the id `last` ("" = from the start). `last_score` is the score
 -- that `last` had. The page is read by rank: an offset would make the server walk over every id of the same score.
 local function page_behind(key, least, greatest, last, last_score, limit)
@@ -524,81 +388,4 @@ local function tally_of(list)
   local counts = {}
   for _, name in ipairs(list) do counts[name] = (counts[name] or 0) + 1 end
   return counts
-end
-
--- Begins a call that stores new items. `tail` is the tail of the first item, false or nil when there is none. Most
--- calls store items of one topic, so the counters of this first topic are read and written with the other fields of
--- `meta`.
--- Answers the state of the call, the names of these counters, and the lengths and the start from `head_of`.
-local function begin_storing(KEYS, ARGV, tail)
-  local topic, topic_length, route_length, refs_length, head_at = head_of(tail or NO_TAIL)
-  local waiting, accepted = 'n:due:' .. topic, 't:accepted:' .. topic
-  local s = begin(KEYS, ARGV, LATER, 'seq', waiting, accepted)
-  s.waiting, s.accepted = waiting, accepted
-  return s, waiting, accepted, topic_length, route_length, refs_length, head_at
-end
-
--- Looks up the ids of `n` triples from ARGV[first] on. Answers three lists: the record or false, the score among the
--- dead or false, and the id.
-local function existing(s, ARGV, first, n)
-  if n == 0 then return {}, {}, {} end
-  local ids = {}
-  for i = 1, n do ids[i] = ARGV[first + 3 * i - 3] end
-  -- for a few ids the lookup is as quick as the test whether there are dead ids
-  local any = n < 8 or redis.call('ZCARD', s.K[DEAD]) > 0
-  return redis.call('HMGET', s.K[BODY], unpack(ids)), any and redis.call('ZMSCORE', s.K[DEAD], unpack(ids)) or {}, ids
-end
-
--- Stores `n` triples (id, due, tail) from ARGV[first] on, except those that are in `have` or `dead` (see `existing`).
--- Answers a code per item, and the text that starts every record of this call.
-local function store_new(s, ARGV, first, n, have, dead)
-  local seq = ms(tonumber(s.meta[7] or '0') + 1)
-  local prefix = '1:' .. seq .. ':'
-  s.counts = {[s.waiting] = tonumber(s.meta[8] or '0'), [s.accepted] = tonumber(s.meta[9] or '0')}
-  local codes, bodies, seen, topics = {}, {}, {}, {}
-  local fresh, known = 0, nil
-  local topic, refs                      -- most batches hold one topic: parse only when the start differs
-  local at = first
-  for i = 1, n do
-    local id, due, tail = ARGV[at], ARGV[at + 1], ARGV[at + 2]
-    at = at + 3
-    if have[i] or dead[i] or seen[id] then
-      codes[i] = 'd'
-    else
-      seen[id] = true
-      if not known or string.sub(tail, 1, #known) ~= known then
-        local tl, kl, rl, head_at
-        topic, tl, kl, rl, head_at = head_of(tail)
-        refs = rl > 0 and string.sub(tail, head_at + tl + kl, head_at + tl + kl + rl - 1) or nil
-        -- only tails without route and refs start with the same bytes
-        known = (rl == 0 and kl == 0) and string.sub(tail, 1, head_at + tl - 1) or nil
-      end
-      bodies[2 * fresh + 1], bodies[2 * fresh + 2] = id, prefix .. tail
-      fresh = fresh + 1
-      topics[fresh] = topic
-      if due == '' then
-        put_held(s, id, 0, topic, 'parked')
-        codes[i] = 'h'
-      else
-        codes[i] = put_waiting(s, id, tonumber(due), topic) == 'due' and 's' or 'h'
-      end
-      if codes[i] == 'h' then moves(s, topic, 'due', 'held') end
-      if refs then refs_of(s, refs, id, 'SADD') end
-    end
-  end
-  for name, count in pairs(tally_of(topics)) do
-    moves(s, name, nil, 'due', count)
-    event(s, 'accepted', name, count)
-  end
-  set(s, 'seq', seq)
-  if fresh > 0 then redis.call('HSET', s.K[BODY], unpack(bodies)) end
-  return codes, prefix
-end
-
--- Ends a call that stores items: writes everything it has gathered and answers the reply.
-local function finish_storing(s, codes)
-  local text = table.concat(codes)
-  write(s)
-  record_answer(s, text)
-  return {text, s.us}
 end

@@ -12,7 +12,7 @@ for at = 3, #ARGV, 5 do
     local topic, refs, version = parse(rec)
     topic = topic or ''
     greatest = math.max(greatest, tonumber(version or '0'))
-    if state == 'fly' then state = 'due' end
+    if state == 'leased' then state = 'due' end
     if state == 'dead' then
       redis.call('ZADD', KEYS[DEAD], score, id)
       redis.call('HSET', KEYS[DEADBODY], id, #reason .. ':' .. reason .. rec)

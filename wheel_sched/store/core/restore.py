@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from wheel_sched.store.core.call import Argument, Operation, bounded_reason
-from wheel_sched.store.core.items import Found
-from wheel_sched.store.core.record import encode_text, make_tail
+from wheel_sched.store.core.items import Found, encode_text, make_tail
 from wheel_sched.store.core.shard import MemoryItem, MemoryShard, plain
 
 

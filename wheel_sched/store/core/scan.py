@@ -8,9 +8,8 @@ from typing import Any, NamedTuple
 from wheel_sched.errors import StoreError
 from wheel_sched.store.core.call import Argument, Operation
 from wheel_sched.store.core.get import reason_of
-from wheel_sched.store.core.items import State
+from wheel_sched.store.core.items import Record, State, decode_text, encode_text, read_record
 from wheel_sched.store.core.listing import page_of
-from wheel_sched.store.core.record import Record, decode_text, encode_text, read_record
 from wheel_sched.store.core.shard import MemoryShard
 
 

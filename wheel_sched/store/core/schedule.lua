@@ -22,10 +22,6 @@ if n == 1 and ARGV[2] == '' and s.paused == 0 and string.find(ARGV[4], '^%d+$') 
              accepted, ms(tonumber(s.meta[9] or '0') + 1))
   return {'s', s.us}
 end
-local said = recall(s)
-if said then
-  write(s)
-  return {said, s.us}
-end
-if n > MAX_BATCH then return {err = 'WSBATCH at most ' .. MAX_BATCH .. ' items a call'} end
+local answer = answer_before(s, n)
+if answer then return answer end
 return finish_storing(s, (store_new(s, ARGV, 3, n, existing(s, ARGV, 3, n))))

@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from wheel_sched.store.core.call import Argument, Operation, new_token, outcomes_of
-from wheel_sched.store.core.items import Item, Outcome
-from wheel_sched.store.core.record import encode_text, make_tail
+from wheel_sched.store.core.items import Item, Outcome, encode_text, make_tail
 from wheel_sched.store.core.shard import MemoryShard, check_batch
 
 
@@ -34,41 +33,39 @@ def triples_of(items: Sequence[Item]) -> list[Argument]:
     return args
 
 
-def stored_of(reply: Any) -> Stored:
-    """The answer of a script that stores items."""
-    return Stored(outcomes_of(reply[0]), reply[1])
+class StoringOperation(Operation[Stored]):
+    """Base of the operations that store new items. A repeat under the same token gets the first answer."""
 
+    __slots__ = ()
+    writes = True
+    items: Sequence[Item]
 
-def stored_before(shard: MemoryShard, token: str) -> Stored | None:
-    """The first answer under this token, with the time of this call."""
-    said = shard.recall(token)
-    return None if said is None else Stored(list(said), shard.now_us)
+    def parse(self, reply: Any, shard: int) -> Stored:
+        return Stored(outcomes_of(reply[0]), reply[1])
 
+    def in_memory(self, shard: MemoryShard) -> Stored:
+        outcomes = shard.recall(self.token)
+        if outcomes is None:
+            check_batch(len(self.items))
+            outcomes = self.store(shard)
+            shard.record_answer(self.token, outcomes)
+        return Stored(list(outcomes), shard.now_us)
 
-def answer_stored(shard: MemoryShard, token: str, outcomes: list[Outcome]) -> Stored:
-    """Remember the answer of a call that stores items, and return it."""
-    shard.record_answer(token, tuple(outcomes))
-    return Stored(outcomes, shard.now_us)
+    def store(self, shard: MemoryShard) -> list[Outcome]:
+        """Store the items in a shard in memory."""
+        raise NotImplementedError
 
 
 @dataclass(slots=True)
-class Schedule(Operation[Stored]):
+class Schedule(StoringOperation):
     """Store new items. An id that exists anywhere in the shard is not changed (DUPLICATE)."""
 
     script = "schedule"
-    writes = True
     items: Sequence[Item]
     token: str = field(default_factory=new_token)
 
     def argv(self) -> list[Argument]:
         return triples_of(self.items)
 
-    def parse(self, reply: Any, shard: int) -> Stored:
-        return stored_of(reply)
-
-    def in_memory(self, shard: MemoryShard) -> Stored:
-        before = stored_before(shard, self.token)
-        if before is not None:
-            return before
-        check_batch(len(self.items))
-        return answer_stored(shard, self.token, shard.store_new(self.items))
+    def store(self, shard: MemoryShard) -> list[Outcome]:
+        return shard.store_new(self.items)

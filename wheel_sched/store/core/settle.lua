@@ -8,7 +8,7 @@
 --   d <reason>                dead
 --   o                         done
 -- A verb may end with a version (n17): when the record has another version, the id stays claimed and is not changed.
--- Answers {codes, now (us), head of due, head of fly}; a code per id: o settled, t stale, c dropped because it was
+-- Answers {codes, now (us), head of due, head of leased}; a code per id: o settled, t stale, c dropped because it was
 -- cancelled, v other version.
 local s = begin(KEYS, ARGV, LATER)
 if s.err then return s end
@@ -19,7 +19,7 @@ local ids = {}
 for i = 1, plain do ids[i] = ARGV[5 + i] end
 local first = 6 + plain
 for at = first, #ARGV, 4 do ids[#ids + 1] = ARGV[at] end
-if #ids > MAX_BATCH then return {err = 'WSBATCH at most ' .. MAX_BATCH .. ' items a call'} end
+if #ids > MAX_BATCH then return TOO_MANY end
 local codes = {}
 if #ids > 0 then
   local claims = redis.call('HMGET', KEYS[CLAIM], unpack(ids))
@@ -32,7 +32,8 @@ if #ids > 0 then
   for i, id in ipairs(ids) do
     local value = claims[i]
     local cut, holder, refs, topic = '', number, '-', alike_topic
-    if not (value and alike and string.sub(value, mine + 14) == alike and string.sub(value, 1, mine) == number .. ':') then
+    if not (value and alike and string.sub(value, mine + 14) == alike
+            and string.sub(value, 1, mine) == number .. ':') then
       cut, holder, refs, topic = string.match(value or '', '^(!?)(%d+):%d+:([r-]):(.*)$')
       if cut == '' and holder == number and refs == '-' and string.sub(value, mine + 14, mine + 16) == ':-:' then
         alike, alike_topic = string.sub(value, mine + 14), topic
@@ -64,7 +65,7 @@ if #ids > 0 then
         else
           if refs == 'r' then cancelled(s, id, rec) end
           call_all(on_free, s, id, topic)
-          moves(s, topic, 'fly', nil)
+          moves(s, topic, 'leased', nil)
           event(s, 'cancelled', topic)
         end
       else
@@ -73,12 +74,12 @@ if #ids > 0 then
           if refs == 'r' then unref(s, id, rec) end
           seq = seq or redis.call('HINCRBY', KEYS[META], 'seq', 1)
           rec = '1:' .. seq .. ':' .. tail
-          moves(s, topic, 'fly', nil)
+          moves(s, topic, 'leased', nil)
           local new_refs
           topic, new_refs = parse(rec)
           if new_refs then refs_of(s, new_refs, id, 'SADD') end
         else
-          moves(s, topic, 'fly', nil)
+          moves(s, topic, 'leased', nil)
         end
         if verb == 'd' then
           gone[#gone + 1] = id
@@ -97,11 +98,11 @@ if #ids > 0 then
     end
   end
   for topic, count in pairs(tally_of(done)) do
-    moves(s, topic, 'fly', nil, count)
+    moves(s, topic, 'leased', nil, count)
     event(s, 'completed', topic, count)
   end
   if #landed > 0 then
-    redis.call('ZREM', KEYS[FLY], unpack(landed))
+    redis.call('ZREM', KEYS[LEASED], unpack(landed))
     redis.call('HDEL', KEYS[CLAIM], unpack(landed))
     if redis.call('EXISTS', KEYS[LAPSED]) == 1 then redis.call('HDEL', KEYS[LAPSED], unpack(landed)) end
   end
@@ -110,5 +111,5 @@ end
 trim_dead_above(s, cap)
 local text = table.concat(codes)
 record_answer(s, text)
-local due_head, fly_head = finish(s)
-return {text, s.us, due_head, fly_head}
+local due_head, lease_head = finish(s)
+return {text, s.us, due_head, lease_head}

@@ -8,8 +8,7 @@ from typing import Any
 
 from wheel_sched.store.core.call import Argument, Operation, bounded_reason, head_of, new_token, outcomes_of
 from wheel_sched.store.core.claim import check_lease
-from wheel_sched.store.core.items import MAX_BATCH, Item, Outcome, check_due
-from wheel_sched.store.core.record import encode_text, make_tail
+from wheel_sched.store.core.items import MAX_BATCH, Item, Outcome, check_due, encode_text, make_tail
 from wheel_sched.store.core.shard import MemoryItem, MemoryShard, check_batch
 
 
@@ -79,7 +78,7 @@ class Settled:
     outcomes: list[Outcome]
     now_us: int
     due_head_ms: int | None
-    fly_head_ms: int | None
+    lease_head_ms: int | None
 
 
 @dataclass(slots=True)
@@ -142,20 +141,20 @@ class Settle(Operation[Settled]):
         for i in done + rest:
             settlement = self.settlements[i]
             item = shard.items.get(encode_text(settlement.id))
-            if item is None or item.state != "fly" or item.claim != self.claim:
+            if item is None or item.state != "leased" or item.claim != self.claim:
                 continue
             wanted = settlement.version if isinstance(settlement, Done | Next) else None
             if wanted is not None and wanted != item.version and not item.cancelled:
                 outcomes[i] = Outcome.OTHER_VERSION
                 continue
-            shard.fly.discard(item.key)
+            shard.leased.discard(item.key)
             item.lapses = 0
             outcomes[i] = Outcome.DONE
             if isinstance(settlement, Done):
-                shard.remove(item, "fly", "completed")
+                shard.remove(item, "leased", "completed")
             elif item.cancelled and not isinstance(settlement, Dead):
                 outcomes[i] = Outcome.CANCELLED
-                shard.remove(item, "fly", "cancelled")
+                shard.remove(item, "leased", "cancelled")
             else:
                 _place(shard, item, settlement, versions)
         shard.trim_dead_above(self.dead_cap, MAX_BATCH)
@@ -170,7 +169,7 @@ def _tail_of(settlement: Next | Dead) -> bytes:
 
 
 def _place(shard: MemoryShard, item: MemoryItem, settlement: Settlement, versions: Iterator[int]) -> None:
-    shard.moves(item.topic, "fly", None)
+    shard.moves(item.topic, "leased", None)
     if isinstance(settlement, Next | Dead) and settlement.body is not None:
         shard.rewrite(item, next(versions), settlement.topic, settlement.route, settlement.refs, settlement.body)
     match settlement:
@@ -212,9 +211,9 @@ class Extend(Operation[Settled]):
         outcomes = []
         for item_id in self.ids:
             item = shard.items.get(encode_text(item_id))
-            if item is None or item.state != "fly" or item.claim != self.claim:
+            if item is None or item.state != "leased" or item.claim != self.claim:
                 outcomes.append(Outcome.STALE)
                 continue
-            shard.fly.add(item.key, shard.now_ms + self.lease_ms)
+            shard.leased.add(item.key, shard.now_ms + self.lease_ms)
             outcomes.append(Outcome.CANCELLED if item.cancelled else Outcome.DONE)
         return Settled(outcomes, shard.now_us, *shard.heads())

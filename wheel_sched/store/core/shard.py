@@ -1,6 +1,6 @@
 """MemoryShard: one shard of a store in memory, and the steps of its operations: the twin of `prelude.lua`.
 
-Every item is one `MemoryItem` in `items`, and its id is in exactly one of `due`, `fly`, `held` and `dead`.
+Every item is one `MemoryItem` in `items`, and its id is in exactly one of `due`, `leased`, `held` and `dead`.
 Each call changes the items and the counters together, so counters never drift. A key is the bytes of an id, because
 Redis orders and compares bytes. A shard has no lock: `MemoryBackend` has one lock for all shards.
 """
@@ -14,8 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 from wheel_sched.errors import NamespaceMismatch, Rejected
-from wheel_sched.store.core.items import MAX_BATCH, Item, Marker, Outcome, State
-from wheel_sched.store.core.record import decode_text, encode_text
+from wheel_sched.store.core.items import MAX_BATCH, Item, Marker, Outcome, State, decode_text, encode_text
 from wheel_sched.store.core.sorted_set import SortedSet
 from wheel_sched.store.core.turns import Turns
 
@@ -95,10 +94,10 @@ class MemoryShard:
         self.on_sweep: list[Callable[[], None]] = []
         self._rooms: dict[type, Any] = {}
         self.items: dict[bytes, MemoryItem] = {}
-        self.due, self.fly, self.held, self.dead = SortedSet(), SortedSet(), SortedSet(), SortedSet()
+        self.due, self.leased, self.held, self.dead = SortedSet(), SortedSet(), SortedSet(), SortedSet()
         self.places: dict[State, SortedSet] = {
             "due": self.due,
-            "fly": self.fly,
+            "leased": self.leased,
             "held": self.held,
             "dead": self.dead,
         }
@@ -177,8 +176,8 @@ class MemoryShard:
         return True
 
     def heads(self) -> tuple[int | None, int | None]:
-        due, fly = self.due.first_score(), self.fly.first_score()
-        return None if due < 0 else due, None if fly < 0 else fly
+        due, leased = self.due.first_score(), self.leased.first_score()
+        return None if due < 0 else due, None if leased < 0 else leased
 
     def recall(self, token: str) -> Any:
         """The first answer under this token, None when the shard has none (any more)."""
@@ -312,7 +311,7 @@ class MemoryShard:
         return item
 
     def store_new(self, items: Sequence[Item], is_known: Callable[[bytes, Item], bool] | None = None) -> list[Outcome]:
-        """Store items whose ids are absent and not known: the twin of `store_new` in `prelude.lua`."""
+        """Store items whose ids are absent and not known: the twin of `store_new` in `prelude_storing.lua`."""
         self.seq += 1
         outcomes = []
         for given in items:
@@ -340,25 +339,26 @@ class MemoryShard:
             self.trim_dead([key for _, key in self.dead.by_rank(0, min(over, batch))])
 
     def recover(self, limit: int, cap: int) -> int:
-        """Recover items whose lease ran out: they wait again, or die after `cap` lapses (0 = never).
-
-        A cancelled item leaves.
-        """
-        expired = self.fly.up_to(self.now_ms, limit)
+        """Recover items whose lease ran out (see `lapse`). A cancelled item leaves. Returns how many there were."""
+        expired = self.leased.up_to(self.now_ms, limit)
         for _, key in expired:
             item = self.items[key]
-            self.fly.discard(key)
+            self.leased.discard(key)
             if item.cancelled:
-                self.remove(item, "fly", "cancelled")
+                self.remove(item, "leased", "cancelled")
                 continue
-            item.lapses += 1
-            self.event("lapsed", item.topic)
-            if 0 < cap <= item.lapses:
-                state = self.put_dead(item, b"poison: its lease ran out %d times" % item.lapses)
-            else:
-                state = self.put_waiting(item, item.claimed_due_ms)
-            self.moves(item.topic, "fly", state)
+            self.lapse(item, cap, b"its lease ran out")
         return len(expired)
+
+    def lapse(self, item: MemoryItem, cap: int, what: bytes) -> None:
+        """End the claim of an item that nobody has settled: it waits again, or dies after `cap` lapses (0 = never)."""
+        item.lapses += 1
+        self.event("lapsed", item.topic)
+        if 0 < cap <= item.lapses:
+            state = self.put_dead(item, b"poison: %s %d times" % (what, item.lapses))
+        else:
+            state = self.put_waiting(item, item.claimed_due_ms)
+        self.moves(item.topic, "leased", state)
 
     def take(self, limit: int, until_ms: int) -> list[tuple[int, MemoryItem]]:
         """Take up to `limit` items that are due at `until_ms` or before out of `due`. Hold items of paused topics."""

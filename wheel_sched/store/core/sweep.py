@@ -18,7 +18,7 @@ class Swept:
     now_us: int
     epoch: int
     due_head_ms: int | None
-    fly_head_ms: int | None
+    lease_head_ms: int | None
     recovered: int
 
 
@@ -37,8 +37,8 @@ class Sweep(Operation[Swept]):
         return [self.dead_cap, self.dead_age_ms, self.lapse_cap]
 
     def parse(self, reply: Any, shard: int) -> Swept:
-        now_us, epoch, due_head, fly_head, recovered = reply
-        return Swept(shard, now_us, epoch, head_of(due_head), head_of(fly_head), recovered)
+        now_us, epoch, due_head, lease_head, recovered = reply
+        return Swept(shard, now_us, epoch, head_of(due_head), head_of(lease_head), recovered)
 
     def in_memory(self, shard: MemoryShard) -> Swept:
         recovered = shard.recover(MAX_BATCH, self.lapse_cap)

@@ -1,4 +1,4 @@
-"""Topics take turns in a burst: the twin of `overdue_of_others` in `prelude.lua`, which explains it."""
+"""Topics take turns in a burst: the twin of `overdue_of_others` in `prelude_claiming.lua`, which explains it."""
 
 from __future__ import annotations
 

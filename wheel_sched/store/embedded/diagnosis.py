@@ -48,7 +48,7 @@ def failed_start(folder: DataFolder, exit_code: int, log: str) -> EmbeddedServer
     """The error of a server that ended before it answered."""
     last = [line.rstrip() for line in log.splitlines() if line.strip()][-SHOWN_LINES:]
     return EmbeddedServerError(
-        f"the embedded server did not start over {folder.path}: {why(exit_code, log)}. The data was left as it is. "
+        f"the embedded server did not start over {folder.path}: {why(exit_code, log)}. The data was not changed. "
         f"{ALTERNATIVES} The last lines of {folder.log_path}:",
         last_words=last or ["(nothing)"],
     )

@@ -76,35 +76,35 @@ class EmbeddedServer:
         settings = ServerSettings(fsync=fsync, port=port, extra=extra)
         if not Path(folder).exists():
             server_binary()  # checked first: a missing server must not leave a folder behind
-        home = DataFolder.prepare(folder)
+        data = DataFolder.prepare(folder)
         deadline_s = time.monotonic() + timeout_s
-        with home.opening(deadline_s):
-            running = _find(home, deadline_s)
+        with data.opening(deadline_s):
+            running = _find(data, deadline_s)
             if running is None:
-                return cls._start(home, settings, timeout_s)
+                return cls._start(data, settings, timeout_s)
         unmet = settings.unmet_by(running.fsync, running.port)
         if unmet:
             raise EmbeddedServerError(
-                f"the server that runs in {home.path} (pid {running.pid}) was started with other settings: "
+                f"the server that runs in {data.path} (pid {running.pid}) was started with other settings: "
                 f"{'; '.join(unmet)}. It was left alone: open it with its own settings, or close it first."
             )
-        return cls(home, running, None, settings)
+        return cls(data, running, None, settings)
 
     @classmethod
-    def _start(cls, home: DataFolder, settings: ServerSettings, timeout_s: float) -> EmbeddedServer:
+    def _start(cls, data: DataFolder, settings: ServerSettings, timeout_s: float) -> EmbeddedServer:
         binary = server_binary()
         try:
-            socket_path = home.make_socket_path()
-            home.clear_record()
-            home.config_path.touch(mode=0o600)
-            home.config_path.write_text(settings.render(home.path, socket_path))
-            log_offset = home.start_log()
+            socket_path = data.make_socket_path()
+            data.clear_record()
+            data.config_path.touch(mode=0o600)
+            data.config_path.write_text(settings.render(data.path, socket_path))
+            log_offset = data.start_log()
         except OSError as error:
-            raise cannot_write(home.path, error) from error
+            raise cannot_write(data.path, error) from error
         record = ServerRecord.lines(socket_path, settings.port, settings.fsync)
-        owned = _OwnedProcess(home, record, socket_path, [str(binary), str(home.config_path)])
+        owned = _OwnedProcess(data, record, socket_path, [str(binary), str(data.config_path)])
         try:
-            return cls(home, owned.wait_until_up(timeout_s, log_offset), owned, settings)
+            return cls(data, owned.wait_until_up(timeout_s, log_offset), owned, settings)
         except BaseException:
             owned.stop()
             raise
@@ -198,17 +198,17 @@ class EmbeddedServer:
 class _OwnedProcess:
     """The supervisor process and the write end of the pipe that keeps its server alive."""
 
-    def __init__(self, home: DataFolder, record: str, socket_path: Path, command: list[str]) -> None:
-        self._home = home
+    def __init__(self, data: DataFolder, record: str, socket_path: Path, command: list[str]) -> None:
+        self._data = data
         self.owner_pid = os.getpid()
         self._lock = threading.Lock()
-        program = [python(), "-I", "-S", str(_SUPERVISOR), str(home.pid_path), record, str(socket_path), *command]
+        program = [python(), "-I", "-S", str(_SUPERVISOR), str(data.pid_path), record, str(socket_path), *command]
         stdin, self._lifeline = os.pipe()
         try:
-            with home.log_path.open("ab") as log:
+            with data.log_path.open("ab") as log:
                 # a new session: Ctrl-C in the terminal must reach the owner and not the server
                 self._process = subprocess.Popen(
-                    program, stdin=stdin, stdout=log, stderr=log, cwd=home.path, start_new_session=True
+                    program, stdin=stdin, stdout=log, stderr=log, cwd=data.path, start_new_session=True
                 )
         except OSError as error:
             os.close(self._lifeline)
@@ -220,17 +220,17 @@ class _OwnedProcess:
     def wait_until_up(self, timeout_s: float, log_offset: int) -> ServerRecord:
         deadline_s = time.monotonic() + timeout_s
         while True:
-            record = self._home.record()
+            record = self._data.record()
             state = "away" if record is None else ping(record.socket_path)
             if record is not None and state == "up":
                 return record
             if self._process.poll() is not None:
-                raise failed_start(self._home, self._process.returncode, self._home.log_since(log_offset))
+                raise failed_start(self._data, self._process.returncode, self._data.log_since(log_offset))
             if state == "loading":
                 deadline_s = time.monotonic() + timeout_s
             elif time.monotonic() >= deadline_s:
                 raise EmbeddedServerError(
-                    f"the embedded server gave no answer for {timeout_s:g} s and was stopped; see {self._home.log_path}"
+                    f"the embedded server gave no answer for {timeout_s:g} s and was stopped; see {self._data.log_path}"
                 )
             time.sleep(POLL_S)
 
@@ -253,15 +253,15 @@ class _OwnedProcess:
 _owned: set[_OwnedProcess] = set()
 
 
-def _find(home: DataFolder, deadline_s: float) -> ServerRecord | None:
+def _find(data: DataFolder, deadline_s: float) -> ServerRecord | None:
     """Wait until the server of the folder is up and return it; None when there is none (any more)."""
-    while home.occupied():
-        record = home.record()
-        if record is not None and ping(record.socket_path) == "up" and home.record() == record:
+    while data.occupied():
+        record = data.record()
+        if record is not None and ping(record.socket_path) == "up" and data.record() == record:
             return record
         if time.monotonic() >= deadline_s:
             raise EmbeddedServerError(
-                f"a server (pid {record.pid if record else 'unknown'}) holds {home.path} but does not answer. It was "
+                f"a server (pid {record.pid if record else 'unknown'}) holds {data.path} but does not answer. It was "
                 "left alone: stop it, or wait until it has loaded its data, and open the folder again."
             )
         time.sleep(POLL_S)

@@ -12,7 +12,7 @@ syncs its append-only file. The owner uses a pipe and not a parent-death signal,
 - the signal exists only on Linux.
 
 This process has one thread, so here the signal is safe: on Linux the server gets SIGTERM when the *supervisor* is
-killed. Elsewhere the server goes on running after a killed supervisor; the next `open` of the folder finds and uses it.
+killed. Elsewhere the server keeps running after a killed supervisor; the next `open` of the folder finds and uses it.
 
 Invariant: the server and this process hold an exclusive flock on the pid file as long as one of them lives. The kernel
 releases the lock when they die in any way. So a stale pid file, or a reused pid in it, never looks like a server.

@@ -1,1 +1,117 @@
-"""History: a bounded record of what happened, for people and reports."""
+"""History: a bounded stream of the events of a shard, for people and reports. Nothing in the store depends on it.
+
+The caller decides the content of an entry; `retry_topic.history` writes attempts.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any, NamedTuple
+
+from wheel_sched.errors import Rejected
+from wheel_sched.store.core.call import Argument, Operation, Plan
+from wheel_sched.store.core.delay_store import AsyncCapability, Capability, awaited, blocking
+from wheel_sched.store.core.items import MAX_BATCH, decode_text
+from wheel_sched.store.core.plans import Plans
+from wheel_sched.store.core.shard import MemoryShard
+
+
+def append_history(plans: Plans, entries: Sequence[tuple[str, bytes]], *, keep: int) -> Plan[int]:
+    """Append (route, entry) and keep about `keep` entries in all. Returns how many were appended. One round trip."""
+    if not entries:
+        return 0
+    if keep < 1:
+        raise Rejected(f"expected keep to be at least 1, got: {keep!r}; nothing was logged")
+    per_shard = max(1, keep // plans.shards)
+    calls, _ = plans.batched(
+        entries, lambda entry: entry[0], lambda part, _: Log([text for _, text in part], per_shard), ""
+    )
+    return sum((yield calls))
+
+
+def read_history(plans: Plans, shard: int, last: str = "", limit: int = 1_000) -> Plan[Logged]:
+    """One page of a shard's history behind `last` ("" = from the start), oldest first."""
+    return plans.one(shard, ReadLog(last, limit))
+
+
+class History(Capability):
+    """The history of a store."""
+
+    append = blocking(append_history)
+    read = blocking(read_history)
+
+
+class AsyncHistory(AsyncCapability):
+    """The asyncio twin of `History`."""
+
+    append = awaited(append_history)
+    read = awaited(read_history)
+
+
+class Logged(NamedTuple):
+    """A page of a history: its last place ("" = the page is empty), and its entries, oldest first."""
+
+    last: str
+    entries: list[bytes]
+
+
+class HistoryInMemory:
+    """The history of one shard."""
+
+    def __init__(self, shard: MemoryShard) -> None:
+        self.entries: deque[tuple[int, bytes]] = deque()  # (number, entry)
+
+
+@dataclass(slots=True)
+class Log(Operation[int]):
+    """Append entries and keep about `keep` entries in all. Answers how many were appended."""
+
+    script = "log"
+    writes = True
+    entries: Sequence[bytes]
+    keep: int
+    token: str = ""
+
+    def argv(self) -> list[Argument]:
+        return [self.keep, *self.entries]
+
+    def parse(self, reply: Any, shard: int) -> int:
+        return int(reply)
+
+    def in_memory(self, shard: MemoryShard) -> int:
+        history = shard.room(HistoryInMemory).entries
+        number = history[-1][0] if history else 0
+        history.extend((number + place, entry) for place, entry in enumerate(self.entries, 1))
+        while len(history) > self.keep:
+            history.popleft()
+        return len(self.entries)
+
+
+@dataclass(slots=True)
+class ReadLog(Operation[Logged]):
+    """One page of the history, behind `last`."""
+
+    script = "logged"
+    reads = True
+    writes = False
+    last: str = ""
+    limit: int = 1_000
+    token: str = ""
+
+    def argv(self) -> list[Argument]:
+        return [self.last, self.limit]
+
+    def parse(self, reply: Any, shard: int) -> Logged:
+        _, places, entries = reply
+        return Logged(decode_text(places[-1]) if places else "", list(entries))
+
+    def in_memory(self, shard: MemoryShard) -> Logged:
+        history = shard.room(HistoryInMemory).entries
+        after = int(self.last) if self.last else 0
+        page = list(
+            islice(((number, entry) for number, entry in history if number > after), min(self.limit, 2 * MAX_BATCH))
+        )
+        return Logged(str(page[-1][0]) if page else "", [entry for _, entry in page])

@@ -5,12 +5,8 @@
 local n = (#ARGV - 3) / 3
 local s = begin_storing(KEYS, ARGV, ARGV[6])
 if s.err then return s end
-local said = recall(s)
-if said then
-  write(s)
-  return {said, s.us}
-end
-if n > MAX_BATCH then return {err = 'WSBATCH at most ' .. MAX_BATCH .. ' items a call'} end
+local answer = answer_before(s, n)
+if answer then return answer end
 local have, dead = existing(s, ARGV, 4, n)
 for i = 1, n do have[i] = have[i] or is_known(s, ARGV[3 * i + 1], head_of(ARGV[3 * i + 3])) end
 local codes = store_new(s, ARGV, 4, n, have, dead)

@@ -18,12 +18,8 @@ local first_compared = first_count + 3 * raises
 local compares = (#ARGV + 1 - first_compared) / 2
 local s = begin_storing(KEYS, ARGV, n > 0 and ARGV[11])
 if s.err then return s end
-local said = recall(s)
-if said then
-  write(s)
-  return {said, s.us}
-end
-if all > MAX_BATCH then return {err = 'WSBATCH at most ' .. MAX_BATCH .. ' items a call'} end
+local answer = answer_before(s, all)
+if answer then return answer end
 local position = redis.call('HGET', s.prefix .. 'in', source) or ''
 if position ~= expected then return {err = 'WSPOSITION ' .. position} end
 if raises + compares > 2 * MAX_BATCH then

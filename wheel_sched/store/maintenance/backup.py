@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from wheel_sched.store.attempt_counts.operations import AttemptCount, ListCounts
+from wheel_sched.store.attempt_counts import AttemptCount, ListCounts
 from wheel_sched.store.core.call import Call
 from wheel_sched.store.core.counts import Counts
 from wheel_sched.store.core.delay_store import DelayStore
@@ -47,7 +47,7 @@ class BackupFile:
         taken_ms: time of the backup by the store's clock.
         paused: topics that were paused.
         items: number of items in the file.
-        tries: number of attempt counts in the file.
+        attempt_counts: number of attempt counts in the file.
         exact: whether nothing changed during the backup.
         by_state: number of items by state.
     """
@@ -57,7 +57,7 @@ class BackupFile:
     taken_ms: int
     paused: tuple[str, ...] = ()
     items: int = 0
-    tries: int = 0
+    attempt_counts: int = 0
     exact: bool = True
     by_state: dict[str, int] = field(default_factory=dict)
 
@@ -137,11 +137,17 @@ class _Writer:
         for _ in range(0 if exact else MAX_PASSES - 1):
             if not self._pass():
                 break
-        tries, by_state = self._tries(), dict(self._by_state)
-        footer = {"kind": "footer", "items": len(self._seen), "tries": tries, "exact": exact, "by_state": by_state}
+        attempt_counts, by_state = self._attempt_counts(), dict(self._by_state)
+        footer = {
+            "kind": "footer",
+            "items": len(self._seen),
+            "attempt_counts": attempt_counts,
+            "exact": exact,
+            "by_state": by_state,
+        }
         self._file.write(_json({**footer, "sha256": self._digest.hexdigest()}))
         items, shards = len(self._seen), self._store.shards
-        return BackupFile(namespace, shards, taken_ms, tuple(paused), items, tries, exact, by_state)
+        return BackupFile(namespace, shards, taken_ms, tuple(paused), items, attempt_counts, exact, by_state)
 
     def _pass(self) -> int:
         """Write every item that is not written yet. Returns their number."""
@@ -160,12 +166,12 @@ class _Writer:
         self._progress(len(self._seen))
         return len(self._seen) - before
 
-    def _tries(self) -> int:
+    def _attempt_counts(self) -> int:
         count = 0
         for shard in range(self._store.shards):
             for record in all_tries(self._store, shard):
-                line = {"kind": "tries", "key": record.key, "attempts": record.attempts, "expiry_ms": record.expiry_ms}
-                self._line(line)
+                row = {"key": record.key, "attempts": record.attempts, "expiry_ms": record.expiry_ms}
+                self._line({"kind": "attempt_count", **row})
                 count += 1
         return count
 
@@ -213,7 +219,7 @@ def claimed_due_ms(found: Found) -> int | None:
 
 def _item_line(found: Found) -> dict[str, Any] | None:
     state, score_ms, reason = found.state, found.score_ms, found.reason
-    if state == "fly":
+    if state == "leased":
         due_ms = claimed_due_ms(found)
         if due_ms is None:
             return None

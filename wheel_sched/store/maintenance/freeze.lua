@@ -14,7 +14,7 @@
 local s = begin(KEYS, ARGV, READING)
 if s.err then return s end
 local verb = ARGV[3]
-local claims = redis.call('ZCARD', KEYS[FLY])
+local claims = redis.call('ZCARD', KEYS[LEASED])
 local frozen = redis.call('HGET', KEYS[META], 'frozen') or ''
 local function answer() return {claims, frozen, tonumber(redis.call('HGET', KEYS[META], 'shards'))} end
 if verb == 'look' then return answer() end

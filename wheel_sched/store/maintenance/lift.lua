@@ -7,7 +7,7 @@ local s = begin(KEYS, ARGV, READING)
 if s.err then return s end
 if redis.call('HEXISTS', KEYS[META], 'frozen') == 0 then return {err = 'WSTHAWED the shard is not frozen'} end
 local changed = 0
-if #ARGV - 2 > 2 * MAX_BATCH then return {err = 'WSBATCH at most ' .. MAX_BATCH .. ' items a call'} end
+if #ARGV - 2 > 2 * MAX_BATCH then return TOO_MANY end
 for at = 3, #ARGV do
   local id = ARGV[at]
   local rec = redis.call('HGET', KEYS[BODY], id)

@@ -1,6 +1,6 @@
 #!lua flags=allow-oom
--- Repairs damaged ids. The script checks each id again first. It does not touch a sound id and removes no single
--- record.
+-- Repairs damaged ids. The script checks each id again first. It does not change a sound id, and it removes no record
+-- without a copy.
 -- ARGV[3..] -> ids
 -- Answers a code per id: o repaired, w sound or unknown, v its living and its dead record differ (a person must
 -- decide).
@@ -12,9 +12,9 @@
 -- unknown.
 local s = begin(KEYS, ARGV)
 if s.err then return s end
-if #ARGV - 2 > MAX_BATCH then return {err = 'WSBATCH at most ' .. MAX_BATCH .. ' items a call'} end
+if #ARGV - 2 > MAX_BATCH then return TOO_MANY end
 local codes = {}
-local NAMES = {[FLY] = 'fly', [DUE] = 'due', [HELD] = 'held'}
+local NAMES = {[LEASED] = 'leased', [DUE] = 'due', [HELD] = 'held'}
 
 local function leave(id, place, topic)
   if place == HELD then
@@ -31,7 +31,7 @@ local function mend_living(id, rec)
   local code, first = 'w', nil
   local claim = redis.call('HGET', KEYS[CLAIM], id)
   local topic = rec and (parse(rec) or '') or (claim and string.match(claim, '^!?%d+:%d+:[r-]:(.*)$'))
-  for _, place in ipairs({FLY, DUE, HELD}) do
+  for _, place in ipairs({LEASED, DUE, HELD}) do
     if redis.call('ZSCORE', KEYS[place], id) then
       if rec and not first then
         first = place
@@ -46,18 +46,18 @@ local function mend_living(id, rec)
     moves(s, topic, nil, 'held')
     code = 'o'
   end
-  if claim and first ~= FLY then
+  if claim and first ~= LEASED then
     redis.call('HDEL', KEYS[CLAIM], id)
     code = 'o'
   end
   return code
 end
 
-local function mend_dead(id, rec, grave)
+local function mend_dead(id, rec, dead_value)
   local buried = redis.call('ZSCORE', KEYS[DEAD], id)
-  if not grave then return buried and redis.call('ZREM', KEYS[DEAD], id) == 1 and 'o' or 'w' end
-  local length, at = string.match(grave, '^(%d+):()')
-  local dead_rec = length and string.sub(grave, at + tonumber(length)) or ''
+  if not dead_value then return buried and redis.call('ZREM', KEYS[DEAD], id) == 1 and 'o' or 'w' end
+  local length, at = string.match(dead_value, '^(%d+):()')
+  local dead_rec = length and string.sub(dead_value, at + tonumber(length)) or ''
   if rec and rec ~= dead_rec then return 'v' end
   if rec then
     if buried then moves(s, parse(rec) or '', 'dead', nil) end
@@ -72,8 +72,8 @@ end
 
 for i = 3, #ARGV do
   local id = ARGV[i]
-  local rec, grave = redis.call('HGET', KEYS[BODY], id), redis.call('HGET', KEYS[DEADBODY], id)
-  local living, dead = mend_living(id, rec), mend_dead(id, rec, grave)
+  local rec, dead_value = redis.call('HGET', KEYS[BODY], id), redis.call('HGET', KEYS[DEADBODY], id)
+  local living, dead = mend_living(id, rec), mend_dead(id, rec, dead_value)
   codes[#codes + 1] = dead == 'v' and 'v' or ((living == 'o' or dead == 'o') and 'o' or 'w')
 end
 write(s)

@@ -11,8 +11,7 @@ from typing import Any
 
 from wheel_sched.errors import StoreError
 from wheel_sched.store.core.call import Argument, Operation, new_token, outcomes_of
-from wheel_sched.store.core.items import Outcome
-from wheel_sched.store.core.record import decode_text, encode_text
+from wheel_sched.store.core.items import Outcome, decode_text, encode_text
 from wheel_sched.store.core.shard import MemoryShard
 
 

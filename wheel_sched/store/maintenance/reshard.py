@@ -20,15 +20,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from wheel_sched.errors import NamespaceMismatch, Rejected, StoreError
-from wheel_sched.store.attempt_counts.operations import AttemptCount, ListCounts, MoveCounts
+from wheel_sched.store.attempt_counts import AttemptCount, ListCounts, MoveCounts
 from wheel_sched.store.core.call import Call, Operation
 from wheel_sched.store.core.counts import Count, Counts
 from wheel_sched.store.core.delay_store import Backend
 from wheel_sched.store.core.get import Get
 from wheel_sched.store.core.items import MAX_BATCH, MAX_DUE_MS, Found, State
 from wheel_sched.store.core.listing import IdPage, ListIds
-from wheel_sched.store.core.open import Open
-from wheel_sched.store.core.plans import shard_of
+from wheel_sched.store.core.plans import Open, shard_of
 from wheel_sched.store.core.restore import Restore
 from wheel_sched.store.core.sweep import Sweep
 from wheel_sched.store.maintenance.listeners import listeners
@@ -53,7 +52,7 @@ class Resharded:
     before: int
     after: int
     moved: int
-    tries: int
+    attempt_counts: int
 
 
 def reshard(
@@ -83,7 +82,7 @@ class _Run:
         self._backend = backend
         self._progress = progress
         self._moved = 0
-        self._tries = 0
+        self._attempt_counts = 0
         self._before = self._after = 0
         self._resuming = False
 
@@ -111,7 +110,7 @@ class _Run:
             self._move_tries(shard)
         self._close([shard for shard in present if shard >= self._after])
         self._thaw()
-        return Resharded(self._before, self._after, self._moved, self._tries)
+        return Resharded(self._before, self._after, self._moved, self._attempt_counts)
 
     # -- before anything changes
 
@@ -122,7 +121,7 @@ class _Run:
         self._before, self._after = int(plan[1]), int(plan[2])
         self._resuming = True
         if not resume:
-            raise ReshardRefused(f"{frozen} was interrupted: nothing was changed now; go on with --resume")
+            raise ReshardRefused(f"{frozen} was interrupted: nothing was changed now; continue with --resume")
         if target not in (None, self._after):
             raise ReshardRefused(f"{frozen} was interrupted; it can only be resumed to {self._after} shards")
 
@@ -226,7 +225,7 @@ class _Run:
             if other is None or (mine.body, mine.topic, mine.version) != (other.body, other.topic, other.version):
                 raise ReshardRefused(
                     f"the id {mine.id!r} lies in shard {source} and, with other content, in shard {target}: both were "
-                    "left as they are and the namespace stays frozen; delete one of the two and go on with --resume"
+                    "left as they are and the namespace stays frozen; delete one of the two and continue with --resume"
                 )
 
     def _move_tries(self, source: int) -> None:
@@ -241,8 +240,8 @@ class _Run:
             for target, records in leaving.items():
                 self._ask(target, MoveCounts("put", [part for r in records for part in (r.key, r.score)]))
                 self._ask(source, MoveCounts("remove", [record.key for record in records]))
-                self._tries += len(records)
-                self._progress("tries", self._moved)
+                self._attempt_counts += len(records)
+                self._progress("attempt counts", self._moved)
             if len(page) < MAX_BATCH:
                 return
             start += len(page) - sum(map(len, leaving.values()))

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from wheel_sched.errors import StoreError
-from wheel_sched.store.attempt_counts.face import AttemptCounts
+from wheel_sched.store.attempt_counts import AttemptCounts
 from wheel_sched.store.core.delay_store import DelayStore
 from wheel_sched.store.core.items import MAX_BATCH, STATES, Found
 from wheel_sched.store.maintenance.backup import FORMAT, BackupFile, Progress
@@ -76,7 +76,7 @@ def _parsed(raw: bytes, path: object) -> dict[str, Any]:
 
 
 def _check_footer(footer: dict[str, Any], kinds: Counter[str], digest: str, path: object) -> None:
-    found = {"items": kinds["item"], "tries": kinds["tries"], "sha256": digest}
+    found = {"items": kinds["item"], "attempt_counts": kinds["attempt_count"], "sha256": digest}
     wrong = [name for name, value in found.items() if footer.get(name) != value]
     if wrong:
         raise BadBackup(f"{path} does not fit its footer ({', '.join(wrong)}): it was changed; nothing was restored")
@@ -89,7 +89,7 @@ def _described(header: dict[str, Any], footer: dict[str, Any]) -> BackupFile:
         header["taken_ms"],
         tuple(header["paused"]),
         footer["items"],
-        footer["tries"],
+        footer["attempt_counts"],
         footer["exact"],
         footer["by_state"],
     )
@@ -117,7 +117,7 @@ def restore_backup(
         if any(there.values()):
             text = ", ".join(f"{count} {state}" for state, count in there.items() if count)
             raise NamespaceNotEmpty(
-                f"the namespace is not empty ({text}); nothing was restored; give another namespace, or go on with an "
+                f"the namespace is not empty ({text}); nothing was restored; give another namespace, or continue an "
                 "interrupted restore (--resume)"
             )
     for topic in described.paused:
@@ -125,7 +125,7 @@ def restore_backup(
     put = seen = 0
     batch: list[Found] = []
     size = 0
-    tries: list[tuple[str, int, int]] = []
+    counts: list[tuple[str, int, int]] = []
     with Path(path).open("rb") as file:
         for raw in file:
             line = json.loads(raw)
@@ -133,19 +133,19 @@ def restore_backup(
                 batch.append(_found(line))
                 size += len(batch[-1].body)
                 seen += 1
-            elif line["kind"] == "tries":
-                tries.append((line["key"], line["attempts"], line["expiry_ms"]))
+            elif line["kind"] == "attempt_count":
+                counts.append((line["key"], line["attempts"], line["expiry_ms"]))
             if len(batch) == MAX_BATCH or size > _BATCH_BYTES:
                 put += store.restore(batch)
                 batch, size = [], 0
                 if progress is not None:
                     progress(seen)
-            if len(tries) == MAX_BATCH:
-                AttemptCounts(store).raise_to(tries)
-                tries = []
+            if len(counts) == MAX_BATCH:
+                AttemptCounts(store).raise_to(counts)
+                counts = []
     put += store.restore(batch)
-    if tries:
-        AttemptCounts(store).raise_to(tries)
+    if counts:
+        AttemptCounts(store).raise_to(counts)
     if progress is not None:
         progress(seen)
     return put

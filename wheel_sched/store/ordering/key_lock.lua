@@ -1,28 +1,26 @@
 #!lua flags=allow-oom
--- Ordering keys: after a failure the key is closed. Its later messages are parked until its head succeeds or is given
--- up.
---   gates         HASH  lock -> <c|r>:<since (ms)>:<length of label>:<label><id base of the head>, only of closed keys
+-- Ordering keys: a failure closes a key. Later messages of the key are parked until its head succeeds or is given up.
+--   locks         HASH  lock -> <c|r>:<since (ms)>:<length of label>:<label><id base of the head>, only of closed keys
 --                       c: closed by a failure; r: the head was parked before; id base "?" = unknown head
 --   key:<lock>    ZSET  id -> when it was parked (ms, rising by one at least): the parked messages of a key, in order
---   done          ZSET  id base -> until (ms): heads that have succeeded; with it a late second copy is recognised
---   gaveup        ZSET  id base -> until (ms): heads that are dead or cancelled; intake never stores their position
---   again owners        HASH  scope -> <epoch>:<until (ms)>:<holder>: the consumer that reads a topic for a group
+--   done          ZSET  id base -> until (ms): heads that have succeeded, to recognise a late second copy
+--   gaveup        ZSET  id base -> until (ms): heads that are dead or cancelled; never stored again
+--   owners        HASH  scope -> <epoch>:<until (ms)>:<holder>: the consumer that reads a topic for a group
 -- A lock is <scope>.<digest of the key>. An id is <id base>.<attempt>. Parked ids are held, with the reason
 -- "ordered: key <lock>". When another script gives up a head, give_way in prelude.lua makes the next parked id the
 -- head.
 -- ARGV[3] -> verb, ARGV[4..] -> its arguments:
---   own <scope> <holder> <lease (ms)>      acquires or extends; answers {epoch (0 = another holds it), for how long
---   (ms)} leave <scope> <holder>                 releases; answers {epoch, 0}
+--   own <scope> <holder> <lease (ms)>        acquires or extends; answers {epoch (0 = another), for how long (ms)}
+--   leave <scope> <holder>                   releases; answers {epoch, 0}
 --   close <scope> <holder> <epoch> (<lock> <base> <position_derived> <label>)...
 --   park <scope> <holder> <epoch> <cap> (<lock> <base> <position_derived> <id> <tail>)...
---     position_derived: 1 when the id base comes from the position of the message; then no other message has this id
---     base
+--     position_derived: 1 when the id base comes from the position of the message; then no other message has it
 --   look (<lock> <base>)...
 --   pass <s succeeded|d given up|* any head> (<lock> <base>)...
 --   list <scope, "" = all> <cursor> <count>  answers {cursor, lock, value, parked, ...}
---   count <topic>...                       answers {closed keys, parked of each topic, ...}
--- close, park, look and pass answer a code per row. Code t: another holder owns the scope, nothing was changed. Other
--- codes:
+--   count <topic>...                         answers {closed keys, parked of each topic, ...}
+-- close, park, look and pass answer a code per row. Code t: another holder owns the scope, nothing was changed.
+-- Other codes:
 --   close: o closed with this head, w the key has another head, d the message has ended before: nothing was closed
 --   park:  a the key is open, o this message is the head, d it was parked or has ended before, h parked, w full
 --   look:  o this message is the head, d it has succeeded before, a neither: the store does not know it
@@ -30,8 +28,8 @@
 local verb = ARGV[3]
 local s = begin(KEYS, ARGV, (verb == 'list' or verb == 'count') and READING or nil)
 if s.err then return s end
-local locks, owners = s.prefix .. 'gates', s.prefix .. 'owners'
-if #ARGV > 8 + 5 * MAX_BATCH then return {err = 'WSBATCH at most ' .. MAX_BATCH .. ' items a call'} end
+local locks, owners = s.prefix .. 'locks', s.prefix .. 'owners'
+if #ARGV > 8 + 5 * MAX_BATCH then return TOO_MANY end
 
 local function owner_of(scope)
   local epoch, till, holder = string.match(redis.call('HGET', owners, scope) or '', '^(%d+):(%d+):(.*)$')

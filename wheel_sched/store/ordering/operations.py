@@ -1,28 +1,130 @@
-"""Operations on ordering keys, one for each verb of key_lock.lua.
+"""Operations on ordering keys, one for each verb of key_lock.lua, with their values and their twins in memory.
 
-All rows of one call lie in one shard, which the scope decides (see `face.py`).
+All rows of one call lie in one shard, which the scope decides (see `OrderedKeys`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 from wheel_sched.store.core.call import Argument, Operation, outcomes_of
-from wheel_sched.store.core.items import Item, Outcome
-from wheel_sched.store.core.record import decode_text, encode_text, make_tail
-from wheel_sched.store.core.shard import MemoryShard
-from wheel_sched.store.ordering.memory import (
-    close_keys,
-    closed_keys,
-    count_parked,
-    look_at,
-    own_scope,
-    park_items,
-    pass_head,
-)
-from wheel_sched.store.ordering.values import ClosedKey, Owner, ScopeOwnership
+from wheel_sched.store.core.items import Item, Outcome, decode_text, encode_text, make_tail
+from wheel_sched.store.core.shard import MemoryItem, MemoryShard
+
+UNKNOWN_HEAD = "?"  # the head of a key that was rebuilt from a backup
+
+
+class ScopeOwnership(NamedTuple):
+    """The owner of a scope. `epoch` fences the calls of the owner; 0 = another owns it. The lease ends in `for_ms`."""
+
+    epoch: int
+    for_ms: int
+
+
+class ClosedKey(NamedTuple):
+    """A closed key: since when, its label for people, the id base of its head, and how many messages are parked.
+
+    `released`: the head was parked before; the head itself did not close the key.
+    """
+
+    lock: str
+    since_ms: int
+    label: str
+    head: str
+    released: bool
+    parked: int
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """The reader that closes and parks, and the epoch in which it owns the scope."""
+
+    scope: str
+    holder: str
+    epoch: int
+
+
+_ENDED_FOR_MS = 86_400_000  # as in prelude.lua
+_PARKED = b"ordered: key "
+
+
+@dataclass(slots=True)
+class KeyLock:
+    """A closed key; `parked` maps each parked id to the time of its parking, in order."""
+
+    since_ms: int
+    label: str
+    head: str
+    released: bool
+    parked: dict[bytes, int] = field(default_factory=dict)
+
+
+class OrderingInMemory:
+    """The closed keys of a shard, the owners of scopes, and the id bases that ended within the last day."""
+
+    def __init__(self, shard: MemoryShard) -> None:
+        self._shard = shard
+        self.closed: dict[str, KeyLock] = {}
+        self.owners: dict[str, tuple[int, int, str]] = {}  # scope -> (epoch, until in ms, holder)
+        self.done: dict[str, int] = {}  # id base -> until in ms
+        self.gave_up: dict[str, int] = {}
+        shard.on_given_up.append(self.give_way)
+        shard.on_restored.append(self.rebuild)
+
+    def stale(self, owner: Owner) -> bool:
+        """Whether the caller does not own its scope, or not any more."""
+        epoch, _, holder = self.owners.get(owner.scope, (0, 0, ""))
+        return (epoch, holder) != (owner.epoch, owner.holder)
+
+    def has_ended(self, base: str, position_derived: bool) -> bool:
+        """Whether a message has succeeded. If its id base is position derived: or was given up."""
+        now_ms = self._shard.now_ms
+        return self.done.get(base, 0) > now_ms or (position_derived and self.gave_up.get(base, 0) > now_ms)
+
+    def rebuild(self, item: MemoryItem, score_ms: int) -> None:
+        """Park an item again that was put back; the head of its key is then unknown."""
+        if not item.reason.startswith(_PARKED):
+            return
+        lock = item.reason.removeprefix(_PARKED).decode()
+        found = self.closed.setdefault(lock, KeyLock(self._shard.now_ms, "", UNKNOWN_HEAD, released=True))
+        found.parked[item.key] = score_ms
+        found.parked = dict(sorted(found.parked.items(), key=lambda pair: (pair[1], pair[0])))
+
+    def end(self, ended: dict[str, int], base: str) -> None:
+        """Remember for a day the id base of a message that has succeeded or was given up."""
+        now_ms = self._shard.now_ms
+        for old in [old for old, until_ms in ended.items() if until_ms <= now_ms]:
+            del ended[old]
+        ended[base] = now_ms + _ENDED_FOR_MS
+
+    def give_way(self, item: MemoryItem) -> None:
+        """An item is given up: when it is the head of its ordering key, the next parked id becomes the head."""
+        for ref in item.refs:
+            if ref.startswith("lock:"):
+                lock = ref.removeprefix("lock:")
+                self.end(self.gave_up, item.id.rpartition(".")[0] or item.id)
+                found = self.closed.get(lock)
+                if found is not None:
+                    found.parked.pop(item.key, None)
+                    if item.id.startswith(f"{found.head}."):
+                        self.next_of_key(lock)
+                return
+
+    def next_of_key(self, lock: str) -> None:
+        """The next parked id of a key becomes its head, due at once. Without a parked id the key opens."""
+        shard, found = self._shard, self.closed[lock]
+        while found.parked:
+            key = next(iter(found.parked))
+            del found.parked[key]
+            item = shard.items.get(key)
+            if item is not None and item.state == "held" and item.reason == _PARKED + lock.encode():
+                shard.drop_held(item)
+                shard.moves(item.topic, "held", shard.put_waiting(item, shard.now_ms))
+                found.head, found.since_ms, found.released = item.id.rpartition(".")[0] or item.id, shard.now_ms, True
+                return
+        del self.closed[lock]
 
 
 @dataclass(slots=True)
@@ -45,7 +147,18 @@ class OwnScope(Operation[ScopeOwnership]):
         return ScopeOwnership(int(reply[0]), int(reply[1]))
 
     def in_memory(self, shard: MemoryShard) -> ScopeOwnership:
-        return own_scope(shard, self.scope, self.holder, self.lease_ms)
+        room = shard.room(OrderingInMemory)
+        epoch, until_ms, holder = room.owners.get(self.scope, (0, 0, ""))
+        if self.lease_ms == 0:
+            if holder == self.holder:
+                room.owners[self.scope] = epoch, 0, ""
+            return ScopeOwnership(epoch, 0)
+        lapsed = until_ms <= shard.now_ms
+        if not lapsed and holder != self.holder:
+            return ScopeOwnership(0, until_ms - shard.now_ms)
+        epoch += lapsed or holder != self.holder
+        room.owners[self.scope] = epoch, shard.now_ms + self.lease_ms, self.holder
+        return ScopeOwnership(epoch, self.lease_ms)
 
 
 @dataclass(slots=True)
@@ -75,7 +188,20 @@ class CloseKeys(Operation[list[Outcome]]):
         return outcomes_of(reply)
 
     def in_memory(self, shard: MemoryShard) -> list[Outcome]:
-        return close_keys(shard, self.owner, self.rows)
+        room = shard.room(OrderingInMemory)
+        if room.stale(self.owner):
+            return [Outcome.STALE] * len(self.rows)
+        outcomes = []
+        for lock, base, position_derived, label in self.rows:
+            found = room.closed.get(lock)
+            if (found is None or found.head != base) and room.has_ended(base, position_derived):
+                outcomes.append(Outcome.DUPLICATE)
+                continue
+            if found is None or found.head == UNKNOWN_HEAD:
+                parked = {} if found is None else found.parked
+                found = room.closed[lock] = KeyLock(shard.now_ms, label, base, released=False, parked=parked)
+            outcomes.append(Outcome.DONE if found.head == base else Outcome.WRONG_STATE)
+        return outcomes
 
 
 @dataclass(slots=True)
@@ -105,7 +231,31 @@ class ParkItems(Operation[list[Outcome]]):
         return outcomes_of(reply)
 
     def in_memory(self, shard: MemoryShard) -> list[Outcome]:
-        return park_items(shard, self.owner, self.cap, self.rows)
+        room = shard.room(OrderingInMemory)
+        if room.stale(self.owner):
+            return [Outcome.STALE] * len(self.rows)
+        shard.seq += 1
+        return [self._park(shard, room, *row) for row in self.rows]
+
+    def _park(
+        self, shard: MemoryShard, room: OrderingInMemory, lock: str, base: str, position_derived: bool, given: Item
+    ) -> Outcome:
+        found, key = room.closed.get(lock), encode_text(given.id)
+        if found is not None and found.head == base:
+            return Outcome.DUPLICATE if found.released else Outcome.DONE
+        if room.has_ended(base, position_derived) or key in shard.items:
+            return Outcome.DUPLICATE
+        if found is None:
+            return Outcome.ABSENT
+        if len(found.parked) >= self.cap:
+            return Outcome.WRONG_STATE
+        last_ms = found.parked[next(reversed(found.parked))] if found.parked else -1
+        score_ms = max(shard.now_ms, last_ms + 1)
+        item = shard.new_item(given)
+        shard.moves(item.topic, None, shard.put_held(item, score_ms, _PARKED + lock.encode()))
+        shard.event("accepted", item.topic)
+        found.parked[key] = score_ms
+        return Outcome.HELD
 
 
 @dataclass(slots=True)
@@ -124,7 +274,14 @@ class LookAtHeads(Operation[list[Outcome]]):
         return outcomes_of(reply)
 
     def in_memory(self, shard: MemoryShard) -> list[Outcome]:
-        return [look_at(shard, *row) for row in self.rows]
+        room, outcomes = shard.room(OrderingInMemory), []
+        for lock, base in self.rows:
+            found = room.closed.get(lock)
+            if found is not None and found.head in (base, UNKNOWN_HEAD):
+                outcomes.append(Outcome.DONE)
+            else:
+                outcomes.append(Outcome.DUPLICATE if room.has_ended(base, False) else Outcome.ABSENT)
+        return outcomes
 
 
 @dataclass(slots=True)
@@ -147,7 +304,17 @@ class PassHeads(Operation[list[Outcome]]):
         return outcomes_of(reply)
 
     def in_memory(self, shard: MemoryShard) -> list[Outcome]:
-        return [pass_head(shard, self.how, *row) for row in self.rows]
+        room, outcomes = shard.room(OrderingInMemory), []
+        for lock, base in self.rows:
+            found = room.closed.get(lock)
+            if found is None or not (found.head in (base, UNKNOWN_HEAD) or self.how == "*"):
+                outcomes.append(Outcome.ABSENT)
+                continue
+            if self.how != "*":
+                room.end(room.done if self.how == "s" else room.gave_up, base)
+            room.next_of_key(lock)
+            outcomes.append(Outcome.DONE)
+        return outcomes
 
 
 @dataclass(slots=True)
@@ -169,7 +336,11 @@ class ListKeys(Operation[tuple[str, list[ClosedKey]]]):
         return decode_text(reply[0]), keys
 
     def in_memory(self, shard: MemoryShard) -> tuple[str, list[ClosedKey]]:
-        return "0", closed_keys(shard, self.scope)
+        return "0", [
+            ClosedKey(name, lock.since_ms, lock.label, lock.head, lock.released, len(lock.parked))
+            for name, lock in shard.room(OrderingInMemory).closed.items()
+            if name.startswith(self.scope)
+        ]
 
 
 def closed_key(lock: str, value: bytes, parked: int) -> ClosedKey:
@@ -195,4 +366,6 @@ class CountParked(Operation[tuple[int, dict[str, int]]]):
         return int(reply[0]), {topic: int(count) for topic, count in zip(self.topics, reply[1:], strict=True)}
 
     def in_memory(self, shard: MemoryShard) -> tuple[int, dict[str, int]]:
-        return count_parked(shard, self.topics)
+        return len(shard.room(OrderingInMemory).closed), {
+            topic: len(shard.held_index.get((b"ordered", topic), ())) for topic in self.topics
+        }

@@ -1,5 +1,5 @@
 -- Ordering keys: changes a key when the core gives up or restores an item. key_lock.lua describes the Redis keys.
-room_keys[#room_keys + 1] = 'gates'
+room_keys[#room_keys + 1] = 'locks'
 room_keys[#room_keys + 1] = 'owners'
 room_keys[#room_keys + 1] = 'done'
 room_keys[#room_keys + 1] = 'gaveup'
@@ -10,24 +10,24 @@ local function next_of_key(s, lock, label)
   while true do
     local id = redis.call('ZRANGE', queue, 0, 0)[1]
     if not id then
-      redis.call('HDEL', s.prefix .. 'gates', lock)
+      redis.call('HDEL', s.prefix .. 'locks', lock)
       return
     end
     redis.call('ZREM', queue, id)
     local why = redis.call('HGET', s.K[WHY], id)
     local reason, topic = string.match(why or '', '^(.-)\n(.*)$')
-    if reason == 'ordered: key ' .. lock then   -- otherwise somebody has moved it by hand, and it is no longer parked
+    if reason == 'ordered: key ' .. lock then   -- otherwise a person has moved it
       drop_held(s, id)
       moves(s, topic, 'held', put_waiting(s, id, s.now, topic))
       local base = string.match(id, '^(.*)%.%d+$') or id
-      redis.call('HSET', s.prefix .. 'gates', lock, 'r:' .. ms(s.now) .. ':' .. #label .. ':' .. label .. base)
+      redis.call('HSET', s.prefix .. 'locks', lock, 'r:' .. ms(s.now) .. ':' .. #label .. ':' .. label .. base)
       return
     end
   end
 end
 
--- The parts of a lock's value: kind (c closed by a failure, r the head was parked before), since
--- (ms), label, id base of the head.
+-- The parts of a lock's value: kind (c closed by a failure, r the head was parked before), since (ms), label, id base
+-- of the head.
 local function lock_parts(value)
   local kind, since, length, at = string.match(value, '^(%a):(%d+):(%d+):()')
   length = tonumber(length)
@@ -42,11 +42,11 @@ end
 
 -- An item that has refs died or was cancelled: when it is the head of its ordering key, the next parked one follows.
 local function give_way(s, id, refs)
-  local lock = refs and string.match('\n' .. refs, '\ngate:([^\n]+)')
+  local lock = refs and string.match('\n' .. refs, '\nlock:([^\n]+)')
   if not lock then return end
   remember_end(s, 'gaveup', string.match(id, '^(.*)%.%d+$') or id)
   redis.call('ZREM', s.prefix .. 'key:' .. lock, id)
-  local value = redis.call('HGET', s.prefix .. 'gates', lock)
+  local value = redis.call('HGET', s.prefix .. 'locks', lock)
   if not value then return end
   local _, _, label, base = lock_parts(value)
   if string.sub(id, 1, #base + 1) == base .. '.' then next_of_key(s, lock, label) end
@@ -59,6 +59,6 @@ on_restored[#on_restored + 1] = function(s, id, score, reason)
   local lock = string.match(reason, '^ordered: key (.+)$')
   if lock then
     redis.call('ZADD', s.prefix .. 'key:' .. lock, score, id)
-    redis.call('HSETNX', s.prefix .. 'gates', lock, 'r:' .. ms(s.now) .. ':0:?')
+    redis.call('HSETNX', s.prefix .. 'locks', lock, 'r:' .. ms(s.now) .. ':0:?')
   end
 end

@@ -7,26 +7,20 @@
 -- ARGV[3] -> n   ARGV[4] -> lease of the refused (ms)   ARGV[5] -> epoch ("" = any)
 -- ARGV[6] -> lapses until an item is poison (0 = never)   ARGV[7] -> prefix of the targets
 -- ARGV[8] -> "1" = streams that do not exist are created   ARGV[9] -> approximate MAXLEN of the streams (0 = none)
--- Answers {claim number (0 = none refused), now (us), epoch, head of due, head of fly, number of refused,
+-- Answers {claim number (0 = none refused), now (us), epoch, head of due, head of leased, number of refused,
 --          (id, due, record, reason) of each refused, dues of the pushed as one text}.
 local s = begin(KEYS, ARGV, LATER)
 if s.err then return s end
 local n = tonumber(ARGV[3])
-if not (n >= 0 and n <= MAX_BATCH) then return {err = 'WSBATCH at most ' .. MAX_BATCH .. ' items a call'} end
+if not (n >= 0 and n <= MAX_BATCH) then return TOO_MANY end
 local said = recall(s)
 if said then
   -- the first call has pushed its items; refused items wait again when their lease ends
-  local due_head, fly_head = finish(s)
-  return {0, s.us, s.epoch, due_head, fly_head, 0, said}
+  local due_head, lease_head = finish(s)
+  return {0, s.us, s.epoch, due_head, lease_head, 0, said}
 end
-if ARGV[5] ~= '' and tonumber(ARGV[5]) < s.epoch then
-  return {err = 'WSEPOCH the epoch is ' .. ms(s.epoch) .. ', the call came with ' .. ARGV[5]}
-end
-recover(s, MAX_BATCH, tonumber(ARGV[6]))
-if #s.due > 0 then
-  redis.call('ZADD', KEYS[DUE], unpack(s.due))
-  s.due, s.least = {}, nil
-end
+if ARGV[5] ~= '' and tonumber(ARGV[5]) < s.epoch then return other_epoch(s, ARGV[5]) end
+recover_first(s, tonumber(ARGV[6]))
 local ids, dues, recs, topics, refs, starts = take(s, n, s.now)
 local prefix, create, maxlen = ARGV[7], ARGV[8] == '1', ARGV[9]
 local types, own = {}, {}
@@ -64,7 +58,9 @@ local function push(kind, target, pieces)
   else
     answer = redis.pcall('XADD', target, '*', unpack(pieces))
   end
-  if type(answer) == 'table' and answer.err then return 'the target ' .. target .. ' refused: ' .. tostring(answer.err) end
+  if type(answer) == 'table' and answer.err then
+    return 'the target ' .. target .. ' refused: ' .. tostring(answer.err)
+  end
   types[target] = kind == 'S' and 'stream' or 'list'
 end
 -- The pieces of a body in push form, the target first; nil when the body is not in push form.
@@ -112,9 +108,9 @@ if #refused > 0 then
   number = redis.call('HINCRBY', KEYS[META], 'claims', 1)
   for k = 1, #refused, 4 do
     local i, id = refused[k], refused[k + 1]
-    redis.call('ZADD', KEYS[FLY], s.now + tonumber(ARGV[4]), id)
+    redis.call('ZADD', KEYS[LEASED], s.now + tonumber(ARGV[4]), id)
     redis.call('HSET', KEYS[CLAIM], id, number .. ':' .. dues[i] .. ':' .. (refs[i] and 'r' or '-') .. ':' .. topics[i])
-    moves(s, topics[i], 'due', 'fly')
+    moves(s, topics[i], 'due', 'leased')
     local at = #reply
     reply[at + 1], reply[at + 2], reply[at + 3], reply[at + 4] = id, dues[i], refused[k + 2], refused[k + 3]
   end

@@ -62,9 +62,9 @@ def decode_push(body: bytes) -> PushForm:
     try:
         kind, target, cuts, size = (_known_layout if stop <= _SHORT_HEAD else _layout)(body[:stop])
     except ValueError as error:
-        raise Rejected(f"the body ({len(body)} bytes) is not in push form; it was left as it is") from error
+        raise Rejected(f"the body ({len(body)} bytes) is not in push form; nothing was changed") from error
     if size != len(body):
-        raise Rejected(f"the body ({len(body)} bytes) has an incomplete push form; it was left as it is")
+        raise Rejected(f"the body ({len(body)} bytes) has an incomplete push form; nothing was changed")
     return PushForm(kind, _name(body[target]), [body[cut] for cut in cuts])
 
 

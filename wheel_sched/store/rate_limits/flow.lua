@@ -1,22 +1,19 @@
 #!lua flags=allow-oom
 -- Flow control of released items: a rate per topic (a cap, a budget, or both) and a circuit per destination.
---   flow:<topic>                 HASH  tat (us, of the rate), line (us, last slot given away), interval (us), first
---   attempts
---                                      of two windows (w, f0, f1), counters granted, rate, budget,
---                                      spread
---   circuit:<topic>\n<dest>      HASH  state c|o|h, until (ms), probe (ms), results of two windows (w, ok0, bad0, ok1,
---                                      bad1), of a probe (pok, pbad), within (ms), counters refused, opens, probes
---   flows                        ZSET  t<topic> | c<topic>\n<dest> -> last used (ms): the names that `look` reports
+--   flow:<topic>              HASH  tat (us, of the rate), slot (us, the last one given away), interval (us),
+--                                   first attempts of two windows (w, f0, f1), counters granted, rate, budget, spread
+--   circuit:<topic>\n<dest>   HASH  state c|o|h, until (ms), probe (ms), within (ms), counters refused, opens, probes,
+--                                   results of two windows (w, ok0, bad0, ok1, bad1) and of a probe (pok, pbad)
+--   flows                     ZSET  t<topic> | c<topic>\n<dest> -> last used (ms): the names that `look` reports
 -- ARGV[3] -> verb, ARGV[4..] -> its arguments:
---   admit <topic> <interval (us), 0 = no cap> <burst, 0 = a second's worth> <budget: share (ppm), 0 = none>
---         <budget: least per 1000 s> <circuit: failures (ppm), 0 = none> <of> <within (ms)> <open (ms)> (<dest>
---         <wanted>)...
+--   admit <topic> <interval (us), 0 = no cap> <burst, 0 = as many as one second allows>
+--         <budget: share (ppm), 0 = none> <budget: least per 1000 s>
+--         <circuit: failures (ppm), 0 = none> <of> <within (ms)> <open (ms)> (<dest> <wanted>)...
 --     answers per destination: how many may go now, due of the first refused item (us), distance of the following dues
 --     (us), why: r rate, b budget, o circuit open, h circuit half open, - none is refused
---   report <topic> (<dest> <first attempts> <succeeded> <failed>)...       answers the number of rows
---   spread <topic> <how many dues were spread>                              answers the total so far
---   look                                                                    answers {now (us), name, {field, value,
---   ...}, ...}
+--   report <topic> (<dest> <first attempts> <succeeded> <failed>)... answers the number of rows
+--   spread <topic> <how many dues were spread>                       answers the total so far
+--   look                                                             answers {now (us), name, {field, value, ...}, ...}
 local verb = ARGV[3]
 local s = begin(KEYS, ARGV, verb == 'look' and READING or nil)
 if s.err then return s end
@@ -162,9 +159,9 @@ for at = 13, #ARGV, 2 do
       f.tat = tat + granted * interval
       refused = wanted - granted
       if refused > 0 then
-        local line = math.max(f.line or 0, f.tat - burst * interval)
-        first = line + interval
-        f.line = line + refused * interval
+        local slot = math.max(f.slot or 0, f.tat - burst * interval)
+        first = slot + interval
+        f.slot = slot + refused * interval
         local counter = why == 'r' and 'rate' or 'budget'
         f[counter] = (f[counter] or 0) + refused
       end

@@ -16,9 +16,8 @@ from redis.sentinel import SentinelConnectionPool
 
 from wheel_sched.errors import ConfigError, StoreTooOld, StoreUnavailable
 from wheel_sched.escaping import logger_of
-from wheel_sched.store.core.call import Call
+from wheel_sched.store.core.call import Call, CompletedCalls, SentCalls
 from wheel_sched.store.core.items import Marker
-from wheel_sched.store.core.pending import CompletedCalls, SentCalls
 from wheel_sched.store.redis import faults
 from wheel_sched.store.redis.addresses import opened
 from wheel_sched.store.redis.deferred import DeferredConnection
@@ -87,7 +86,7 @@ class RedisBackend:
         dialect.client_repeats = repeats_by_itself(client)
         dialect.level = dialect.level.within(reply_timeout_s(client))
         self._owns_client = owns_client
-        self._lines: list[DeferredConnection] = []  # free connections for `begin`
+        self._deferred: list[DeferredConnection] = []  # free connections for `begin`
 
     def execute(self, calls: Sequence[Call[Any]], now_ms: int | None = None) -> list[Any]:
         """Perform calls, one round trip per node; a value or an exception for each, in order."""
@@ -105,16 +104,16 @@ class RedisBackend:
         trips = self.dialect.round_trips(calls, now_ms)
         step: Any = next(trips)  # the first step always sends something
         try:
-            line = self._lines.pop()  # another thread may have taken the last one
+            connection = self._deferred.pop()  # another thread may have taken the last one
         except IndexError:
-            line = DeferredConnection(self.client)
-        line.send(step.commands)
-        return _Sent(self, trips, line)
+            connection = DeferredConnection(self.client)
+        connection.send(step.commands)
+        return _Sent(self, trips, connection)
 
-    def read_replies(self, trips: RoundTrips, line: DeferredConnection) -> list[Any]:
+    def read_replies(self, trips: RoundTrips, connection: DeferredConnection) -> list[Any]:
         """Read the replies to the calls that `begin` sent."""
-        replies = line.replies()
-        self._lines.append(line)
+        replies = connection.replies()
+        self._deferred.append(connection)
         return self._go_on(trips, replies)
 
     def _go_on(self, trips: RoundTrips, replies: list[Any] | None) -> list[Any]:
@@ -203,7 +202,7 @@ class RedisBackend:
         return (str(run_id), db) if run_id else None
 
     def wait_for_mark(self, waiter: redis.Redis, marks: dict[int, bytes], timeout_ms: int) -> dict[int, Marker]:
-        """Block until a shard's marker is newer than `marks[shard]`; the newer ones by shard, {} at the timeout."""
+        """Block until a marker is newer than `marks[shard]`. Returns the newer markers by shard, {} at the timeout."""
         keys = {shard_keys(self.dialect.namespace, shard)[9]: shard for shard in marks}
         streams: dict[Any, Any] = {key: marks[shard] for key, shard in keys.items()}
         if _is_imitation(waiter):
@@ -216,10 +215,10 @@ class RedisBackend:
         return {keys[key]: _newest(key, rows) for key, rows in entries if rows}
 
     def waiter(self, shard: int, timeout_ms: int) -> redis.Redis:
-        """A connection of its own for `wait_for_mark`; close it when done."""
+        """A new connection for `wait_for_mark`; close it at the end."""
         try:
             return blocking_twin(self.client, shard_keys(self.dialect.namespace, shard)[9], timeout_ms / 1000 + 5)
-        except faults.FAULTS as error:  # a slot that nobody serves now
+        except faults.FAULTS as error:  # no node serves the slot now
             raise faults.translate(error) from error
 
     def interrupt(self, waiter: redis.Redis) -> None:
@@ -233,8 +232,8 @@ class RedisBackend:
                     sock.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        while self._lines:
-            self._lines.pop().close()
+        while self._deferred:
+            self._deferred.pop().close()
         if self._owns_client:
             self.client.close()
 
@@ -246,18 +245,18 @@ def _is_imitation(client: redis.Redis) -> bool:
 
 
 class _Sent(NamedTuple):
-    """What `RedisBackend.begin` sent."""
+    """The calls that `RedisBackend.begin` has sent."""
 
     backend: RedisBackend
     trips: RoundTrips
-    line: DeferredConnection
+    connection: DeferredConnection
 
     def answers(self) -> list[Any]:
-        return self.backend.read_replies(self.trips, self.line)
+        return self.backend.read_replies(self.trips, self.connection)
 
 
 def _newest(key: bytes, rows: Sequence[tuple[bytes, dict[bytes, bytes] | None]]) -> Marker:
-    """The newest entry of a marker stream. A foreign entry has no due: the reader then looks at the whole shard."""
+    """The newest entry of a marker. An entry of another program has no due: the reader then looks at all items."""
     newest, fields = rows[-1]
     due = (fields or {}).get(b"d", b"")
     if due.isdigit() and len(due) <= 15:
@@ -290,7 +289,7 @@ def check_answers_in_bytes(client: Any) -> None:
     if client.get_encoder().decode_responses:
         raise ConfigError(
             "expected a client that answers in bytes, got one with decode_responses=True: bodies are bytes, not text; "
-            "give this store a client of its own without decode_responses, or a URL; nothing was opened"
+            "give this store another client, without decode_responses, or a URL; nothing was opened"
         )
 
 

@@ -11,7 +11,7 @@ The backend sends `confirmation` after the writes, on the same connection. `doub
 - `replicated`: WAIT.
 
 WAIT and WAITAOF confirm the last write of their own connection. A repeat that the server answers from memory writes
-nothing, so `confirmation` starts with a write of its own.
+nothing, so `confirmation` starts with a write.
 
 The delay store and the topics on Redis Streams both send it.
 """

@@ -1,7 +1,8 @@
 """The scripts: one function library whose name contains the hash of its text, and the same scripts for EVALSHA.
 
-The scripts are the `*.lua` files of the rooms (see `wheel_sched.store.rooms`). Two releases with different scripts live
-side by side in one server and one namespace: neither overwrites the functions of the other.
+The scripts are the `*.lua` files of the rooms (see `wheel_sched.store.rooms`). The files `prelude*.lua` are the code
+that scripts share. Two releases with different scripts live side by side in one server and one namespace: neither
+overwrites the functions of the other.
 
 The first line of a script may be `#!lua flags=...`, as in Redis: `no-writes` for readers; `allow-oom` for scripts that
 also work on a full server, so that it can be emptied. A script without this line stores new items.
@@ -16,7 +17,7 @@ from typing import NamedTuple
 
 from wheel_sched.store.rooms import ROOMS
 
-KEY_NAMES = ("meta", "due", "fly", "body", "claim", "held", "why", "dead", "deadbody", "mark", "lapsed")
+KEY_NAMES = ("meta", "due", "leased", "body", "claim", "held", "why", "dead", "deadbody", "mark", "lapsed")
 _PRELUDE = "prelude"
 _SHEBANG = "#!lua flags="
 
@@ -53,7 +54,7 @@ def _sources() -> tuple[str, dict[str, _Source]]:
         files = [file for file in folder.iterdir() if file.name.endswith(".lua")]
         for file in sorted(files, key=lambda file: file.name):
             name, text = file.name.removesuffix(".lua"), file.read_text()
-            if name == _PRELUDE:
+            if name.startswith(_PRELUDE):
                 preludes.append(text)
                 continue
             if name in scripts:

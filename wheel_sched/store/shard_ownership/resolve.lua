@@ -1,15 +1,13 @@
 #!lua flags=allow-oom
 -- Ends open claims by the claim number that their broker has recorded: the broker has published the claims up to this
 -- number, and none above it.
--- ARGV[3] -> epoch: refused when the shard has another   ARGV[4] -> the number, "" = unknown: all items are held, in
--- doubt
+-- ARGV[3] -> epoch: refused when the shard has another
+-- ARGV[4] -> the number, "" = unknown: all items are held, in doubt
 -- ARGV[5] -> number of a claim that stays open ("" = none)   ARGV[6] -> lapses until an item is poison (0 = never)
--- Answers {completed, released, held, 1 = there are more, now (us), head of due, head of fly}.
+-- Answers {completed, released, held, 1 = there are more, now (us), head of due, head of leased}.
 local s = begin(KEYS, ARGV, LATER, 'claims')
 if s.err then return s end
-if tonumber(ARGV[3]) ~= s.epoch then
-  return {err = 'WSEPOCH the epoch is ' .. ms(s.epoch) .. ', the call came with ' .. ARGV[3]}
-end
+if tonumber(ARGV[3]) ~= s.epoch then return other_epoch(s, ARGV[3]) end
 local committed, spared, cap = tonumber(ARGV[4]), ARGV[5], tonumber(ARGV[6])
 local claims = redis.call('HGETALL', KEYS[CLAIM])
 local gone, completed, released, held, more = {}, 0, 0, 0, 0
@@ -28,36 +26,25 @@ for i = 1, #claims, 2 do
         local leave = out and unref or cancelled
         leave(s, id, redis.call('HGET', KEYS[BODY], id) or '')
       end
-      redis.call('HDEL', KEYS[BODY], id)
-      redis.call('HDEL', KEYS[LAPSED], id)
+      drop_record(s, id)
       if not out then call_all(on_free, s, id, topic) end
-      moves(s, topic, 'fly', nil)
+      moves(s, topic, 'leased', nil)
       event(s, out and 'completed' or 'cancelled', topic)
       completed = completed + 1
     elseif not committed then
-      put_held(s, id, tonumber(due), topic, 'in-doubt: nobody knows whether claim ' .. number .. ' went out')
-      moves(s, topic, 'fly', 'held')
+      put_held(s, id, tonumber(due), topic, 'in-doubt: it is unknown whether claim ' .. number .. ' was published')
+      moves(s, topic, 'leased', 'held')
       held = held + 1
     else
-      local lapses = redis.call('HINCRBY', KEYS[LAPSED], id, 1)
-      event(s, 'lapsed', topic)
-      if cap > 0 and lapses >= cap then
-        put_dead(s, id, redis.call('HGET', KEYS[BODY], id) or '', topic,
-                 'poison: its dispatcher ended ' .. lapses .. ' times over it')
-        redis.call('HDEL', KEYS[BODY], id)
-        redis.call('HDEL', KEYS[LAPSED], id)
-        moves(s, topic, 'fly', 'dead')
-      else
-        moves(s, topic, 'fly', put_waiting(s, id, tonumber(due), topic))
-      end
+      lapse(s, id, due, topic, cap, 'its dispatcher died while it was claimed')
       released = released + 1
     end
   end
 end
 if #gone > 0 then
-  redis.call('ZREM', KEYS[FLY], unpack(gone))
+  redis.call('ZREM', KEYS[LEASED], unpack(gone))
   redis.call('HDEL', KEYS[CLAIM], unpack(gone))
 end
 if committed and committed > tonumber(s.meta[7] or '0') then set(s, 'claims', ms(committed)) end
-local due_head, fly_head = finish(s)
-return {completed, released, held, more, s.us, due_head, fly_head}
+local due_head, lease_head = finish(s)
+return {completed, released, held, more, s.us, due_head, lease_head}

@@ -1,1 +1,121 @@
-"""Writer fences: each item of a writer's epoch is stored once."""
+"""Writer fences: each item of a writer's epoch is stored once, however often the writer repeats the epoch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from wheel_sched.errors import Rejected
+from wheel_sched.store.core.call import Argument, Operation, Plan, new_token
+from wheel_sched.store.core.delay_store import AsyncCapability, Capability, awaited, blocking
+from wheel_sched.store.core.items import Item, Outcome, check_name, encode_text
+from wheel_sched.store.core.plans import Plans
+from wheel_sched.store.core.schedule import Stored, StoringOperation, triples_of
+from wheel_sched.store.core.shard import MemoryShard
+
+
+@dataclass(frozen=True, slots=True)
+class Fence:
+    """The writer and its epoch. With them a repeat of the epoch, complete or in part, stores nothing twice.
+
+    Args:
+        writer: a permanent and unique name, at most 249 characters: for example the id of a streaming query or a job.
+        epoch: 0 and up. A closed epoch stores nothing any more, and neither does an earlier one.
+
+    Raises:
+        Rejected: from `check`.
+    """
+
+    writer: str
+    epoch: int = 0
+
+    def check(self) -> None:
+        check_name(self.writer, "writer")
+        if not self.writer or type(self.epoch) is not int or not 0 <= self.epoch < 2**53:
+            raise Rejected(f"expected a writer with a name and an epoch from 0 up, got: {self!r}; nothing was stored")
+
+
+def schedule_fenced(plans: Plans, items: Sequence[Item], fence: Fence, *, token: str | None = None) -> Plan[Stored]:
+    """Store items as `DelayStore.schedule` does. An id that came before in the epoch is DUPLICATE.
+
+    This holds also after the item of the id has left. For a closed epoch the call stores nothing.
+
+    Raises:
+        Rejected: the fence or an item is malformed; nothing was stored.
+    """
+    fence.check()
+    return plans.store_all(items, token, lambda part, part_token: ScheduleFenced(part, fence, part_token))
+
+
+def close_writer_epoch(plans: Plans, fence: Fence) -> Plan[None]:
+    """Close an epoch of a writer and all epochs before it: they store nothing more. Frees the remembered ids."""
+    fence.check()
+    yield plans.everywhere(lambda: CloseEpoch(fence))
+
+
+class WriterFences(Capability):
+    """The writer fences of a store."""
+
+    schedule = blocking(schedule_fenced)
+    close_epoch = blocking(close_writer_epoch)
+
+
+class AsyncWriterFences(AsyncCapability):
+    """The asyncio twin of `WriterFences`."""
+
+    schedule = awaited(schedule_fenced)
+    close_epoch = awaited(close_writer_epoch)
+
+
+class WriterFencesInMemory:
+    """The writers of one shard."""
+
+    def __init__(self, shard: MemoryShard) -> None:
+        self.closed: dict[str, int] = {}  # writer -> last closed epoch
+        self.brought: dict[tuple[str, int], set[bytes]] = {}  # ids of the items of an open epoch
+
+
+@dataclass(slots=True)
+class ScheduleFenced(StoringOperation):
+    """Store new items for an epoch of a writer. An id of an earlier call is DUPLICATE, also after it left."""
+
+    script = "schedule_fenced"
+    items: Sequence[Item]
+    fence: Fence
+    token: str = field(default_factory=new_token)
+
+    def argv(self) -> list[Argument]:
+        return [self.fence.epoch, encode_text(self.fence.writer), *triples_of(self.items)]
+
+    def store(self, shard: MemoryShard) -> list[Outcome]:
+        room, fence = shard.room(WriterFencesInMemory), self.fence
+        if fence.epoch <= room.closed.get(fence.writer, -1):
+            return shard.store_new(self.items, lambda *_: True)
+        brought = room.brought.setdefault((fence.writer, fence.epoch), set())
+        outcomes = shard.store_new(self.items, lambda key, _: key in brought)
+        brought.update(encode_text(item.id) for item in self.items)
+        return outcomes
+
+
+@dataclass(slots=True)
+class CloseEpoch(Operation[int]):
+    """Close an epoch of a writer and all epochs before it. Answers the last closed epoch."""
+
+    script = "close_epoch"
+    writes = True
+    fence: Fence
+    token: str = ""
+
+    def argv(self) -> list[Argument]:
+        return [self.fence.epoch, encode_text(self.fence.writer)]
+
+    def parse(self, reply: Any, shard: int) -> int:
+        return int(reply)
+
+    def in_memory(self, shard: MemoryShard) -> int:
+        room, fence = shard.room(WriterFencesInMemory), self.fence
+        last = max(fence.epoch, room.closed.get(fence.writer, -1))
+        room.closed[fence.writer] = last
+        room.brought.pop((fence.writer, fence.epoch), None)
+        return last

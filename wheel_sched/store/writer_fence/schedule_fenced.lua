@@ -10,12 +10,8 @@ local SEEN_TTL_S = 604800    -- a week: so long the ids of an epoch are remember
 local n = (#ARGV - 4) / 3
 local s = begin_storing(KEYS, ARGV, ARGV[7])
 if s.err then return s end
-local said = recall(s)
-if said then
-  write(s)
-  return {said, s.us}
-end
-if n > MAX_BATCH then return {err = 'WSBATCH at most ' .. MAX_BATCH .. ' items a call'} end
+local answer = answer_before(s, n)
+if answer then return answer end
 local last = redis.call('HGET', s.prefix .. 'fences', ARGV[4])
 local closed = last and tonumber(ARGV[3]) <= tonumber(last)
 local seen_key = s.prefix .. 'seen:' .. ARGV[3] .. ':' .. ARGV[4]

@@ -29,6 +29,8 @@ from wheel_sched.testing.store_conformance.history import HistoryCases
 from wheel_sched.testing.store_conformance.known_ids import KnownIdCases
 from wheel_sched.testing.store_conformance.listing import ListingCases
 from wheel_sched.testing.store_conformance.log_intake import LogIntakeCases
+from wheel_sched.testing.store_conformance.ordering import OrderingCases
+from wheel_sched.testing.store_conformance.rate_limits import RateLimitCases
 from wheel_sched.testing.store_conformance.scheduling import SchedulingCases
 from wheel_sched.testing.store_conformance.settling import SettlingCases
 from wheel_sched.testing.store_conformance.shard_ownership import ShardOwnershipCases
@@ -51,6 +53,8 @@ class StoreConformance(
     AttemptCountCases,
     LogIntakeCases,
     WriterFenceCases,
+    OrderingCases,
+    RateLimitCases,
     ShardOwnershipCases,
     HistoryCases,
 ):

@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from wheel_sched.store.attempt_counts.operations import ENDED
+from wheel_sched.store.attempt_counts import ENDED
 from wheel_sched.store.core.items import Item
 from wheel_sched.testing.store_conformance.bench import MINUTE_MS, Bench
 
@@ -24,7 +24,7 @@ class AttemptCountCases:
         wide.store.sweep()
         assert counts.raise_to([("l", 1, later), ("k", 0, 0)]) == [2, 0]
 
-    def test_a_record_that_has_ended_stays_so(self, wide: Bench) -> None:
+    def test_a_count_that_says_ended_keeps_saying_it(self, wide: Bench) -> None:
         """No number of attempts ends a message, and no number undoes its end before the count expires."""
         counts, later = wide.attempt_counts, wide.now_ms + MINUTE_MS
         raised = [("k", 3, later), ("k", ENDED, later), ("k", 4, later), ("k", 0, 0)]
@@ -32,7 +32,7 @@ class AttemptCountCases:
         wide.clock.advance(MINUTE_MS + 1000)
         assert counts.raise_to([("k", 0, 0)]) == [0]
 
-    def test_records_past_their_time_go_as_others_come(self, bench: Bench) -> None:
+    def test_raising_counts_removes_expired_ones(self, bench: Bench) -> None:
         """Each call that raises counts removes expired ones, also between two sweeps and however many there are."""
         counts = bench.attempt_counts
         counts.raise_to([(f"old{n}", 1, bench.now_ms + 1_000) for n in range(400)])
@@ -42,7 +42,7 @@ class AttemptCountCases:
         counts.schedule([Item("x", bench.now_ms, b"")], [(f"more{n}", 1, later) for n in range(50)])
         assert len([*counts.all(0)]) == 200
 
-    def test_items_come_with_their_attempt_records(self, wide: Bench) -> None:
+    def test_items_are_stored_with_their_attempt_counts(self, wide: Bench) -> None:
         """The call raises the counts whatever their numbers are, also for items that exist already."""
         counts, later = wide.attempt_counts, wide.now_ms + MINUTE_MS
         counts.raise_to([("b", 7, later), ("c", ENDED, later)])

@@ -7,18 +7,18 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol, TypeVar
 
-from wheel_sched.store.attempt_counts.face import AttemptCounts
+from wheel_sched.store.attempt_counts import AttemptCounts
 from wheel_sched.store.core.claim import Claim, Claimed
 from wheel_sched.store.core.delay_store import Backend, DelayStore
-from wheel_sched.store.core.items import STATES, Found, Item, Outcome, State
-from wheel_sched.store.core.record import encode_text
+from wheel_sched.store.core.items import STATES, Found, Item, Outcome, State, encode_text
 from wheel_sched.store.core.settle import Dead, Done
-from wheel_sched.store.history.face import History
-from wheel_sched.store.known_ids.face import KnownIds
-from wheel_sched.store.log_intake.face import LogIntake
-from wheel_sched.store.ordering.face import OrderedKeys
-from wheel_sched.store.shard_ownership.face import ShardOwnership
-from wheel_sched.store.writer_fence.face import WriterFences
+from wheel_sched.store.history import History
+from wheel_sched.store.known_ids import KnownIds
+from wheel_sched.store.log_intake import LogIntake
+from wheel_sched.store.ordering import OrderedKeys
+from wheel_sched.store.rate_limits import RateLimits
+from wheel_sched.store.shard_ownership import ShardOwnership
+from wheel_sched.store.writer_fence import WriterFences
 
 START_MS = 1_000_000_000
 MINUTE_MS = 60_000
@@ -91,6 +91,10 @@ class Bench:
         return self.capability(OrderedKeys)
 
     @property
+    def rate_limits(self) -> RateLimits:
+        return self.capability(RateLimits)
+
+    @property
     def shard_ownership(self) -> ShardOwnership:
         return self.capability(ShardOwnership)
 
@@ -150,8 +154,8 @@ class Bench:
         counts = self.store.counts()
         sizes = counts.sizes
         assert {state: counts.total(state) for state in STATES} == {state: sizes[state] for state in STATES}
-        assert sizes["body"] == sizes["due"] + sizes["fly"] + sizes["held"]
-        assert (sizes["deadbody"], sizes["claim"], sizes["why"]) == (sizes["dead"], sizes["fly"], sizes["held"])
+        assert sizes["body"] == sizes["due"] + sizes["leased"] + sizes["held"]
+        assert (sizes["deadbody"], sizes["claim"], sizes["why"]) == (sizes["dead"], sizes["leased"], sizes["held"])
         gone = sum(counts.happened(event) for event in ("completed", "cancelled", "deleted", "trimmed"))
         assert counts.happened("accepted") == gone + sum(sizes[state] for state in STATES)
         assert all(number > 0 for number in counts.now.values())

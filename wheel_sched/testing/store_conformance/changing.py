@@ -19,35 +19,35 @@ class ChangingCases:
 
     def _one_of_each(self, bench: Bench) -> list[str]:
         bench.bury("dead")
-        bench.put("fly")
+        bench.put("leased")
         bench.claim()
         bench.put("due", in_ms=1000)
         bench.put("held", in_ms=None)
-        assert bench.states("due", "fly", "held", "dead", "none") == ["due", "fly", "held", "dead", None]
-        return ["due", "fly", "held", "dead", "none"]
+        assert bench.states("due", "leased", "held", "dead", "none") == ["due", "leased", "held", "dead", None]
+        return ["due", "leased", "held", "dead", "none"]
 
-    def test_reschedule_moves_what_waits(self, bench: Bench) -> None:
+    def test_reschedule_moves_waiting_and_held_items(self, bench: Bench) -> None:
         """Waiting and held items get the due; items in flight, dead and absent are reported and not changed."""
         ids = self._one_of_each(bench)
         then = bench.now_ms + 77
         assert bench.store.reschedule(ids, then) == [DONE, IN_FLIGHT, DONE, WRONG_STATE, ABSENT]
-        assert bench.states(*ids) == ["due", "fly", "due", "dead", None]
+        assert bench.states(*ids) == ["due", "leased", "due", "dead", None]
         assert [found.score_ms for found in bench.everything("due")] == [then, then]
 
-    def test_cancel_removes_what_waits(self, bench: Bench) -> None:
+    def test_cancel_removes_waiting_and_held_items(self, bench: Bench) -> None:
         """A cancel of an item in flight leaves a mark; more cancels give the same answer."""
         ids = self._one_of_each(bench)
         assert bench.store.cancel(ids) == [DONE, Outcome.CANCELLED, DONE, WRONG_STATE, ABSENT]
-        assert bench.states(*ids) == [None, "fly", None, "dead", None]
-        assert bench.store.cancel(["fly"]) == [Outcome.CANCELLED]
+        assert bench.states(*ids) == [None, "leased", None, "dead", None]
+        assert bench.store.cancel(["leased"]) == [Outcome.CANCELLED]
 
     def test_hold_and_release_are_for_their_states(self, bench: Bench) -> None:
         """Only waiting items can be held, and only held items can be released."""
         ids = self._one_of_each(bench)
         assert bench.store.hold(ids, "why not") == [DONE, IN_FLIGHT, WRONG_STATE, WRONG_STATE, ABSENT]
-        assert bench.states(*ids) == ["held", "fly", "held", "dead", None]
+        assert bench.states(*ids) == ["held", "leased", "held", "dead", None]
         assert bench.store.release(ids) == [DONE, IN_FLIGHT, DONE, WRONG_STATE, ABSENT]
-        assert bench.states(*ids) == ["due", "fly", "due", "dead", None]
+        assert bench.states(*ids) == ["due", "leased", "due", "dead", None]
 
     def test_release_keeps_the_due_unless_one_is_given(self, bench: Bench) -> None:
         """Held items keep their due."""
@@ -91,7 +91,7 @@ class ChangingCases:
         assert bench.store.replace(Item("a", None, b"new")) == DONE
         assert (bench.one("a").state, bench.one("a").reason) == ("held", "parked")
 
-    def test_replace_creates_when_told_to(self, bench: Bench) -> None:
+    def test_replace_can_create_an_item(self, bench: Bench) -> None:
         """With `create`, replace stores an absent item, with or without a due, but never over a dead id."""
         assert bench.store.replace(Item("a", bench.now_ms, b"1", "t", ("r",)), create=True) == DONE
         assert bench.store.replace(Item("b", None, b"2"), create=True) == DONE
@@ -112,8 +112,8 @@ class ChangingCases:
         assert bench.store.replace(Item("b", None, b""), if_version=1, create=True) == OTHER_VERSION
         assert bench.store.replace(Item("b", None, b""), if_version=1) == ABSENT
 
-    def test_a_claim_tells_the_version_it_took(self, bench: Bench) -> None:
-        """With it the claimer can tell its record from a later one."""
+    def test_a_claim_has_the_versions_of_its_items(self, bench: Bench) -> None:
+        """A settlement with this version changes no later record."""
         bench.put("a")
         version = bench.one("a").version
         claim = bench.claim()
@@ -148,7 +148,7 @@ class ChangingCases:
         assert bench.states("a", "b") == [None, "held"]
         assert bench.one("b").reason == "parked"
 
-    def test_refs_find_what_carries_them(self, wide: Bench) -> None:
+    def test_find_gives_the_items_that_carry_a_ref(self, wide: Bench) -> None:
         """In every shard and state, up to the limit, each id once."""
         ids = [f"i{n}" for n in range(40)]
         wide.put(*ids, refs=("all", "é"))
@@ -168,7 +168,7 @@ class ChangingCases:
         bench.store.cancel(["a", "b"])
         assert (bench.store.find("r"), bench.store.find("s")) == ([], [])
 
-    def test_a_released_item_settles_as_any_other(self, bench: Bench) -> None:
+    def test_a_released_item_can_be_claimed_and_settled(self, bench: Bench) -> None:
         """An item is held, released, claimed and settled."""
         bench.put("a")
         bench.store.hold(["a"], "x")
@@ -185,7 +185,7 @@ class ChangingCases:
         bench.store.reschedule(["b"], bench.now_ms + 500)
         assert bench.store.windows(0)[0].mark != mark
 
-    def test_an_item_in_flight_is_replaced_where_that_is_asked_for(self, bench: Bench) -> None:
+    def test_an_item_in_flight_can_be_replaced(self, bench: Bench) -> None:
         """The item stays with its claim. When the lease ends, the new record waits at the old due."""
         bench.put("a", "b", in_ms=0, refs=("r",))
         bench.put("c", in_ms=None)
@@ -193,7 +193,7 @@ class ChangingCases:
         claim = bench.claim()
         new = [Item(i, None, b"new", "t", ("s",)) for i in "abc"]
         assert [bench.store.replace(item, in_flight=True) for item in new] == [DONE, DONE, DONE]
-        assert bench.states("a", "b", "c") == ["fly", "fly", "held"]
+        assert bench.states("a", "b", "c") == ["leased", "leased", "held"]
         assert (sorted(bench.store.find("r")), sorted(bench.store.find("s"))) == ([], ["a", "b", "c"])
         assert bench.store.settle(claim, [Done("a")]).outcomes == [DONE]
         bench.clock.advance(MINUTE_MS)
@@ -217,14 +217,14 @@ class ChangingCases:
             OTHER_VERSION,
         ]
         assert [bench.one(i).body for i in "ab"] == [b"changed", b"changed"]
-        assert bench.states("a", "b", "c") == ["fly", "fly", "due"]
+        assert bench.states("a", "b", "c") == ["leased", "leased", "due"]
         again: list[Settlement] = [Next("a", then, b"both", version=bench.one("a").version)]
         again.append(Done("b", bench.one("b").version))
         assert bench.store.settle(claim, again).outcomes == [DONE, DONE]
         assert bench.one("a").body == b"both"
         assert bench.states("b") == [None]
 
-    def test_an_item_in_flight_goes_on_under_another_id(self, bench: Bench) -> None:
+    def test_an_item_in_flight_can_get_another_id(self, bench: Bench) -> None:
         """Its old id is free at once; claim, lease and cancel mark belong to the new id."""
         bench.put("a", "b", "c", refs=("r",))
         bench.put("d", in_ms=1000)
@@ -235,7 +235,7 @@ class ChangingCases:
         taken = Alteration("c", "m", "a2", None, Item("a2", None, b"", "t"))
         stale = Alteration("c", "m", "c2", bench.one("c").version + 9, Item("c2", None, b"", "t"))
         assert bench.store.change([taken, stale]) == [Outcome.DUPLICATE, OTHER_VERSION]
-        assert bench.states("a", "b", "a2", "b2", "c") == [None, None, "fly", "fly", "fly"]
+        assert bench.states("a", "b", "a2", "b2", "c") == [None, None, "leased", "leased", "leased"]
         assert bench.put("a", "b") == [Outcome.STORED, Outcome.STORED]
         assert (sorted(bench.store.find("r")), sorted(bench.store.find("s"))) == (["c"], ["a2", "b2"])
         outcomes = bench.store.settle(claim, [Done("a"), Done("a2"), Next("b2", bench.now_ms)]).outcomes

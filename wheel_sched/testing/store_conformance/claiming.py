@@ -58,7 +58,7 @@ class ClaimingCases:
         assert many == sorted(many)
         assert 0 < len(many) < 150
 
-    def test_what_a_turn_left_behind_comes_in_a_later_one(self, bench: Bench) -> None:
+    def test_a_later_turn_takes_what_an_earlier_one_left_behind(self, bench: Bench) -> None:
         """After a look reached the end, the next one starts from the front and also sees newly due messages."""
         bench.put(*(f"b{n:04d}" for n in range(3000)), topic="burst")
         bench.put(*(f"m{n:03d}" for n in range(60)), in_ms=1, topic="many")
@@ -77,20 +77,20 @@ class ClaimingCases:
         bench.put("c", topic="other")
         assert [item.id[0] for item in bench.claim(40).items] == ["b"] * 40
 
-    def test_a_claim_tells_what_comes_next(self, bench: Bench) -> None:
-        """Claim, settle, window and sweep give the same heads of due and fly."""
+    def test_every_answer_has_the_same_heads(self, bench: Bench) -> None:
+        """Claim, settle, window and sweep give the same heads of due and leased."""
         bench.put("a")
         bench.put("b", in_ms=700)
         claim = bench.claim(lease_ms=5000)
         heads = (bench.now_ms + 700, bench.now_ms + 5000)
-        assert (claim.due_head_ms, claim.fly_head_ms) == heads
-        assert [(w.due_head_ms, w.fly_head_ms, w.dues) for w in bench.store.windows(10_000)] == [
+        assert (claim.due_head_ms, claim.lease_head_ms) == heads
+        assert [(w.due_head_ms, w.lease_head_ms, w.dues) for w in bench.store.windows(10_000)] == [
             (*heads, [("b", bench.now_ms + 700)])
         ]
         (swept,) = bench.store.sweep()
-        assert (swept.due_head_ms, swept.fly_head_ms, swept.recovered) == (*heads, 0)
+        assert (swept.due_head_ms, swept.lease_head_ms, swept.recovered) == (*heads, 0)
         settled = bench.store.settle(claim, [Done("a")])
-        assert (settled.due_head_ms, settled.fly_head_ms) == (bench.now_ms + 700, None)
+        assert (settled.due_head_ms, settled.lease_head_ms) == (bench.now_ms + 700, None)
         assert bench.store.cancel(["b"]) == [Outcome.DONE]
         assert bench.claim().due_head_ms is None
 
@@ -100,7 +100,7 @@ class ClaimingCases:
         bench.store.schedule([Item(i, bench.now_ms, b"") for i in ids])
         claim = bench.claim(100)
         assert sorted(item.id for item in claim.items) == sorted(ids)
-        assert [found.state for found in bench.store.get(ids) if found is not None] == ["fly"] * len(ids)
+        assert [found.state for found in bench.store.get(ids) if found is not None] == ["leased"] * len(ids)
         settled = bench.store.settle(claim, [Done(item.id) for item in claim.items])
         assert settled.outcomes == [Outcome.DONE] * len(ids)
 
@@ -224,11 +224,15 @@ class ClaimingCases:
         assert bench.store.extend(claim, []) == []
 
     def test_a_stale_epoch_claims_nothing(self, bench: Bench) -> None:
-        """The store refuses a claim with an old epoch and serves a claim with the current one."""
+        """The store refuses a claim with another epoch and serves a claim with the current one.
+
+        An epoch above the store's is from a time that the server has lost.
+        """
         bench.put("a")
         assert bench.store.report_jump(0, 1, 10) == 2
-        with pytest.raises(StaleEpoch):
-            bench.store.claim(epoch=1)
+        for epoch in (1, 3):
+            with pytest.raises(StaleEpoch):
+                bench.store.claim(epoch=epoch)
         assert bench.states("a") == ["due"]
         claim = bench.store.claim(epoch=2)
         assert ([i.id for i in claim.items], claim.epoch) == (["a"], 2)

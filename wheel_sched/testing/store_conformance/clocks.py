@@ -26,11 +26,11 @@ class ClockCases:
         assert bench.store.windows(0)[0].now_us == was_ms * 1000
         claim = bench.claim(lease_ms=1000)
         assert ([i.id for i in claim.items], claim.now_us, claim.epoch) == (["a"], was_ms * 1000, 1)
-        assert claim.fly_head_ms == was_ms + 1000
+        assert claim.lease_head_ms == was_ms + 1000
         assert bench.store.counts().jumps == 0
 
     @pytest.mark.parametrize("back_ms", [5001, HOUR_MS])
-    def test_a_large_step_back_is_accepted_and_told(self, bench: Bench, back_ms: int) -> None:
+    def test_a_large_step_back_is_accepted_and_recorded(self, bench: Bench, back_ms: int) -> None:
         """The epoch rises by one, the step is recorded once, and dues are measured against the new time."""
         bench.put("a", in_ms=100)
         bench.clock.advance(-back_ms)

@@ -37,11 +37,11 @@ class DeadLetterCases:
 
     def test_requeue_and_delete_are_for_the_dead(self, bench: Bench) -> None:
         """Living items are not changed, and the answer reports their state."""
-        bench.put("fly")
+        bench.put("leased")
         claim = bench.claim()
         bench.put("due", in_ms=5)
         bench.put("held", in_ms=None)
-        ids = ["due", "fly", "held", "none"]
+        ids = ["due", "leased", "held", "none"]
         expected = [WRONG_STATE, IN_FLIGHT, WRONG_STATE, ABSENT]
         assert bench.store.requeue([(i, bench.now_ms, None) for i in ids]) == expected
         assert bench.store.delete_dead(ids) == expected
@@ -79,12 +79,12 @@ class DeadLetterCases:
     def test_items_are_restored_as_they_were(self, bench: Bench) -> None:
         """State, score, version, reason and refs come back. Existing ids do not change. Items in flight become due."""
         bench.bury("dead", reason="12:x", topic="t")
-        bench.put("fly", refs=("r",))
+        bench.put("leased", refs=("r",))
         claim = bench.claim(lease_ms=500)
         bench.put("due", in_ms=7, topic="u")
         bench.put("held", in_ms=9)
         bench.store.hold(["held"], "why: 1")
-        ids = ["due", "fly", "held", "dead"]
+        ids = ["due", "leased", "held", "dead"]
         found = [bench.one(i) for i in ids]
         assert bench.store.restore(found) == 0
         bench.settle_all(claim)
@@ -94,7 +94,7 @@ class DeadLetterCases:
         assert bench.store.restore([*found, *found]) == 4
         found[1].state, found[1].reason = "due", ""
         assert [bench.one(i) for i in ids] == found
-        assert bench.store.find("r") == ["fly"]
+        assert bench.store.find("r") == ["leased"]
 
     def test_a_restored_version_is_never_given_again(self, bench: Bench) -> None:
         """So a caller with the old record cannot overwrite a newer record."""
@@ -107,7 +107,7 @@ class DeadLetterCases:
         assert bench.store.replace(Item("a", 0, b"new"), if_version=5) == DONE
         assert bench.one("a").version not in seen
 
-    def test_what_is_restored_wakes_whoever_waits(self, bench: Bench) -> None:
+    def test_a_restored_item_raises_the_marker(self, bench: Bench) -> None:
         """A restored item that is due before all others writes the marker."""
         mark = bench.store.windows(0)[0].mark
         bench.store.restore([Found("a", "due", bench.now_ms, 5, "", b"")])

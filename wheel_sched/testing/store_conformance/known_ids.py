@@ -14,7 +14,7 @@ from wheel_sched.testing.store_conformance.bench import Bench
 class KnownIdCases:
     """Repeats, lookups, and ids that are free again."""
 
-    def test_a_given_id_is_known_until_so_long_after_its_due(self, bench: Bench) -> None:
+    def test_a_given_id_stays_known_for_a_time_after_its_due(self, bench: Bench) -> None:
         """A repeat stores nothing until the time is over, also after the item has left. Each topic has its own ids."""
         item, other = Item("a", bench.now_ms + 50, b"", "mail"), Item("b", bench.now_ms, b"", "mail")
         assert not bench.known_ids.known("a", "mail")
@@ -30,13 +30,13 @@ class KnownIdCases:
         assert not bench.known_ids.known("a", "mail")
         assert bench.known_ids.schedule([item], 1_000).outcomes == [Outcome.STORED]
 
-    def test_what_waits_is_known_without_a_time(self, bench: Bench) -> None:
-        """Under its own topic, also when parked or in flight. A dead item, or one that has left, is not known."""
-        for item_id, in_ms in (("due", 9), ("held", None), ("fly", 0)):
+    def test_a_waiting_item_is_known(self, bench: Bench) -> None:
+        """It is known under its own topic, also when it is parked or in flight. A dead item is not known."""
+        for item_id, in_ms in (("due", 9), ("held", None), ("leased", 0)):
             bench.put(item_id, in_ms=in_ms, topic="mail")
         bench.bury("dead", topic="mail")
         bench.claim()
-        ids = ("due", "held", "fly", "dead")
+        ids = ("due", "held", "leased", "dead")
         assert [bench.known_ids.known(item_id, "mail") for item_id in ids] == [True, True, True, False]
         assert not bench.known_ids.known("due", "post")
 

@@ -8,8 +8,7 @@ import pytest
 
 from wheel_sched.errors import Rejected
 from wheel_sched.store.core.call import Call
-from wheel_sched.store.core.items import MAX_DUE_MS, STATES, Item, State
-from wheel_sched.store.core.record import encode_text
+from wheel_sched.store.core.items import MAX_DUE_MS, STATES, Item, State, encode_text
 from wheel_sched.store.core.scan import Scan, Scanned
 from wheel_sched.store.core.settle import Dead, Done, Held, Next, Settlement
 from wheel_sched.testing.store_conformance.bench import Bench
@@ -40,7 +39,7 @@ class ListingCases:
             assert keys == sorted(keys)
             assert all(f.state == state and f.body == f.id.encode() for f in found)
 
-    def test_what_stays_is_listed_once_while_others_come_and_go(self, wide: Bench) -> None:
+    def test_an_item_that_stays_is_listed_once_while_others_come_and_go(self, wide: Bench) -> None:
         """Between pages the last listed item leaves, items with equal scores come and go, others change state."""
         wide.put(*(f"i{n:03d}" for n in range(60)), in_ms=10)
         wide.put(*(f"j{n:03d}" for n in range(60)), in_ms=20)
@@ -115,7 +114,7 @@ class ListingCases:
         with pytest.raises(Rejected):
             bench.store.list_items("due", cursor=cursor)
 
-    def test_get_says_where_an_item_is(self, bench: Bench) -> None:
+    def test_get_answers_the_state_of_an_item(self, bench: Bench) -> None:
         """State, score and reason, in the order of the ids, as often as an id is named."""
         bench.put("a", "b", "c", "d")
         claim = bench.claim(3, lease_ms=500)
@@ -123,11 +122,11 @@ class ListingCases:
         bench.store.settle(claim, settlements)
         found = bench.store.get(["d", "zz", "c", "b", "a", "d"])
         told = [(f.state, f.score_ms - bench.now_ms if f.score_ms else 0) if f else None for f in found]
-        assert told == [("due", 0), None, ("fly", 500), ("held", 0), ("dead", 0), ("due", 0)]
+        assert told == [("due", 0), None, ("leased", 500), ("held", 0), ("dead", 0), ("due", 0)]
         assert [f.reason for f in found[3:5] if f] == ["later", "because"]
         assert bench.store.get([]) == []
 
-    def test_counts_tell_topics_apart(self, wide: Bench) -> None:
+    def test_counts_are_kept_for_each_topic(self, wide: Bench) -> None:
         """Items by state and events so far, added up over the shards."""
         wide.put(*(f"a{n}" for n in range(9)), topic="t")
         wide.put("parked", in_ms=None, topic="u")
@@ -151,7 +150,7 @@ class ListingCases:
 
     @pytest.mark.parametrize("limit", [1, 7, 500])
     def test_a_scan_gives_every_item_of_a_state_with_its_record(self, bench: Bench, limit: int) -> None:
-        """Page by page, in the order of the listing, with topic and body; dead items also have their reason."""
+        """Page by page, in the order of the listing, with topic and body. Dead items also have their reason."""
         bench.bury("d", reason="broken: badly", topic="t")
         bench.put(*(f"i{n:02}" for n in range(20)), in_ms=5, topic="t", refs=("r",))
         expected: list[tuple[State, list[str]]] = [

@@ -7,10 +7,10 @@ from __future__ import annotations
 import pytest
 
 from wheel_sched.errors import Rejected, StaleCount, StalePosition, TakenId
-from wheel_sched.store.attempt_counts.operations import ENDED
+from wheel_sched.store.attempt_counts import ENDED
 from wheel_sched.store.core.items import Item, Outcome
 from wheel_sched.store.core.plans import shard_of
-from wheel_sched.store.log_intake.operations import Position
+from wheel_sched.store.log_intake import Position
 from wheel_sched.testing.store_conformance.bench import Bench
 
 
@@ -37,8 +37,8 @@ class LogIntakeCases:
         assert refused.value.position == 7
         assert (bench.states("a"), bench.log_intake.positions(["s"])) == ([None], [7])
 
-    def test_a_source_nobody_brought_begins_with_none(self, bench: Bench) -> None:
-        """A caller that expects a position gets an error when the store has none."""
+    def test_a_new_source_has_no_position(self, bench: Bench) -> None:
+        """A caller that expects a position gets an error."""
         with pytest.raises(StalePosition) as refused:
             bench.log_intake.accept(Position("s", 3, 9), [])
         assert refused.value.position is None
@@ -50,8 +50,8 @@ class LogIntakeCases:
         assert bench.log_intake.accept(*batch, token="token-1").outcomes == first.outcomes
         assert bench.log_intake.positions(["s"]) == [2]
 
-    def test_a_log_batch_comes_with_its_attempt_records(self, bench: Bench) -> None:
-        """The batch raises each count to the greatest number given and keeps it as long as asked."""
+    def test_a_log_batch_raises_its_attempt_counts(self, bench: Bench) -> None:
+        """The batch raises each count to the greatest number and keeps it until its expiry."""
         until_ms = bench.now_ms + 60_000
         counts = [("a:0", 2, until_ms), ("a!", 0, None), ("b:0", 5, until_ms), ("b:0", 4, until_ms + 9_000)]
         bench.log_intake.accept(Position("s", None, 3), [Item("a.2", bench.now_ms, b"")], counts=counts)
@@ -80,8 +80,8 @@ class LogIntakeCases:
         stored = bench.log_intake.accept(Position("s", None, 3), items, counts=[("a:0", 4, until_ms), ("b!", 0, None)])
         assert stored.outcomes == [Outcome.STORED]
 
-    def test_a_log_batch_from_elsewhere_is_told_so_before_its_counts(self, bench: Bench) -> None:
-        """A batch read again after a takeover has only known counts; the error reports its position instead."""
+    def test_a_stale_position_is_reported_before_stale_counts(self, bench: Bench) -> None:
+        """After a takeover the counts of a repeated batch are known. The error reports its position."""
         batch = Position("s", None, 3), [Item("a", bench.now_ms, b"")]
         counts = [("a:0", 1, bench.now_ms + 60_000)]
         bench.log_intake.accept(*batch, counts=counts)
@@ -90,7 +90,7 @@ class LogIntakeCases:
 
     @pytest.mark.parametrize("state", ["due", "held", "dead"])
     @pytest.mark.parametrize("dies", [False, True])
-    def test_a_log_batch_with_an_id_that_is_there_stores_nothing(self, bench: Bench, state: str, dies: bool) -> None:
+    def test_a_log_batch_with_an_id_that_exists_stores_nothing(self, bench: Bench, state: str, dies: bool) -> None:
         """In any state of the id, for any use in the batch: nothing of the batch is stored, nor its position."""
         there = Item("b", None if state == "held" else bench.now_ms, b"first")
         bench.store.bury([(there, "why")]) if state == "dead" else bench.store.schedule([there])
@@ -125,7 +125,7 @@ class LogIntakeCases:
         with pytest.raises(Rejected):
             bench.log_intake.begin_accept(Position("s", 3, 4), [Item("", None, b"")])
 
-    def test_attempt_records_of_a_log_batch_lie_in_their_own_shards(self, wide: Bench) -> None:
+    def test_attempt_counts_of_a_log_batch_lie_in_their_own_shards(self, wide: Bench) -> None:
         """The call compares and raises the counts in their own shards."""
         until_ms = wide.now_ms + 60_000
         counts = [(f"{n}:0", 1, until_ms) for n in range(8)]

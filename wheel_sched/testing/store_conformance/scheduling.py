@@ -47,7 +47,7 @@ class SchedulingCases:
         bench.put("b", topic="other")
         assert bench.store.pause(topic) == 1
         assert [item.id for item in bench.claim().items] == ["b"]
-        assert bench.store.counts().now == {("held", topic): 1, ("fly", "other"): 1}
+        assert bench.store.counts().now == {("held", topic): 1, ("leased", "other"): 1}
         assert list(bench.store.counts().paused) == [topic]
         assert bench.store.resume(topic) == 1
         assert bench.claim().items[0].topic == topic
@@ -75,11 +75,11 @@ class SchedulingCases:
     def test_an_id_is_stored_once_wherever_it_is(self, bench: Bench) -> None:
         """Waiting, in flight, held and dead ids are DUPLICATE, and the first item is not changed."""
         bench.bury("dead")
-        bench.put("fly")
+        bench.put("leased")
         bench.claim()
         bench.put("due", in_ms=1000)
         bench.put("held", in_ms=None)
-        ids = ["due", "fly", "held", "dead"]
+        ids = ["due", "leased", "held", "dead"]
         assert bench.states(*ids) == ids
         again = [Item(i, bench.now_ms, b"second") for i in [*ids, "new"]]
         assert bench.store.schedule(again).outcomes == [Outcome.DUPLICATE] * 4 + [Outcome.STORED]

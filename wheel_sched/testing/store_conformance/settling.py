@@ -131,7 +131,7 @@ class SettlingCases:
         made_up = Claim(0, 99, 0, 1, None, None, [])
         for claim in (made_up, two):
             assert bench.store.settle(claim, [Done("a"), Dead("a", "x")]).outcomes == [Outcome.STALE] * 2
-        assert bench.states("a", "b") == ["fly", "fly"]
+        assert bench.states("a", "b") == ["leased", "leased"]
         assert bench.settle_all(one) == bench.settle_all(two) == [Outcome.DONE]
 
     def test_a_cancelled_item_does_not_come_back(self, bench: Bench) -> None:
@@ -139,7 +139,7 @@ class SettlingCases:
         bench.put("a", "b", "c", "d", refs=("r",))
         claim = bench.claim()
         assert bench.store.cancel(["a", "b", "c", "d"]) == [Outcome.CANCELLED] * 4
-        assert bench.states("a", "b", "c", "d") == ["fly"] * 4
+        assert bench.states("a", "b", "c", "d") == ["leased"] * 4
         settlements: list[Settlement] = [Done("a"), Next("b", bench.now_ms), Held("c", "x"), Dead("d", "x")]
         outcomes = bench.store.settle(claim, settlements).outcomes
         assert outcomes == [Outcome.DONE, Outcome.CANCELLED, Outcome.CANCELLED, Outcome.DONE]
@@ -156,7 +156,7 @@ class SettlingCases:
         newer = bench.claim()
         assert bench.store.settle(claim, settlements, token="t").outcomes == first
         assert first == [Outcome.DONE, Outcome.DONE, Outcome.STALE]
-        assert bench.states("a") == ["fly"]
+        assert bench.states("a") == ["leased"]
         assert bench.settle_all(newer) == [Outcome.DONE]
         assert bench.store.counts().happened("completed") == 2
 
@@ -183,7 +183,7 @@ class SettlingCases:
             bench.store.settle(claim, many)
         (answer,) = bench.store.execute([Call(0, Settle(claim.number, many))])
         assert isinstance(answer, Rejected)
-        assert bench.states("a") == ["fly"]
+        assert bench.states("a") == ["leased"]
         assert bench.store.settle(claim, []).outcomes == []
 
     def test_versions_only_grow(self, bench: Bench) -> None:

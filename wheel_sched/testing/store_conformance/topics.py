@@ -46,7 +46,7 @@ class TopicCases:
         assert [(f.id, f.score_ms - bench.now_ms) for f in bench.everything("due")] == [("a", 500), ("c", 500)]
         assert [bench.one(i).reason for i in "bd"] == ["mine", "parked"]
 
-    def test_resuming_wakes_whoever_waits(self, bench: Bench) -> None:
+    def test_resuming_raises_the_marker(self, bench: Bench) -> None:
         """Resumed items may be due at once."""
         bench.put("a", topic="t")
         bench.store.pause("t")

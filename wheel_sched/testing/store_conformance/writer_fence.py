@@ -8,14 +8,14 @@ import pytest
 
 from wheel_sched.errors import Rejected
 from wheel_sched.store.core.items import Item, Outcome
-from wheel_sched.store.writer_fence.operations import Fence
+from wheel_sched.store.writer_fence import Fence
 from wheel_sched.testing.store_conformance.bench import Bench
 
 
 class WriterFenceCases:
     """Repeated, closed and malformed epochs."""
 
-    def test_an_epoch_lets_an_id_in_once_however_often_it_is_repeated(self, wide: Bench) -> None:
+    def test_an_id_is_stored_once_in_an_epoch(self, wide: Bench) -> None:
         """Also when the item has left in between; a plain schedule would store it again."""
         fence = Fence("query", 3)
         items = [Item(f"i{n}", wide.now_ms, b"") for n in range(20)]
@@ -26,7 +26,7 @@ class WriterFenceCases:
         assert wide.writer_fences.schedule(items, fence).accepted == 0
         assert wide.writer_fences.schedule(items[:1], Fence("other", 3)).accepted == 1
 
-    def test_a_closed_epoch_lets_nothing_in(self, wide: Bench) -> None:
+    def test_a_closed_epoch_stores_nothing(self, wide: Bench) -> None:
         """An earlier epoch stores nothing either; the next one does; an epoch may be closed twice."""
         assert wide.writer_fences.schedule([Item("a", wide.now_ms, b"")], Fence("query", 3)).accepted == 1
         for _ in range(2):

@@ -15,7 +15,7 @@ HELP = """APScheduler jobs in a shared store: list, change, migrate.
 Examples:
   wheel-sched aps list                                all jobs, in order of next run time
   wheel-sched aps run-now nightly-report
-  wheel-sched aps list --state quarantined            what no process could run, and why
+  wheel-sched aps list --state quarantined            jobs that no process could run, and why
   wheel-sched aps repoint app.old:f app.new:f
   wheel-sched aps migrate --from redis://localhost:6379/0 --dry-run
 
@@ -29,7 +29,7 @@ sign them as the schedulers do: with the secret in WHEEL_SCHED_APS_SECRET, or wi
     lazy={
         "list": Lazy(f"{_HERE}.queries:list_jobs", "List jobs, in order of next run time."),
         "show": Lazy(f"{_HERE}.queries:show", "Show one job and its last runs."),
-        "in-flight": Lazy(f"{_HERE}.queries:in_flight", "List what runs now, where, and until when its lease holds."),
+        "in-flight": Lazy(f"{_HERE}.queries:in_flight", "List the runs under way, with process and lease."),
         "history": Lazy(f"{_HERE}.queries:history", "List how the last runs ended."),
         "run-now": Lazy(f"{_HERE}.changes:run_now", "Make jobs due at once."),
         "pause": Lazy(f"{_HERE}.changes:pause", "Take jobs out of the schedule and keep them."),
@@ -43,4 +43,4 @@ sign them as the schedulers do: with the secret in WHEEL_SCHED_APS_SECRET, or wi
     help=HELP,
 )
 def aps() -> None:
-    """The commands about APScheduler jobs."""
+    """The group of all commands about APScheduler jobs."""

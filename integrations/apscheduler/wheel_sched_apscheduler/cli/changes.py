@@ -13,7 +13,7 @@ from wheel_sched.cli.options import Session, confirm, dry_run_option, json_optio
 from wheel_sched.cli.output import amount, emit, instant, note
 from wheel_sched_apscheduler.cli.opening import opened_jobs
 from wheel_sched_apscheduler.codec import NotHere, Unreadable
-from wheel_sched_apscheduler.instants import to_ms
+from wheel_sched_apscheduler.run_times import to_ms
 from wheel_sched_apscheduler.stores.redis import RedisWheelJobStore
 
 ids_argument = click.argument("job_ids", metavar="JOB...", nargs=-1, required=True)
@@ -25,13 +25,12 @@ ids_argument = click.argument("job_ids", metavar="JOB...", nargs=-1, required=Tr
 @json_option
 @pass_session
 def run_now(session: Session, job_ids: tuple[str, ...], yes: bool, as_json: bool) -> int:
-    """Make jobs due at once, paused ones too. Recurring jobs go on from there.
+    """Make jobs due at once, paused ones too. A recurring job continues from there.
 
     \b
     Examples:
       wheel-sched aps run-now nightly-report
     """
-
     confirm_several("Run {} now?", len(job_ids), yes)
 
     def change(store: RedisWheelJobStore, job_id: str) -> str:
@@ -47,13 +46,12 @@ def run_now(session: Session, job_ids: tuple[str, ...], yes: bool, as_json: bool
 @json_option
 @pass_session
 def pause(session: Session, job_ids: tuple[str, ...], yes: bool, as_json: bool) -> int:
-    """Take jobs out of the schedule and keep them. A run under way goes on to its end.
+    """Take jobs out of the schedule and keep them. A run under way finishes.
 
     \b
     Examples:
       wheel-sched aps pause nightly-report
     """
-
     confirm_several("Pause {}?", len(job_ids), yes)
 
     def change(store: RedisWheelJobStore, job_id: str) -> str:
@@ -75,7 +73,6 @@ def resume(session: Session, job_ids: tuple[str, ...], yes: bool, as_json: bool)
     Examples:
       wheel-sched aps resume nightly-report
     """
-
     confirm_several("Resume {}?", len(job_ids), yes)
 
     def change(store: RedisWheelJobStore, job_id: str) -> str:
@@ -91,7 +88,7 @@ def resume(session: Session, job_ids: tuple[str, ...], yes: bool, as_json: bool)
 @json_option
 @pass_session
 def delete(session: Session, job_ids: tuple[str, ...], yes: bool, as_json: bool) -> int:
-    """Delete jobs for good. A run under way goes on to its end.
+    """Delete jobs for good. A run under way finishes.
 
     \b
     Examples:
@@ -113,7 +110,7 @@ def delete(session: Session, job_ids: tuple[str, ...], yes: bool, as_json: bool)
 @json_option
 @pass_session
 def release(session: Session, job_ids: tuple[str, ...], everything: bool, yes: bool, as_json: bool) -> None:
-    """Schedule quarantined jobs again. Those that still cannot run are quarantined again.
+    """Schedule quarantined jobs again. A job that still cannot run is quarantined again.
 
     \b
     Examples:
@@ -158,7 +155,7 @@ def repoint(session: Session, old: str, new: str, dry_run: bool, yes: bool, as_j
 
 
 def confirm_several(question: str, count: int, yes: bool) -> None:
-    """Ask before several jobs are changed; `{}` in the question is their number.
+    """Ask before more than one job is changed. `{}` in the question stands for their number.
 
     Raises:
         UsageError, CommandFailed: see `confirm`.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
 import click
@@ -68,8 +69,8 @@ def migrate(
       wheel-sched aps migrate --from redis://localhost:6379/0 --dry-run
       wheel-sched --store redis://prod:6379 aps migrate --from sqlite:///jobs.sqlite
 
-    Stop the old schedulers first; what they hold is left as it is. Stock jobs are pickled: they are read by an
-    unpickler that makes triggers and plain data and nothing else, and imports no job's code.
+    Stop the old schedulers first. This command does not change the old store. Stock jobs are pickled. An unpickler
+    that makes only triggers and plain data reads them, and imports no job's code.
     """
     stock = open_stock(source, jobs_key=jobs_key, run_times_key=run_times_key, table=table)
     codec: dict[str, Any] = {"allow": allow or None, "allow_pickle": allow_pickle, "triggers": trigger_classes(classes)}
@@ -78,7 +79,7 @@ def migrate(
     else:
         with opened_jobs(session, create=True, codec=codec) as store:
             report = migrate_jobs(stock, store, classes=classes)
-    return _tell(report, "copied", as_json, dry_run)
+    return _report(report, as_json, dry_run)
 
 
 @click.command()
@@ -98,22 +99,22 @@ def export(
     Examples:
       wheel-sched aps export --to redis://localhost:6379/0 --dry-run
 
-    Stop the schedulers first. Jobs whose id the stock store has are left alone there.
+    Stop the schedulers first. A job whose id the stock store already has is not copied.
     """
     stock = open_stock(target, jobs_key=jobs_key, run_times_key=run_times_key, table=table)
     with opened_jobs(session) as store:
         report = export_jobs(store, stock, dry_run=dry_run)
-    return _tell(report, "copied", as_json, dry_run)
+    return _report(report, as_json, dry_run)
 
 
-def _tell(report: MigrationReport, done: str, as_json: bool, dry_run: bool) -> int:
+def _report(report: MigrationReport, as_json: bool, dry_run: bool) -> int:
     if as_json:
-        emit({"dry_run": dry_run, **report.as_dict()})
+        emit({"dry_run": dry_run, **asdict(report)})
     else:
         for job_id, reason in report.failed.items():
             note(f"{job_id}: {reason}")
         if report.existing:
-            note(f"{amount(len(report.existing), 'job')} left alone: the id exists there")
-        verb = f"would be {done}" if dry_run else f"{done} and verified"
+            note(f"{amount(len(report.existing), 'job')} not copied: the id exists there")
+        verb = "would be copied" if dry_run else "copied and verified"
         note(f"{amount(report.copied, 'job')} of {report.found:,} {verb}")
     return FAILED if report.failed else OK

@@ -22,9 +22,9 @@ def opened_jobs(
     """The jobstore, without a scheduler. It is closed at the end of the block.
 
     Args:
-        session: with the settings.
+        session: has the settings.
         create: whether to create the namespace. Defaults to False.
-        codec: how jobs are written, as `RedisWheelJobStore` takes it. Defaults to none.
+        codec: settings of the codec, as `RedisWheelJobStore` takes them. Defaults to none.
     """
     settings = session.settings
     if session.loaded.origins["namespace"] == "default":

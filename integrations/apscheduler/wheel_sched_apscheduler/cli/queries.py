@@ -1,4 +1,4 @@
-"""`wheel-sched aps list | show | in-flight | history`: look at jobs without loading them."""
+"""`wheel-sched aps list | show | in-flight | history`: show jobs without loading them."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from wheel_sched.cli.failing import CommandFailed
 from wheel_sched.cli.options import Session, json_option, pass_session
 from wheel_sched.cli.output import amount, emit, instant, note, one_line, relative, say, span, table
 from wheel_sched_apscheduler.cli.opening import opened_jobs
-from wheel_sched_apscheduler.instants import to_ms
-from wheel_sched_apscheduler.stores.entries import JOB_STATES, JobEntry
+from wheel_sched_apscheduler.entries import JOB_STATES, JobEntry
+from wheel_sched_apscheduler.run_times import to_ms
 
-_SHOWN = 50  # lines of a listing unless --limit says otherwise
+_SHOWN = 50  # lines of a listing without --limit
 
 
 @click.command("list")
 @click.option("--state", type=click.Choice(JOB_STATES), help="Only jobs in this state.")
 @click.option("--tag", metavar="TAG", help="Only jobs with this tag.")
-@click.option("--limit", type=click.IntRange(1), metavar="N", help=f"At most so many (default: {_SHOWN}).")
+@click.option("--limit", type=click.IntRange(1), metavar="N", help=f"Number of jobs at most (default: {_SHOWN}).")
 @json_option
 @pass_session
 def list_jobs(session: Session, state: str | None, tag: str | None, limit: int | None, as_json: bool) -> None:
@@ -77,7 +77,7 @@ def show(session: Session, job_id: str, as_json: bool) -> None:
         now_ms = store.store.now_ms()
         entry = store.get_entry(job_id)
         if entry is None:
-            raise CommandFailed(f"there is no job {job_id!r}; `wheel-sched aps list` lists what there is")
+            raise CommandFailed(f"there is no job {job_id!r}; `wheel-sched aps list` lists the jobs")
         running = [run for run in store.in_flight() if run.job_id == job_id]
         records = store.history(job_id=job_id, limit=5)
     if as_json:
@@ -102,7 +102,7 @@ def show(session: Session, job_id: str, as_json: bool) -> None:
 @json_option
 @pass_session
 def in_flight(session: Session, as_json: bool) -> None:
-    """List what was handed out and has not ended: where it runs, and when its lease ends.
+    """List the runs that have not ended: in which process, and when the lease ends.
 
     \b
     Examples:
@@ -134,7 +134,7 @@ def in_flight(session: Session, as_json: bool) -> None:
 @click.command()
 @click.argument("job_id", metavar="[JOB]", required=False)
 @click.option(
-    "--limit", type=click.IntRange(1), default=_SHOWN, show_default=True, metavar="N", help="At most so many."
+    "--limit", type=click.IntRange(1), default=_SHOWN, show_default=True, metavar="N", help="Number of runs at most."
 )
 @json_option
 @pass_session

@@ -1,16 +1,15 @@
-"""How a job is stored: as JSON, with an allow-list of what it may name, and signed if there is a secret."""
+"""Stored jobs: JSON, an allow-list of the functions that jobs may name, and a signature if there is a secret."""
 
 from wheel_sched_apscheduler.codec.allow_list import Allowed, Forbidden, NotRegistered
-from wheel_sched_apscheduler.codec.jobs import JobCodec, JobHead, StoredJob, unsigned
+from wheel_sched_apscheduler.codec.jobs import JobCodec, StoredJob, unsigned
 from wheel_sched_apscheduler.codec.signing import BadSignature, Signer
-from wheel_sched_apscheduler.codec.zones import NotHere, NotSerializable, Unreadable
+from wheel_sched_apscheduler.codec.values import NotHere, NotSerializable, Unreadable
 
 __all__ = [
     "Allowed",
     "BadSignature",
     "Forbidden",
     "JobCodec",
-    "JobHead",
     "NotHere",
     "NotRegistered",
     "NotSerializable",

@@ -25,7 +25,7 @@ from typing import Any
 from apscheduler.util import obj_to_ref
 
 from wheel_sched.errors import ConfigError, StoreError
-from wheel_sched_apscheduler.codec.zones import NotHere
+from wheel_sched_apscheduler.codec.values import NotHere
 
 _PROJECT = {"wheel_sched", "wheel_sched_apscheduler", "wheel_sched_celery", "retry_topic"}
 _OURS = frozenset({"apscheduler", "redis", "pip", "setuptools", "pytest", *_PROJECT})
@@ -84,7 +84,7 @@ class Allowed:
         return f"<Allowed {self}>"
 
     def __str__(self) -> str:
-        """What jobs may name, for people."""
+        """The functions that jobs may name, as text for people."""
         if self._listed:
             return f"the functions of {', '.join([*self._modules, *sorted(self._exact)]) or 'nothing'}"
         return "the functions of any application" if self._signed else "the functions this process has added jobs of"
@@ -98,7 +98,7 @@ class Allowed:
         return self._listed or self._signed or ref in _registered or ref.startswith("__main__:")
 
     def _storable(self, ref: str) -> bool:
-        """Whether some process with these settings would look it up."""
+        """Whether any process with these settings may look it up."""
         if ref in self._exact:
             return True
         module, colon, name = ref.partition(":")
@@ -109,10 +109,10 @@ class Allowed:
         return not _reserved(module)
 
     def check(self, ref: str) -> None:
-        """Refuse to store a reference that no process with these settings would look up.
+        """Check that a process with these settings may look a reference up.
 
         Raises:
-            Forbidden: with what to change.
+            Forbidden: no process may; the text says what to change.
         """
         if not self._storable(ref):
             raise self._forbidden(ref)
@@ -125,7 +125,7 @@ class Allowed:
             ref: as APScheduler names the function.
 
         Raises:
-            Forbidden: no process with these settings would look it up.
+            Forbidden: no process with these settings may look it up.
             ValueError: the function has no name that can be imported.
         """
         if func is None or ref in self._exact:
@@ -137,9 +137,9 @@ class Allowed:
                 ref = obj_to_ref(func)  # a given text may name a module that has only imported the function
         else:
             raise Forbidden(
-                f"{ref[:_SHOWN]!r} is no plain function, class or method, but {type(func).__name__}: such an object is "
-                "named by a stored job only in so many words; nothing was stored; wrap it in a function, or open "
-                f"the store with allow=[..., {ref[:_SHOWN]!r}]"
+                f"{ref[:_SHOWN]!r} is no plain function, class or method, but {type(func).__name__}: a stored job can "
+                "name such an object only if the allow-list has its full name; nothing was stored; wrap it in a "
+                f"function, or open the store with allow=[..., {ref[:_SHOWN]!r}]"
             )
         if ref not in self._exact:
             self.check(ref)
@@ -245,7 +245,7 @@ def _pairs(aliases: Any) -> dict[str, str]:
 
 
 def _plain(dotted: str) -> bool:
-    """Whether it consists of names and dots, without special names."""
+    """Whether a text consists of names and dots, without special names."""
     return all(part.isidentifier() and not part.startswith("__") for part in dotted.split("."))
 
 
@@ -257,7 +257,7 @@ def _reserved(module: str) -> bool:
 
 
 def _lies_in_standard_library(top: str) -> bool:
-    """Whether a module lies in the standard library, though Python does not list it: its tests. Imports nothing."""
+    """Whether a module lies in the standard library but not in Python's list: its tests. Imports nothing."""
     try:
         spec = find_spec(top)
     except (ImportError, ValueError):  # a module made by hand has no spec
@@ -286,7 +286,7 @@ def _entry(holder: Any, name: str) -> tuple[Any, Any]:
 
 
 def _is_own(found: Any, module: str, name: str) -> bool:
-    """Whether it is a plain function, class or method that this module defines under this name."""
+    """Whether an object is a plain function, class or method that this module defines under this name."""
     if ismethod(found) and isinstance(found.__self__, type):
         found = found.__func__
     if type(found) is not FunctionType and not isinstance(found, type):

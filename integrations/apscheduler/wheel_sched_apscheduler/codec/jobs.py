@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -19,10 +19,10 @@ from apscheduler.job import Job
 
 from wheel_sched_apscheduler.codec.allow_list import Allowed, Forbidden
 from wheel_sched_apscheduler.codec.signing import ENVIRONMENT, MARK, Secret, Signer
-from wheel_sched_apscheduler.codec.triggers import Triggers
-from wheel_sched_apscheduler.codec.values import Values
-from wheel_sched_apscheduler.codec.zones import NotHere, NotSerializable, Unreadable, moment_of, zone_name
-from wheel_sched_apscheduler.instants import from_us, to_us
+from wheel_sched_apscheduler.codec.triggers import Triggers, is_built_in
+from wheel_sched_apscheduler.codec.values import NotHere, NotSerializable, Unreadable, Values, moment_of, zone_name
+from wheel_sched_apscheduler.entries import JobEntry, JobState
+from wheel_sched_apscheduler.run_times import from_us, to_us
 
 _VERSION = b"1"
 _NEVER = b"-"
@@ -30,33 +30,6 @@ _HASHES = 33  # bytes of mark and signature
 _FORGING = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")  # see _flaw_of_names
 _dumps = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False, check_circular=False, allow_nan=False).encode
 _loads = json.JSONDecoder().decode
-
-
-@dataclass(frozen=True, slots=True)
-class JobHead:
-    """What a stored job says of itself, read without importing anything.
-
-    Args:
-        id: of the job.
-        func: reference of its function, as stored.
-        name: for people.
-        trigger: as text.
-        next_run_time: None = paused.
-        executor: alias of its executor.
-        metadata: as given.
-        args: as stored, in JSON.
-        kwargs: as stored, in JSON.
-    """
-
-    id: str
-    func: str
-    name: str
-    trigger: str
-    next_run_time: datetime | None
-    executor: str
-    metadata: Mapping[str, Any]
-    args: Sequence[Any]
-    kwargs: Mapping[str, Any]
 
 
 @dataclass(slots=True)
@@ -67,7 +40,6 @@ class StoredJob:
     trigger: Any
     zone: bytes
     rest: bytes
-    metadata: Mapping[str, Any]
 
 
 class JobCodec:
@@ -76,10 +48,10 @@ class JobCodec:
     Args:
         allow: modules or functions that stored jobs may name, see `Allowed`. Defaults to None: signed jobs may name own
             functions of any application, other jobs only functions of which this process has added a job.
-        triggers: trigger classes of your own. Defaults to none.
+        triggers: further trigger classes. Defaults to none.
         aliases: old function reference -> new one. Defaults to none.
-        secret: signs what is written; what is read must be signed. Of several secrets the first signs. Defaults to
-            None: jobs are not signed.
+        secret: signs the jobs that are written; jobs that are read must have a signature. Of several secrets the first
+            signs. Defaults to None: jobs are not signed.
         allow_pickle: see `Values`. Defaults to False.
 
     Raises:
@@ -145,7 +117,7 @@ class JobCodec:
 
     def advanced(self, stored: StoredJob, next_run_time: datetime | None) -> bytes:
         """The bytes of the same job with another next run time."""
-        if not self._triggers.stateless(stored.trigger):
+        if not is_built_in(stored.trigger):
             doc = _loads(stored.rest.decode())
             doc["t"] = self._triggers.dump(stored.trigger)
             stored.rest = _dumps(doc).encode("utf-8", "surrogatepass")
@@ -169,8 +141,8 @@ class JobCodec:
         """The body that `seal` was given.
 
         Raises:
-            BadSignature: no secret known here has signed it for this id.
-            NotHere: it is signed, and this process knows no secret; another process may know it.
+            BadSignature: none of our secrets has signed it for this id.
+            NotHere: it is signed, and this process has no secret; another process may have it.
         """
         if self._signer is not None:
             return self._signer.verify(item_id, raw)
@@ -179,11 +151,11 @@ class JobCodec:
         return raw
 
     def decode(self, job_id: str, raw: bytes, kind: Any = Job, *, resolve: bool = True) -> StoredJob:
-        """The job in these bytes. Without `resolve` its function is only named, and nothing is imported.
+        """The job in these bytes. Without `resolve` nothing is imported, and the job has no function, only its name.
 
         Raises:
-            BadSignature, Forbidden, Unreadable: the job may not be read, or cannot; nothing was imported.
-            NotRegistered, NotHere: this process cannot run the job, another process may.
+            BadSignature, Forbidden, Unreadable: the job may not or cannot be read. Nothing was imported.
+            NotRegistered, NotHere: this process cannot run the job; another process perhaps can.
         """
         when, zone, rest, doc = _parts(self.unseal(job_id, raw))
         ref = doc["f"]
@@ -205,22 +177,22 @@ class JobCodec:
         job.name, job.executor = doc["n"], doc["e"]
         job.misfire_grace_time, job.coalesce, job.max_instances = doc["g"], doc["c"], doc["m"]
         job.next_run_time = None if when is None else moment_of(when, zone.decode())
-        return StoredJob(job, trigger, zone, rest, doc.get("x") or {})
+        return StoredJob(job, trigger, zone, rest)
 
     def next_run_time(self, raw: bytes) -> datetime | None:
         """The next run time in UTC; only the front is read.
 
         Raises:
-            Unreadable: it is no job.
+            Unreadable: the bytes are no job.
         """
         when, _, _, _ = _parts(unsigned(raw), whole=False)
         return None if when is None else from_us(when)
 
-    def head(self, job_id: str, raw: bytes) -> JobHead:
-        """What a job says of itself. Nothing is imported, so this works for a job that may not run here.
+    def head(self, job_id: str, raw: bytes, state: JobState = "scheduled") -> JobEntry:
+        """The job as an entry in this state. Nothing is imported, so this works for a job that may not run here.
 
         Raises:
-            Unreadable: it is no job.
+            Unreadable: the bytes are no job.
         """
         when, zone, _, doc = _parts(unsigned(raw))
         try:
@@ -228,8 +200,18 @@ class JobCodec:
         except (Unreadable, Forbidden):
             trigger = str(doc.get("t"))[:200]
         moment = None if when is None else moment_of(when, zone.decode())
-        text = {key: str(doc.get(key)) for key in "fne"}
-        return JobHead(job_id, text["f"], text["n"], trigger, moment, text["e"], doc.get("x") or {}, doc["a"], doc["k"])
+        return JobEntry(
+            job_id,
+            state,
+            func=str(doc["f"]),
+            name=str(doc["n"]),
+            trigger=trigger,
+            next_run_time=moment,
+            executor=str(doc["e"]),
+            metadata=doc.get("x") or {},
+            args=doc["a"],
+            kwargs=doc["k"],
+        )
 
     def rewritten(
         self, job_id: str, raw: bytes, *, func: str | None = None, metadata: Mapping[str, Any] | None = None
@@ -262,21 +244,17 @@ class JobCodec:
         """The time zone of a paused job: that of its trigger."""
         return zone_name(getattr(self._triggers.load(doc["t"]), "timezone", None) or UTC).encode()
 
-    def is_built_in(self, trigger: Any) -> bool:
-        """Whether the trigger is one of APScheduler's. Such a trigger answers the same in every process."""
-        return self._triggers.stateless(trigger)
-
     def trigger(self, job_id: str, raw: bytes) -> Any:
         """The trigger alone.
 
         Raises:
-            BadSignature, Unreadable, Forbidden: the job may not be read, or cannot.
+            BadSignature, Unreadable, Forbidden: the job may not or cannot be read.
         """
         return self._triggers.load(_parts(self.unseal(job_id, raw))[3]["t"])
 
 
 def unsigned(raw: bytes) -> bytes:
-    """A body without its signature, which is not checked. Only for what is shown, never for what is run."""
+    """A body without its signature, which is not checked. Use it to show a job, never to run one."""
     return raw[_HASHES:] if raw[:1] == MARK else raw
 
 
@@ -302,7 +280,7 @@ def _parts(body: bytes, *, whole: bool = True) -> tuple[int | None, bytes, bytes
 
 
 def _flaw_of_names(job_id: str, name: str, executor: str) -> str | None:
-    """What is wrong with one of these names. APScheduler logs them unescaped: a line break would forge a log line."""
+    """What is wrong with one of these names. APScheduler logs them unescaped: a line break could forge a log line."""
     for field, text in (("id", job_id), ("name", name), ("executor", executor)):
         if _FORGING.search(text):
             return f"expected the job's {field} to be one line without control characters, got: {text[:60]!a}"

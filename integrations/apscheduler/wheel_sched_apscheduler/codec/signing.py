@@ -1,8 +1,8 @@
-"""Signatures of stored jobs: HMAC-SHA256 over id and body, so that only holders of a secret can make or move a job.
+"""Signatures of stored jobs: HMAC-SHA256 over id and body. Only a process with a secret can make or move a job.
 
-The secret is given to the store, or it is the one of the environment, `WHEEL_SCHED_APS_SECRET`. Over a folder
+The secret comes from the store's setting, or from the environment, `WHEEL_SCHED_APS_SECRET`. Over a folder
 (`embedded:FOLDER`) a secret is made at the first use and kept beside the data, readable by its owner alone. A store
-behind a URL has no place that its writers cannot read, so there the secret must be given.
+behind a URL has no place that its writers cannot read, so there the user must give a secret.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ MARK = b"s"
 
 
 class BadSignature(StoreError):
-    """A stored job without a valid signature; it was not read."""
+    """A stored job without a valid signature. It was not read."""
 
 
 class Signer:
-    """Signs with the first secret, accepts each.
+    """Signs with the first secret, and accepts signatures of every secret.
 
     Args:
         given: at least one secret, each of at least 16 bytes. Put a new one in front, and drop the old one when no job
@@ -73,7 +73,7 @@ class Signer:
         """The body.
 
         Raises:
-            BadSignature: no secret known here has signed it for this job.
+            BadSignature: none of the secrets has signed it for this job.
         """
         if signed[:1] == MARK and len(signed) > _LENGTH:
             mac, body = signed[1 : _LENGTH + 1], signed[_LENGTH + 1 :]
@@ -84,7 +84,7 @@ class Signer:
 
 
 def _listed(given: str | bytes) -> list[str | bytes]:
-    """The secrets in a text, between commas and without blanks around them. Bytes are one secret."""
+    """The secrets of a text with commas, without blanks around them. Bytes are one secret."""
     if isinstance(given, bytes) or "," not in given:
         return [given]
     return [secret.strip() for secret in given.split(",")]
@@ -96,7 +96,7 @@ def _mac(secret: bytes, job_id: str, body: bytes) -> bytes:
 
 
 def secret_for(target: Any) -> Secret | None:
-    """The secret of a store that was given none. None = jobs are not signed.
+    """The secret of a store that got none from its user. None = jobs are not signed.
 
     Args:
         target: the store's URL, or a client.
@@ -111,7 +111,7 @@ def secret_for(target: Any) -> Secret | None:
 
 
 def kept_secret(folder: Path) -> bytes:
-    """The secret of a data folder. It is made if there is none; of several processes that make one, one wins.
+    """The secret of a data folder. Makes one if there is none. If several processes do so, they all get the same one.
 
     Raises:
         ConfigError: it cannot be read or written, or is empty.

@@ -1,11 +1,10 @@
-"""Triggers as data: APScheduler's six by their own names, others by a class you name.
+"""Triggers as data: APScheduler's six by their own names, others by the name of their class.
 
-Each is written as [name, state]. A built-in trigger is rebuilt by assigning the fields that are known here. A class of
-yours is rebuilt by its own `__setstate__`, from its own `__getstate__`; both are limited to plain values.
+Each is written as [name, state]. A built-in trigger is rebuilt by assigning its known fields. A user's class is rebuilt
+by its own `__setstate__`, from its own `__getstate__`; both may hold only plain values.
 
-APScheduler takes the fields of a trigger as they are, and meets a wrong one only when it asks for the next run time, in
-the middle of a scheduler's loop. So `flaw_of` checks what is added and what is read: asking the trigger then neither
-raises nor goes on for ever.
+APScheduler does not check the fields of a trigger. A wrong field raises, or loops for ever, only when a scheduler's
+loop asks the trigger for the next run time. So `flaw_of` checks each trigger that is added or read.
 """
 
 from __future__ import annotations
@@ -25,9 +24,16 @@ from apscheduler.util import ref_to_obj
 
 from wheel_sched.errors import ConfigError
 from wheel_sched_apscheduler.codec.allow_list import Forbidden
-from wheel_sched_apscheduler.codec.values import MAX_DEPTH, Values
-from wheel_sched_apscheduler.codec.zones import NotSerializable, Unreadable, moment_of, zone_name, zone_of
-from wheel_sched_apscheduler.instants import to_us
+from wheel_sched_apscheduler.codec.values import (
+    MAX_DEPTH,
+    NotSerializable,
+    Unreadable,
+    Values,
+    moment_of,
+    zone_name,
+    zone_of,
+)
+from wheel_sched_apscheduler.run_times import to_us
 
 # CalendarIntervalTrigger keeps its time of day in a private slot; its own state names the parts.
 _BUILT_IN = {
@@ -40,15 +46,20 @@ _BUILT_IN = {
 }
 
 JITTER_AT_MOST_S = 366 * 86_400
-MONTHS_AT_MOST = 12 * 1000  # beyond the end of the calendar CalendarIntervalTrigger looks for a date for ever
+MONTHS_AT_MOST = 12 * 1000  # beyond the end of the calendar CalendarIntervalTrigger searches for ever
+
+
+def is_built_in(trigger: Any) -> bool:
+    """Whether the trigger is one of APScheduler's. It holds no state, and answers the same in every process."""
+    return type(trigger) in _BUILT_IN
 
 
 class Triggers:
     """Triggers to JSON-able data and back.
 
     Args:
-        values: of which their states are made.
-        extra: trigger classes of your own that stored jobs may name, or "module:name" of these.
+        values: writes and reads states.
+        extra: further trigger classes that stored jobs may name, or their names "module:name".
 
     Raises:
         ConfigError: one of them is no class with `get_next_fire_time`.
@@ -71,15 +82,11 @@ class Triggers:
             "or": lambda state, depth: self._combined(OrTrigger, state, depth),
         }
 
-    def stateless(self, trigger: Any) -> bool:
-        """Whether the trigger stays as it is when it is asked for the next time."""
-        return type(trigger) in _BUILT_IN
-
     def dump(self, trigger: Any) -> list[Any]:
         """[name, state].
 
         Raises:
-            NotSerializable: its class is not one of those allowed, or its state is not plain, or no run time follows.
+            NotSerializable: its class is not allowed, its state is not plain, or one of its fields is wrong.
         """
         kind = type(trigger)
         name = _BUILT_IN.get(kind)
@@ -206,7 +213,7 @@ def _cron_fields(fields: tuple[tuple[str, str, bool], ...]) -> list[Any]:
 
 
 def flaw_of(trigger: Any) -> str | None:
-    """What is wrong with a built-in trigger; None = nothing. The parts of a combined trigger are checked alone."""
+    """What is wrong with a built-in trigger; None = nothing. Call it for the parts of a combined trigger too."""
     jitter = getattr(trigger, "jitter", None)
     if jitter is not None and not (
         type(jitter) in (int, float) and math.isfinite(jitter) and 0 <= jitter <= JITTER_AT_MOST_S

@@ -1,27 +1,54 @@
-"""Arguments as JSON: plain values as they are, a fixed set of other types with a tag. Everything else is refused.
+"""Values and time zones of a job as JSON. Everything that is not listed here is refused when a job is added.
+
+Plain values stay as they are. A fixed set of other types gets a tag:
 
     {"$": "tuple", "v": [1, 2]}      tuple, set, frozenset, bytes, decimal, uuid, date, time, datetime, timedelta, zone,
                                      float (nan and infinities), dict (with keys that are no text, or with a "$" key)
     {"$": "pickle", "v": "gASV..."}  only where `allow_pickle` is set, for writing and for reading
 
-What is read never names code: a tag only chooses among the constructors of this module.
+A tag only chooses among the constructors of this module, so stored data never names code.
+
+A time zone is stored as text: a name of the IANA database, or a fixed offset. No process could read any other zone.
+
+    zoneinfo:Europe/Berlin    also for dateutil's zones, and for the local zone if its file is in the database
+    pytz:Europe/Berlin        separate, because pytz counts an hour of the wall clock differently
+    utc+3600                  an offset in seconds: `datetime.timezone`, and any zone whose offset never changes
 """
 
 from __future__ import annotations
 
 import base64
 import math
+import os
 import pickle  # only behind `allow_pickle`, see Values
+import zoneinfo
 from collections.abc import Callable
-from datetime import date, datetime, time, timedelta, tzinfo
+from datetime import UTC, date, datetime, time, timedelta, timezone, tzinfo
 from decimal import Decimal
+from functools import lru_cache
+from pathlib import Path
 from typing import Any
 from uuid import UUID
+from zoneinfo import ZoneInfo
 
-from wheel_sched_apscheduler.codec.zones import NotHere, NotSerializable, Unreadable, moment_of, zone_name, zone_of
-from wheel_sched_apscheduler.instants import to_us
+from wheel_sched.errors import Rejected, StoreError
+from wheel_sched_apscheduler.run_times import from_us, to_us
 
 MAX_DEPTH = 64
+LOCAL_FILES = (Path("/etc/localtime"), Path("/usr/local/etc/localtime"))
+_PROBES = [datetime(year, month, 15, 12, tzinfo=UTC) for year in range(1970, 2038) for month in (1, 4, 7, 10)]
+
+
+class NotSerializable(Rejected):
+    """A job that cannot be stored. Nothing was stored."""
+
+
+class Unreadable(StoreError):
+    """Stored bytes that this release cannot read as a job. They were not changed."""
+
+
+class NotHere(Unreadable, LookupError):
+    """A job that another process may be able to read or run: one of a newer release, or with other settings."""
 
 
 class Values:
@@ -106,7 +133,7 @@ class Values:
 
 
 def _dump_scalar(value: Any) -> dict[str, Any] | None:
-    """A tagged value, if its type is known here. Not of a subclass: that would be read as its base class."""
+    """A tagged value; None when the type is not known. A subclass is not: it would be read as its base class."""
     kind = type(value)
     if kind is datetime:
         if value.tzinfo is None:
@@ -127,6 +154,144 @@ def _dump_scalar(value: Any) -> dict[str, Any] | None:
     if isinstance(value, tzinfo):
         return {"$": "zone", "v": zone_name(value)}
     return None
+
+
+def zone_name(zone: tzinfo) -> str:
+    """A zone as text, see the module.
+
+    Raises:
+        NotSerializable: the zone has neither a name nor a fixed offset.
+    """
+    if zone is UTC:
+        return "utc+0"
+    if isinstance(zone, ZoneInfo):
+        name = zone.key if _can_be_made_again(zone) else _name_by_file(zone)
+    elif type(zone).__module__.partition(".")[0] == "pytz" and getattr(zone, "zone", None):
+        return f"pytz:{zone.zone}"  # type: ignore[attr-defined]  # just asked for
+    else:
+        offset = _fixed_offset(zone)
+        if offset is not None:
+            if offset.microseconds:
+                raise NotSerializable(f"expected an offset of whole seconds, got: {offset}; nothing was stored")
+            return f"utc{offset.days * 86_400 + offset.seconds:+d}"
+        name = _name_by_file(zone)
+    if name:
+        return f"zoneinfo:{name}"
+    raise NotSerializable(
+        f"expected a time zone with a name of the time zone database, or a fixed offset, got: {zone!r}; nothing was "
+        "stored; give the scheduler or the trigger timezone='Area/City', for the machine's own zone set TZ=Area/City"
+    )
+
+
+@lru_cache(maxsize=256)
+def zone_of(name: str) -> tzinfo:
+    """The zone behind `zone_name`.
+
+    Raises:
+        NotHere: this machine does not have it.
+    """
+    kind, _, key = name.partition(":")
+    try:
+        if kind == "zoneinfo":
+            return ZoneInfo(key)
+        if kind == "pytz":
+            try:
+                import pytz
+            except ImportError:
+                return ZoneInfo(key)
+            zone: tzinfo = pytz.timezone(key)
+            return zone
+        if name.startswith("utc"):
+            seconds = int(name[3:])
+            return UTC if seconds == 0 else timezone(timedelta(seconds=seconds))
+    except (ValueError, LookupError, OSError, OverflowError) as error:
+        raise NotHere(f"the time zone {name!r} is not known here: {error}; install tzdata") from error
+    raise NotHere(f"the time zone {name!r} is of a kind this release does not know")
+
+
+def moment_of(us: int, zone: str) -> datetime:
+    """An aware datetime.
+
+    Raises:
+        Unreadable: no calendar has this moment, or this machine does not know the zone.
+    """
+    try:
+        return from_us(us).astimezone(zone_of(zone))
+    except (OverflowError, TypeError, ValueError) as error:
+        raise Unreadable(f"its time {str(us)[:40]} is none: {error}") from error
+
+
+def _can_be_made_again(zone: ZoneInfo) -> bool:
+    """Whether the key is a name in the database. A zone that was read from a file may have any key."""
+    try:
+        zone.__reduce__()
+    except Exception:  # PicklingError; a subclass may raise anything
+        return False
+    return bool(zone.key)
+
+
+def _fixed_offset(zone: tzinfo) -> timedelta | None:
+    """The offset of a zone whose offset never changes; None for any other zone."""
+    try:
+        offset = zone.utcoffset(None)
+        if isinstance(zone, timezone):
+            return offset
+        if offset is None or {_at(zone, probe) for probe in _PROBES} != {offset}:
+            return None
+    except Exception:  # any class may be a zone
+        return None
+    return offset
+
+
+def _at(zone: tzinfo, moment: datetime) -> timedelta | None:
+    return moment.astimezone(zone).utcoffset()
+
+
+def _name_by_file(zone: Any) -> str | None:
+    """The name of a zone that was made from a file of the database, or from a copy like /etc/localtime."""
+    file = getattr(zone, "_filename", None)  # dateutil's
+    files = [Path(file)] if isinstance(file, str) else [*_environment_file(), *LOCAL_FILES]
+    return next((name for path in files for name in _names_of(path) if _are_alike(zone, name)), None)
+
+
+def _are_alike(zone: tzinfo, name: str) -> bool:
+    """Whether a zone has the same offsets as a zone of the database."""
+    try:
+        twin = ZoneInfo(name)
+        return all(_at(zone, probe) == _at(twin, probe) for probe in _PROBES)
+    except Exception:  # the file is no zone, or the zone has an unusual class
+        return False
+
+
+def _environment_file() -> list[Path]:
+    name = os.environ.get("TZ", "").removeprefix(":")
+    return [Path(name)] if name else []
+
+
+@lru_cache(maxsize=16)
+def _names_of(path: Path) -> list[str]:
+    """The names of this file in the database: by its path or the path it links to, else by equal content."""
+    folders = [Path(folder) for folder in zoneinfo.TZPATH if Path(folder).is_dir()]
+    if not path.is_absolute():
+        return [str(path)]
+    names = [
+        str(each.relative_to(folder))
+        for each in (path, path.resolve())
+        for folder in folders
+        if each.is_relative_to(folder)
+    ]
+    if names or not path.is_file():
+        return names
+    content = path.read_bytes()
+    return sorted(
+        name
+        for folder in folders
+        for each in folder.rglob("[A-Z]*")
+        if each.is_file()
+        and each.stat().st_size == len(content)
+        and each.read_bytes() == content
+        and not (name := str(each.relative_to(folder))).startswith(("posix", "right"))
+    )
 
 
 _COLLECTIONS: dict[str, Callable[[Any], Any]] = {"tuple": tuple, "set": set, "frozenset": frozenset}

@@ -1,4 +1,4 @@
-"""Schedulers that submit jobs in batches. They take the place of APScheduler's own, with any jobstore."""
+"""Schedulers that submit jobs in batches. They replace APScheduler's own, and work with any jobstore."""
 
 from wheel_sched_apscheduler.schedulers.background import WheelBackgroundScheduler, WheelBlockingScheduler
 from wheel_sched_apscheduler.schedulers.event_loop import WheelAsyncIOScheduler

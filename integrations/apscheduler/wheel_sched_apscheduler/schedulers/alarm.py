@@ -1,7 +1,7 @@
 """Alarm: lets the scheduler sleep until the earliest requested moment.
 
-Code that stores a job calls `ring_by` with the job's next run time. A sleeper that wakes earlier anyway is not woken. A
-request that arrives while the owner is awake counts for its next sleep, so no request is lost.
+Code that stores a job calls `ring_by` with the job's next run time. This does not wake an owner that wakes earlier
+anyway. A request that arrives while the owner is awake counts for its next sleep, so no request is lost.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable
 
-_LOOK_AGAIN_S = 30.0  # within this time the sleeper notices a wall clock set forward; a check costs no store call
+_LOOK_AGAIN_S = 30.0  # within this time the owner notices a wall clock set forward; a check costs no store call
 _AWAKE = float("-inf")
 _NEVER = float("inf")
 
@@ -29,7 +29,7 @@ class Alarm:
         self._asked = _NEVER
 
     def ring(self) -> None:
-        """Wake the owner now, or keep it from its next sleep."""
+        """Wake the owner now; if it is awake, its next sleep ends at once."""
         self.ring_by(_AWAKE)
 
     def ring_by(self, at: float) -> None:

@@ -1,4 +1,4 @@
-"""WheelBackgroundScheduler runs in a thread of its own, WheelBlockingScheduler in the caller's thread."""
+"""WheelBackgroundScheduler runs in a new thread, WheelBlockingScheduler in the caller's thread."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from wheel_sched_apscheduler.schedulers.scheduler import WheelScheduler
 
 
 class WheelBlockingScheduler(WheelScheduler, BlockingScheduler):
-    """Takes the place of `BlockingScheduler`: `start` returns after a `shutdown` from another thread or a job.
+    """Replaces `BlockingScheduler`: `start` returns after a `shutdown` from another thread or a job.
 
     See `WheelScheduler` for its settings. An interrupt (Ctrl-C) ends the loop and is raised from `start`; `running` is
     then False, and `shutdown` ends executors and job stores.
     """
 
     def start(self, paused: bool = False) -> None:
-        """Run until it is shut down.
+        """Run the loop until another thread or a job calls `shutdown`.
 
         Raises:
             SchedulerAlreadyRunningError: it was started before and not shut down.
@@ -30,7 +30,7 @@ class WheelBlockingScheduler(WheelScheduler, BlockingScheduler):
 
 
 class WheelBackgroundScheduler(WheelScheduler, BackgroundScheduler):
-    """Takes the place of `BackgroundScheduler`; see `WheelScheduler` for its settings, and `daemon` as in stock."""
+    """Replaces `BackgroundScheduler`; see `WheelScheduler` for its settings, and `daemon` as in stock."""
 
     def start(self, paused: bool = False) -> None:
         """Start the loop's thread and return.

@@ -2,13 +2,21 @@
 
 One round trip settles ended occurrences and claims the next batch. Claiming needs no lock of the scheduler, so only the
 loop waits for the server. Claimed jobs are submitted immediately. If the scheduler is paused or ends in between, the
-batch is put back at its old due time. Claiming stops while an executor has too much in flight, so that a backlog stays
-in the store for other processes. See `in_flight_limits` for a full executor beside others.
+batch is put back at its old due time.
+
+*In-flight limits.* Claiming stops while an executor has too much in flight, so that a backlog stays in the store for
+other processes. A claim takes all due jobs of a jobstore, not those of one executor. So when an executor is full,
+claiming waits for it a while: most of the next jobs are for that executor. An executor that stays full for `PATIENCE_S`
+is slow, and the others must not wait for it. Then claiming continues, and jobs for the slow executor go back into the
+store, where other processes may claim them. This is paced: a backlog of any length costs a few percent of a core, and
+jobs that were put back are due again faster than a slow executor at the default settings can take them.
 """
 
 from __future__ import annotations
 
 import math
+import time
+from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
@@ -19,10 +27,8 @@ from apscheduler.events import (
     EVENT_JOB_MAX_INSTANCES,
 )
 
-from wheel_sched_apscheduler.instants import to_us
 from wheel_sched_apscheduler.occurrence import Finish, Occurrence
-from wheel_sched_apscheduler.run_times import Misfire, grace_after_claim, missed_runs
-from wheel_sched_apscheduler.schedulers.in_flight_limits import PACE_S, InFlightLimits
+from wheel_sched_apscheduler.run_times import Misfire, grace_after_claim, missed_runs, to_us
 from wheel_sched_apscheduler.schedulers.stock_source import SubmissionBatch
 from wheel_sched_apscheduler.schedulers.submission import Submission, in_grace, without_grace
 from wheel_sched_apscheduler.stores.scheduler_pass import RETRY_REFUSED_MS
@@ -31,6 +37,11 @@ if TYPE_CHECKING:
     from logging import Logger
 
     from apscheduler.events import SchedulerEvent
+
+PATIENCE_S = 0.25
+BACK_AFTER_S = 1.0  # a job that was put back is not due for at least this time
+PACE_S = 0.001  # per job that was put back: the next claim waits this long, and later jobs are due this much later
+_WORTHWHILE = 32  # an executor has room when at least this fraction of its limit is free
 
 
 class ClaimingJobSource:
@@ -70,7 +81,7 @@ class ClaimingJobSource:
         self.limits = InFlightLimits(executors, max_in_flight)
 
     def forget(self, job_id: str | None = None) -> None:
-        """Does nothing: the store itself detects that a job was changed after it was handed out."""
+        """Does nothing: the store itself detects that a job was changed after its claim."""
 
     def take(self, now: datetime, limit: int) -> SubmissionBatch:
         """Claim at most `limit` jobs and plan their next runs."""
@@ -86,7 +97,8 @@ class ClaimingJobSource:
             batch.head_s = now.timestamp() + self._retry_s
             return batch
         planned: list[Occurrence] = []
-        crowded: list[Occurrence] = []
+        no_room: list[Occurrence] = []
+        no_run_times: list[datetime] = []
         now_us = to_us(now)
         head_us = None if claimed.wake_at is None else to_us(claimed.wake_at)
         for occurrence in claimed.occurrences:
@@ -96,7 +108,7 @@ class ClaimingJobSource:
                 head_us = now_us
                 continue
             if not self.limits.admit(occurrence):
-                crowded.append(occurrence)
+                no_room.append(occurrence)
                 continue
             if not occurrence.planned and not self._plan(occurrence, now):
                 self.limits.leave(occurrence)
@@ -107,34 +119,32 @@ class ClaimingJobSource:
             if following is not None:
                 following_us = to_us(following)
                 head_us = following_us if head_us is None else min(head_us, following_us)
+            run_times, late = occurrence.run_times, no_run_times
+            if job.misfire_grace_time is not None:
+                if grace_after_claim(job, now, self._misfire) is not None:
+                    run_times, late = in_grace(job, run_times, now, self._logger)
+                job = without_grace(job)
             last = following is None and not occurrence.redelivered
-            if job.misfire_grace_time is None:
-                batch.submissions.append(Submission(job, self.alias, occurrence.run_times, self, occurrence, last))
-            elif grace_after_claim(job, now, self._misfire) is None:
-                batch.submissions.append(
-                    Submission(without_grace(job), self.alias, occurrence.run_times, self, occurrence, last)
-                )
-            else:
-                batch.submissions.append(self._judged(occurrence, now, last))
+            batch.submissions.append(Submission(job, self.alias, run_times, self, occurrence, last, late))
         self.store.mark_submitted(planned)
         batch.head_s = None if head_us is None else head_us / 1e6
-        if crowded:  # others, in this process or elsewhere, come first
-            delay_s = self.limits.put_back(len(crowded))
-            self.store.release(crowded, int(delay_s * 1000))
+        if no_room:  # jobs for other executors run first, and other processes may take these
+            delay_s = self.limits.put_back(len(no_room))
+            self.store.release(no_room, int(delay_s * 1000))
             if claimed.more:
-                batch.head_s = now.timestamp() + len(crowded) * PACE_S
+                batch.head_s = now.timestamp() + len(no_room) * PACE_S
             else:
                 batch.head_s = min(batch.head_s or math.inf, now.timestamp() + delay_s)
         return batch
 
     def put_back(self, submissions: list[Submission]) -> list[Submission]:
-        """Put submissions back, because the scheduler was paused or ends. Returns no leftovers: all can be put back."""
+        """Put submissions back, because the scheduler was paused or ends. Returns those that remain: none."""
         for submission in submissions:
             submission.end(())
         return []
 
     def _plan(self, occurrence: Occurrence, now: datetime) -> bool:
-        """Decide its run times and what follows; False: it does not run now."""
+        """Decide the run times and the next run time. False: the occurrence does not run now."""
         job = occurrence.job
         try:
             if occurrence.run_times:
@@ -151,16 +161,8 @@ class ClaimingJobSource:
         occurrence.plan(following)
         return True
 
-    def _judged(self, occurrence: Occurrence, now: datetime, last: bool) -> Submission:
-        """Submit the run times within the grace; drop those that came too late."""
-        job = occurrence.job
-        run_times, late = in_grace(job, occurrence.run_times, now)
-        if late:
-            self._logger.warning('%d run times of job "%s" came too late and are dropped', len(late), job)
-        return Submission(without_grace(job), self.alias, run_times, self, occurrence, last, late)
-
     def ended(self, submission: Submission, events: Sequence[SchedulerEvent]) -> None:
-        """Note that a submission has ended. No events: it was cut short. Any thread."""
+        """Note that a submission has ended. Without events it was interrupted. Any thread."""
         occurrence = submission.occurrence
         if occurrence is None:
             return
@@ -199,3 +201,104 @@ class ClaimingJobSource:
     def _leave(self, occurrence: Occurrence) -> None:
         if self.limits.leave(occurrence):
             self._ring()
+
+
+class _ExecutorLoad:
+    """The load of one executor."""
+
+    __slots__ = ("full_since_s", "occurrences", "slow")
+
+    def __init__(self) -> None:
+        self.occurrences: set[Occurrence] = set()
+        self.full_since_s: float | None = None
+        self.slow = False
+
+
+class InFlightLimits:
+    """How many occurrences of one jobstore each executor holds, and how many more may be claimed. See the module.
+
+    Threads: any thread calls `leave`; the claiming thread calls the rest.
+
+    Args:
+        executors: the names of all executors, read again each time.
+        most: an executor with this many unfinished submissions is full.
+        clock: seconds that never go back. Defaults to `time.monotonic`.
+    """
+
+    def __init__(self, executors: Collection[str], most: int, clock: Callable[[], float] = time.monotonic) -> None:
+        self._executors = executors
+        self._most = most
+        self._worthwhile = max(1, most // _WORTHWHILE)
+        self._clock = clock
+        self._loads: dict[str, _ExecutorLoad] = {}
+        self._waiting = False
+        self._away: deque[tuple[float, int]] = deque()  # of those put back: when they are due again, how many
+        self._away_count = 0
+
+    def __len__(self) -> int:
+        return sum(len(load.occurrences) for load in self._loads.values())
+
+    def room(self) -> tuple[int, float | None]:
+        """How many jobs may be claimed. If none, also the seconds until the next call; None = wait for `leave`."""
+        answer = self._room()
+        if not answer[0]:
+            self._waiting = True
+            answer = self._room()  # again: `leave` may have been called before `_waiting` was set
+        if answer[0]:
+            self._waiting = False
+        return answer
+
+    def _room(self) -> tuple[int, float | None]:
+        now_s = self._clock()
+        room = 0
+        patience_s: float | None = None
+        for name in list(self._executors):
+            load = self._loads.get(name)
+            free = self._most if load is None else self._most - len(load.occurrences)
+            if free >= self._worthwhile:
+                room = free if not room else min(room, free)
+                if load is not None:
+                    load.full_since_s = None
+                    load.slow = load.slow and free < self._most // 2
+            elif load is not None and not load.slow:
+                if load.full_since_s is None:
+                    load.full_since_s = now_s
+                left_s = load.full_since_s + PATIENCE_S - now_s
+                load.slow = left_s <= 0
+                if not load.slow:
+                    patience_s = left_s if patience_s is None else max(patience_s, left_s)
+        if room and patience_s is not None:
+            return 0, patience_s
+        return room, None
+
+    def admit(self, occurrence: Occurrence) -> bool:
+        """Count a claimed occurrence. False: its executor is full, so put the occurrence back."""
+        name = occurrence.job.executor
+        load = self._loads.get(name)
+        if load is None:
+            load = self._loads[name] = _ExecutorLoad()
+        if len(load.occurrences) >= self._most:
+            return False
+        load.occurrences.add(occurrence)
+        return True
+
+    def put_back(self, count: int) -> float:
+        """Note that `count` occurrences are put back. Returns the seconds until they must be due again."""
+        now_s = self._clock()
+        while self._away and self._away[0][0] <= now_s:
+            self._away_count -= self._away.popleft()[1]
+        delay_s = BACK_AFTER_S + self._away_count * PACE_S
+        self._away.append((now_s + delay_s, count))
+        self._away_count += count
+        return delay_s
+
+    def leave(self, occurrence: Occurrence) -> bool:
+        """Note that an occurrence has ended. Returns whether to wake the thread that waits for room."""
+        load = self._loads.get(occurrence.job.executor)
+        if load is None:
+            return False
+        load.occurrences.discard(occurrence)
+        if self._waiting and self._most - len(load.occurrences) >= self._worthwhile:
+            self._waiting = False
+            return True
+        return False

@@ -1,35 +1,40 @@
-"""WheelAsyncIOScheduler: coroutines run on the event loop, a thread visits the jobstores."""
+"""WheelAsyncIOScheduler: coroutines run on the event loop, a thread visits the jobstores.
+
+`EventLoopAdapter` submits jobs to an asyncio executor, in slices that leave the event loop its turns.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import threading
+from collections import deque
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from apscheduler.events import EVENT_JOB_ERROR
 from apscheduler.executors.asyncio import AsyncIOExecutor
 from apscheduler.schedulers.asyncio import AsyncIOScheduler
 from apscheduler.schedulers.base import BaseScheduler
+from apscheduler.util import iscoroutinefunction_partial
 
-from wheel_sched_apscheduler.schedulers.event_loop_adapter import EventLoopAdapter
 from wheel_sched_apscheduler.schedulers.executor_adapters import ExecutorAdapter
 from wheel_sched_apscheduler.schedulers.scheduler import WheelScheduler
+from wheel_sched_apscheduler.schedulers.submission import Reports, Submission, run, run_coroutine
 
 if TYPE_CHECKING:
     from apscheduler.events import SchedulerEvent
     from apscheduler.executors.base import BaseExecutor
 
-    from wheel_sched_apscheduler.schedulers.submission import Submission
-
-_PATIENCE_S = 0.05  # a blocked event loop must not hold up the other executors for long
+_PATIENCE_S = 0.05  # a blocked event loop must not delay the other executors for long
+_SLICE = 16  # tasks started in one turn of the loop, which takes much less than a millisecond
 
 
 class WheelAsyncIOScheduler(WheelScheduler, AsyncIOScheduler):
-    """Takes the place of `AsyncIOScheduler`; see `WheelScheduler` for its settings, and `event_loop` as in stock.
+    """Replaces `AsyncIOScheduler`; see `WheelScheduler` for its settings, and `event_loop` as in stock.
 
     A thread claims and settles. The event loop only starts the coroutines, a slice at a time, and calls the listeners.
     `add_job` and the other calls of the API ask the store in the calling thread. A coroutine that must not wait for a
-    server makes them with `await asyncio.to_thread(scheduler.add_job, ...)`.
+    server calls them with `await asyncio.to_thread(scheduler.add_job, ...)`.
     """
 
     default_batch = 32  # between two batches the interpreter's lock is free for the event loop
@@ -49,15 +54,11 @@ class WheelAsyncIOScheduler(WheelScheduler, AsyncIOScheduler):
         self._owner = threading.Thread(target=self._main_loop, name="APScheduler", daemon=True)
         self._owner.start()
 
-    def wakeup(self) -> None:
-        """Have the loop look at its stores now. From any thread."""
-        WheelScheduler.wakeup(self)
-
     @property
     def running(self) -> bool:
         """As in the other schedulers; also False when the event loop was closed."""
         loop = self._eventloop
-        return bool(WheelScheduler.running.__get__(self)) and not (loop is None or loop.is_closed())
+        return super().running and not (loop is None or loop.is_closed())
 
     def announce(self, events: list[SchedulerEvent]) -> None:
         """Hand events to the listeners on the event loop, where stock calls them too."""
@@ -65,7 +66,7 @@ class WheelAsyncIOScheduler(WheelScheduler, AsyncIOScheduler):
         if loop is not None and not self._on_the_loop():
             try:
                 loop.call_soon_threadsafe(super().announce, events)
-            except RuntimeError:  # the loop is closed: better in this thread than not at all
+            except RuntimeError:  # the loop is closed, so only this thread is left
                 super().announce(events)
         else:
             super().announce(events)
@@ -106,8 +107,11 @@ class WheelAsyncIOScheduler(WheelScheduler, AsyncIOScheduler):
         threading.Thread(target=self._end, args=(wait,), name="wheel-sched-shutdown", daemon=False).start()
 
     def _submit_all(self, submissions: list[Submission]) -> None:
-        """Also wait until the loop has started them, before more are claimed. While this thread reads a batch, the loop
-        must wait for the interpreter; and jobs that cannot start yet need not be in this process."""
+        """Also wait until the event loop has started them, before more are claimed.
+
+        While this thread reads a batch, the event loop waits for the interpreter. And other processes may take jobs
+        that this one cannot start yet.
+        """
         super()._submit_all(submissions)
         for adapter in list(self._adapters.values()):
             if isinstance(adapter, EventLoopAdapter):
@@ -122,7 +126,7 @@ class WheelAsyncIOScheduler(WheelScheduler, AsyncIOScheduler):
                 executor.shutdown()
 
     def _end_executor(self, executor: BaseExecutor, wait: bool) -> None:
-        if not isinstance(executor, AsyncIOExecutor):  # the loop has ended that one
+        if not isinstance(executor, AsyncIOExecutor):  # `_cancel_coroutines` has ended those
             super()._end_executor(executor, wait)
 
     def _adapter_for(self, executor: BaseExecutor) -> ExecutorAdapter:
@@ -135,3 +139,84 @@ class WheelAsyncIOScheduler(WheelScheduler, AsyncIOScheduler):
             return asyncio.get_running_loop() is self._eventloop
         except RuntimeError:
             return False
+
+
+class EventLoopAdapter(ExecutorAdapter):
+    """For an `AsyncIOExecutor`: coroutines become tasks of the loop, other functions run in its default executor.
+
+    A coroutine that a shutdown cancels is reported as failed only when its jobstore does not hand it out again.
+    """
+
+    def __init__(self, executor: AsyncIOExecutor, reports: Reports) -> None:
+        super().__init__(executor, reports)
+        self._loop: asyncio.AbstractEventLoop = executor._eventloop
+        self._queue: deque[Submission] = deque()
+        self._slicing = False
+        self._begun = threading.Event()
+
+    def wait_begun(self, patience_s: float) -> None:
+        """Wait until the event loop has started all submissions. Called by the scheduler's thread."""
+        self._begun.wait(patience_s)
+
+    def _report(self, accepted: list[Submission], refused: list[Submission]) -> None:
+        super()._report([], refused)  # submissions are announced on the loop, right before they start
+
+    def _run(self, submissions: list[Submission]) -> None:
+        self._begun.clear()
+        self._queue.extend(submissions)
+        try:
+            self._loop.call_soon_threadsafe(self._start_slice)
+        except RuntimeError:  # the loop is closed
+            self.abandon()
+
+    def _start_slice(self, again: bool = False) -> None:
+        """On the loop: start a slice, and the rest in the next turns of the loop."""
+        if self._reports.closing:
+            self.abandon()
+        if self._slicing and not again:
+            return
+        for _ in range(min(_SLICE, len(self._queue))):
+            self._start(self._queue.popleft())
+        self._slicing = bool(self._queue)
+        if self._slicing:
+            self._loop.call_soon(self._start_slice, True)
+        else:
+            self._begun.set()
+
+    def _start(self, submission: Submission) -> None:
+        super()._report([submission], [])
+        job, fencing = submission.job, submission.fencing
+        submission.begin()
+        name = self.executor._logger.name
+        future: asyncio.Future[Any]
+        try:
+            if iscoroutinefunction_partial(job.func):
+                future = self._loop.create_task(
+                    run_coroutine(job, submission.alias, submission.run_times, name, fencing)
+                )
+            else:
+                future = self._loop.run_in_executor(
+                    None, run, job, submission.alias, submission.run_times, name, fencing
+                )
+        except Exception as error:
+            self._failed(submission, error)
+            return
+        self.executor._pending_futures.add(future)
+        future.add_done_callback(partial(self._ended, submission))
+
+    def _ended(self, submission: Submission, future: asyncio.Future[Any]) -> None:
+        self.executor._pending_futures.discard(future)
+        if future.cancelled():
+            self._dropped(submission)
+        elif (error := future.exception()) is not None:
+            self._failed(submission, error)
+        else:
+            events = future.result()
+            if self._reports.closing and submission.comes_again:
+                events = [event for event in events if not _cancelled(event)]
+            self._succeeded(submission, events)
+
+
+def _cancelled(event: Any) -> bool:
+    """Whether a coroutine was cancelled. APScheduler's runner reports that as an error of the job."""
+    return bool(event.code == EVENT_JOB_ERROR and isinstance(event.exception, asyncio.CancelledError))

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import threading
 import time
-from abc import ABC, abstractmethod
 from asyncio import CancelledError
 from collections import deque
 from collections.abc import Callable
@@ -27,9 +26,9 @@ from apscheduler.events import EVENT_JOB_SUBMITTED
 from apscheduler.executors.base import MaxInstancesReachedError
 from apscheduler.executors.pool import BasePoolExecutor, ProcessPoolExecutor, ThreadPoolExecutor
 
-from wheel_sched_apscheduler.instants import to_us
+from wheel_sched_apscheduler.occurrence import claimed_copy
+from wheel_sched_apscheduler.run_times import to_us
 from wheel_sched_apscheduler.schedulers.submission import Reports, Submission, run
-from wheel_sched_apscheduler.stores.scheduler_pass import claimed_copy
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -38,19 +37,19 @@ if TYPE_CHECKING:
     from apscheduler.executors.base import BaseExecutor
     from apscheduler.job import Job
 
-_QUICK_S = 0.0002  # a shorter job gives other threads no time to work
-_ROW = 32
-_FEW = 2
+_QUICK_S = 0.0002  # a job that is shorter counts as quick: no other worker can work meanwhile
+_QUICK_IN_A_ROW = 32
+_FEW_WORKERS = 2
 
-here = threading.local()  # `working` is True in a thread that runs a job or reports its end
+this_thread = threading.local()  # its `working` is True while the thread runs a job or reports its end
 
 
 def inside_a_job() -> bool:
     """Whether the calling thread runs a job, or reports the end of one. Such a thread cannot wait for jobs."""
-    return getattr(here, "working", False)
+    return getattr(this_thread, "working", False)
 
 
-class ExecutorAdapter(ABC):
+class ExecutorAdapter:
     """Submits jobs to one executor.
 
     Args:
@@ -65,7 +64,7 @@ class ExecutorAdapter(ABC):
 
     def submit(self, submissions: list[Submission]) -> None:
         """Run these submissions. A job with too many running instances is refused, by an event."""
-        accepted, refused, passed_over = [], [], []
+        accepted, refused, all_late = [], [], []
         instances = self.executor._instances
         with self.executor._lock:
             for submission in submissions:
@@ -74,7 +73,7 @@ class ExecutorAdapter(ABC):
                 if running >= job.max_instances:
                     refused.append(submission)
                 elif not submission.run_times:
-                    passed_over.append(submission)
+                    all_late.append(submission)
                 else:
                     instances[job.id] = running + 1
                     accepted.append(submission)
@@ -82,28 +81,23 @@ class ExecutorAdapter(ABC):
         for submission in accepted:
             if submission.late:
                 self._reports.announce(submission.missed())
-        for submission in passed_over:
-            self._passed_over(submission)
+        for submission in all_late:
+            self._all_late(submission)
         if accepted:
             self._run(accepted)
 
-    @property
-    def busy(self) -> bool:
-        """Whether a submission has not ended."""
-        return bool(self.executor._instances)
-
-    def tend(self) -> bool:
-        """The scheduler's thread calls this at each pass. Returns whether it needs another call in a moment."""
+    def check_workers(self) -> bool:
+        """Called at each pass by the scheduler's thread. Returns whether another call is needed in a moment."""
         return False
 
     def abandon(self) -> None:
-        """Give up submissions that have not started. Called at the end, when no job starts any more."""
+        """Drop the submissions that have not started. Called at the end, when no job starts any more."""
         while self._queue:
             self._dropped(self._queue.popleft())
 
-    @abstractmethod
     def _run(self, submissions: list[Submission]) -> None:
         """Run these submissions. If it raises, none of them runs."""
+        raise NotImplementedError
 
     def _report(self, accepted: list[Submission], refused: list[Submission]) -> None:
         events = [submission.submitted() for submission in accepted] if self._reports.wants(EVENT_JOB_SUBMITTED) else []
@@ -122,7 +116,7 @@ class ExecutorAdapter(ABC):
             if submission.last:
                 self._reports.last_run_ended(submission, gone=not submission.comes_again)
 
-    def _passed_over(self, submission: Submission) -> None:
+    def _all_late(self, submission: Submission) -> None:
         """Report a submission whose run times all came too late."""
         self._ended_with(submission, submission.missed())
 
@@ -149,7 +143,7 @@ class ExecutorAdapter(ABC):
         self._reports.finished()
 
     def _dropped(self, submission: Submission) -> None:
-        """The job never started, or was cut short. A jobstore with leases hands it out again; else that is an error."""
+        """Report a job that never started or was interrupted: an error, unless its jobstore hands it out again."""
         if submission.comes_again and self._reports.closing:
             self._succeeded(submission, [])
         else:
@@ -177,7 +171,7 @@ class GenericExecutorAdapter(ExecutorAdapter):
                 if self.executor._instances.get(job_id, 0) >= submission.job.max_instances:
                     self._report([], [submission])
                 else:
-                    self._passed_over(submission)
+                    self._all_late(submission)
                 continue
             with self._submitted_lock:  # before the call: some executors run the job inside it
                 self._unended.setdefault(job_id, []).append(submission)
@@ -197,8 +191,11 @@ class GenericExecutorAdapter(ExecutorAdapter):
                     self._reports.announce(submission.missed())
 
     def _drop_count_of_none(self, job_id: str) -> None:
-        """An executor that runs the job inside `submit_job` counts it down before APScheduler counts it up. A zero for
-        each id would remain."""
+        """Remove a count of zero.
+
+        An executor that runs the job inside `submit_job` counts it down before APScheduler counts it up. So a zero
+        would remain for each job id.
+        """
         executor = self.executor
         with executor._lock:
             if executor._instances.get(job_id) == 0:
@@ -208,16 +205,13 @@ class GenericExecutorAdapter(ExecutorAdapter):
         """The job; if it has an occurrence, a copy that sets the current occurrence itself."""
         if submission.occurrence is None:
             return submission.job
-        job = claimed_copy(submission.job, submission.occurrence.token, None)
-        job.occurrence.redelivered = submission.occurrence.redelivered
+        occurrence = submission.occurrence
+        job = claimed_copy(submission.job, occurrence.token, None, redelivered=occurrence.redelivered)
         job.occurrence.run_at(submission.run_times)
         return job
 
-    def _run(self, submissions: list[Submission]) -> None:
-        """Not used: `submit` does all the work."""
-
     def _take_back(self, job_id: str, submission: Submission | None = None, event: Any = None) -> Submission | None:
-        """Forget and return a submission: this one, the one with the event's run time, or the oldest of the job."""
+        """Remove and return a submission: the given one, the one with the event's run time, or the job's oldest."""
         with self._submitted_lock:
             out = self._unended.get(job_id, [])
             if submission is None and event is not None:
@@ -254,9 +248,9 @@ class ThreadPoolAdapter(ExecutorAdapter):
     """For a pool of threads: one deque, emptied by as many workers as needed.
 
     A worker that takes a job first starts another worker, if the deque has more jobs. So a slow job delays no other
-    job. After `_ROW` quick jobs one after the other only `_FEW` workers stay, because more would only wait for each
-    other and for the interpreter's lock. If all of these meet slow jobs, `tend` sees that the deque does not shrink and
-    starts more.
+    job. After `_QUICK_IN_A_ROW` quick jobs only `_FEW_WORKERS` workers stay, because more would only wait for each
+    other and for the interpreter's lock. If all of these run slow jobs, `check_workers` sees that the deque does not
+    shrink, and starts more.
     """
 
     def __init__(self, executor: ThreadPoolExecutor, reports: Reports) -> None:
@@ -265,16 +259,16 @@ class ThreadPoolAdapter(ExecutorAdapter):
         self._at_most: int = executor._pool._max_workers
         self._starting = False
         self._counting = threading.Lock()
-        self._row = 0  # quick jobs one after the other; this and `_taken` are hints, so they need no lock
+        self._quick_in_a_row = 0  # this and `_taken` are hints, so they need no lock
         self._taken = 0
         self._taken_before = -1
 
-    def tend(self) -> bool:
+    def check_workers(self) -> bool:
         if not self._queue or self._workers >= self._at_most:
             return False
         taken = self._taken
         if taken == self._taken_before:
-            self._row = 0
+            self._quick_in_a_row = 0
             self._start_worker()
         self._taken_before = taken
         return True
@@ -288,7 +282,11 @@ class ThreadPoolAdapter(ExecutorAdapter):
 
     def _wants_more(self) -> bool:
         workers = self._workers
-        return workers < self._at_most and not self._starting and (workers < _FEW or self._row < _ROW)
+        return (
+            workers < self._at_most
+            and not self._starting
+            and (workers < _FEW_WORKERS or self._quick_in_a_row < _QUICK_IN_A_ROW)
+        )
 
     def _start_worker(self) -> None:
         with self._counting:
@@ -304,25 +302,27 @@ class ThreadPoolAdapter(ExecutorAdapter):
             with self._counting:
                 self._workers -= 1
                 self._starting = False
-                nobody = self._workers == 0
-            if nobody:
+                no_worker = self._workers == 0
+            if no_worker:
                 self.abandon()
 
     def _may_leave(self) -> bool:
-        """Whether this worker is not needed: the deque is empty, or few workers are enough. It is then not counted."""
+        """Whether this worker may end: the deque is empty, or few workers are enough. If so, it is counted out."""
         with self._counting:
-            if self._queue and not (self._row >= _ROW and self._workers > _FEW):
+            if self._queue and not (self._quick_in_a_row >= _QUICK_IN_A_ROW and self._workers > _FEW_WORKERS):
                 return False
             self._workers -= 1
             return True
 
     def _work(self) -> None:
-        here.working = True
+        this_thread.working = True
         self._starting = False
         queue, name = self._queue, self.executor._logger.name
         while True:
-            if (not queue or (self._row >= _ROW and self._workers > _FEW)) and self._may_leave():
-                if queue:  # the other workers may all meet slow jobs, and a scheduler that saw a full pool sleeps
+            if (
+                not queue or (self._quick_in_a_row >= _QUICK_IN_A_ROW and self._workers > _FEW_WORKERS)
+            ) and self._may_leave():
+                if queue:  # the other workers may all run slow jobs; wake the scheduler to check them
                     self._reports.wakeup()
                 break
             try:
@@ -340,8 +340,8 @@ class ThreadPoolAdapter(ExecutorAdapter):
                 self._failed(submission, error)
             else:
                 self._succeeded(submission, events)
-            self._row = self._row + 1 if time.perf_counter() - begun_s < _QUICK_S else 0
-        here.working = False
+            self._quick_in_a_row = self._quick_in_a_row + 1 if time.perf_counter() - begun_s < _QUICK_S else 0
+        this_thread.working = False
 
 
 class ProcessPoolAdapter(ExecutorAdapter):
@@ -368,7 +368,7 @@ class ProcessPoolAdapter(ExecutorAdapter):
         return future
 
     def _ended(self, submission: Submission, future: Future[Any]) -> None:
-        here.working = True
+        this_thread.working = True
         try:
             error = future.exception()
             if error is None:
@@ -376,11 +376,11 @@ class ProcessPoolAdapter(ExecutorAdapter):
             else:
                 self._failed(submission, error)
         finally:
-            here.working = False
+            this_thread.working = False
 
 
 def adapter_for(executor: BaseExecutor, reports: Reports) -> ExecutorAdapter:
-    """The fastest adapter for `executor` that keeps what its class promises."""
+    """The fastest adapter for `executor` that keeps the behaviour of its class."""
     unchanged = getattr(type(executor), "_do_submit_job", None)
     if isinstance(executor, ThreadPoolExecutor) and unchanged is BasePoolExecutor._do_submit_job:
         return ThreadPoolAdapter(executor, reports)

@@ -1,8 +1,8 @@
 """WheelScheduler: what our three schedulers share: the loop, the pass, pausing, draining and the end.
 
-One thread owns the loop. A pass visits each jobstore once and takes a batch. The scheduler's lock is held while a stock
-jobstore is asked and is free while jobs are submitted, so `add_job` from another thread waits for one batch at most.
-Nothing that a jobstore or a listener raises ends the loop.
+One thread owns the loop. A pass visits each jobstore once and takes a batch. The loop holds the scheduler's lock while
+it asks a stock jobstore, and frees it while it submits jobs. So `add_job` from another thread waits for one batch at
+most. No error of a jobstore or a listener ends the loop.
 
 Everything else is APScheduler's own: `add_job`, `modify_job`, events, listeners, executors and jobstores. These classes
 are subclasses of its classes.
@@ -26,7 +26,7 @@ from wheel_sched_apscheduler.schedulers.claiming_source import ClaimingJobSource
 from wheel_sched_apscheduler.schedulers.executor_adapters import ExecutorAdapter, adapter_for, inside_a_job
 from wheel_sched_apscheduler.schedulers.stock_source import StockJobSource, utc_now
 from wheel_sched_apscheduler.settings import whole
-from wheel_sched_apscheduler.stores.contract import ClaimingStore
+from wheel_sched_apscheduler.stores.scheduler_pass import ClaimingStore
 
 if TYPE_CHECKING:
     from apscheduler.executors.base import BaseExecutor
@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from wheel_sched_apscheduler.schedulers.submission import Submission
 
 _NEVER = float("inf")
-_TEND_S = 0.01  # between two looks at an adapter that has more jobs than workers
-_LOOK_S = 0.05  # between two looks, while draining, at executors that do not report when they are done
+_CHECK_S = 0.01  # between two checks of an adapter that has more jobs than workers
+_POLL_S = 0.05  # between two checks in `drain`, because some executors do not report that they are done
 
 
 class WheelScheduler(BaseScheduler):
@@ -45,26 +45,26 @@ class WheelScheduler(BaseScheduler):
     Takes what a stock scheduler takes, and:
 
     Args:
-        batch: how many jobs are taken from a jobstore at a time. It bounds how long the scheduler's lock is held.
+        batch: number of jobs that are taken from a jobstore at a time. It bounds how long the scheduler's lock is held.
             Defaults to 250, for asyncio to 32.
-        max_in_flight: an executor with so many jobs of one of our jobstores that have not ended gets no more; the rest
+        max_in_flight: an executor that runs or queues this many jobs of one of our jobstores gets no more; the rest
             stays in the store for other processes. Defaults to 2,000.
-        job_defaults: as in stock, but `misfire_grace_time` defaults to None: nothing is dropped for being late. A
-            grace counts from the moment a job is claimed, not from when a worker is free.
+        job_defaults: as in stock, but `misfire_grace_time` defaults to None: no late run is dropped. Lateness is
+            measured when a job is claimed, not when a worker is free.
 
     Threads: any for every public method, also from inside a job or a listener.
     """
 
     closing = False
     default_batch = 250
-    drives_batches = True  # our jobstores need not listen to events: this scheduler reports each end
+    drives_batches = True  # tells our jobstores that this scheduler reports each end, so they need no events
 
     def __init__(self, gconfig: dict[str, Any] | None = None, **options: Any) -> None:
         self._alarm = Alarm()
         self._sources: dict[str, StockJobSource | ClaimingJobSource] = {}
         self._adapters: dict[str, ExecutorAdapter] = {}
-        self._leaving: dict[tuple[str, str], Submission] = {}  # jobs in their last run
-        self._hushed = threading.local()
+        self._last_runs: dict[tuple[str, str], Submission] = {}  # jobs in their last run
+        self._quiet = threading.local()
         self._passing = threading.Lock()
         self._waiter: threading.Event | None = None
         self._owner: threading.Thread | None = None
@@ -99,8 +99,8 @@ class WheelScheduler(BaseScheduler):
     # ---- waking up
 
     def wakeup(self) -> None:
-        """Have the loop look at its jobstores now. Any thread."""
-        if not getattr(self._hushed, "on", False):
+        """Have the loop make a pass now. Any thread."""
+        if not getattr(self._quiet, "on", False):
             self._alarm.ring()
 
     def resume(self) -> None:
@@ -108,14 +108,14 @@ class WheelScheduler(BaseScheduler):
         self._alarm.ring()
 
     @contextmanager
-    def _hush(self) -> Iterator[None]:
-        """Meanwhile `wakeup` does nothing in this thread. Whoever changes a job rings for its run time instead."""
-        before = getattr(self._hushed, "on", False)
-        self._hushed.on = True
+    def _without_wakeups(self) -> Iterator[None]:
+        """In this block `wakeup` does nothing in this thread: the caller rings for the run time of a changed job."""
+        before = getattr(self._quiet, "on", False)
+        self._quiet.on = True
         try:
             yield
         finally:
-            self._hushed.on = before
+            self._quiet.on = before
 
     def _ring_for(self, job: Job) -> None:
         run_time = getattr(job, "next_run_time", None)
@@ -123,17 +123,17 @@ class WheelScheduler(BaseScheduler):
             self._alarm.ring_by(run_time.timestamp())
 
     def _real_add_job(self, job: Job, jobstore_alias: str, replace_existing: bool) -> None:
-        before = self._leaving.pop((jobstore_alias, job.id), None)
-        if before is not None:  # listeners must not take the new job for the one that is gone
+        before = self._last_runs.pop((jobstore_alias, job.id), None)
+        if before is not None:  # listeners must not confuse the new job with the old one
             self.announce([before.removed()])
-        with self._hush():
+        with self._without_wakeups():
             super()._real_add_job(job, jobstore_alias, replace_existing)
         self._forget(jobstore_alias, job.id)
         self._ring_for(job)
 
     def modify_job(self, job_id: str, jobstore: str | None = None, **changes: Any) -> Job:
-        with self._jobstores_lock:  # no slice of a batch may come between the change and `_forget`
-            with self._hush():
+        with self._jobstores_lock:  # no part of a batch may be taken between the change and `_forget`
+            with self._without_wakeups():
                 job = super().modify_job(job_id, jobstore, **changes)
             self._forget(jobstore, job_id)
         self._ring_for(job)
@@ -164,7 +164,7 @@ class WheelScheduler(BaseScheduler):
         self._owner = None
         self.closing = False
         self._sources.clear()
-        self._leaving.clear()
+        self._last_runs.clear()
         self._adapters.clear()
 
     def _main_loop(self) -> None:
@@ -187,12 +187,12 @@ class WheelScheduler(BaseScheduler):
         """One pass: at most one batch of each jobstore.
 
         Returns:
-            Seconds until the next pass; None = when somebody rings.
+            Seconds until the next pass; None = when the alarm rings.
         """
         head_s = _NEVER
         with self._passing:
             if self.state != STATE_RUNNING or self.closing:
-                return self._tend()
+                return self._check_workers()
             for alias in list(self._jobstores):
                 with self._jobstores_lock:
                     source = self._source(alias)
@@ -200,7 +200,7 @@ class WheelScheduler(BaseScheduler):
                 if source is None:
                     continue
                 if batch is None:
-                    with self._hush():  # the batch says when to come again
+                    with self._without_wakeups():  # the batch says when to make the next pass
                         batch = source.take(utc_now(), self._batch)
                 submissions = batch.submissions
                 if self.closing or self.state != STATE_RUNNING:
@@ -209,14 +209,14 @@ class WheelScheduler(BaseScheduler):
                     self._submit_all(submissions)
                 if batch.head_s is not None:
                     head_s = min(head_s, batch.head_s)
-            tend_s = self._tend()
+            check_s = self._check_workers()
         wait_s = None if head_s == _NEVER else max(0.0, head_s - time.time())
-        return wait_s if tend_s is None or (wait_s is not None and wait_s < tend_s) else tend_s
+        return wait_s if check_s is None or (wait_s is not None and wait_s < check_s) else check_s
 
-    def _tend(self) -> float | None:
-        """In how many seconds an adapter wants another `tend`."""
-        wanted = [adapter.tend() for adapter in list(self._adapters.values())]
-        return _TEND_S if any(wanted) else None
+    def _check_workers(self) -> float | None:
+        """The seconds until the adapters need another check; None = they need none."""
+        needed = [adapter.check_workers() for adapter in list(self._adapters.values())]
+        return _CHECK_S if any(needed) else None
 
     def _source(self, alias: str) -> StockJobSource | ClaimingJobSource | None:
         store = self._jobstores.get(alias)
@@ -239,7 +239,7 @@ class WheelScheduler(BaseScheduler):
         by_executor: dict[str, list[Submission]] = {}
         for submission in submissions:
             if submission.last:
-                self._leaving[submission.alias, submission.job.id] = submission
+                self._last_runs[submission.alias, submission.job.id] = submission
             by_executor.setdefault(submission.job.executor, []).append(submission)
         for name, group in by_executor.items():
             executor = self._executors.get(name)
@@ -265,7 +265,7 @@ class WheelScheduler(BaseScheduler):
     # ---- reports of adapters
 
     def wants(self, mask: int) -> bool:
-        """Whether anybody listens to events of `mask`."""
+        """Whether there is a listener for events of `mask`."""
         return any(mask & wanted for _, wanted in self._listeners)
 
     def announce(self, events: list[SchedulerEvent]) -> None:
@@ -274,8 +274,8 @@ class WheelScheduler(BaseScheduler):
             self._dispatch_event(event)
 
     def last_run_ended(self, submission: Submission, gone: bool = True) -> None:
-        """The last run of a job has ended, after its events. Unless `gone`, the job comes again."""
-        known = self._leaving.pop((submission.alias, submission.job.id), None)
+        """See `Reports`."""
+        known = self._last_runs.pop((submission.alias, submission.job.id), None)
         if known is not None and gone and self.wants(EVENT_JOB_REMOVED):
             self.announce([known.removed()])
 
@@ -301,7 +301,7 @@ class WheelScheduler(BaseScheduler):
             timeout: how long to wait, in seconds. Defaults to None: as long as it takes.
 
         Returns:
-            Whether everything has ended. The scheduler stays paused either way: `resume` it, or `shutdown`.
+            Whether everything has ended. The scheduler stays paused in both cases: call `resume` or `shutdown`.
 
         Raises:
             SchedulerNotRunningError: it was not started.
@@ -313,13 +313,13 @@ class WheelScheduler(BaseScheduler):
         end_s = _NEVER if timeout is None else time.monotonic() + timeout
         self._waiter = waiter = threading.Event()
         try:
-            with self._passing:  # a pass under way submits what it has taken
+            with self._passing:  # a pass under way submits the jobs that it has taken
                 pass
             while self._busy():
                 left_s = end_s - time.monotonic()
                 if left_s <= 0:
                     return False
-                waiter.wait(min(left_s, _LOOK_S))
+                waiter.wait(min(left_s, _POLL_S))
                 waiter.clear()
             return True
         finally:
@@ -328,12 +328,12 @@ class WheelScheduler(BaseScheduler):
     def shutdown(self, wait: bool = True) -> None:
         """End the loop, then the executors, then the jobstores.
 
-        No lock is held during the wait for running jobs, so these may use the scheduler as before, and what they add is
-        stored. Called from inside a job with `wait`, it returns at once and a thread of its own goes on, because a job
-        cannot wait for itself.
+        No lock is held during the wait for running jobs. So these may use the scheduler as before, and jobs that they
+        add are stored. Called from inside a job with `wait`, it returns at once and another thread continues, because a
+        job cannot wait for itself.
 
         Args:
-            wait: whether to wait for jobs that were submitted. Defaults to True.
+            wait: whether to wait for submitted jobs. Defaults to True.
 
         Raises:
             SchedulerNotRunningError: the scheduler was not started, or ends already.

@@ -1,10 +1,10 @@
-"""StockJobSource: due jobs from a jobstore of APScheduler's or of others, a batch at a time.
+"""StockJobSource: due jobs from a jobstore that is not ours, a batch at a time.
 
-The jobstore is asked once for all that is due. The jobs are then submitted in slices, so that other threads get the
-scheduler's lock in between. A job that they remove or change meanwhile is dropped here; the next question finds it
-again.
+The source asks the jobstore once for all due jobs. It then gives them out in batches, so that other threads get the
+scheduler's lock in between. If another thread changes or removes one of these jobs, the source drops the job; the next
+question to the jobstore finds a changed one again.
 
-An error of the jobstore pauses that jobstore and never ends the loop. Stock guards only the first of these calls.
+An error of the jobstore pauses that jobstore and never ends the loop. A stock scheduler guards only the first call.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class SubmissionBatch:
-    """What one visit to a jobstore gave.
+    """The result of one visit to a jobstore.
 
     Args:
         submissions: to run.
@@ -42,16 +42,16 @@ class SubmissionBatch:
 
 
 class StockJobSource:
-    """One jobstore of APScheduler's or of others.
+    """One jobstore that is not ours.
 
     Args:
         store: started.
         alias: its name in the scheduler.
         executors: the names of all executors, read again each time.
         retry_s: pause after an error of the jobstore.
-        logger: where errors are logged.
+        logger: logs errors.
 
-    Threads: the caller holds the scheduler's lock of its jobstores, as such a jobstore expects.
+    Threads: the caller holds the scheduler's lock of its jobstores, as these jobstores expect.
     """
 
     locked = True
@@ -72,17 +72,17 @@ class StockJobSource:
         self._due: deque[Job] = deque()
         self._changed: set[str] = set()
         self._quiet_until: datetime | None = None
-        self._fruitless = 0
+        self._empty_visits = 0
 
     def forget(self, job_id: str | None = None) -> None:
-        """Somebody changed or removed this job; None = every job."""
+        """Note that this job was changed or removed; None = every job."""
         if job_id is None:
             self._due.clear()
         elif self._due:
             self._changed.add(job_id)
 
     def take(self, now: datetime, limit: int) -> SubmissionBatch:
-        """At most `limit` due jobs, moved on to their next run time or removed."""
+        """At most `limit` due jobs. The jobstore has their next run time now, or has removed them."""
         batch = SubmissionBatch()
         if self._quiet_until is not None and now < self._quiet_until:
             batch.head_s = self._quiet_until.timestamp()
@@ -99,7 +99,7 @@ class StockJobSource:
             self._quiet_until = now + timedelta(seconds=self._retry_s)
             batch.head_s = self._quiet_until.timestamp()
             self._logger.warning(
-                "Error using job store %r; its jobs stay as they are, next try in %g s: %s",
+                "Error using job store %r; its jobs stay unchanged, next try in %g s: %s",
                 self.alias,
                 self._retry_s,
                 error,
@@ -108,7 +108,7 @@ class StockJobSource:
         return batch
 
     def put_back(self, submissions: list[Submission]) -> list[Submission]:
-        """Returns all submissions: the jobstore has moved on, so none can be put back. They are still submitted."""
+        """Returns all submissions: none can be put back, because the jobstore has their next run time already."""
         return submissions
 
     def _advance(self, now: datetime, limit: int, batch: SubmissionBatch) -> int:
@@ -119,12 +119,12 @@ class StockJobSource:
                 continue
             taken += 1
             if job.executor not in self._executors:
-                self._park(job, f"there is no executor {job.executor!r}: add it")
+                self._pause(job, f"there is no executor {job.executor!r}: add it")
                 continue
             try:
                 run_times, following = missed_runs(job, now)
             except Exception as error:
-                self._park(job, f"its trigger failed ({error!r}): correct it")
+                self._pause(job, f"its trigger failed ({error!r}): correct it")
                 continue
             if not run_times:
                 continue
@@ -133,9 +133,7 @@ class StockJobSource:
             except JobLookupError:
                 self._logger.info('Job "%s" was removed before it could run', job.id)
                 continue
-            run_times, late = in_grace(job, run_times, now)
-            if late:
-                self._logger.warning('%d run times of job "%s" came too late and are dropped', len(late), job)
+            run_times, late = in_grace(job, run_times, now, self._logger)
             last = following is None
             batch.submissions.append(Submission(without_grace(job), self.alias, run_times, last=last, late=late))
         return taken
@@ -149,11 +147,11 @@ class StockJobSource:
         try:
             self.store.update_job(job)
         except Exception:
-            job.next_run_time = before  # a jobstore of live objects must not keep what it refused
+            job.next_run_time = before  # a jobstore of live objects must not keep the time that it refused
             raise
 
-    def _park(self, job: Job, reason: str) -> None:
-        """Pause a job that cannot run. Stock would delete it, or end its loop."""
+    def _pause(self, job: Job, reason: str) -> None:
+        """Pause a job that cannot run. A stock scheduler would delete it, or its loop would end."""
         self._logger.error('Job "%s" is paused, %s, then resume_job(%r)', job, reason, job.id)
         job.next_run_time = None
         with suppress(JobLookupError):
@@ -166,13 +164,13 @@ class StockJobSource:
         if head is None:
             return None
         if taken or head > now:
-            self._fruitless = 0
+            self._empty_visits = 0
             return head.timestamp()
-        # It is due but was not given: it has another owner, another clock, or a date that the jobstore cannot find.
-        self._fruitless = min(self._fruitless + 1, 10)
-        return now.timestamp() + 2.0**self._fruitless / 1000
+        # A job is due but the jobstore did not give it: it has another owner, another clock, or an unusual date.
+        self._empty_visits = min(self._empty_visits + 1, 10)
+        return now.timestamp() + 2.0**self._empty_visits / 1000
 
 
 def utc_now() -> datetime:
-    """This moment, aware."""
+    """The present moment as an aware datetime."""
     return datetime.now(UTC)

@@ -29,15 +29,15 @@ from apscheduler.events import (
 )
 from apscheduler.executors.base import run_coroutine_job
 
-from wheel_sched_apscheduler.instants import to_us
 from wheel_sched_apscheduler.occurrence import Occurrence, reset_current, set_current
+from wheel_sched_apscheduler.run_times import to_us
 
 if TYPE_CHECKING:
     from apscheduler.events import SchedulerEvent
     from apscheduler.job import Job
 
 
-# token and redelivered of an occurrence, see `CurrentOccurrence`; a plain tuple, for each job needs one
+# token and redelivered of an occurrence, see `CurrentOccurrence`; a plain tuple, because each job needs one
 FencingInfo: TypeAlias = tuple[int, bool]
 _logger = lru_cache(maxsize=64)(logging.getLogger)
 
@@ -64,13 +64,13 @@ class Reports(Protocol):
         """Hand events to the listeners, in order."""
 
     def last_run_ended(self, submission: Submission, gone: bool = True) -> None:
-        """Report that a job's last run has ended, after its events. Unless `gone`, the job comes again."""
+        """Report that a job's last run has ended, after its events. Without `gone`, the job is handed out again."""
 
     def finished(self) -> None:
         """Report that a submission has ended, in any way."""
 
     def wakeup(self) -> None:
-        """Have the scheduler make a pass, which calls `tend`."""
+        """Have the scheduler make a pass, which calls `check_workers`."""
 
 
 @dataclass(slots=True, eq=False)
@@ -81,8 +81,8 @@ class Submission:
         job: the job from its store, without its misfire grace, which is already checked.
         alias: the alias of its jobstore.
         run_times: the run times to run, earliest first; empty when all came too late.
-        source: gets the events of the end: EXECUTED, ERROR or MAX_INSTANCES; no events when the job was cut short and
-            must come again. Defaults to None: the jobstore needs no report, and hands out no job twice.
+        source: gets the events of the end: EXECUTED, ERROR or MAX_INSTANCES; no events if the job was interrupted and
+            must be handed out again. Defaults to None: the jobstore needs no report, and hands out no job twice.
         occurrence: the occurrence that the jobstore handed out. Defaults to None: a stock jobstore.
         last: whether the job leaves its jobstore with these runs. Defaults to False.
         late: run times that came too late and are dropped. Defaults to none.
@@ -103,7 +103,7 @@ class Submission:
 
     @property
     def comes_again(self) -> bool:
-        """Whether its jobstore hands it out again when it is cut short."""
+        """Whether its jobstore hands it out again after an interruption."""
         return self.source is not None
 
     @property
@@ -141,17 +141,21 @@ class Submission:
         ]
 
 
-def in_grace(job: Job, run_times: list[datetime], now: datetime) -> tuple[list[datetime], list[datetime]]:
-    """The run times that may still run at `now`, and those that came too late."""
+def in_grace(
+    job: Job, run_times: list[datetime], now: datetime, logger: logging.Logger
+) -> tuple[list[datetime], list[datetime]]:
+    """The run times that may still run at `now`, and those that came too late, which are logged."""
     if job.misfire_grace_time is None:
         return run_times, []
     oldest_us = to_us(now) - job.misfire_grace_time * 1_000_000
     late = [run_time for run_time in run_times if to_us(run_time) < oldest_us]
+    if late:
+        logger.warning('%d run times of job "%s" came too late and are dropped', len(late), job)
     return [run_time for run_time in run_times if to_us(run_time) >= oldest_us], late
 
 
 def without_grace(job: Job) -> Job:
-    """The job, or a copy, without a grace: no executor finds it too late after its time in a queue."""
+    """The job, or a copy, without a grace. So its time in an executor's queue does not count as lateness."""
     if job.misfire_grace_time is None:
         return job
     twin = object.__new__(type(job))
@@ -197,7 +201,7 @@ async def run_coroutine(
     """The same for a coroutine function, in its own task."""
     events: list[Any] = []
     for run_time in run_times:
-        if fencing is not None:  # a task has a context of its own: nothing to reset
+        if fencing is not None:  # the context ends with the task: nothing to reset
             set_current(job.id, run_time, *fencing)
         events += await run_coroutine_job(job, alias, [run_time], logger_name)
     return events

@@ -1,23 +1,23 @@
 """In-flight claims: the occurrences that this process has claimed, until the store knows how each one ended.
 
-A claimed job stays in the store under a lease. This module collects the results and makes commands of them. The
-commands take few round trips, if possible together with the next claim. This module does no I/O itself.
+A claimed job stays in the store under a lease. This module collects the ends and makes commands of them, without I/O.
+The commands take few round trips, if possible together with the next claim.
 
     ended, last run           settle Done
     ended, runs again         settle Next: the job waits for its next run time
     still running, runs again *split*: a split item `<run time>\\0<job id>` is stored, due when the lease would end,
                               and the job settles Next; when the run ends the split item is deleted
     released                  settle Next at its old due, or later
-    cannot be run here        settle Next after a while, or Held: see `refusals`
+    cannot be run here        settle Next after a while, or Held: see `loading`
+
+So an occurrence is in the store until it has ended: in the job itself while the run is short, as a split item when the
+run takes longer than `SPLIT_AFTER_S` or the next run is due. If the process dies the lease ends, and the job or the
+split item is due again for the next process that claims.
 
 Other processes may change a job meanwhile. If they replaced its record, the store refuses the settlement
 (OTHER_VERSION). The record is then read again, and the settlement is made again: at the planned run time, unless the
 change was about the run time. If a new job took the id, the old run continues as the split item `<due>\\0<job id>`
 under the same claim (STALE), and is settled there.
-
-So an occurrence is in the store until it has ended: in the job itself while the run is short, as a split item when the
-run takes longer than `SPLIT_AFTER_S` or the next run is due. If the process dies the lease ends, and the job or the
-split item is due again for the next process that claims.
 
 Invariant. An occurrence is in `in_flight` from its claim until the store has answered its last settlement. A command
 whose answer was lost is repeated unchanged, under its token.
@@ -32,94 +32,56 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from apscheduler.triggers.date import DateTrigger
-
-from wheel_sched.store import Claimed, Done, Found, Item, Next, Outcome, Settlement
+from wheel_sched.store import Done, Item, Next, Outcome, Settlement
 from wheel_sched.store.core.call import Call, new_token
 from wheel_sched.store.core.change import Alteration, Change
 from wheel_sched.store.core.get import Get
 from wheel_sched.store.core.schedule import Schedule
 from wheel_sched.store.core.settle import Extend, Settle
-from wheel_sched_apscheduler.codec import JobCodec, StoredJob
-from wheel_sched_apscheduler.instants import to_ms, to_us
 from wheel_sched_apscheduler.occurrence import Occurrence
-from wheel_sched_apscheduler.stores.connection import PendingCommand, PendingSettlement, commands_of
-from wheel_sched_apscheduler.stores.layout import JOB, OCCURRENCE, RUNNING, due_of, split_item_body, split_item_id
+from wheel_sched_apscheduler.stores.layout import (
+    ClaimHandle,
+    PendingCommand,
+    PendingSettlement,
+    RunWriter,
+    commands_of,
+    due_of,
+    split_item_id,
+)
 
 SPLIT_AFTER_S = 0.05  # a longer run is split off, so that the job is free for its next run and for changes
-ORPHANS_AT_MOST = 10_000  # ended occurrences whose settlement came too late, in case this process claims them again
+ORPHANS_AT_MOST = 10_000  # ended occurrences that were settled too late; this process may claim them again
 
 
-class ClaimHandle:
-    """The place and state of a claimed occurrence in the store."""
+class _Gathered:
+    """The contents of one round trip, grouped by shard, and settlements also by claim."""
 
-    __slots__ = (
-        "body",
-        "claim_number",
-        "due_ms",
-        "gone",
-        "item",
-        "item_id",
-        "refs",
-        "running",
-        "shard",
-        "since",
-        "split",
-        "split_item",
-        "stale",
-        "stored",
-        "version",
-    )
+    def __init__(self) -> None:
+        self.settlements: dict[tuple[int, int], list[PendingSettlement]] = {}
+        self.changes: dict[int, list[tuple[Occurrence, Alteration]]] = {}
+        self.items: dict[int, list[Item]] = {}
 
-    def __init__(
-        self,
-        shard: int,
-        claim_number: int,
-        item: Claimed,
-        *,
-        body: bytes,
-        refs: tuple[str, ...],
-        stored: StoredJob,
-    ) -> None:
-        self.shard = shard
-        self.claim_number = claim_number
-        self.item = item  # as it was claimed
-        self.item_id = item.id  # of the claimed item; after a split, of the split item
-        self.due_ms = item.due_ms
-        self.body = body  # of the job
-        self.refs = refs
-        self.stored = stored
-        self.version = item.version  # of the record from which the settlement is made
-        self.split_item = item.topic == OCCURRENCE  # the claimed item is one that an earlier holder split off
-        self.split = False  # nothing is claimed any more; the split item is due when its lease ends
-        self.running = False  # other runs of the job are under way
-        self.stale = False  # the store did not find the claim under its id
-        self.gone = False  # nothing of it is in the store: delivery is at most once
-        self.since = time.monotonic()
+    def settle(self, pending: PendingSettlement) -> None:
+        self.settlements.setdefault((pending.shard, pending.claim_number), []).append(pending)
 
+    def change(self, occurrence: Occurrence, alteration: Alteration) -> None:
+        self.changes.setdefault(occurrence.handle.shard, []).append((occurrence, alteration))
 
-Settlements = dict[tuple[int, int], list[PendingSettlement]]
+    def store(self, shard: int, item: Item) -> None:
+        self.items.setdefault(shard, []).append(item)
 
 
 class InFlightClaims:
     """See the module.
 
     Args:
-        codec: writes the next occurrence of a job.
-        shards: of the namespace.
+        writer: writes settlements and split items.
         lease_ms: how long a claim holds without being extended.
         lost: called with an occurrence that its executor never received or has lost; it is handed out again.
     """
 
-    def __init__(
-        self,
-        codec: JobCodec,
-        shards: int,
-        lease_ms: int,
-        lost: Callable[[Occurrence], Any],
-    ) -> None:
-        self._codec = codec
-        self._shards = shards
+    def __init__(self, writer: RunWriter, lease_ms: int, lost: Callable[[Occurrence], Any]) -> None:
+        self._writer = writer
         self._lease_ms = lease_ms
         self._lost = lost
         self.in_flight: dict[str, Occurrence] = {}
@@ -127,8 +89,8 @@ class InFlightClaims:
         self._released: deque[tuple[Occurrence, int | None]] = deque()
         self._young: deque[Occurrence] = deque()  # submitted, and the job runs again: may be split, oldest first
         self._unsent: list[PendingCommand] = []
-        self._replaced: deque[PendingSettlement] = deque()  # their records are to be read again
-        self._decided: deque[PendingSettlement] = deque()  # to be sent as they are
+        self._replaced: deque[PendingSettlement] = deque()  # their records must be read again
+        self._decided: deque[PendingSettlement] = deque()  # ready to be sent
         self._orphans: OrderedDict[tuple[str, int, int], Occurrence] = OrderedDict()
 
     def __len__(self) -> int:
@@ -149,8 +111,17 @@ class InFlightClaims:
         """Add a claimed occurrence."""
         self.in_flight[occurrence.handle.item_id] = occurrence
 
+    def _forget(self, occurrence: Occurrence) -> None:
+        """Remove an occurrence, unless another one has taken its item id."""
+        item_id = occurrence.handle.item_id
+        if self.in_flight.get(item_id) is occurrence:
+            del self.in_flight[item_id]
+
     def continue_under(self, item_id: str, due_ms: int, claim_number: int, version: int) -> bool:
-        """Whether the claimed item still runs here: its lease had ended, and now the new claim holds it."""
+        """Continue a known run under a new claim, after its old lease has ended. Answers whether there is one.
+
+        A known run is in flight in this process, or has ended here and could not be settled in time.
+        """
         occurrence = self.in_flight.get(item_id)
         if occurrence is not None and occurrence.handle.claim_number != claim_number:
             handle = occurrence.handle
@@ -174,15 +145,14 @@ class InFlightClaims:
         return True
 
     def _move_beside(self, occurrence: Occurrence) -> None:
-        """A new job may have taken the id. If so, the claim has moved to the id of a split item."""
+        """Follow a claim to the id of a split item, where it lies when a new job has taken the job's id."""
         handle: ClaimHandle = occurrence.handle
-        if self.in_flight.get(handle.item_id) is occurrence:
-            del self.in_flight[handle.item_id]
+        self._forget(occurrence)
         handle.item_id, handle.split_item = split_item_id(occurrence.job_id, handle.due_ms), True
-        self.in_flight[handle.item_id] = occurrence
+        self.add(occurrence)
 
     def submitted(self, occurrences: Iterable[Occurrence]) -> None:
-        """The scheduler has planned these and submits them to executors."""
+        """Note that the scheduler has planned these and submits them to executors."""
         for occurrence in occurrences:
             handle: ClaimHandle = occurrence.handle
             if occurrence.next_run_time is not None and not handle.split_item and not handle.split:
@@ -197,7 +167,7 @@ class InFlightClaims:
         self._released.append((occurrence, due_ms))
 
     def settle(self, shard: int, claim_number: int, settlement: Settlement) -> None:
-        """Settle a claimed item that is no occurrence here. Any thread."""
+        """Settle a claimed item that did not become an occurrence. Any thread."""
         self._decided.append(PendingSettlement(shard, claim_number, settlement))
 
     # Commands for the store.
@@ -210,40 +180,33 @@ class InFlightClaims:
             split_due_ms: split also jobs whose next run is due by then. Defaults to None: only long runs.
         """
         commands, self._unsent = self._unsent, []
-        settlements: Settlements = {}
-        changes: dict[int, list[tuple[Occurrence, Alteration]]] = {}
+        gathered = _Gathered()
         while self._decided:
-            self._add_settlement(settlements, self._decided.popleft())
+            gathered.settle(self._decided.popleft())
         while self._replaced:
             pending = self._replaced.popleft()
             commands.append(PendingCommand(Call(pending.shard, Get([pending.settlement.id])), [pending], self._read))
-        self._gather_ended(settlements, changes)
-        commands += self._scheduled(self._gather_released(settlements, changes))
-        commands += self._gather_splits(settlements, server_now_ms, split_due_ms)
+        self._gather_ended(gathered)
+        self._gather_released(gathered)
+        self._gather_splits(gathered, server_now_ms, split_due_ms)
+        # items first: a split item must be stored before its job is free
+        commands += commands_of(gathered.items, lambda shard, batch: Call(shard, Schedule(batch, new_token())))
         commands += commands_of(
-            settlements,
+            gathered.settlements,
             lambda key, batch: Call(key[0], Settle(key[1], [pending.settlement for pending in batch])),
             self._settled,
         )
         return commands + commands_of(
-            changes,
+            gathered.changes,
             lambda shard, batch: Call(shard, Change([alteration for _, alteration in batch], new_token())),
             self._changed,
         )
-
-    @staticmethod
-    def _add_settlement(settlements: Settlements, pending: PendingSettlement) -> None:
-        settlements.setdefault((pending.shard, pending.claim_number), []).append(pending)
 
     def keep(self, commands: Iterable[PendingCommand]) -> None:
         """Keep commands whose answers were lost, to repeat them unchanged."""
         self._unsent.extend(commands)
 
-    def _gather_ended(
-        self,
-        settlements: Settlements,
-        changes: dict[int, list[tuple[Occurrence, Alteration]]],
-    ) -> None:
+    def _gather_ended(self, gathered: _Gathered) -> None:
         early = []
         while self._ended:
             occurrence = self._ended.popleft()
@@ -251,84 +214,28 @@ class InFlightClaims:
             if not occurrence.planned:
                 early.append(occurrence)  # it ended before the pass has planned it
             elif handle.split:
-                changes.setdefault(handle.shard, []).append((occurrence, Alteration(handle.item_id, "c")))
+                gathered.change(occurrence, Alteration(handle.item_id, "c"))
             else:
-                self._add_settlement(
-                    settlements,
-                    PendingSettlement(handle.shard, handle.claim_number, self._after(occurrence), occurrence),
-                )
+                settlement = self._writer.settlement(occurrence)
+                gathered.settle(PendingSettlement(handle.shard, handle.claim_number, settlement, occurrence))
         self._ended.extend(early)
 
-    def _after(self, occurrence: Occurrence) -> Settlement:
-        """The settlement of an occurrence that has ended and was not split."""
-        handle: ClaimHandle = occurrence.handle
-        if handle.split_item:
-            return Done(handle.item_id)
-        if occurrence.next_run_time is not None:
-            return self._successor(occurrence)
-        # a date trigger runs once: a change of the job cannot matter, so the version is not compared
-        once = type(handle.stored.trigger) is DateTrigger
-        return Done(handle.item_id, None if once else handle.version)
-
-    def _successor(self, occurrence: Occurrence, *, running: bool = False) -> Next:
-        handle: ClaimHandle = occurrence.handle
-        moment = occurrence.next_run_time
-        body = self._codec.advanced(handle.stored, moment)
-        refs = (*handle.refs, RUNNING) if running or handle.running else handle.refs
-        return Next(handle.item_id, due_of(moment), body, JOB, refs, version=handle.version)
-
-    def _merged(self, occurrence: Occurrence, found: Found, running: bool) -> Settlement:
-        """The settlement of a job whose record was replaced. It keeps a new run time; else the job runs as planned."""
-        handle: ClaimHandle = occurrence.handle
-        moment = self._codec.next_run_time(found.body)
-        body = found.body
-        if moment is not None and to_us(moment) == to_us(occurrence.scheduled):
-            moment = occurrence.next_run_time
-            if moment is None:
-                return Done(found.id, found.version)
-            body = self._codec.moved(found.id, found.body, moment)
-        handle.version = found.version
-        refs = tuple(ref for ref in found.refs if ref != RUNNING)
-        if running or handle.running:
-            refs += (RUNNING,)
-        return Next(found.id, due_of(moment), body, JOB, refs, version=found.version)
-
-    def _gather_released(
-        self,
-        settlements: Settlements,
-        changes: dict[int, list[tuple[Occurrence, Alteration]]],
-    ) -> dict[int, list[Item]]:
-        """Also returns, by shard, the items of occurrences that have left the store and are stored again."""
-        again: dict[int, list[Item]] = {}
+    def _gather_released(self, gathered: _Gathered) -> None:
         while self._released:
             occurrence, due_ms = self._released.popleft()
             handle: ClaimHandle = occurrence.handle
             due = handle.due_ms if due_ms is None else due_ms
             if handle.gone:
-                again.setdefault(handle.shard, []).append(self._split_item(occurrence, due))
+                gathered.store(handle.shard, self._writer.split_item_of(occurrence, due))
             elif handle.split:
-                changes.setdefault(handle.shard, []).append((occurrence, Alteration(handle.item_id, "r", due)))
+                gathered.change(occurrence, Alteration(handle.item_id, "r", due))
             else:
-                self._add_settlement(
-                    settlements,
-                    PendingSettlement(handle.shard, handle.claim_number, Next(handle.item_id, due), occurrence),
-                )
-        return again
+                settlement = Next(handle.item_id, due)
+                gathered.settle(PendingSettlement(handle.shard, handle.claim_number, settlement, occurrence))
 
-    @staticmethod
-    def _scheduled(items: dict[int, list[Item]]) -> list[PendingCommand]:
-        """Commands that store new items, given by shard."""
-        return commands_of(items, lambda shard, batch: Call(shard, Schedule(batch, new_token())))
-
-    def _gather_splits(
-        self,
-        settlements: Settlements,
-        server_now_ms: int,
-        split_due_ms: int | None,
-    ) -> list[PendingCommand]:
+    def _gather_splits(self, gathered: _Gathered, server_now_ms: int, split_due_ms: int | None) -> None:
         young, self._young = self._young, deque()
         oldest = time.monotonic() - SPLIT_AFTER_S
-        chosen: dict[int, list[tuple[Occurrence, Item]]] = {}
         for occurrence in young:
             handle: ClaimHandle = occurrence.handle
             if occurrence.finish is not None or handle.split or handle.split_item or occurrence.next_run_time is None:
@@ -340,31 +247,13 @@ class InFlightClaims:
             if handle.since > oldest and not due:
                 self._young.append(occurrence)
                 continue
-            item = self._split_item(occurrence, server_now_ms + self._lease_ms)
-            chosen.setdefault(handle.shard, []).append((occurrence, item))
-        commands = self._scheduled({shard: [item for _, item in pairs] for shard, pairs in chosen.items()})
-        for shard, pairs in chosen.items():
-            for occurrence, item in pairs:
-                handle = occurrence.handle
-                self._add_settlement(
-                    settlements,
-                    PendingSettlement(
-                        shard, handle.claim_number, self._successor(occurrence, running=True), occurrence, split=True
-                    ),
-                )
-                self.in_flight.pop(handle.item_id, None)
-                handle.item_id, handle.split = item.id, True
-                self.in_flight[item.id] = occurrence
-        return commands
-
-    def _split_item(self, occurrence: Occurrence, due_ms: int) -> Item:
-        handle: ClaimHandle = occurrence.handle
-        run_times = occurrence.run_times or [occurrence.scheduled]
-        # in the shard of the job, so that its fencing tokens keep growing
-        route = occurrence.job_id if self._shards > 1 else None
-        item_id = split_item_id(occurrence.job_id, to_ms(run_times[0]))
-        body = self._codec.seal(item_id, split_item_body(run_times, handle.body))
-        return Item(item_id, due_ms, body, OCCURRENCE, (f"run:{occurrence.job_id}",), route)
+            item = self._writer.split_item_of(occurrence, server_now_ms + self._lease_ms)
+            successor = self._writer.successor(occurrence, running=True)
+            gathered.store(handle.shard, item)
+            gathered.settle(PendingSettlement(handle.shard, handle.claim_number, successor, occurrence, split=True))
+            self.in_flight.pop(handle.item_id, None)
+            handle.item_id, handle.split = item.id, True
+            self.add(occurrence)
 
     def heartbeats(self, server_now_ms: int, alive: Callable[[Occurrence], bool]) -> list[PendingCommand]:
         """Commands that extend the leases of occurrences that still run in this process."""
@@ -418,21 +307,20 @@ class InFlightClaims:
 
     def _settled_for_good(self, occurrence: Occurrence, outcome: Outcome) -> None:
         handle: ClaimHandle = occurrence.handle
-        if self.in_flight.get(handle.item_id) is occurrence:
-            del self.in_flight[handle.item_id]
+        self._forget(occurrence)
         if outcome is Outcome.STALE and occurrence.finish is not None:
-            # its lease had ended: if this process claims it again, it has run already
+            # its lease had ended, so it may be claimed again; this process then knows that it has run
             for item_id in {handle.item_id, handle.item.id}:
                 self._orphans[item_id, handle.due_ms, handle.version] = occurrence
             while len(self._orphans) > ORPHANS_AT_MOST:
                 self._orphans.popitem(last=False)
 
     def _read(self, answer: Any, about: Sequence[PendingSettlement]) -> None:
-        """Jobs that were changed while they were in flight, as they are now."""
+        """Settle jobs that were changed while they were in flight by their present records."""
         for pending, found in zip(about, answer, strict=True):
-            settlement = pending.settlement  # if it is no longer ours, the store refuses it
-            if pending.occurrence is not None and found is not None and found.state == "fly":
-                settlement = self._merged(pending.occurrence, found, pending.split)
+            settlement = pending.settlement  # if the record is no longer ours, the store refuses this one
+            if pending.occurrence is not None and found is not None and found.state == "leased":
+                settlement = self._writer.merged(pending.occurrence, found, running=pending.split)
             self._decided.append(pending._replace(settlement=settlement))
 
     def _extended(self, answer: Any, about: Sequence[tuple[Occurrence, str]]) -> None:
@@ -444,5 +332,4 @@ class InFlightClaims:
 
     def _changed(self, _: Any, about: Sequence[tuple[Occurrence, Alteration]]) -> None:
         for occurrence, _alteration in about:
-            if self.in_flight.get(occurrence.handle.item_id) is occurrence:
-                del self.in_flight[occurrence.handle.item_id]
+            self._forget(occurrence)

@@ -1,9 +1,14 @@
-"""A jobstore's connection to its delay store.
+"""A jobstore's connection to its delay store, and the threads that serve it.
 
 The store is opened when a caller first needs it. Between two answers of the server, `now_ms` estimates the server's
-time. All parts of a jobstore log to `logger`, so that their lines carry the alias of the jobstore.
+time. All parts of a jobstore log to `StoreConnection.logger`, so that their lines carry the alias of the jobstore.
 
-`PendingCommand` and `PendingSettlement` wait to be sent in the next round trip.
+*The settler* is a thread of a jobstore with a scheduler. A pass of the scheduler sends ended occurrences together with
+its claim. Between passes the settler sends them. It waits a moment first, so that many ends make one round trip. It
+also extends leases. A second thread, the listener, learns of jobs that other processes have made due earlier.
+
+The settler also opens the store. A scheduler's start may run on an event loop, so the start waits only a moment for the
+store. The settler continues to wait for a store that does not answer.
 
 Threads: any.
 """
@@ -14,17 +19,25 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, TypeVar
+from concurrent.futures import Future, wait
+from typing import Any
 
+from wheel_sched.dispatcher.listener import Listener
 from wheel_sched.errors import NamespaceMismatch, StoreError
 from wheel_sched.escaping import logger_of
-from wheel_sched.store import MAX_BATCH, DelayStore, Settlement, open_store
+from wheel_sched.store import DelayStore, open_store
 from wheel_sched.store.core.call import Call
-from wheel_sched_apscheduler.occurrence import Occurrence
+
+LINGER_S = 0.01  # how long an end waits for other ends, or for the scheduler's next pass
+BLOCK_MS = 20_000  # of a read on the markers; it returns at once when there is something
+RETRY_S = 0.5
+OPEN_AT_ONCE_S = 1.0  # how long a start waits for a server to answer; a healthy one takes some milliseconds
+OPEN_AGAIN_S = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0)  # between two tries to open the store
+TRIES_AT_END = 3
+PATIENCE_S = 5.0  # how long `stop` waits until everything was sent
+UNOPENED_PATIENCE_S = 0.2  # the same, when the store was never opened
 
 logger = logger_of("wheel_sched.apscheduler")
-Key = TypeVar("Key")
-Entry = TypeVar("Entry")
 
 
 class StoreConnection:
@@ -65,6 +78,11 @@ class StoreConnection:
         """Whether the store was opened."""
         return self._store is not None
 
+    @property
+    def embedded(self) -> bool:
+        """Whether the store is a server over a folder of this machine."""
+        return isinstance(self.target, str) and self.target.startswith("embedded:")
+
     def now_ms(self) -> int:
         """The server's time in ms since 1970, estimated from its last answer. No I/O."""
         return time.time_ns() // 1_000_000 + self._server_ahead_ms
@@ -83,9 +101,8 @@ class StoreConnection:
 class SelfRestoringStore(DelayStore):
     """A delay store that survives FLUSHALL: the jobs are lost, but the scheduler continues.
 
-    When the namespace has vanished, the store creates it again, empty, and repeats the calls that were refused for
-    that reason. It checks shard 0 first. If shard 0 exists with other settings, the store creates nothing, and the
-    refusal is the answer.
+    When the namespace is gone, this store creates it again, empty, and repeats the calls that failed for that reason.
+    It checks shard 0 first. If shard 0 exists with other settings, the store creates nothing and returns the errors.
     """
 
     def execute(self, calls: Sequence[Call[Any]]) -> list[Any]:
@@ -97,7 +114,7 @@ class SelfRestoringStore(DelayStore):
                 DelayStore(self.backend, shards=self.shards).open()
             except StoreError:
                 return answers
-            logger.warning("The namespace was gone (was the server flushed?); it was created again, empty")
+            logger.warning("The namespace was gone (was the server flushed?); the store has created it again, empty")
             for at, again in zip(refused, super().execute([calls[at] for at in refused]), strict=True):
                 answers[at] = again
         return answers
@@ -108,45 +125,154 @@ def _says_absent(answer: Any) -> bool:
     return isinstance(answer, NamespaceMismatch) and str(answer).startswith("WSABSENT")
 
 
-class PendingSettlement(NamedTuple):
-    """A settlement for the store. `split`: of a job whose run was split off. Without `occurrence`: of no run."""
-
-    shard: int
-    claim_number: int
-    settlement: Settlement
-    occurrence: Occurrence | None = None
-    split: bool = False
-
-
-class PendingCommand:
-    """One call, the occurrences or settlements that it is about, and the handler of its answer."""
-
-    __slots__ = ("about", "answered", "call")
-
-    def __init__(self, call: Call[Any], about: Sequence[Any], answered: Callable[[Any, Sequence[Any]], None]) -> None:
-        self.call = call
-        self.about = about
-        self.answered = answered
-
-
-def ignore_answer(_: Any, __: Sequence[Any]) -> None:
-    """The handler of a command whose answer changes nothing in this process."""
-
-
-def commands_of(
-    entries: Mapping[Key, list[Entry]],
-    call_of: Callable[[Key, list[Entry]], Call[Any]],
-    answered: Callable[[Any, Sequence[Any]], None] = ignore_answer,
-) -> list[PendingCommand]:
-    """Commands about many entries, at most `MAX_BATCH` of them in each.
+class OccurrenceSettler:
+    """See the module.
 
     Args:
-        entries: grouped by their shard, or by their shard and claim.
-        call_of: makes the call for one batch.
-        answered: handles the answer of a call. Defaults to nothing.
+        connection: to the store.
+        flush: sends everything pending to the store.
+        extend_leases: extends the leases of running jobs.
+        next_s: answers in how many seconds there is something to send; None = not before `notify`.
+        earlier_due: called with the due of an earlier job, from the listener's thread.
+        opened: called when a store that was away at the start answers, from the settler's thread; again if it raises.
+        extend_every_s: between two calls of `extend_leases`.
     """
-    return [
-        PendingCommand(call_of(key, batch), batch, answered)
-        for key, listed in entries.items()
-        for batch in (listed[at : at + MAX_BATCH] for at in range(0, len(listed), MAX_BATCH))
-    ]
+
+    def __init__(
+        self,
+        connection: StoreConnection,
+        *,
+        flush: Callable[[], None],
+        extend_leases: Callable[[], None],
+        next_s: Callable[[], float | None],
+        earlier_due: Callable[[int], None],
+        opened: Callable[[], None],
+        extend_every_s: float,
+    ) -> None:
+        self._connection, self._earlier_due, self._opened = connection, earlier_due, opened
+        self._flush, self._extend_leases, self._next_s = flush, extend_leases, next_s
+        self._extend_every_s = extend_every_s
+        self._notified = threading.Event()
+        self._first_try: Future[None] = Future()  # of opening the store; cancelled: `start` has returned before its end
+        self._stopping = threading.Event()
+        self._may_end: Callable[[], bool] = lambda: True
+        self._then: Callable[[], None] = lambda: None
+        self._listener: Listener | None = None
+        self._thread = threading.Thread(target=self._run, name="wheel-sched-settler", daemon=True)
+
+    def start(self) -> None:
+        """Start both threads. If the store is away or slow to answer, the listener starts later.
+
+        Raises:
+            StoreError, ConfigError: the store is there and cannot be used.
+        """
+        self._thread.start()
+        # an embedded server takes as long as it takes to start, and has no network that hangs
+        wait([self._first_try], None if self._connection.embedded else OPEN_AT_ONCE_S)
+        if self._first_try.cancel():
+            logger.warning("The store does not answer yet; jobs run when it does")
+        else:
+            self._first_try.result()
+
+    def _open_first(self) -> bool:
+        """Try to open the store, for `start`. Answers whether the store can be used, now or later."""
+        error: Exception | None = None
+        try:
+            self._listen()
+        except Exception as each:
+            error = each
+        in_time = self._first_try.set_running_or_notify_cancel()
+        if in_time and error is not None:
+            if not isinstance(error, StoreError) or not error.transient:
+                self._first_try.set_exception(error)
+                return False
+            logger.warning("The store does not answer yet; jobs run when it does: %s", error)
+        if in_time:
+            self._first_try.set_result(None)
+        if not in_time or error is not None:
+            self._wait_for_store()
+        return True
+
+    def _listen(self) -> None:
+        store = self._connection.store
+        marks = {window.shard: window.mark for window in store.windows(0, 0)}
+        earlier_due = self._earlier_due
+        self._listener = Listener(
+            store.backend,
+            marks,
+            lambda _, mark: earlier_due(mark.due_ms or 0),  # a marker without a due: claim now
+            lambda _: earlier_due(0),  # the connection was lost and a marker may be missed: claim now
+            BLOCK_MS,
+        )
+        self._listener.start()
+
+    def _wait_for_store(self) -> None:
+        """Return when the store is open, or this thread must stop."""
+        failures = 0
+        while not self._stopping.is_set():
+            try:
+                if self._listener is None:
+                    self._listen()
+                self._opened()
+            except Exception as error:  # whatever it is, somebody may repair it meanwhile
+                transient = isinstance(error, StoreError) and error.transient
+                logger.log(logging.DEBUG if transient else logging.ERROR, "The store cannot be opened yet: %s", error)
+                self._stopping.wait(OPEN_AGAIN_S[min(failures, len(OPEN_AGAIN_S) - 1)])
+                failures += 1
+                continue
+            logger.info("The store answers; jobs run")
+            break
+        if self._stopping.is_set() and self._listener is not None:
+            self._listener.stop()
+
+    def notify(self) -> None:
+        """Tell the settler that there may be something to send. Any thread, never blocks."""
+        if not self._notified.is_set():
+            self._notified.set()
+
+    def stop(self, *, until: Callable[[], bool], then: Callable[[], None]) -> None:
+        """End when `until()` is true and everything was sent, then call `then`.
+
+        Waits for this end, unless a job still runs.
+        """
+        self._may_end, self._then = until, then
+        self._stopping.set()
+        if self._listener is not None:
+            self._listener.stop()
+        self._notified.set()
+        if until() and self._thread is not threading.current_thread():
+            self._thread.join(UNOPENED_PATIENCE_S if self._listener is None else PATIENCE_S)
+
+    def _run(self) -> None:
+        if not self._open_first():
+            return
+        extend_at = time.monotonic() + self._extend_every_s
+        failures = 0
+        while True:
+            nap_s = self._next_s()
+            left_s = max(0.0, extend_at - time.monotonic())
+            if nap_s is None or nap_s > 0:
+                if self._stopping.is_set():
+                    if self._may_end() or (nap_s is None and failures):
+                        break
+                    left_s = min(left_s, LINGER_S)
+                self._notified.wait(left_s if nap_s is None else min(left_s, nap_s))
+            self._notified.clear()
+            if not self._stopping.is_set():
+                self._stopping.wait(LINGER_S)
+            try:
+                self._flush()
+                if time.monotonic() >= extend_at:
+                    self._extend_leases()
+                    extend_at = time.monotonic() + self._extend_every_s
+                failures = 0
+            except Exception as error:  # whatever it is, the ends must be sent later
+                failures += 1
+                if isinstance(error, StoreError):
+                    logger.debug("The store does not answer: %s", error)
+                else:
+                    logger.exception("The settler thread of a job store met an error; it tries again")
+                if self._stopping.is_set() and failures > TRIES_AT_END:
+                    break
+                self._stopping.wait(RETRY_S)
+        self._then()

@@ -1,14 +1,14 @@
-"""The form of jobs in a delay store.
+"""The form of jobs and runs in a delay store, and the calls that write them.
 
     topic job           id = job id                       body = the job (see `codec`), due = its next run time
     topic occurrence    id = <run time in ms>\\0<job id>   a *split item*: a run that lies beside its job.
                                                           body = <run times in us, comma-separated>|<the job>, signed
                                                           under its own id where jobs are signed
-    topic run           id = random                       mark of a run that has left the store, see `max_instances`
+    topic run           id = random                       mark of a run that has left the store, see `run_records`
     topic worker        id = random                       a process with long runs: its host, pid and occurrences; held
     topic history       id = random                       some fifty run records, kept and capped as dead letters
     refs                tag:<tag> of a job; run:<job id> of a split item or mark; workers of a worker; running of a
-                        job if a split item lay beside it when it was written; those of `refusals`
+                        job if a split item lay beside it when it was written; those of a refusal, see `loading`
 
 A paused job is held without a due. A quarantined job is held with its reason. Scores of a store start in 1970, so a job
 with an earlier run time is due at once.
@@ -16,12 +16,19 @@ with an earlier run time is due at once.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
+from typing import Any, NamedTuple, TypeVar
 
+from apscheduler.triggers.date import DateTrigger
+
+from wheel_sched.store import MAX_BATCH, Claimed, Done, Found, Item, Next, Settlement
+from wheel_sched.store.core.call import Call
 from wheel_sched.store.core.items import MAX_DUE_MS
-from wheel_sched_apscheduler.codec import Unreadable
-from wheel_sched_apscheduler.instants import from_us, to_ms, to_us
+from wheel_sched_apscheduler.codec import JobCodec, StoredJob, Unreadable
+from wheel_sched_apscheduler.occurrence import Occurrence
+from wheel_sched_apscheduler.run_times import from_us, to_ms, to_us
 
 JOB = "job"
 OCCURRENCE = "occurrence"
@@ -32,11 +39,18 @@ TAG = "tag:"
 WORKERS = "workers"
 RUNNING = "running"
 QUARANTINE = "quarantine"
+Key = TypeVar("Key")
+Entry = TypeVar("Entry")
 
 
 def due_of(moment: datetime | None) -> int | None:
     """The due time of a job with this next run time."""
     return None if moment is None else min(max(to_ms(moment), 0), MAX_DUE_MS)
+
+
+def run_ref(job_id: str) -> str:
+    """The ref by which the runs of a job that lie beside it are found."""
+    return f"run:{job_id}"
 
 
 def split_item_id(job_id: str, run_ms: int) -> str:
@@ -47,11 +61,6 @@ def split_item_id(job_id: str, run_ms: int) -> str:
 def job_id_of(item_id: str) -> str:
     """The job id in the id of a job or of a split item."""
     return item_id.partition("\0")[2] if "\0" in item_id else item_id
-
-
-def split_item_body(run_times: Sequence[datetime], body: bytes) -> bytes:
-    """The body of a split item. `body` is the body of the job or of another split item."""
-    return b"%s|%s" % (",".join(str(to_us(moment)) for moment in run_times).encode(), body)
 
 
 def read_split_item(raw: bytes) -> tuple[list[datetime], bytes]:
@@ -67,3 +76,152 @@ def read_split_item(raw: bytes) -> tuple[list[datetime], bytes]:
         return [from_us(int(us)) for us in head.split(b",")], body
     except (ValueError, OverflowError) as error:
         raise Unreadable(f"it is not a stored occurrence (starts {raw[:24]!r}): {error}") from error
+
+
+class ClaimHandle:
+    """The place and state of a claimed occurrence in the store."""
+
+    __slots__ = (
+        "body",
+        "claim_number",
+        "due_ms",
+        "gone",
+        "item",
+        "item_id",
+        "refs",
+        "running",
+        "shard",
+        "since",
+        "split",
+        "split_item",
+        "stale",
+        "stored",
+        "version",
+    )
+
+    def __init__(
+        self, shard: int, claim_number: int, item: Claimed, *, body: bytes, refs: tuple[str, ...], stored: StoredJob
+    ) -> None:
+        self.shard = shard
+        self.claim_number = claim_number
+        self.item = item  # as it was claimed
+        self.item_id = item.id  # of the claimed item; after a split, of the split item
+        self.due_ms = item.due_ms
+        self.body = body  # of the job
+        self.refs = refs
+        self.stored = stored
+        self.version = item.version  # of the record from which the settlement is made
+        self.split_item = item.topic == OCCURRENCE  # the claimed item is one that an earlier holder split off
+        self.split = False  # the run has left the claim; its split item is due when the lease ends
+        self.running = False  # other runs of the job are under way
+        self.stale = False  # the store did not find the claim under its id
+        self.gone = False  # the store holds nothing of it: delivery is at most once
+        self.since = time.monotonic()
+
+
+class RunWriter:
+    """Makes the settlements and split items that report runs to the store. No I/O.
+
+    Args:
+        codec: writes jobs.
+        shards: of the namespace.
+    """
+
+    def __init__(self, codec: JobCodec, shards: int) -> None:
+        self._codec = codec
+        self._shards = shards
+
+    def settlement(self, occurrence: Occurrence) -> Settlement:
+        """The settlement of an occurrence that has ended and was not split."""
+        handle: ClaimHandle = occurrence.handle
+        if handle.split_item:
+            return Done(handle.item_id)
+        if occurrence.next_run_time is not None:
+            return self.successor(occurrence)
+        # a date trigger runs once: a change of the job cannot matter, so the version is not compared
+        once = type(handle.stored.trigger) is DateTrigger
+        return Done(handle.item_id, None if once else handle.version)
+
+    def successor(self, occurrence: Occurrence, *, running: bool = False) -> Next:
+        """The settlement after which the job waits for its next run. `running`: this run continues as a split item."""
+        handle: ClaimHandle = occurrence.handle
+        moment = occurrence.next_run_time
+        body = self._codec.advanced(handle.stored, moment)
+        refs = (*handle.refs, RUNNING) if running or handle.running else handle.refs
+        return Next(handle.item_id, due_of(moment), body, JOB, refs, version=handle.version)
+
+    def merged(self, occurrence: Occurrence, found: Found, *, running: bool) -> Settlement:
+        """The settlement of a job whose record was replaced. A new run time stays; else the job runs as planned."""
+        handle: ClaimHandle = occurrence.handle
+        moment = self._codec.next_run_time(found.body)
+        body = found.body
+        if moment is not None and to_us(moment) == to_us(occurrence.scheduled):
+            moment = occurrence.next_run_time
+            if moment is None:
+                return Done(found.id, found.version)
+            body = self._codec.moved(found.id, found.body, moment)
+        handle.version = found.version
+        refs = tuple(ref for ref in found.refs if ref != RUNNING)
+        if running or handle.running:
+            refs += (RUNNING,)
+        return Next(found.id, due_of(moment), body, JOB, refs, version=found.version)
+
+    def split_item_of(self, occurrence: Occurrence, due_ms: int) -> Item:
+        """The split item in which the run of an occurrence continues."""
+        run_times = occurrence.run_times or [occurrence.scheduled]
+        return self.split_item(occurrence.job_id, to_ms(run_times[0]), run_times, occurrence.handle.body, due_ms=due_ms)
+
+    def split_item(
+        self, job_id: str, run_ms: int, run_times: Sequence[datetime], body: bytes, *, due_ms: int | None
+    ) -> Item:
+        """A split item. `body` is the body of the job or of another split item."""
+        item_id = split_item_id(job_id, run_ms)
+        times = ",".join(str(to_us(moment)) for moment in run_times).encode()
+        # in the shard of the job, so that its fencing tokens keep growing
+        route = job_id if self._shards > 1 else None
+        sealed = self._codec.seal(item_id, b"%s|%s" % (times, body))
+        return Item(item_id, due_ms, sealed, OCCURRENCE, (run_ref(job_id),), route)
+
+
+class PendingSettlement(NamedTuple):
+    """A settlement for the next round trip.
+
+    Args:
+        shard, claim_number: the claim that it settles a part of.
+        settlement: what becomes of the item.
+        occurrence: the run that has ended, was released or was split off. Defaults to None: the item was not run.
+        split: whether the run continues as a split item. Defaults to False.
+    """
+
+    shard: int
+    claim_number: int
+    settlement: Settlement
+    occurrence: Occurrence | None = None
+    split: bool = False
+
+
+class PendingCommand(NamedTuple):
+    """A call for the next round trip, the entries that it is about, and the handler of its answer."""
+
+    call: Call[Any]
+    about: Sequence[Any] = ()
+    answered: Callable[[Any, Sequence[Any]], None] | None = None  # None: the answer changes nothing in this process
+
+
+def commands_of(
+    entries: Mapping[Key, list[Entry]],
+    call_of: Callable[[Key, list[Entry]], Call[Any]],
+    answered: Callable[[Any, Sequence[Any]], None] | None = None,
+) -> list[PendingCommand]:
+    """Commands about many entries, at most `MAX_BATCH` of them in each.
+
+    Args:
+        entries: grouped by their shard, or by their shard and claim.
+        call_of: makes the call for one batch.
+        answered: handles the answer of a call. Defaults to None.
+    """
+    return [
+        PendingCommand(call_of(key, batch), batch, answered)
+        for key, listed in entries.items()
+        for batch in (listed[at : at + MAX_BATCH] for at in range(0, len(listed), MAX_BATCH))
+    ]

@@ -1,30 +1,185 @@
-"""Loading: makes occurrences of what a process has claimed.
+"""Loading: makes occurrences of the items that a process has claimed, and refuses jobs that it cannot run.
 
-Some claimed items are no occurrence for this process: a mark of a lost run, a run that is still under way here, a job
-that was paused or moved while its lost holder ran it, a job that this process cannot run. Each of these is settled
-here.
+Some claimed items do not become occurrences: the mark of a lost run, a run that is still under way in this process, a
+job that was paused or rescheduled while its lost holder ran it, a job that this process cannot run. The loader settles
+each of these.
 
-Threads: under the tracker's lock.
+*Refusals.* In a fleet with several releases a process may lack the function, the executor or the secret of a job. It
+gives the job back, and the job is due again a moment later. For a while this process claims later than the others do
+(`deferral_ms`), so that it does not take the job away from a process that can run it.
+
+A *round* ends when a process claims a job that it has already refused: the other processes had their chance. The job
+waits twice as long after each round. Refs of the job hold the number of rounds, the first time, the processes that
+refused the job in the present round, and the last reason:
+
+    refused, refused:<rounds>:<since, ms>:<marks of processes>:<host:pid> <reason>
+
+A job that was refused for many rounds and for as long as a deployment takes is quarantined. A job that no process of
+any configuration can read is quarantined at once. The next run of the job, or a change of the job, removes these refs.
+
+Threads: `RefusalPolicy` any; `ClaimLoader` under the tracker's lock.
 """
 
 from __future__ import annotations
 
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
+from uuid import uuid4
 
 from apscheduler.job import Job
 from apscheduler.triggers.date import DateTrigger
 
 from wheel_sched.errors import StoreError
-from wheel_sched.store import Claim, Claimed, Done, Next
+from wheel_sched.escaping import escaped
+from wheel_sched.store import Claim, Claimed, Done, Held, Next, Settlement
 from wheel_sched_apscheduler.codec import JobCodec, NotHere, Unreadable
-from wheel_sched_apscheduler.instants import from_ms, to_us
-from wheel_sched_apscheduler.occurrence import Occurrence, plain_occurrence
-from wheel_sched_apscheduler.run_times import Misfire, grace_after_claim
-from wheel_sched_apscheduler.stores.claims import ClaimHandle, InFlightClaims
+from wheel_sched_apscheduler.entries import owner_name
+from wheel_sched_apscheduler.occurrence import ClaimedJob, Occurrence
+from wheel_sched_apscheduler.run_times import Misfire, from_ms, grace_after_claim, to_us
+from wheel_sched_apscheduler.stores.claims import InFlightClaims
 from wheel_sched_apscheduler.stores.connection import StoreConnection
-from wheel_sched_apscheduler.stores.layout import OCCURRENCE, RUN, RUNNING, due_of, job_id_of, read_split_item
-from wheel_sched_apscheduler.stores.refusals import RefusalPolicy, refusal_of, without_refusal
-from wheel_sched_apscheduler.stores.scheduler_pass import ClaimedJob, with_occurrence
+from wheel_sched_apscheduler.stores.layout import (
+    OCCURRENCE,
+    QUARANTINE,
+    RUN,
+    RUNNING,
+    ClaimHandle,
+    due_of,
+    job_id_of,
+    read_split_item,
+)
+
+REFUSED = "refused"
+BACK_AFTER_MS = 100  # until a process that has not refused the job may claim it; doubled after each round
+BACK_AT_MOST_MS = 30_000
+DEFER_MS = 200  # a process that has refused a job claims this much later than the others
+DEFER_FOR_S = 60.0  # since its last refusal
+DEFER_ROUNDS = 3  # after these it defers only for that job: no process seems able to run it, and other jobs wait too
+_DUES_AT_MOST = 100
+_REFUSERS_AT_MOST = 10  # in the refs; this many also end a round, because some of them may be gone
+_REASON_AT_MOST = 90  # characters of the reason in the refs
+_LAST_AT_MOST = 120  # of the reason and the process together
+_LOGGED_AT_MOST = 1000  # of the reason in the log and in the quarantine
+_ROUNDS_AT_MOST = 1_000_000
+_SINCE_AT_MOST_MS = 1 << 47  # the year 6429
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """How often a waiting job was given back.
+
+    Args:
+        rounds: number of rounds; the first refusal begins round 1.
+        since_ms: time of the first refusal, by the store's clock.
+        refusers: marks of the processes that refused the job in this round.
+        last: process and reason of the last refusal.
+    """
+
+    rounds: int
+    since_ms: int
+    refusers: tuple[str, ...]
+    last: str
+
+    def ref(self) -> str:
+        return f"{REFUSED}:{self.rounds}:{self.since_ms}:{','.join(self.refusers)}:{self.last}"
+
+    def again(self, refuser: str, last: str) -> Refusal:
+        """After one more refusal. It begins a new round if `refuser` has refused the job in this one."""
+        if refuser in self.refusers or len(self.refusers) >= _REFUSERS_AT_MOST:
+            return Refusal(self.rounds + 1, self.since_ms, (refuser,), last)
+        return Refusal(self.rounds, self.since_ms, (*self.refusers, refuser), last)
+
+
+def refusal_of(refs: Sequence[str]) -> Refusal | None:
+    """The refusal in a job's refs; None when the job was not given back.
+
+    Everybody who can write to the store can write this ref, so its numbers are kept within bounds.
+    """
+    for ref in refs:
+        if ref.startswith(f"{REFUSED}:"):
+            try:
+                _, number, since, refusers, last = ref.split(":", 4)
+                rounds, since_ms = min(max(int(number), 1), _ROUNDS_AT_MOST), min(max(int(since), 0), _SINCE_AT_MOST_MS)
+                return Refusal(rounds, since_ms, tuple(refusers.split(",")), last)
+            except ValueError:
+                continue
+    return None
+
+
+def without_refusal(refs: Sequence[str]) -> tuple[str, ...]:
+    """The refs without those of a refusal."""
+    if REFUSED not in refs:
+        return tuple(refs)
+    return tuple(ref for ref in refs if ref != REFUSED and not ref.startswith(f"{REFUSED}:"))
+
+
+class RefusalPolicy:
+    """Decides what becomes of a job that this process cannot run. See the module.
+
+    Args:
+        connection: gives the store's time and the logger.
+        rounds: a job is quarantined after this number of rounds,
+        after_ms: if its first refusal was at least this long ago.
+        clock: seconds that never go back. Defaults to `time.monotonic`.
+    """
+
+    def __init__(
+        self, connection: StoreConnection, rounds: int, after_ms: int, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._connection = connection
+        self.after_ms = after_ms
+        self.clock = clock
+        self.process_mark = uuid4().hex[:6]  # names this process in the refs of a job
+        self._rounds = rounds
+        self._defer_until_s = 0.0
+        self._dues: deque[int] = deque(maxlen=_DUES_AT_MOST)  # of the jobs that were given back
+
+    def deferral_ms(self, heads: Iterable[int | None]) -> int:
+        """How much later than other processes to claim next. `heads`: the next dues, perhaps of a job refused here."""
+        defers = self.clock() < self._defer_until_s or any(head in self._dues for head in heads)
+        return DEFER_MS if defers else 0
+
+    def settlement(self, item: Claimed, reason: str, *, error: Any = None, unreadable: bool = False) -> Settlement:
+        """Give a claimed item back for other processes, or quarantine it. Logs the decision.
+
+        Args:
+            item: the claimed item.
+            reason: why this process cannot run it.
+            error: logged with its traceback. Defaults to None.
+            unreadable: whether no process can run it. Defaults to False.
+        """
+        logger = self._connection.logger
+        reason = escaped(reason[:_LOGGED_AT_MOST])  # it quotes stored data
+        job_id = job_id_of(item.id)
+        now_ms = self._connection.now_ms()
+        before = refusal_of(item.refs)
+        refusal = self._next_refusal(before, reason, now_ms)
+        rounds, waited_ms = refusal.rounds, now_ms - refusal.since_ms
+        new_round = before is None or rounds > before.rounds
+        if unreadable or (new_round and rounds >= self._rounds and waited_ms >= self.after_ms):
+            logger.error("Job %r cannot be run and is quarantined: %s", job_id, reason, exc_info=error)
+            how_often = "" if unreadable or rounds == 1 else f" (refused {rounds} times in {waited_ms // 1000} s)"
+            return Held(item.id, f"{QUARANTINE}: {reason}{how_often}")
+        if rounds <= DEFER_ROUNDS:
+            self._defer_until_s = self.clock() + DEFER_FOR_S
+        delay_ms = min(BACK_AFTER_MS << min(rounds - 1, 20), BACK_AT_MOST_MS) if new_round else BACK_AFTER_MS
+        logger.warning(
+            "Job %r cannot be run here and is given back for other processes, round %d: %s", job_id, rounds, reason
+        )
+        refs = (*without_refusal(item.refs), REFUSED, refusal.ref())
+        self._dues.append(now_ms + delay_ms)
+        return Next(item.id, now_ms + delay_ms, item.body, item.topic, refs, item.route, version=item.version)
+
+    def _next_refusal(self, before: Refusal | None, reason: str, now_ms: int) -> Refusal:
+        printable = "".join(letter if letter.isprintable() else " " for letter in reason)[:_REASON_AT_MOST]
+        last = f"{owner_name()} {printable}"[:_LAST_AT_MOST]
+        if before is None:
+            return Refusal(1, now_ms, (self.process_mark,), last)
+        return before.again(self.process_mark, last)
 
 
 class ClaimLoader:
@@ -33,8 +188,8 @@ class ClaimLoader:
     Args:
         codec: reads jobs.
         connection: gives the logger.
-        claims: learns what was claimed.
-        refusals: decides about jobs that cannot be run here.
+        claims: gets the occurrences and settlements.
+        refusals: decides about jobs that this process cannot run.
         misfire: see `run_times.grace_after_claim`.
     """
 
@@ -53,13 +208,13 @@ class ClaimLoader:
         self._misfire: Misfire = misfire
 
     def occurrences_of(self, claim: Claim, shard: int, now: datetime, *, plain_jobs: bool) -> list[Occurrence]:
-        """The occurrences of a claim that this process is to run.
+        """The occurrences of a claim that this process runs.
 
         Args:
             claim: the store's answer.
-            shard: that gave it.
-            now: of the pass.
-            plain_jobs: whether the driver sets the current occurrence itself, see `contract`.
+            shard: the shard that was claimed from.
+            now: time of the pass.
+            plain_jobs: whether the driver sets the current occurrence itself, see `scheduler_pass`.
         """
         claims = self._claims
         occurrences = []
@@ -85,7 +240,7 @@ class ClaimLoader:
         try:
             settlement = self._refusals.settlement(item, reason, error=error, unreadable=unreadable)
             self._claims.settle(shard, claim_number, settlement)
-        except Exception:  # one item never costs the other items of its batch
+        except Exception:  # the other items of the batch must still run
             self._connection.logger.exception(
                 "Job %r can neither be run nor given back; it is due again when its lease ends", job_id_of(item.id)
             )
@@ -103,7 +258,7 @@ class ClaimLoader:
         moment = job.next_run_time
         later = moment is None or (to_us(moment) > to_us(now) and (due_of(moment) or 0) > item.due_ms)
         if later and not split_item:
-            # the job was paused or moved while it ran, and then its process was lost: the change wins over the run
+            # the job was paused or rescheduled while it ran, then its process was lost: the change wins over the run
             self._claims.settle(shard, claim_number, Next(item.id, due_of(moment)))
             return None
         refusal = refusal_of(item.refs)
@@ -114,16 +269,17 @@ class ClaimLoader:
             job.trigger = _date_trigger(run_times[-1])
             job.misfire_grace_time = None  # its lost holder had claimed it in time
         elif item.lapses:
-            job.misfire_grace_time = None  # the same
+            job.misfire_grace_time = None  # as above
         else:  # waiting for a process that can run the job does not count as lateness
             claimed_at = now if refusal is None else min(now, from_ms(refusal.since_ms))
             job.misfire_grace_time = grace_after_claim(job, claimed_at, self._misfire)
         redelivered = split_item or item.lapses > 0
         occurrence: Occurrence
         if plain_jobs:
-            occurrence = plain_occurrence(job, claim_number, redelivered=redelivered, fixed=run_times)
+            occurrence = Occurrence(job, job_id, job.next_run_time, claim_number, redelivered)
+            occurrence.run_at(run_times or [])
         else:
-            occurrence = with_occurrence(job, claim_number, redelivered=redelivered, fixed=run_times).occurrence
+            occurrence = job.hand_out(claim_number, redelivered=redelivered, fixed=run_times)
         refs = tuple(ref for ref in without_refusal(item.refs) if ref != RUNNING)
         occurrence.handle = ClaimHandle(shard, claim_number, item, body=body, refs=refs, stored=stored)
         return occurrence

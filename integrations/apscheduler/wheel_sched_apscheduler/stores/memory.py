@@ -1,8 +1,8 @@
 """WheelJobStore: the jobs of one process, on the deadline queue.
 
-It takes the place of `MemoryJobStore`: add, update and remove are O(1) at any number of jobs, where a sorted list moves
-half of its entries. Only a due batch is put in order; `get_all_jobs` sorts on demand. Nothing is durable:
-`RedisWheelJobStore` is.
+It replaces `MemoryJobStore`. Add, update and remove are O(1) at any number of jobs; a sorted list moves half of its
+entries. Only a due batch is sorted, and the result of `get_all_jobs`. Nothing is durable: use `RedisWheelJobStore`
+for that.
 
 Invariant. A job with a next run time is in exactly one place: the deadline queue, the misfire queue (it was already due
 when it was added), or an occurrence. A paused job is in none.
@@ -12,57 +12,113 @@ Threads. Any. Each call holds one lock.
 
 from __future__ import annotations
 
-import threading
 import time
-from collections import deque
 from collections.abc import Iterable, Sequence
-from datetime import datetime, timedelta
-from operator import attrgetter
-from typing import Any
+from datetime import datetime
+from heapq import heapify, heappop, heappush
+from typing import Any, Generic, TypeVar
 
 from apscheduler.jobstores.base import ConflictingIdError, JobLookupError
 
 from wheel_sched.clock import SystemClock
 from wheel_sched.errors import ConfigError
 from wheel_sched.timers import DeadlineQueue
-from wheel_sched.wheel import TimerTaskEntry
-from wheel_sched_apscheduler.instants import earliest, floor_ms, from_ms, from_us, to_us
-from wheel_sched_apscheduler.occurrence import Finish, Occurrence, plain_occurrence
-from wheel_sched_apscheduler.run_times import MISFIRES, Misfire, grace_after_claim
+from wheel_sched_apscheduler.occurrence import Finish, Occurrence, claimed_copy
+from wheel_sched_apscheduler.run_times import (
+    MISFIRES,
+    Misfire,
+    earliest,
+    floor_ms,
+    from_ms,
+    from_us,
+    grace_after_claim,
+    to_us,
+)
 from wheel_sched_apscheduler.settings import one_of, whole
-from wheel_sched_apscheduler.stores.contract import OccurrenceBatch
-from wheel_sched_apscheduler.stores.entries import JobState
-from wheel_sched_apscheduler.stores.memory_queries import MemoryJobQueries
-from wheel_sched_apscheduler.stores.misfire_queue import MisfireQueue
-from wheel_sched_apscheduler.stores.scheduler_pass import SchedulerPassStore, claimed_copy
+from wheel_sched_apscheduler.stores.memory_queries import NEVER_US, MemoryJobQueries, Slot, slot_order
+from wheel_sched_apscheduler.stores.scheduler_pass import OccurrenceBatch
 
-_NEVER_US = 1 << 62
-_RETRY_UNKNOWN = timedelta(seconds=30)  # time to add the executor or to correct the trigger
+T = TypeVar("T")
+_RETRY_S = 30  # a job that cannot run is tried again after this time
 
 
-class _Slot:
-    """One job and where it waits."""
+class _Bucket(Generic[T]):
+    """The entries of one due time."""
 
-    __slots__ = ("due_us", "job", "late", "occurrence", "timer")
+    __slots__ = ("entries", "order")
 
-    def __init__(self, job: Any) -> None:
-        self.job = job
-        self.due_us = _NEVER_US
-        self.timer: TimerTaskEntry[_Slot] | None = None
-        self.late = False  # in the misfire queue
-        self.occurrence: Occurrence | None = None
+    def __init__(self) -> None:
+        self.entries: dict[str, T] = {}
+        self.order: list[str] | None = None  # remaining names, last first; None = not sorted yet
 
 
-_order = attrgetter("due_us", "job.id")
+class MisfireQueue(Generic[T]):
+    """Jobs that were already due when they were added, by due time, then by name.
+
+    Each due time has a bucket, which is sorted when its first entry is taken. So a burst of jobs with one due time
+    costs no heap operation per job. Adding, discarding and taking are O(1), except the heap push of a new due time and
+    the sort of a bucket, which is one pass when names come in order. A discarded entry leaves no marker behind.
+
+    Threads: not thread-safe; the owner holds its lock.
+    """
+
+    def __init__(self) -> None:
+        self._buckets: dict[int, _Bucket[T]] = {}
+        self._heap: list[int] = []  # dues of the buckets, and of some removed buckets
+
+    def add(self, due: int, name: str, entry: T) -> None:
+        """Add an entry. Its name is unique within its due."""
+        bucket = self._buckets.get(due)
+        if bucket is None:
+            bucket = self._buckets[due] = _Bucket()
+            if len(self._heap) > 2 * len(self._buckets) + 64:
+                self._heap = list(self._buckets)
+                heapify(self._heap)
+            else:
+                heappush(self._heap, due)
+        bucket.entries[name] = entry
+        bucket.order = None
+
+    def discard(self, due: int, name: str) -> None:
+        """Remove an existing entry."""
+        entries = self._buckets[due].entries
+        del entries[name]
+        if not entries:
+            del self._buckets[due]
+
+    def take(self, until: int, limit: int) -> list[T]:
+        """Remove and return at most `limit` entries that are due at `until`, in order."""
+        taken: list[T] = []
+        while len(taken) < limit:
+            due = self.head()
+            if due is None or due > until:
+                break
+            bucket = self._buckets[due]
+            entries, order = bucket.entries, bucket.order
+            if order is None:
+                order = bucket.order = sorted(entries, reverse=True)
+            while entries and len(taken) < limit:
+                entry = entries.pop(order.pop(), None)
+                if entry is not None:  # None: discarded after the sort
+                    taken.append(entry)
+            if not entries:
+                del self._buckets[due]
+        return taken
+
+    def head(self) -> int | None:
+        """The earliest due."""
+        heap = self._heap
+        while heap and heap[0] not in self._buckets:
+            heappop(heap)
+        return heap[0] if heap else None
+
+    def clear(self) -> None:
+        """Remove everything."""
+        self._buckets.clear()
+        self._heap.clear()
 
 
-def _state_of(slot: _Slot) -> JobState:
-    if slot.occurrence is not None:
-        return "in_flight"
-    return "paused" if slot.job.next_run_time is None else "scheduled"
-
-
-class WheelJobStore(MemoryJobQueries, SchedulerPassStore):
+class WheelJobStore(MemoryJobQueries):
     """Jobs of this process; plugin alias `wheel`.
 
     Args:
@@ -75,23 +131,15 @@ class WheelJobStore(MemoryJobQueries, SchedulerPassStore):
     """
 
     def __init__(self, *, batch: int = 500, misfire: Misfire = "lenient", history: int = 1000) -> None:
-        super().__init__()
         problems: list[str] = []
-        batch = whole("batch", batch, 1, None, problems)
+        self._batch = whole("batch", batch, 1, None, problems)
         history = whole("history", history, 0, None, problems)
-        one_of("misfire", misfire, MISFIRES, problems)
+        self.misfire: Misfire = one_of("misfire", misfire, MISFIRES, problems)
         if problems:
             raise ConfigError(problems)
-        self._in_flight = {}
-        self._past = deque(maxlen=history)
-        self._tags = {}
-        self._metadata = {}
-        self.misfire: Misfire = misfire
-        self._batch = batch
-        self._lock = threading.RLock()
-        self._slots: dict[str, _Slot] = {}
-        self._queue: DeadlineQueue[_Slot] = DeadlineQueue(SystemClock().wall_ms())
-        self._misfire_queue: MisfireQueue[_Slot] = MisfireQueue()
+        super().__init__(history)
+        self._queue: DeadlineQueue[Slot] = DeadlineQueue(SystemClock().wall_ms())
+        self._misfire_queue: MisfireQueue[Slot] = MisfireQueue()
         self._tokens = 0
 
     # APScheduler's calls outside of a pass.
@@ -103,26 +151,11 @@ class WheelJobStore(MemoryJobQueries, SchedulerPassStore):
 
     def get_all_jobs(self) -> list[Any]:
         """All jobs by next run time, then id; paused ones last."""
-        with self._lock:
-            slots = sorted(self._slots.values(), key=_order)
-        return [slot.job for slot in slots]
+        return [slot.job for slot in self._ordered()]
 
     def get_next_run_time(self) -> datetime | None:
-        """When to come again, also for jobs that were put back within the pass."""
+        """When to make the next pass, also for jobs that were put back within this pass."""
         return earliest([super().get_next_run_time(), self._head()])
-
-    def _ordered(self) -> list[tuple[Any, JobState]]:
-        with self._lock:
-            slots = sorted(self._slots.values(), key=_order)
-            return [(slot.job, _state_of(slot)) for slot in slots]
-
-    def _one(self, job_id: str) -> tuple[Any, JobState] | None:
-        slot = self._slots.get(job_id)
-        return None if slot is None else (slot.job, _state_of(slot))
-
-    def _states(self) -> list[JobState]:
-        with self._lock:
-            return [_state_of(slot) for slot in self._slots.values()]
 
     def _drop_notes(self, job_id: str) -> None:
         self._tags.pop(job_id, None)
@@ -137,7 +170,7 @@ class WheelJobStore(MemoryJobQueries, SchedulerPassStore):
         with self._lock:
             if job.id in self._slots:
                 raise ConflictingIdError(job.id)
-            slot = self._slots[job.id] = _Slot(job)
+            slot = self._slots[job.id] = Slot(job)
             self._arm(slot)
 
     def remove_all_jobs(self) -> None:
@@ -182,12 +215,12 @@ class WheelJobStore(MemoryJobQueries, SchedulerPassStore):
 
     # The queues of waiting jobs.
 
-    def _arm(self, slot: _Slot) -> None:
+    def _arm(self, slot: Slot) -> None:
         """Put a job into the queue for its next run time."""
         moment = slot.job.next_run_time
         if moment is None:
             self._disarm(slot)
-            slot.due_us = _NEVER_US
+            slot.due_us = NEVER_US
             return
         due_us = to_us(moment)
         due_ms = -(-due_us // 1000)
@@ -204,7 +237,7 @@ class WheelJobStore(MemoryJobQueries, SchedulerPassStore):
         slot.late = True
         self._misfire_queue.add(due_us, slot.job.id, slot)
 
-    def _disarm(self, slot: _Slot) -> None:
+    def _disarm(self, slot: Slot) -> None:
         if slot.timer is not None:
             slot.timer.cancel()
             slot.timer = None
@@ -212,7 +245,7 @@ class WheelJobStore(MemoryJobQueries, SchedulerPassStore):
             slot.late = False
             self._misfire_queue.discard(slot.due_us, slot.job.id)
 
-    # The contract with a driver, see `contract`.
+    # The contract with a driver, see `scheduler_pass`.
 
     def claim_batch(self, now: datetime, limit: int | None = None) -> OccurrenceBatch:
         """Take the due jobs out of the queues. O(1) per job."""
@@ -226,17 +259,17 @@ class WheelJobStore(MemoryJobQueries, SchedulerPassStore):
                 for slot in self._queue.take(floor_ms(now), limit - len(due)):
                     slot.timer = None
                     due.append(slot)
-                due.sort(key=_order)
+                due.sort(key=slot_order)
             occurrences = []
             token = self._tokens
             for slot in due:
                 token += 1
                 if self.driven:
-                    occurrence = plain_occurrence(slot.job, token, claimed_ms=claimed_ms)
+                    job = slot.job
+                    occurrence = Occurrence(job, job.id, job.next_run_time, token, claimed_ms=claimed_ms)
                 else:
-                    occurrence = claimed_copy(
-                        slot.job, token, grace_after_claim(slot.job, now, self.misfire)
-                    ).occurrence
+                    grace_s = grace_after_claim(slot.job, now, self.misfire)
+                    occurrence = claimed_copy(slot.job, token, grace_s).occurrence
                 slot.occurrence = occurrence
                 occurrence.handle = slot
                 self._in_flight[token] = occurrence
@@ -249,12 +282,12 @@ class WheelJobStore(MemoryJobQueries, SchedulerPassStore):
         """Let the jobs wait for their next run time, or remove them."""
         with self._lock:
             for occurrence in occurrences:
-                slot: _Slot = occurrence.handle
+                slot: Slot = occurrence.handle
                 if slot.occurrence is not occurrence:
                     continue  # the job was changed or removed meanwhile
                 slot.occurrence = None
                 if slot.job.next_run_time != occurrence.scheduled:
-                    pass  # another thread is changing the job, and will call `update_job`
+                    pass  # another thread changes the job, and then calls `update_job`
                 elif occurrence.next_run_time is None:
                     if self._slots.get(occurrence.job_id) is slot:
                         del self._slots[occurrence.job_id]
@@ -267,16 +300,16 @@ class WheelJobStore(MemoryJobQueries, SchedulerPassStore):
                     self._arm(slot)
 
     def finish(self, occurrence: Occurrence, finish: Finish, error: str = "") -> None:
-        """See `contract`."""
+        """See `scheduler_pass`."""
         occurrence.mark_ended(finish, error)
         self._past.append(occurrence)
         self._in_flight.pop(occurrence.token, None)
 
     def release(self, occurrences: Iterable[Occurrence], delay_ms: int = 0) -> None:
-        """See `contract`. An occurrence whose job already waits for its next run is not put back."""
+        """See `scheduler_pass`. An occurrence whose job already waits for its next run is not put back."""
         with self._lock:
             for occurrence in occurrences:
-                slot: _Slot = occurrence.handle
+                slot: Slot = occurrence.handle
                 self._in_flight.pop(occurrence.token, None)
                 known = self._slots.get(occurrence.job_id)
                 if known is None and occurrence.planned and occurrence.next_run_time is None:
@@ -292,29 +325,29 @@ class WheelJobStore(MemoryJobQueries, SchedulerPassStore):
         if scheduler is not None and scheduler.running and not self._pass:
             scheduler.wakeup()
 
-    def _postpone(self, slot: _Slot, delay_ms: int) -> None:
+    def _postpone(self, slot: Slot, delay_ms: int) -> None:
         """Have the job handed out later than its next run time."""
         self._disarm(slot)
         slot.timer = self._queue.schedule(slot, SystemClock().wall_ms() + delay_ms)
 
     def report_unknown_executor(self, occurrence: Occurrence) -> None:
         self._logger.error(
-            "Job %r names the executor %r, which this scheduler does not have; it stays in the store and is tried "
+            "Job %r names the executor %r, which this scheduler does not have; the job stays in the store and is tried "
             "again in %d s: add the executor or give the job another",
             occurrence.job_id,
             occurrence.job.executor,
-            _RETRY_UNKNOWN.seconds,
+            _RETRY_S,
         )
-        self.release([occurrence], int(_RETRY_UNKNOWN.total_seconds() * 1000))
+        self.release([occurrence], _RETRY_S * 1000)
 
     def report_trigger_failure(self, occurrence: Occurrence, error: Exception) -> None:
         self._logger.error(
             "The trigger of job %r failed; the job stays in the store and is tried again in %d s: correct it",
             occurrence.job_id,
-            _RETRY_UNKNOWN.seconds,
+            _RETRY_S,
             exc_info=error,
         )
-        self.release([occurrence], int(_RETRY_UNKNOWN.total_seconds() * 1000))
+        self.release([occurrence], _RETRY_S * 1000)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} jobs={len(self._slots)} {self._queue!r}>"

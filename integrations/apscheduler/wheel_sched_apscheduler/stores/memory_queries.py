@@ -1,50 +1,82 @@
-"""MemoryJobQueries: the calls of `queries`, as far as one process needs them.
+"""MemoryJobQueries: the jobs of one process, and the calls of `queries` that one process needs.
 
-There is no quarantine, for nothing is ever loaded. A scheduler itself pauses jobs and runs them now.
+There is no quarantine, because no job is ever loaded. A scheduler itself pauses jobs and runs them now.
 """
 
 from __future__ import annotations
 
+import threading
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
+from operator import attrgetter
 from typing import Any
 
 from apscheduler.jobstores.base import ConflictingIdError, JobLookupError
 
 from wheel_sched.errors import Rejected
-from wheel_sched_apscheduler.instants import to_us
+from wheel_sched.wheel import TimerTaskEntry
+from wheel_sched_apscheduler.entries import (
+    InFlightRun,
+    JobEntry,
+    JobPage,
+    JobState,
+    RunRecord,
+    check_state,
+    newest,
+    owner_name,
+    record_of,
+)
 from wheel_sched_apscheduler.occurrence import Occurrence
-from wheel_sched_apscheduler.stores.entries import JobEntry, JobPage, JobState, check_state
-from wheel_sched_apscheduler.stores.run_history import InFlightRun, RunRecord, newest, owner_name, record_of
+from wheel_sched_apscheduler.run_times import to_us
+from wheel_sched_apscheduler.stores.scheduler_pass import SchedulerPassStore
+
+NEVER_US = 1 << 62  # the due of a paused job
 
 
-class MemoryJobQueries:
-    """The part of a memory jobstore that needs no scheduler."""
+class Slot:
+    """One job and where it waits."""
 
-    _in_flight: dict[int, Occurrence]  # by token
-    _past: deque[Occurrence]
-    _tags: dict[str, tuple[str, ...]]
-    _metadata: dict[str, Mapping[str, Any]]
+    __slots__ = ("due_us", "job", "late", "occurrence", "timer")
 
-    def _ordered(self) -> list[tuple[Any, JobState]]:
-        """All jobs with their states, by next run time, then id; paused ones last."""
-        raise NotImplementedError
+    def __init__(self, job: Any) -> None:
+        self.job = job
+        self.due_us = NEVER_US
+        self.timer: TimerTaskEntry[Slot] | None = None
+        self.late = False  # in the misfire queue
+        self.occurrence: Occurrence | None = None
 
-    def _one(self, job_id: str) -> tuple[Any, JobState] | None:
-        """One job with its state."""
-        raise NotImplementedError
+    @property
+    def state(self) -> JobState:
+        """What becomes of the job."""
+        if self.occurrence is not None:
+            return "in_flight"
+        return "paused" if self.job.next_run_time is None else "scheduled"
 
-    def _states(self) -> Sequence[JobState]:
-        """The state of each job, in no order."""
-        raise NotImplementedError
 
-    def add_job(self, job: Any) -> None:
-        """Add one."""
-        raise NotImplementedError
+slot_order = attrgetter("due_us", "job.id")
 
-    def _remove(self, job_id: str) -> None:
-        raise NotImplementedError
+
+class MemoryJobQueries(SchedulerPassStore):
+    """The part of a memory jobstore that needs no scheduler.
+
+    Args:
+        history: how many run records are kept.
+    """
+
+    def __init__(self, history: int) -> None:
+        super().__init__()
+        self._lock = threading.RLock()
+        self._slots: dict[str, Slot] = {}
+        self._in_flight: dict[int, Occurrence] = {}  # by token
+        self._past: deque[Occurrence] = deque(maxlen=history)
+        self._tags: dict[str, tuple[str, ...]] = {}
+        self._metadata: dict[str, Mapping[str, Any]] = {}
+
+    def _ordered(self) -> list[Slot]:
+        """All jobs by next run time, then id; paused ones last."""
+        with self._lock:
+            return sorted(self._slots.values(), key=slot_order)
 
     def entries(self, state: JobState | None = None) -> Iterator[JobEntry]:
         """Every job in a state, or in all states.
@@ -54,14 +86,15 @@ class MemoryJobQueries:
         """
         if state is not None:
             check_state(state)
-        for job, found in self._ordered():
-            if state in (None, found):
-                yield self._entry(job, found)
+        for slot in self._ordered():
+            if state in (None, slot.state):
+                yield self._entry(slot)
 
-    def _entry(self, job: Any, state: JobState) -> JobEntry:
+    def _entry(self, slot: Slot) -> JobEntry:
+        job = slot.job
         return JobEntry(
             job.id,
-            state,
+            slot.state,
             str(job.func_ref or job.func),
             job.name,
             str(job.trigger),
@@ -79,11 +112,11 @@ class MemoryJobQueries:
         Raises:
             Rejected: there is no such state.
         """
-        states = self._states()
         if state is None:
-            return len(states)
+            return len(self._slots)
         check_state(state)
-        return sum(found == state for found in states)
+        with self._lock:
+            return sum(slot.state == state for slot in self._slots.values())
 
     def iter_jobs(
         self,
@@ -94,7 +127,7 @@ class MemoryJobQueries:
         since: datetime | None = None,
         until: datetime | None = None,
     ) -> JobPage:
-        """One page of a state in order of next run time; `since` and `until` narrow it to a span of those.
+        """One page of the jobs in a state, by next run time. `since` and `until` bound the next run time.
 
         Raises:
             Rejected: there is no such state, or the cursor is not from an earlier page.
@@ -113,13 +146,13 @@ class MemoryJobQueries:
 
     def get_entry(self, job_id: str) -> JobEntry | None:
         """One job, None when there is none."""
-        found = self._one(job_id)
-        return None if found is None else self._entry(*found)
+        slot = self._slots.get(job_id)
+        return None if slot is None else self._entry(slot)
 
     def add_jobs(
         self, jobs: Sequence[Any], *, metadata: Mapping[str, Any] | None = None, tags: Sequence[str] = ()
     ) -> list[str]:
-        """Add jobs. Jobs whose id exists are left alone; their ids are returned."""
+        """Add jobs. Returns the ids that already exist; those jobs are not changed."""
         left_alone = []
         for job in jobs:
             try:
@@ -134,7 +167,7 @@ class MemoryJobQueries:
         return left_alone
 
     def remove_jobs(self, job_ids: Sequence[str]) -> int:
-        """Remove jobs; the number of those that existed."""
+        """Remove jobs. Answers how many of them existed."""
         removed = 0
         for job_id in job_ids:
             try:
@@ -167,11 +200,11 @@ class MemoryJobQueries:
         self._metadata[job_id] = dict(metadata)
 
     def _must_be_there(self, job_id: str) -> None:
-        if self._one(job_id) is None:
+        if job_id not in self._slots:
             raise JobLookupError(job_id)
 
     def in_flight(self) -> list[InFlightRun]:
-        """Occurrences that were handed out and have not ended."""
+        """Occurrences that are claimed and have not ended."""
         owner = owner_name()
         return [
             InFlightRun(occurrence.job_id, occurrence.id, None, owner, occurrence.claimed_ms, occurrence.token)
@@ -188,7 +221,7 @@ class MemoryJobQueries:
 
 
 def _between(moment: datetime | None, since: datetime | None, until: datetime | None) -> bool:
-    """Whether a next run time lies between two moments, both included. None lies only between no moments."""
+    """Whether a next run time lies between two moments, both included. None does only if neither is given."""
     if moment is None:
         return since is None and until is None
     at_us = to_us(moment)

@@ -1,7 +1,7 @@
 """Pending adds: jobs that a scheduler adds in its `start` while the store does not answer.
 
-A scheduler's `start` adds the jobs that it got before. An error there would stop the scheduler from starting. So such
-jobs are kept, and added when the store answers. A job that is added later gets the store's error.
+A scheduler's `start` adds the jobs that it got before. An error there would stop the scheduler from starting. So these
+jobs are kept, and added when the store answers. If a job is added later, the caller gets the store's error.
 
 Threads: the scheduler's thread calls `accepts`, under its lock; the settler's thread calls `add_all`.
 """
@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections import deque
 from typing import Any
 
-from apscheduler.jobstores.base import ConflictingIdError
 from apscheduler.schedulers.base import STATE_STOPPED
 
 from wheel_sched.errors import WheelSchedError
@@ -57,12 +56,7 @@ class PendingAdds:
         while self._jobs:
             job, replaces = self._jobs[0]
             try:
-                try:
-                    self._repository.add([job])
-                except ConflictingIdError:
-                    if not replaces:
-                        raise
-                    self._repository.update(job)
+                self._repository.add(job, replace_existing=replaces)
             except Exception as error:
                 if isinstance(error, WheelSchedError) and error.transient:
                     raise

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
@@ -18,8 +19,18 @@ from apscheduler.jobstores.base import JobLookupError
 from wheel_sched.store import DelayStore, Found, Item, Outcome, State
 from wheel_sched.store.core.items import MAX_DUE_MS
 from wheel_sched_apscheduler.codec import JobCodec, Unreadable, unsigned
-from wheel_sched_apscheduler.instants import floor_ms, from_ms, to_ms
-from wheel_sched_apscheduler.stores.entries import JOB_STATES, JobEntry, JobPage, JobState, check_state
+from wheel_sched_apscheduler.entries import (
+    JOB_STATES,
+    InFlightRun,
+    JobEntry,
+    JobPage,
+    JobState,
+    RunRecord,
+    check_state,
+    newest,
+)
+from wheel_sched_apscheduler.run_times import floor_ms, from_ms, to_ms
+from wheel_sched_apscheduler.stores.connection import StoreConnection
 from wheel_sched_apscheduler.stores.layout import (
     HISTORY,
     JOB,
@@ -31,24 +42,28 @@ from wheel_sched_apscheduler.stores.layout import (
     job_id_of,
     read_split_item,
 )
-from wheel_sched_apscheduler.stores.refusals import refusal_of
-from wheel_sched_apscheduler.stores.repository import JobRepository
-from wheel_sched_apscheduler.stores.run_history import InFlightRun, RunRecord, load_records, newest
+from wheel_sched_apscheduler.stores.loading import refusal_of
+from wheel_sched_apscheduler.stores.repository import PAGE, JobRepository
+from wheel_sched_apscheduler.stores.run_records import load_records
 
-_PLACES: dict[JobState, State] = {"scheduled": "due", "paused": "held", "in_flight": "fly", "quarantined": "held"}
-_PAGE = 500
+_PLACES: dict[JobState, State] = {"scheduled": "due", "paused": "held", "in_flight": "leased", "quarantined": "held"}
 
 
 class JobQueries:
     """The part of a shared jobstore that needs no scheduler."""
 
     codec: JobCodec
+    connection: StoreConnection
     repository: JobRepository
 
     @property
     def store(self) -> DelayStore:
-        """The delay store."""
-        raise NotImplementedError
+        """The delay store, opened on first use.
+
+        Raises:
+            StoreError: the server is away, too old, or holds the namespace with other settings.
+        """
+        return self.connection.store
 
     # Counting and listing.
 
@@ -59,7 +74,7 @@ class JobQueries:
             return sum(number for (_, topic), number in sizes.items() if topic == JOB)
         check_state(state)
         if state in ("paused", "quarantined"):
-            return sum(_is_quarantined(found) == (state == "quarantined") for found in self._found("held"))
+            return sum(_is_quarantined(found) == (state == "quarantined") for found in self.repository.records("held"))
         return sizes.get((_PLACES[state], JOB), 0)
 
     def iter_jobs(
@@ -92,31 +107,30 @@ class JobQueries:
     def entries(self, state: JobState | None = None) -> Iterator[JobEntry]:
         """Every job in a state, or in all states."""
         for chosen in JOB_STATES if state is None else (state,):
-            cursor = None
-            while True:
-                page = self.iter_jobs(cursor, state=chosen, limit=_PAGE)
-                yield from page.jobs
-                cursor = page.cursor
-                if cursor is None:
-                    break
+            yield from self._entries(chosen)
 
     def due_between(self, since: datetime, until: datetime) -> Iterator[JobEntry]:
         """Jobs whose next run time lies between two moments, both included."""
+        return self._entries("scheduled", since, until)
+
+    def _entries(
+        self, state: JobState, since: datetime | None = None, until: datetime | None = None
+    ) -> Iterator[JobEntry]:
         cursor = None
         while True:
-            page = self.iter_jobs(cursor, since=since, until=until, limit=_PAGE)
+            page = self.iter_jobs(cursor, state=state, since=since, until=until, limit=PAGE)
             yield from page.jobs
             cursor = page.cursor
             if cursor is None:
                 break
 
     def get_entry(self, job_id: str) -> JobEntry | None:
-        """One job, None when there is none."""
+        """One job; None when there is none."""
         found = self.store.get([job_id])[0]
         return None if found is None or found.topic != JOB else self.entry(found)
 
     def entry(self, found: Found) -> JobEntry:
-        """A record of a job as an entry. If it cannot be read, the entry has its id and the reason."""
+        """The entry of a job's record. If the record cannot be read, the entry has the id and the reason."""
         state: JobState
         if found.state == "held":
             state = "quarantined" if _is_quarantined(found) else "paused"
@@ -129,43 +143,22 @@ class JobQueries:
             reason = f"given back {times} since {from_ms(refusal.since_ms)}, last by {refusal.last}"
         tags = tuple(ref.removeprefix(TAG) for ref in found.refs if ref.startswith(TAG))
         try:
-            head = self.codec.head(found.id, found.body)
+            entry = self.codec.head(found.id, found.body, state)
         except Unreadable as error:
             return JobEntry(found.id, state, "?", "?", "?", None, reason=reason or str(error), tags=tags)
-        return JobEntry(
-            found.id,
-            state,
-            head.func,
-            head.name,
-            head.trigger,
-            head.next_run_time,
-            head.executor,
-            reason,
-            tags,
-            head.metadata,
-            head.args,
-            head.kwargs,
-        )
-
-    def _found(self, place: State, topic: str | None = JOB) -> Iterator[Found]:
-        cursor = None
-        while True:
-            page = self.store.list_items(place, topic=topic, cursor=cursor, limit=_PAGE)
-            yield from page.found
-            cursor = page.cursor
-            if cursor is None:
-                break
+        return replace(entry, reason=reason, tags=tags)
 
     # Running now, and the history.
 
     def in_flight(self) -> list[InFlightRun]:
-        """Occurrences that were handed out and have not ended, with their holder and the end of their lease."""
+        """Occurrences that a process holds, with the process and the end of their lease."""
         announced: dict[tuple[str, str | None], tuple[str, list[Any]]] = {}
         for worker in self.workers():
             for row in worker["occurrences"]:
                 announced[row[1], row[0]] = announced[row[1], None] = (worker["owner"], row)
         runs = []
-        for found in [*self._found("fly", None), *self._found("due", OCCURRENCE)]:
+        records = self.repository.records
+        for found in [*records("leased", topic=None), *records("due", topic=OCCURRENCE)]:
             if found.topic not in (JOB, OCCURRENCE):
                 continue
             job_id, occurrence_id = job_id_of(found.id), None
@@ -179,7 +172,7 @@ class JobQueries:
         return runs
 
     def workers(self) -> list[dict[str, Any]]:
-        """The processes with announced runs, which take longer than half a second."""
+        """The processes that have announced runs. A process announces runs of more than half a second."""
         store = self.store
         records = []
         for found in store.get(store.find(WORKERS)):
@@ -198,7 +191,8 @@ class JobQueries:
 
     def history(self, *, job_id: str | None = None, limit: int = 100) -> list[RunRecord]:
         """How the last occurrences ended, newest first."""
-        records = (record for found in self._found("dead", HISTORY) for record in load_records(found.body))
+        items = self.repository.records("dead", topic=HISTORY)
+        records = (record for found in items for record in load_records(found.body))
         return newest((record for record in records if job_id in (None, record.job_id)), limit)
 
     # Tags and metadata.
@@ -283,8 +277,8 @@ class JobQueries:
 
         Args:
             jobs: `apscheduler.job.Job` objects, see `Producer` for an easy way to make them.
-            metadata: the metadata of each job. Defaults to none.
-            tags: the tags of each job. Defaults to none.
+            metadata: given to each job. Defaults to none.
+            tags: given to each job. Defaults to none.
 
         Raises:
             NotSerializable, Forbidden: one of the jobs cannot be stored. No job was stored.
@@ -310,7 +304,7 @@ class JobQueries:
         return self.entries("quarantined")
 
     def release_quarantined(self, job_ids: Sequence[str]) -> list[str]:
-        """Schedule quarantined jobs again at their next run time. Those that still cannot run are quarantined again.
+        """Schedule quarantined jobs again at their next run time. A job that still cannot run is quarantined again.
 
         Returns:
             The ids of the jobs that were released.

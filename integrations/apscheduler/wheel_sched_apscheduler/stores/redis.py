@@ -2,17 +2,17 @@
 
 A jobstore for any APScheduler 3 scheduler. Each occurrence is handed to one process, under a lease, and stays in the
 store until it has ended; a process that dies loses none. Jobs are stored as JSON under an allow-list. Pickle is used
-only if you ask for it. `scheduler_pass` explains how a stock scheduler drives this jobstore, `contract` how ours do.
+only if you ask for it. `scheduler_pass` explains how schedulers drive this jobstore.
 
     repository.JobRepository   the stored jobs: look up, add, change, remove
     tracker.ClaimTracker       the claims of this process, from the claim to the settlement
     RedisWheelJobStore         APScheduler's calls over both, and the threads
 
 Cost. One round trip per pass: it settles ended occurrences and claims due ones. Nothing per job. An idle scheduler
-checks once in `max_sleep_s`, and a blocked read reports earlier jobs from other processes.
+claims once in `max_sleep_s`, and a blocked read reports earlier jobs from other processes.
 
 Threads. Any thread may call any method. From `start` to `shutdown` the jobstore runs two threads. Errors of the store
-never reach a scheduler's loop: a pass without a store returns no jobs and says when to come again.
+never reach a scheduler's loop: a pass without a store returns no jobs and the time of the next try.
 """
 
 from __future__ import annotations
@@ -27,23 +27,31 @@ from wheel_sched.errors import ConfigError, StoreError, StoreUnavailable
 from wheel_sched.store import DelayStore
 from wheel_sched_apscheduler.codec import JobCodec
 from wheel_sched_apscheduler.codec.signing import Secret, secret_for, warn_once
-from wheel_sched_apscheduler.instants import earliest, from_ms, in_utc, to_ms, to_us
+from wheel_sched_apscheduler.codec.triggers import is_built_in
 from wheel_sched_apscheduler.occurrence import Finish, Occurrence
-from wheel_sched_apscheduler.run_times import Misfire, missed_runs
-from wheel_sched_apscheduler.settings import Delivery, InstancesScope, SharedStoreSettings, flag, whole
-from wheel_sched_apscheduler.stores.connection import StoreConnection
-from wheel_sched_apscheduler.stores.contract import OccurrenceBatch
+from wheel_sched_apscheduler.run_times import MISFIRES, Misfire, earliest, from_ms, in_utc, missed_runs, to_ms, to_us
+from wheel_sched_apscheduler.settings import (
+    DELIVERIES,
+    SCOPES,
+    Delivery,
+    InstancesScope,
+    SharedStoreSettings,
+    flag,
+    one_of,
+    seconds,
+    whole,
+)
+from wheel_sched_apscheduler.stores.connection import OccurrenceSettler, StoreConnection
 from wheel_sched_apscheduler.stores.pending_adds import PendingAdds
 from wheel_sched_apscheduler.stores.queries import JobQueries
 from wheel_sched_apscheduler.stores.repository import JobRepository
-from wheel_sched_apscheduler.stores.scheduler_pass import SchedulerPassStore
-from wheel_sched_apscheduler.stores.settler import OccurrenceSettler
+from wheel_sched_apscheduler.stores.scheduler_pass import OccurrenceBatch, SchedulerPassStore
 from wheel_sched_apscheduler.stores.tracker import ClaimTracker
 
 NAMESPACE = "apscheduler"
 RETRY_S = (0.2, 0.5, 1.0, 2.0)  # until the next pass after a store error, by the number of errors in a row
 PASS_SOON_S = 0.2  # after a pass with more due jobs, the next pass comes within this time
-QUIET_S = 0.02  # for this time after another pass the settler leaves ends to the next pass
+QUIET_S = 0.02  # for this time after any other pass the settler leaves ended runs to the next pass
 
 
 class RedisWheelJobStore(JobQueries, SchedulerPassStore):
@@ -60,7 +68,7 @@ class RedisWheelJobStore(JobQueries, SchedulerPassStore):
         codec: reads and writes jobs; replaces the next five arguments. Defaults to None.
         allow, triggers, aliases, allow_pickle: see `JobCodec`.
         secret: signs the jobs, see `JobCodec`. Defaults to None: the environment's WHEEL_SCHED_APS_SECRET; over a
-            folder (`embedded:`) the secret that is kept in it; else jobs are not signed.
+            folder (`embedded:`) the secret that the folder keeps; else jobs are not signed.
         lease_s: how long after the death of a process its jobs are handed out again. Defaults to 30.
         delivery: "at_most_once" settles an occurrence before it runs, so that a crash loses it. Defaults to
             "at_least_once".
@@ -70,8 +78,8 @@ class RedisWheelJobStore(JobQueries, SchedulerPassStore):
         batch: how many jobs one pass hands over at most. Defaults to 200.
         max_sleep_s: how long a scheduler sleeps at most, in case a wake-up is lost. Defaults to 10.
         history: how many items of run records are kept, of up to 50 records each; 0 = none. Defaults to 1000.
-        quarantine_refusals: in how many rounds processes refuse a job (they lack its function, executor or secret)
-            before it is quarantined, see `refusals`. Defaults to 10.
+        quarantine_refusals: after how many rounds of refusals a job is quarantined, see `loading`. A process refuses a
+            job if it lacks the function, the executor or the secret. Defaults to 10.
         quarantine_after_s: how long after the first refusal a job is quarantined at the earliest. Defaults to 600.
 
     Raises:
@@ -112,17 +120,17 @@ class RedisWheelJobStore(JobQueries, SchedulerPassStore):
             "durability": durability,
             "replicas": whole("replicas", replicas, 1, None, problems),
         }
-        self.settings = SharedStoreSettings.checked(
-            problems,
-            delivery=delivery,
-            misfire=misfire,
-            max_instances_scope=max_instances_scope,
-            lease_s=lease_s,
-            batch=batch,
-            max_sleep_s=max_sleep_s,
-            history=history,
-            quarantine_refusals=quarantine_refusals,
-            quarantine_after_s=quarantine_after_s,
+        year_s = 86_400 * 365
+        self.settings = SharedStoreSettings(
+            lease_ms=int(seconds("lease_s", lease_s, 0.1, 86_400, problems) * 1000),
+            delivery=one_of("delivery", delivery, DELIVERIES, problems),
+            misfire=one_of("misfire", misfire, MISFIRES, problems),
+            max_instances_scope=one_of("max_instances_scope", max_instances_scope, SCOPES, problems),
+            batch=whole("batch", batch, 1, 500, problems),
+            max_sleep_s=seconds("max_sleep_s", max_sleep_s, 0.01, 3600, problems),
+            history=whole("history", history, 0, None, problems),
+            quarantine_refusals=whole("quarantine_refusals", quarantine_refusals, 1, None, problems),
+            quarantine_after_ms=int(seconds("quarantine_after_s", quarantine_after_s, 0, year_s, problems) * 1000),
         )
         allow_pickle = flag("allow_pickle", allow_pickle, problems)
         if sum(target is not None for target in (url, client, store)) > 1:
@@ -147,44 +155,32 @@ class RedisWheelJobStore(JobQueries, SchedulerPassStore):
         self._settler: OccurrenceSettler | None = None
         self._failures = 0  # passes in a row without a store
         self._pass_until_s = 0.0  # a pass is expected before this, on the monotonic clock
-        self._planned_ms: int | None = None  # when the scheduler comes without being woken
+        self._planned_ms: int | None = None  # when the scheduler makes its next pass without a wake-up
         self._closed = False
 
     # Start and end.
-
-    @property
-    def store(self) -> DelayStore:
-        """The delay store, opened on first use.
-
-        Raises:
-            StoreError: the server is away, too old, or holds the namespace with other settings.
-        """
-        return self.connection.store
 
     def start(self, scheduler: Any, alias: str) -> None:
         """Open the store and start the two threads. If the store is away or still loads, a thread waits for it.
 
         Raises:
-            StoreError: the store is there but cannot be used, see `store`. The scheduler does not start either.
+            StoreError: the store answers but cannot be used, see `store`. The scheduler does not start either.
         """
         super().start(scheduler, alias)
         self._closed = False
         self.connection.logger = self._logger
-        target = self.connection.target
-        if not self.codec.signed and target != "memory:":
+        if not self.codec.signed and self.connection.target != "memory:":
             warn_once(self._logger, self.codec.allowed)
-        self.tracker.open_history()
+        self.tracker.history.closing = False
         self._pending_adds = PendingAdds(self.repository, scheduler, self._logger)
         settler = OccurrenceSettler(
-            lambda: self.store,
-            self._flush_when_quiet,
-            self.tracker.extend_leases,
-            self.tracker.next_s,
-            self._wake_for,
-            self._pending_adds.add_all,
-            self.settings.lease_ms / 3000,
-            # an embedded server takes as long as it takes to start, and has no network that hangs
-            waits_for_store=isinstance(target, str) and target.startswith("embedded:"),
+            self.connection,
+            flush=self._flush_when_quiet,
+            extend_leases=self.tracker.extend_leases,
+            next_s=self.tracker.next_s,
+            earlier_due=self._wake_for,
+            opened=self._pending_adds.add_all,
+            extend_every_s=self.settings.lease_ms / 3000,
         )
         settler.start()
         self._settler = settler
@@ -194,13 +190,13 @@ class RedisWheelJobStore(JobQueries, SchedulerPassStore):
         self._closed = True
         self._plan_rest()
         settler, self._settler = self._settler, None
-        self.tracker.close_history()
+        self.tracker.history.closing = True  # the next flush writes all of it
         self._pending_adds.close()
         if settler is not None:
             try:
                 self.tracker.flush()  # now: the process may end as soon as this returns
             except Exception as error:  # also what a client library raises besides its own errors
-                self._logger.warning("The store was not told what ended last; these runs are repeated: %s", error)
+                self._logger.warning("The last ends could not be reported to the store; these runs repeat: %s", error)
             settler.stop(until=lambda: self.tracker.idle, then=self._close)
         else:
             self._close()
@@ -214,7 +210,7 @@ class RedisWheelJobStore(JobQueries, SchedulerPassStore):
         where = f"namespace={self.connection.options['namespace']}"
         return f"<{type(self).__name__} {where} in_flight={len(self.tracker)} lease={self.settings.lease_ms}ms>"
 
-    # The contract with a driver, see `contract`.
+    # The contract, see `scheduler_pass`.
 
     def claim_batch(self, now: datetime, limit: int | None = None) -> OccurrenceBatch:
         """One round trip: settle the newly ended occurrences, and claim those that are due at `now`."""
@@ -222,7 +218,7 @@ class RedisWheelJobStore(JobQueries, SchedulerPassStore):
         tracker = self.tracker
         with tracker.lock:
             self._pass_until_s = time.monotonic() + PASS_SOON_S
-            if self._closed:  # a stock scheduler's pass that waited during the shutdown must not open the store again
+            if self._closed:  # a stock scheduler's pass may have waited for the shutdown: the store stays closed
                 return OccurrenceBatch()
             if not self.connection.is_open and self._settler is not None:  # a pass does not wait for a connection
                 return self._failed(now, StoreUnavailable("it was not there at the start"))
@@ -248,15 +244,15 @@ class RedisWheelJobStore(JobQueries, SchedulerPassStore):
             if not more:
                 wake_at += timedelta(milliseconds=tracker.deferral_ms(claims))
             self._pass_until_s = time.monotonic() + (PASS_SOON_S if more else QUIET_S)
-            if tracker.waiting:  # what this pass refused, or what was changed meanwhile
+            if tracker.waiting:  # jobs that this pass refused, or that were changed during it
                 self._notify_settler()
         occurrences.sort(key=lambda occurrence: (to_us(occurrence.scheduled), occurrence.job_id))
         return OccurrenceBatch(occurrences, wake_at, more)
 
     def _settle_before_run(self, occurrences: Sequence[Occurrence], now: datetime) -> list[Occurrence]:
-        """At-most-once delivery: those that have left the store, and those whose executor is unknown.
+        """At-most-once delivery: settle these now. Returns those that have left the store and may run.
 
-        The latter stay in the store: the driver has them refused.
+        Also returns those whose executor is unknown. They stay in the store, because the driver refuses them.
         """
         executors = getattr(self._scheduler, "_executors", None)
         unknown, planned = [], []
@@ -271,7 +267,7 @@ class RedisWheelJobStore(JobQueries, SchedulerPassStore):
         return unknown + settled
 
     def _plan(self, occurrence: Occurrence, now: datetime) -> bool:
-        """Decide its run times and what follows; False: its trigger failed."""
+        """Decide the run times and the next run time. False: the trigger failed."""
         job = occurrence.job
         run_times, following = occurrence.run_times or getattr(job, "fixed", None), None
         try:
@@ -294,7 +290,7 @@ class RedisWheelJobStore(JobQueries, SchedulerPassStore):
         return OccurrenceBatch([], max(in_utc(now), datetime.now(UTC)) + timedelta(seconds=wait_s))
 
     def mark_submitted(self, occurrences: Sequence[Occurrence]) -> None:
-        """See `contract`."""
+        """See `scheduler_pass`."""
         if self.driven or self._scheduler is None:
             for occurrence in occurrences:
                 occurrence.submitted = True
@@ -309,24 +305,27 @@ class RedisWheelJobStore(JobQueries, SchedulerPassStore):
             self._notify_settler()
 
     def finish(self, occurrence: Occurrence, finish: Finish, error: str = "") -> None:
-        """See `contract`."""
+        """See `scheduler_pass`."""
         self.tracker.finish(occurrence, finish, error)
         self._notify_settler()
 
     def release(self, occurrences: Iterable[Occurrence], delay_ms: int = 0) -> None:
-        """See `contract`."""
+        """See `scheduler_pass`."""
         for occurrence in occurrences:
             self.tracker.release(occurrence, delay_ms)
         self._notify_settler()
 
     def report_unknown_executor(self, occurrence: Occurrence) -> None:
-        """See `contract`: other processes may have the executor."""
+        """Give the job back, because other processes may have the executor."""
         self.tracker.refuse(occurrence, f"the scheduler has no executor {occurrence.job.executor!r}")
         self._notify_settler()
 
     def report_trigger_failure(self, occurrence: Occurrence, error: Exception) -> None:
-        """See `contract`: a built-in trigger fails everywhere, another release may have one of your own mended."""
-        unreadable = self.codec.is_built_in(occurrence.handle.stored.trigger)
+        """Quarantine a job with a built-in trigger, which fails everywhere; give any other job back.
+
+        Another release may have repaired a user's own trigger.
+        """
+        unreadable = is_built_in(occurrence.handle.stored.trigger)
         self.tracker.refuse(occurrence, f"its trigger failed: {error!r}", error=error, unreadable=unreadable)
         self._notify_settler()
 
@@ -336,12 +335,12 @@ class RedisWheelJobStore(JobQueries, SchedulerPassStore):
             self._settler.notify()
 
     def _flush_when_quiet(self) -> None:
-        """`flush`, unless a pass is about to come: the pass sends everything, and must not wait for the settler."""
+        """`flush`, unless a pass is expected soon. The pass sends everything, and must not wait for the settler."""
         if time.monotonic() > self._pass_until_s:
             self.tracker.flush()
 
     def _is_running(self, occurrence: Occurrence) -> bool:
-        """Whether an occurrence runs, as far as can be seen: a broken executor reports no end."""
+        """Whether an occurrence runs, as far as this process can see. A broken executor reports no end."""
         scheduler = self._scheduler
         if scheduler is None or self.driven:
             return occurrence.submitted
@@ -393,7 +392,7 @@ class RedisWheelJobStore(JobQueries, SchedulerPassStore):
                 its start are kept by `start`, until the store answers.
         """
         if self.connection.is_open or not self._pending_adds.accepts(job):
-            self.repository.add([job])
+            self.repository.add(job)
 
     def remove_all_jobs(self) -> None:
         """Remove every job. A running job finishes and does not run again."""

@@ -1,8 +1,8 @@
 """JobRepository: the stored jobs. It looks them up, adds, changes and removes them, from any process.
 
 The store decides each change in one script. So two processes never both add an id, and no process changes a job that is
-gone. No change waits for the end of a run. A job in flight is changed in place, and its holder plans the next run with
-the change. A job whose last run is in flight is gone for all other processes: its id is free.
+gone. No change waits for the end of a run. A job in flight is changed in place, and its holder then plans the next run
+of the changed job. A job whose last run is in flight is gone for all other processes: its id is free.
 
 Threads: any.
 """
@@ -26,9 +26,8 @@ from wheel_sched.store.core.get import Find
 from wheel_sched.store.core.plans import shard_of
 from wheel_sched.store.core.schedule import Schedule
 from wheel_sched_apscheduler.codec import JobCodec, Unreadable
-from wheel_sched_apscheduler.instants import earliest, from_ms, to_us
 from wheel_sched_apscheduler.occurrence import Occurrence
-from wheel_sched_apscheduler.run_times import missed_runs
+from wheel_sched_apscheduler.run_times import earliest, from_ms, missed_runs, to_us
 from wheel_sched_apscheduler.stores.connection import StoreConnection
 from wheel_sched_apscheduler.stores.layout import (
     JOB,
@@ -36,19 +35,19 @@ from wheel_sched_apscheduler.stores.layout import (
     RUN,
     RUNNING,
     TAG,
+    RunWriter,
     due_of,
-    split_item_body,
-    split_item_id,
+    run_ref,
 )
-from wheel_sched_apscheduler.stores.refusals import without_refusal
+from wheel_sched_apscheduler.stores.loading import without_refusal
 
 TRIES = 50  # how often a change is tried, each time after another process has changed the job
-_STATES: tuple[State, ...] = ("due", "held", "fly")
-_PAGE = 500
+_STATES: tuple[State, ...] = ("due", "held", "leased")
+PAGE = 500  # records to a round trip
 
 
 class LookedUpJob(Job):
-    """A job from a look-up. It remembers its run time, so that other changes of the job do not change the run time."""
+    """A job from a look-up. It remembers its run time, so that `update` knows whether the run time was changed."""
 
     __slots__ = ("read_run_time",)
 
@@ -61,8 +60,8 @@ class JobRepository:
     Args:
         connection: to the store.
         codec: reads and writes jobs.
-        planner_of: the occurrence of this process that has planned what follows a version of a job's record.
-        counts_runs: whether runs are counted over all processes, so that new jobs must know of runs beside them.
+        planner_of: gives the occurrence of this process that has planned the next run of a job's record (id, version).
+        counts_runs: whether runs are counted over all processes. Then new jobs get a ref if runs lie beside them.
     """
 
     def __init__(
@@ -75,6 +74,7 @@ class JobRepository:
     ) -> None:
         self._connection = connection
         self._codec = codec
+        self._writer = RunWriter(codec, connection.shards)
         self._planner_of = planner_of
         self._counts_runs = counts_runs
 
@@ -89,7 +89,7 @@ class JobRepository:
         """The job; None when there is none, or its last run is in flight.
 
         Raises:
-            StoreError, LookupError: the job is there and cannot be loaded.
+            StoreError, LookupError: the job exists and cannot be loaded.
         """
         found = self._connection.store.get([job_id])[0]
         if found is None or found.topic != JOB:
@@ -99,10 +99,10 @@ class JobRepository:
     def all_jobs(self) -> list[LookedUpJob]:
         """All jobs that can be loaded, by next run time, then id; paused ones last."""
         jobs = []
-        for found in self.pages(_STATES):
+        for found in self.records(*_STATES):
             try:
                 job = self._loaded(found)
-            except Exception as error:  # one that cannot be loaded must not hide the others
+            except Exception as error:  # a job that cannot be loaded must not hide the others
                 self._connection.logger.warning(
                     "Job %r cannot be loaded and is left out of the list: %s", found.id, error
                 )
@@ -112,13 +112,18 @@ class JobRepository:
         jobs.sort(key=_order)
         return jobs
 
-    def pages(self, states: Sequence[State]) -> Iterator[Found]:
-        """Every record of a job in these states. A job that changes its state meanwhile may be left out."""
+    def records(self, *states: State, topic: str | None = JOB) -> Iterator[Found]:
+        """Every record in these states. A record that changes its state meanwhile may be left out.
+
+        Args:
+            states: in this order.
+            topic: see `layout`; None = all. Defaults to jobs.
+        """
         seen = set()
         for state in states:
             cursor = None
             while True:
-                page = self._connection.store.list_items(state, topic=JOB, cursor=cursor, limit=_PAGE)
+                page = self._connection.store.list_items(state, topic=topic, cursor=cursor, limit=PAGE)
                 for found in page.found:
                     if found.id not in seen:
                         seen.add(found.id)
@@ -130,7 +135,7 @@ class JobRepository:
     def _loaded(self, found: Found) -> LookedUpJob | None:
         """The job as a scheduler shows it; None when its last run is under way, or it was removed while it ran."""
         job: Any = self._codec.decode(found.id, found.body, LookedUpJob).job
-        if found.state == "fly":
+        if found.state == "leased":
             if _is_cancelled(found):
                 return None
             if job.next_run_time is not None:
@@ -141,7 +146,7 @@ class JobRepository:
         return job  # type: ignore[no-any-return]
 
     def _following(self, job: Any, found: Found) -> datetime | None:
-        """When a job in flight runs again: as its holder has planned, or will plan."""
+        """When a job in flight runs again, as its holder has planned it or will plan it."""
         planner = self._planner_of(found.id, found.version)
         if planner is not None:
             return planner.next_run_time
@@ -150,44 +155,59 @@ class JobRepository:
     def _runs(self, job: Any) -> tuple[list[datetime], datetime | None]:
         try:
             return missed_runs(job, from_ms(self._connection.now_ms()), quiet=True)
-        except Exception:  # a trigger of your own may raise anything; the job's holder meets the same error
+        except Exception:  # a user's trigger may raise anything; the job's holder meets the same error
             return [], job.next_run_time
 
     def is_gone(self, found: Found) -> bool:
-        """Whether only a run under way is left of a job: nobody can change the job, and its id is free."""
-        if found.state != "fly":
+        """Whether a job is in its last run. Then no process can change the job, and its id is free."""
+        if found.state != "leased":
             return False
         if _is_cancelled(found):
             return True
         try:
             job = self._codec.decode(found.id, found.body, resolve=False).job
-        except Exception:  # only a process that can read the job knows
+        except Exception:  # only a process that can read the job knows its next run time
             return False
         return job.next_run_time is not None and self._following(job, found) is None
 
     # Adding.
 
     def check(self, job: Any) -> None:
-        """Refuse a job that cannot be stored. No I/O.
+        """Check whether a job can be stored. No I/O.
 
         Raises:
-            NotSerializable, Forbidden: with the reason.
+            NotSerializable, Forbidden: the job cannot be stored; the text says why.
         """
         self._codec.encode(job)
 
-    def add(self, jobs: Sequence[Any], metadata: Mapping[str, Any] | None = None, tags: Sequence[str] = ()) -> None:
-        """Store new jobs.
+    def add(
+        self,
+        job: Any,
+        metadata: Mapping[str, Any] | None = None,
+        tags: Sequence[str] = (),
+        *,
+        replace_existing: bool = False,
+    ) -> None:
+        """Store a new job.
+
+        Args:
+            job: the job.
+            metadata: plain values. Defaults to none.
+            tags: names by which the job can be found. Defaults to none.
+            replace_existing: whether to replace a job with this id. Its metadata and tags stay. Defaults to False.
 
         Raises:
-            ConflictingIdError: for the first id that exists; the other jobs were stored.
+            ConflictingIdError: the id exists. Nothing was changed.
         """
-        for job_id in self.add_new(jobs, metadata, tags):
-            raise ConflictingIdError(job_id)
+        if self.add_new([job], metadata, tags):
+            if not replace_existing:
+                raise ConflictingIdError(job.id)
+            self.update(job)
 
     def add_new(
         self, jobs: Sequence[Any], metadata: Mapping[str, Any] | None = None, tags: Sequence[str] = ()
     ) -> list[str]:
-        """Store new jobs. Jobs whose id exists are left alone; their ids are returned."""
+        """Store new jobs. Returns the ids that already exist; those jobs are not changed."""
         items = [self._item(job, metadata, tags) for job in jobs]
         if len(items) == 1 and self._counts_runs:
             outcomes = [self._store_one(items[0])]
@@ -202,11 +222,11 @@ class JobRepository:
         return Item(job.id, due_of(job.next_run_time), self._codec.encode(job, metadata), JOB, refs)
 
     def _store_one(self, item: Item) -> Outcome:
-        """Store a job. The same round trip tells whether a run of an earlier job with its id is under way."""
+        """Store a job. The same round trip looks for a run of an earlier job with this id."""
         store = self._connection.store
         item.check()
         shard = shard_of(item.id, store.shards)
-        calls: list[Call[Any]] = [Call(shard, Schedule([item])), Call(shard, Find(f"run:{item.id}", 1))]
+        calls: list[Call[Any]] = [Call(shard, Schedule([item])), Call(shard, Find(run_ref(item.id), 1))]
         stored, runs = values_of(store.execute(calls))
         outcome: Outcome = stored.outcomes[0]
         if runs and outcome is not Outcome.DUPLICATE:
@@ -216,7 +236,7 @@ class JobRepository:
     def _with_running_refs(self, items: list[Item]) -> list[Item]:
         """The items, with the ref `running` where a run of an earlier job with this id is under way.
 
-        One look at the counts suffices when no run lies in the store.
+        If the counts of the store show no run at all, no item is looked up.
         """
         store = self._connection.store
         if not items or not self._counts_runs:
@@ -224,12 +244,12 @@ class JobRepository:
         if not any(number for (_, topic), number in store.counts().now.items() if topic in (OCCURRENCE, RUN)):
             return items
         marked: list[Item] = []
-        for at in range(0, len(items), _PAGE):
-            part = items[at : at + _PAGE]
+        for at in range(0, len(items), PAGE):
+            part = items[at : at + PAGE]
             for item in part:
                 item.check()
             runs = values_of(
-                store.execute([Call(shard_of(item.id, store.shards), Find(f"run:{item.id}", 1)) for item in part])
+                store.execute([Call(shard_of(item.id, store.shards), Find(run_ref(item.id), 1)) for item in part])
             )
             marked += [
                 replace(item, refs=(*item.refs, RUNNING)) if found else item
@@ -238,7 +258,7 @@ class JobRepository:
         return marked
 
     def _store_beside_run(self, item: Item) -> bool:
-        """Store a job under an id of which only a run of an earlier job is left; whether it was stored."""
+        """Store a job whose id an earlier job in its last run still has. Answers whether the job was stored."""
         store = self._connection.store
         for _ in range(TRIES):
             found = store.get([item.id])[0]
@@ -259,23 +279,20 @@ class JobRepository:
         if not _is_cancelled(found):  # a cancelled run never comes again
             job = self._codec.decode(found.id, found.body, resolve=False).job
             run_times = self._runs(job)[0] or [job.next_run_time]
-        item_id = split_item_id(found.id, due_ms)
-        body = self._codec.seal(item_id, split_item_body(run_times, found.body))
-        route = found.id if self._connection.store.shards > 1 else None
-        split_item = Item(item_id, None, body, OCCURRENCE, (f"run:{found.id}",), route)
-        return Alteration(found.id, "m", item_id, found.version, split_item)
+        split_item = self._writer.split_item(found.id, due_ms, run_times, found.body, due_ms=None)
+        return Alteration(found.id, "m", split_item.id, found.version, split_item)
 
     # Changing.
 
     def update(self, job: Any) -> None:
-        """Replace a job. Its metadata and tags stay. So does its run time, if `job` has the one it was looked up with.
+        """Replace a job. Its metadata and tags stay. If `job` has the run time of its look-up, the run time stays too.
 
         Raises:
             JobLookupError: there is no job with this id, or its last run is under way.
             StoreUnavailable: other processes changed the job again and again. Nothing was changed.
         """
         codec = self._codec
-        codec.encode(job)  # before the store is asked: a job that cannot be stored changes nothing
+        codec.encode(job)  # before any call: a job that cannot be stored changes nothing
         moment = job.next_run_time
         same = isinstance(job, LookedUpJob) and _us(moment) == _us(getattr(job, "read_run_time", _NEVER_READ))
 
@@ -312,12 +329,11 @@ class JobRepository:
             found = store.get([job_id])[0]
             if found is None or found.topic != JOB or self.is_gone(found):
                 raise JobLookupError(job_id)
-            # if the job was claimed meanwhile, read it again: this may be its last run
-            in_flight = found.state == "fly"
+            in_flight = found.state == "leased"  # a job that was claimed after the look-up may be in its last run
             outcome = store.replace(make(found), keep_due=keep_due, if_version=found.version, in_flight=in_flight)
             if outcome is Outcome.DONE:
                 return
-        raise StoreUnavailable(f"job {job_id!r} is changed by others without a break: nothing was changed; try again")
+        raise StoreUnavailable(f"other processes change job {job_id!r} all the time: nothing was changed; try again")
 
     # Removing.
 
@@ -348,14 +364,14 @@ class JobRepository:
             if not ids:
                 break
             self._connection.store.cancel(ids)
-        in_flight = [found.id for found in self.pages(("fly",))]
+        in_flight = [found.id for found in self.records("leased")]
         if in_flight:
             self._connection.store.cancel(in_flight)
 
     def _some_ids(self) -> list[str]:
         states: tuple[State, ...] = ("due", "held")
         for state in states:
-            page = self._connection.store.list_items(state, topic=JOB, limit=_PAGE)
+            page = self._connection.store.list_items(state, topic=JOB, limit=PAGE)
             if page.found:
                 return [found.id for found in page.found]
         return []
@@ -374,4 +390,4 @@ def _us(moment: datetime | None) -> int | None:
 
 
 def _is_cancelled(found: Found) -> bool:
-    return found.state == "fly" and found.reason.startswith("!")
+    return found.state == "leased" and found.reason.startswith("!")

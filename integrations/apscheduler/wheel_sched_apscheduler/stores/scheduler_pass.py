@@ -1,29 +1,46 @@
-"""SchedulerPassStore: the five calls of a stock scheduler's pass, as claim, plan and submit.
+"""How a scheduler drives a jobstore: the contract of claiming, and the pass of a stock scheduler on top of it.
 
-A pass of APScheduler 3 runs under one lock: `get_due_jobs`, then for each job `update_job` or `remove_job`, then
-`get_next_run_time`. So the first call claims, the middle ones only plan, and the last one marks as submitted. The
-middle and last calls do no I/O that can fail: an exception there ends a stock scheduler's loop without a log line.
+    batch = store.claim_batch(now, limit)       one round trip; it also settles what has ended since the last one
+    for occurrence in batch.occurrences:
+        if not occurrence.run_times:
+            run_times, following = missed_runs(occurrence.job, now)
+            occurrence.run_at(run_times)
+        occurrence.plan(following)              the next run time of the job; None = there is none
+    store.mark_submitted(batch.occurrences)     after planning, before or while executors take them; no I/O
+    store.finish(occurrence, Finish.EXECUTED)   when all run times of the occurrence have ended; no I/O
+    store.release([occurrence], delay_ms)       the occurrence must not run now; no I/O
+    sleep until batch.wake_at, or until the store calls scheduler.wakeup()
 
-An executor may run a job inside the pass, and the job may change itself. The scheduler plans with the same object that
-it got, so the object's identity tells a plan from a change.
+Rules of the contract:
+- One thread at a time claims and marks as submitted. `finish` and `release` may come from any thread, also before
+  `mark_submitted` has returned, and never block on I/O.
+- Each claimed occurrence ends in one call of `finish` or `release`. If it has several run times, the driver counts
+  them (`occurrence.left`) and calls `finish` with the worst outcome when the last has ended.
+- A submitted occurrence keeps its lease while this process lives and its executor knows the job. The store extends the
+  lease in its own thread. After a crash the occurrence is handed out again.
+- `claim_batch` never raises when the store does not answer. It returns an empty batch with a `wake_at` a moment later,
+  and logs once. Finished occurrences are kept, and settled when the store answers again.
+- A job that cannot be loaded is in no batch: the store gives it back for other processes, or quarantines it.
+- A released occurrence is claimed again, unchanged.
 
-`ClaimedJob` is the job as a stock scheduler gets it. A `Job` has slots and no room for more, but its class may differ.
-This one
-- notes the run times that the scheduler takes, so that ends can be matched with them;
-- of a coalesced job, gives only the last missed run time, without asking the trigger for each;
-- asks the trigger once a pass, and repeats its answer when the scheduler asks again. A trigger that raises would end a
-  stock scheduler's loop: the occurrence keeps the error, and nothing runs;
-- runs the function with `current_occurrence()` set, in a pool of threads, an event loop or a pool of processes.
-What is stored, listed or looked up is a plain `Job`.
+*Our schedulers* call these methods; their class has `drives_batches = True`. A jobstore that such a scheduler starts
+listens to no events, so each end is reported once. Its occurrences hold plain jobs. `occurrence.run_times` has the run
+times that are already decided. The driver makes the occurrence the current one and marks its start.
+
+*A stock scheduler* of APScheduler 3 makes a pass under one lock: `get_due_jobs`, then for each job `update_job` or
+`remove_job`, then `get_next_run_time`. So the first call claims, the middle ones only plan, and the last one marks as
+submitted; events report the ends. The middle and last calls do no I/O that can fail: an exception there ends a stock
+scheduler's loop without a log line. An executor may run a job inside the pass, and the job may change itself. The
+scheduler plans with the same object that it got, so the object's identity tells a plan from a change.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable
-from datetime import UTC, datetime, timedelta
-from inspect import iscoroutinefunction
-from typing import Any
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any, Protocol, runtime_checkable
 
 from apscheduler.events import (
     EVENT_JOB_ERROR,
@@ -32,18 +49,59 @@ from apscheduler.events import (
     EVENT_JOB_MISSED,
     EVENT_JOB_SUBMITTED,
 )
-from apscheduler.job import Job
 from apscheduler.jobstores.base import BaseJobStore
 
 from wheel_sched.escaping import logger_of
-from wheel_sched_apscheduler.instants import earliest, to_us
-from wheel_sched_apscheduler.occurrence import Finish, Occurrence, reset_current, set_current
-from wheel_sched_apscheduler.run_times import missed_runs
-from wheel_sched_apscheduler.stores.contract import ClaimingStore
+from wheel_sched_apscheduler.occurrence import Finish, Occurrence
+from wheel_sched_apscheduler.run_times import earliest, to_us
 
 _ENDS = EVENT_JOB_EXECUTED | EVENT_JOB_ERROR | EVENT_JOB_MISSED | EVENT_JOB_MAX_INSTANCES
 _SEVERITY = {Finish.EXECUTED: 0, Finish.MISSED: 1, Finish.ERROR: 2}
-RETRY_REFUSED_MS = 1_000  # until a last run is tried again that found `max_instances` running
+RETRY_REFUSED_MS = 1_000  # a last run that found `max_instances` running is tried again after this time
+
+
+@dataclass(slots=True)
+class OccurrenceBatch:
+    """The result of one claim.
+
+    Args:
+        occurrences: by next run time, then by job id.
+        wake_at: when to claim again; None = when the store calls `wakeup`. With `more` it is not after now.
+        more: whether more was due than the limit allowed.
+    """
+
+    occurrences: list[Occurrence] = field(default_factory=list)
+    wake_at: datetime | None = None
+    more: bool = False
+
+
+@runtime_checkable
+class ClaimingStore(Protocol):
+    """The methods that a driver calls on a jobstore. Both of our jobstores have them."""
+
+    def claim_batch(self, now: datetime, limit: int | None = None) -> OccurrenceBatch:
+        """Claim the occurrences that are due at `now`. See the module."""
+        ...
+
+    def mark_submitted(self, occurrences: Sequence[Occurrence]) -> None:
+        """Report that these occurrences are planned and go to their executors."""
+        ...
+
+    def finish(self, occurrence: Occurrence, finish: Finish, error: str = "") -> None:
+        """Report that all run times of an occurrence have ended."""
+        ...
+
+    def release(self, occurrences: Iterable[Occurrence], delay_ms: int = 0) -> None:
+        """Put occurrences back. They may be claimed again after `delay_ms`."""
+        ...
+
+    def report_unknown_executor(self, occurrence: Occurrence) -> None:
+        """Report that the driver lacks the executor that the job names. The store keeps the job."""
+        ...
+
+    def report_trigger_failure(self, occurrence: Occurrence, error: Exception) -> None:
+        """Report that the job's trigger could not give a run time. The store keeps the job."""
+        ...
 
 
 class SchedulerPassStore(ClaimingStore, BaseJobStore):
@@ -51,7 +109,7 @@ class SchedulerPassStore(ClaimingStore, BaseJobStore):
 
     def __init__(self) -> None:
         super().__init__()
-        self.driven = False  # whether one of our schedulers drives it, see `contract`: occurrences then hold plain jobs
+        self.driven = False  # whether one of our schedulers drives it; then occurrences hold plain jobs
         self._pass: dict[str, Occurrence] = {}
         self._pass_thread = 0
         self._wake_at: datetime | None = None
@@ -76,7 +134,7 @@ class SchedulerPassStore(ClaimingStore, BaseJobStore):
     # The five calls.
 
     def start(self, scheduler: Any, alias: str) -> None:
-        """A scheduler calls this. Without a scheduler (None) no events report how occurrences end."""
+        """Called by a scheduler. Without a scheduler (None) no events report how occurrences end."""
         super().start(scheduler, alias)
         self._logger = logger_of(f"apscheduler.jobstores.{alias}")  # its lines quote stored data
         self.driven = bool(getattr(scheduler, "drives_batches", False))
@@ -84,7 +142,7 @@ class SchedulerPassStore(ClaimingStore, BaseJobStore):
             scheduler.add_listener(self._on_event, _ENDS | EVENT_JOB_SUBMITTED)
 
     def get_due_jobs(self, now: datetime) -> list[Any]:
-        """Claim due jobs, at most a batch. If more jobs are due, the scheduler comes again immediately."""
+        """Claim due jobs, at most a batch. If more jobs are due, the scheduler makes another pass immediately."""
         if self._pass:
             self._close_pass()
         batch = self.claim_batch(now)
@@ -96,7 +154,7 @@ class SchedulerPassStore(ClaimingStore, BaseJobStore):
         executors = getattr(self._scheduler, "_executors", None)
         for occurrence in batch.occurrences:
             if executors and occurrence.job.executor not in executors:  # empty: the scheduler has not started
-                self.report_unknown_executor(occurrence)  # the scheduler would delete the job
+                self.report_unknown_executor(occurrence)  # a stock scheduler would delete the job
             elif occurrence.job_id in self._pass:  # the scheduler would mix up two occurrences of one job
                 twice.append(occurrence)
             else:
@@ -136,7 +194,7 @@ class SchedulerPassStore(ClaimingStore, BaseJobStore):
             occurrence.plan(None)
 
     def get_next_run_time(self) -> datetime | None:
-        """Mark the claimed jobs as submitted. Answers when to come again. Does not raise when the store is away."""
+        """Mark the claimed jobs as submitted, and return when to make the next pass. Never raises for the store."""
         if self._claimed_once and threading.get_ident() == self._pass_thread:
             self._close_pass()
             wake_at, self._wake_at, self._claimed_once = self._wake_at, None, False
@@ -146,7 +204,7 @@ class SchedulerPassStore(ClaimingStore, BaseJobStore):
     def _close_pass(self) -> None:
         occurrences, self._pass = list(self._pass.values()), {}
         planned = [occurrence for occurrence in occurrences if occurrence.planned]
-        if len(planned) < len(occurrences):  # the pass ended before it planned them
+        if len(planned) < len(occurrences):  # the pass ended before it planned the rest
             left = [occurrence for occurrence in occurrences if not occurrence.planned]
             for occurrence in left:
                 self._forget(occurrence)
@@ -192,11 +250,11 @@ class SchedulerPassStore(ClaimingStore, BaseJobStore):
             occurrences = self._running.get(job_id, ())
             if len(occurrences) == 1:
                 return occurrences[0]
-            run_us = to_us(run_time)  # Python takes the two runs of a doubled hour for equal when they have one zone
+            run_us = to_us(run_time)  # two runs in the doubled hour of autumn are equal datetimes, with different us
             return next((one for one in occurrences if any(to_us(each) == run_us for each in one.run_times)), None)
 
     def _on_event(self, event: Any) -> None:
-        """An event of a stock scheduler. SUBMITTED may come after the end, and the end during the pass."""
+        """Note an event of a stock scheduler. SUBMITTED may come after the end, and the end during the pass."""
         if event.jobstore != self._alias:
             return
         code = event.code
@@ -231,149 +289,3 @@ class SchedulerPassStore(ClaimingStore, BaseJobStore):
     def _end(self, occurrence: Occurrence, finish: Finish, error: str) -> None:
         if self._forget(occurrence):
             self.finish(occurrence, finish, error)
-
-
-_STATE = (
-    *("id", "func", "func_ref", "args", "kwargs", "trigger", "name", "executor", "next_run_time"),
-    *("coalesce", "max_instances", "misfire_grace_time", "_scheduler", "_jobstore_alias"),
-)
-
-
-class Answered:
-    """A trigger that repeats its answer: a second answer may differ from the first, or be an error."""
-
-    __slots__ = ("_following", "trigger")
-
-    def __init__(self, trigger: Any, following: datetime | None) -> None:
-        self.trigger = trigger
-        self._following = following
-
-    def get_next_fire_time(self, _: datetime | None, __: datetime) -> datetime | None:
-        """The answer that the trigger gave."""
-        return self._following
-
-    def __str__(self) -> str:
-        return str(self.trigger)
-
-    def __repr__(self) -> str:
-        return repr(self.trigger)
-
-
-class ClaimedJob(Job):
-    """A job as a stock scheduler gets it. `occurrence` is its claimed occurrence."""
-
-    __slots__ = ("fixed", "occurrence", "plain_func")
-
-    occurrence: Occurrence
-    fixed: list[datetime] | None  # run times that are already decided
-    func: Any
-    plain_func: Any  # `func`, without `current_occurrence()` set
-
-    def _get_run_times(self, now: datetime) -> list[datetime]:
-        occurrence: Occurrence = self.occurrence
-        job: Any = self  # a slot of the base class
-        if self.fixed is not None:  # it was handed out before: its run times are decided
-            run_times, following = self.fixed, occurrence.next_run_time
-        else:
-            try:
-                run_times, following = missed_runs(self, now)
-            except Exception as error:  # the scheduler's loop would end; the store learns of it at the end of the pass
-                occurrence.trigger_error = error
-                return []
-        if run_times:
-            job.trigger = Answered(job.trigger, following)
-        return occurrence.run_at(run_times)
-
-    def __getstate__(self) -> dict[str, Any]:
-        running, self.func = self.func, self.plain_func
-        try:
-            state: dict[str, Any] = super().__getstate__()
-        finally:
-            self.func = running
-        occurrence = self.occurrence
-        if type(self.trigger) is Answered:
-            state["trigger"] = self.trigger.trigger
-        state["occurrence"] = (
-            occurrence.job_id,
-            occurrence.scheduled,
-            occurrence.token,
-            occurrence.redelivered,
-            occurrence.run_times,
-        )
-        return state
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        """In another process of a pool: the occurrence, as far as the job's code may see it."""
-        super().__setstate__(state)
-        job_id, scheduled, token, redelivered, run_times = state["occurrence"]
-        self.occurrence = Occurrence(self, job_id, scheduled, token, redelivered)
-        self.occurrence.run_at(run_times)
-        self.fixed = None
-        self.plain_func = self.func
-        self.func = with_current_occurrence(self.occurrence, self.func, self.misfire_grace_time)
-
-
-def claimed_copy(job: Any, token: int, grace_s: int | None) -> ClaimedJob:
-    """A copy of `job` for a scheduler, with its own occurrence.
-
-    Args:
-        job: a plain job with a next run time.
-        token: fencing token.
-        grace_s: the grace that its executor is to apply.
-    """
-    copy = ClaimedJob.__new__(ClaimedJob)
-    for name in _STATE:
-        setattr(copy, name, getattr(job, name))
-    copy.misfire_grace_time = grace_s
-    return with_occurrence(copy, token)
-
-
-def with_occurrence(
-    job: ClaimedJob, token: int, *, redelivered: bool = False, fixed: list[datetime] | None = None
-) -> ClaimedJob:
-    """Give a new `ClaimedJob` its occurrence, and return the job."""
-    job.occurrence = Occurrence(job, job.id, job.next_run_time, token, redelivered)
-    job.fixed = fixed
-    job.plain_func = job.func
-    job.func = with_current_occurrence(job.occurrence, job.func, job.misfire_grace_time)
-    return job
-
-
-def with_current_occurrence(
-    occurrence: Occurrence, func: Callable[..., Any], grace_s: int | None
-) -> Callable[..., Any]:
-    """`func`, run with `current_occurrence()` set to its present run time."""
-    turn = 0
-
-    def begin() -> Any:
-        nonlocal turn
-        times = occurrence.run_times or [occurrence.scheduled]
-        run_time = times[min(turn, len(times) - 1)]
-        if grace_s is not None:  # the executor skips run times that it finds too late, without a word
-            oldest = datetime.now(UTC) - timedelta(seconds=grace_s)
-            while run_time < oldest and turn < len(times) - 1:
-                turn += 1
-                run_time = times[turn]
-        turn += 1
-        occurrence.mark_started()
-        return set_current(occurrence.job_id, run_time, occurrence.token, occurrence.redelivered)
-
-    if iscoroutinefunction(func):
-
-        async def run_coroutine(*args: Any, **kwargs: Any) -> Any:
-            mark = begin()
-            try:
-                return await func(*args, **kwargs)
-            finally:
-                reset_current(mark)
-
-        return run_coroutine
-
-    def run(*args: Any, **kwargs: Any) -> Any:
-        mark = begin()
-        try:
-            return func(*args, **kwargs)
-        finally:
-            reset_current(mark)
-
-    return run

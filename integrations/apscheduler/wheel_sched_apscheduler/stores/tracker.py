@@ -19,17 +19,16 @@ from wheel_sched.store import Claim
 from wheel_sched.store.core.call import Call, new_token
 from wheel_sched.store.core.claim import ClaimDue
 from wheel_sched_apscheduler.codec import JobCodec
-from wheel_sched_apscheduler.instants import floor_ms
 from wheel_sched_apscheduler.occurrence import Finish, Occurrence
+from wheel_sched_apscheduler.run_times import floor_ms
 from wheel_sched_apscheduler.settings import SharedStoreSettings
 from wheel_sched_apscheduler.stores.claims import InFlightClaims
-from wheel_sched_apscheduler.stores.connection import PendingCommand, StoreConnection
-from wheel_sched_apscheduler.stores.loading import ClaimLoader
-from wheel_sched_apscheduler.stores.max_instances import LimitReached, RunMarks, apply_limits
-from wheel_sched_apscheduler.stores.refusals import RefusalPolicy
-from wheel_sched_apscheduler.stores.run_history import RunHistory
+from wheel_sched_apscheduler.stores.connection import StoreConnection
+from wheel_sched_apscheduler.stores.layout import PendingCommand, RunWriter
+from wheel_sched_apscheduler.stores.loading import ClaimLoader, RefusalPolicy
+from wheel_sched_apscheduler.stores.run_records import LimitReached, RunHistory, RunMarks, apply_limits
 
-ROUNDS = 4  # one is enough, unless jobs are changed between their claim and their settlement
+ROUNDS = 4  # one round is enough, unless jobs are changed between their claim and their settlement
 
 
 class ClaimTracker:
@@ -41,7 +40,7 @@ class ClaimTracker:
         settings: of the jobstore.
         is_running: whether an occurrence runs, as far as this process can see.
         lost: called with an occurrence that its executor has lost; it is handed out again.
-        earlier_due: called when a command stored something due at that time, in ms.
+        earlier_due: called with the earliest due, in ms, of the items that commands have stored.
     """
 
     def __init__(
@@ -62,7 +61,7 @@ class ClaimTracker:
         self._max_sleep_ms = int(settings.max_sleep_s * 1000)
         self._settles_first = settings.delivery == "at_most_once"
         self._counts_all = settings.max_instances_scope == "store"
-        self._claims = InFlightClaims(codec, connection.shards, settings.lease_ms, lost)
+        self._claims = InFlightClaims(RunWriter(codec, connection.shards), settings.lease_ms, lost)
         self._marks = RunMarks(connection.shards, settings.lease_ms)
         self.history = RunHistory(settings.history, settings.lease_ms)
         self.refusals = RefusalPolicy(connection, settings.quarantine_refusals, settings.quarantine_after_ms)
@@ -82,11 +81,14 @@ class ClaimTracker:
         """
         now_ms = floor_ms(now)
         commands = self._claims.gather(self._connection.now_ms(), split_due_ms=now_ms) + self._marks.gather()
-        operations = [ClaimDue(limit, self._lease_ms, max(now_ms, 0), token=token) for token in self._tokens]
-        return self._send(commands, [Call(shard, claim) for shard, claim in enumerate(operations)])
+        calls: list[Call[Any]] = [
+            Call(shard, ClaimDue(limit, self._lease_ms, max(now_ms, 0), token=token))
+            for shard, token in enumerate(self._tokens)
+        ]
+        return self._send(commands, calls)
 
     def load(self, claims: Sequence[Claim], now: datetime, *, plain_jobs: bool) -> list[Occurrence]:
-        """The occurrences of these claims that this process must run. See `loading`."""
+        """The occurrences of these claims that this process must run, see `loading`."""
         occurrences = []
         for shard, claim in enumerate(claims):
             self._tokens[shard] = new_token()
@@ -143,7 +145,7 @@ class ClaimTracker:
 
         Args:
             claims: the last answers.
-            asked_ms: when they were requested, by this machine's clock.
+            asked_ms: when the claims were sent, by this machine's clock.
         """
         next_ms = asked_ms + self._max_sleep_ms
         for claim in claims:
@@ -151,12 +153,12 @@ class ClaimTracker:
             self._connection.note_server_time(server_ms, asked_ms)
             if claim.due_head_ms is not None:
                 next_ms = min(next_ms, max(claim.due_head_ms, asked_ms + claim.due_head_ms - server_ms))
-            if claim.fly_head_ms is not None:
-                next_ms = min(next_ms, asked_ms + max(claim.fly_head_ms - server_ms, 0) + 1)
+            if claim.lease_head_ms is not None:
+                next_ms = min(next_ms, asked_ms + max(claim.lease_head_ms - server_ms, 0) + 1)
         return next_ms
 
     def deferral_ms(self, claims: Iterable[Claim]) -> int:
-        """How much later than other processes to claim next. See `refusals`."""
+        """How much later than other processes to claim next. See `loading`."""
         return self.refusals.deferral_ms(claim.due_head_ms for claim in claims)
 
     # Reports about occurrences. No I/O.
@@ -167,12 +169,12 @@ class ClaimTracker:
             return list(self._claims.in_flight.values())
 
     def find(self, job_id: str) -> Occurrence | None:
-        """The occurrence that has claimed the record of this job, None when none has."""
+        """The occurrence of this process that has claimed the record of this job; None when there is none."""
         with self.lock:
             return self._claims.in_flight.get(job_id)
 
     def planner_of(self, job_id: str, version: int) -> Occurrence | None:
-        """The occurrence that has planned what follows this version of a job's record, None when none has."""
+        """The occurrence that has planned the next run after this version of a job's record; None: there is none."""
         occurrence = self._claims.in_flight.get(job_id)
         if occurrence is not None and occurrence.planned and occurrence.handle.version == version:
             return occurrence
@@ -197,7 +199,7 @@ class ClaimTracker:
         self._claims.release(occurrence, self._connection.now_ms() + delay_ms if delay_ms else None)
 
     def refuse(self, occurrence: Occurrence, reason: str, *, error: Any = None, unreadable: bool = False) -> None:
-        """Refuse an occurrence that cannot run in this process. `unreadable`: in no process. Any thread."""
+        """Refuse an occurrence that this process cannot run; with `unreadable`, no process can. Any thread."""
         handle = occurrence.handle
         settlement = self.refusals.settlement(handle.item, reason, error=error, unreadable=unreadable)
         self._claims.settle(handle.shard, handle.claim_number, settlement)
@@ -239,7 +241,7 @@ class ClaimTracker:
                 self._connection.store.replace(announcement, create=True)
 
     def extend_leases(self) -> None:
-        """Extend the leases of this process's runs, and keep history bounded.
+        """Extend the leases of this process's runs, and drop the oldest history.
 
         Raises:
             StoreError: the store does not answer.
@@ -251,14 +253,6 @@ class ClaimTracker:
             commands += self.history.trims(self._connection.shards)
             if commands:
                 self._send(commands, [], keep=False)
-
-    def open_history(self) -> None:
-        """The jobstore starts: history is written once a second."""
-        self.history.closing = False
-
-    def close_history(self) -> None:
-        """The jobstore ends: the next `flush` writes all of the history."""
-        self.history.closing = True
 
     def withdraw(self) -> None:
         """Delete the announcement of this process.
@@ -273,7 +267,7 @@ class ClaimTracker:
         """One round trip. Returns the answers of `calls`. Commands whose answer was lost are kept for a repeat.
 
         Raises:
-            StoreError: one answer was an error. All other answers were handled before.
+            StoreError: one of the answers is an error. The other answers have been handled.
         """
         try:
             answers = self._connection.store.execute([*(command.call for command in commands), *calls])
@@ -289,7 +283,8 @@ class ClaimTracker:
                 if keep:
                     self._claims.keep([command])
                 continue
-            command.answered(answer, command.about)
+            if command.answered is not None:
+                command.answered(answer, command.about)
             head_ms = getattr(answer, "due_head_ms", None)
             if head_ms is not None:
                 earliest_ms = head_ms if earliest_ms is None else min(earliest_ms, head_ms)

@@ -1,4 +1,4 @@
-"""`celery wheel`: see and change what waits in the store. Works with no worker up.
+"""`celery wheel`: shows and changes the tasks in the store. Works while no worker is up.
 
 Every `celery` command loads this module, so it imports click and the table of commands, and nothing else.
 """
@@ -19,26 +19,26 @@ from wheel_sched.errors import BrokerUnavailable, WheelSchedError
 _HERE = "wheel_sched_celery.cli"
 COMMANDS = {
     "list": Lazy(f"{_HERE}.listing:list_tasks", "List held tasks in order of their ETA."),
-    "show": Lazy(f"{_HERE}.listing:show", "All there is to know about one task."),
+    "show": Lazy(f"{_HERE}.listing:show", "Show everything about one task."),
     "cancel": Lazy(f"{_HERE}.changing:cancel", "Remove held tasks and announce that they are revoked."),
     "reschedule": Lazy(f"{_HERE}.changing:reschedule", "Give held tasks another ETA."),
     "run-now": Lazy(f"{_HERE}.changing:run_now", "Let held tasks run now."),
-    "stats": Lazy(f"{_HERE}.stats:stats", "How many wait, by queue, and what is due next."),
+    "stats": Lazy(f"{_HERE}.stats:stats", "Count tasks by queue and state; show what is due next."),
     "purge": Lazy(f"{_HERE}.changing:purge", "Remove held tasks for good."),
     "drain": Lazy(f"{_HERE}.changing:drain", "Send all held tasks to their queues, before an uninstall."),
-    "doctor": Lazy(f"{_HERE}.doctor:doctor", "Check everything that a promise depends on."),
+    "doctor": Lazy(f"{_HERE}.doctor:doctor", "Check everything that a guarantee depends on."),
 }
 
 
 class WheelGroup(LazyGroup):
-    """Commands that end with the exit codes and the plain errors of `wheel-sched`."""
+    """Commands with the exit codes and the error lines of `wheel-sched`."""
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
             code = super().invoke(ctx)
-            sys.stdout.flush()  # celery's own end would fail over it
+            sys.stdout.flush()  # at its end celery would fail over a broken pipe
         except BrokenPipeError as error:
-            if not is_unread():  # the broker's connection, then
+            if not is_unread():  # so the broken pipe is the broker's connection
                 self._away(ctx, error)
             drop_output()  # the reader of a pipe has seen enough
             code = OK

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import click
@@ -15,56 +16,105 @@ from wheel_sched_celery.management import Changed, HeldTasks, TaskFilter, Waitin
 from wheel_sched_celery.management.draining import drain as drain_store
 
 _SAMPLES = 5
-all_option = click.option("--all", "everything", is_flag=True, help="All of them; instead of ids or a filter.")
+
+
+def _changing(command: Callable[..., int]) -> Callable[..., int]:
+    """Add what every command that changes tasks takes: ids, the filter, --all, --dry-run, --yes and --json."""
+    everything = click.option("--all", "everything", is_flag=True, help="All of them; instead of ids or a filter.")
+    for add in (click.pass_context, json_option, yes_option, dry_run_option, everything, selecting):
+        command = add(command)
+    return command
+
+
+@dataclass(frozen=True, slots=True)
+class _Action:
+    """One way to change tasks.
+
+    Args:
+        verb: for a dry run.
+        question: asked before the change; `{}` becomes the number of tasks.
+        done: said after the change.
+        change: changes the tasks.
+        removes: whether a single task needs a question too, unless the user has named it by its id.
+    """
+
+    verb: str
+    question: str
+    done: str
+    change: Callable[[HeldTasks, Sequence[WaitingTask]], Changed]
+    removes: bool = False
+
+
+def _perform(
+    action: _Action,
+    ctx: click.Context,
+    *,
+    selection: TaskFilter,
+    everything: bool,
+    dry_run: bool,
+    yes: bool,
+    as_json: bool,
+) -> int:
+    """Choose the tasks, ask, change them, and say what became of them; 0 when all were changed."""
+    tasks = held_tasks(ctx)
+    meant = chosen(tasks, selection, everything)
+    if dry_run:
+        _show_dry_run(action.verb, tasks, meant, as_json)
+        return 0
+    named = len(selection.ids) == len(meant) == 1
+    if len(meant) > 1 or (meant and action.removes and not named):
+        confirm(action.question.format(amount(len(meant), "task")), yes)
+    changed = action.change(tasks, meant)
+    if as_json:
+        left = [{"id": waiting.id, "item": waiting.found.id, "why": why} for waiting, why in changed.left]
+        emit({"done": len(changed.done), "left": left})
+    else:
+        say(f"{amount(len(changed.done), 'task')} {action.done}")
+        for waiting, why in changed.left[: 2 * _SAMPLES]:
+            say(f"not changed: {waiting.id} {why}")
+        if len(changed.left) > 2 * _SAMPLES:
+            say(f"and {amount(len(changed.left) - 2 * _SAMPLES, 'more task')}; --json names all of them")
+    return 1 if changed.left else 0
+
+
+def _show_dry_run(verb: str, tasks: HeldTasks, meant: Sequence[WaitingTask], as_json: bool) -> None:
+    if as_json:
+        emit({"dry_run": True, "count": len(meant), "samples": [each.as_dict() for each in meant[:_SAMPLES]]})
+        return
+    now_ms = tasks.now_ms()
+    say(f"would {verb} {amount(len(meant), 'task')}")
+    for each in meant[:_SAMPLES]:
+        due = "" if each.eta_ms is None else f"  {relative(each.eta_ms, now_ms)}"
+        say(f"  {each.id}  {each.name}{due}  {each.queue}".rstrip())
+    note("nothing was changed")
 
 
 @click.command()
-@selecting
-@all_option
-@dry_run_option
-@yes_option
-@json_option
-@click.pass_context
-def cancel(ctx: click.Context, selection: TaskFilter, everything: bool, dry_run: bool, yes: bool, as_json: bool) -> int:
+@_changing
+def cancel(ctx: click.Context, **options: Any) -> int:
     """Remove held tasks and announce that they are revoked: results, chords, events.
 
-    One task named by its id is not asked about. What is on its way to its queue is left to `revoke`.
+    A single task that you name by its id is removed without a question. A task on its way to its queue is not removed:
+    use `celery control revoke`.
 
     \b
     Examples:
       celery -A proj wheel cancel 7f3c2a9e-6d0e-4f0a-8a55-0a1b2c3d4e5f
       celery -A proj wheel cancel --task 'proj.remind*' --since +1d --dry-run
     """
-    tasks = held_tasks(ctx)
-    meant = chosen(tasks, selection, everything)
-    if dry_run:
-        _tell_dry_run("cancel", tasks, meant, as_json)
-        return 0
-    if meant and not _one_by_id(selection, meant):
-        confirm(f"Cancel {amount(len(meant), 'task')}?", yes)
-    _import_tasks(ctx.obj.app)
-    return _tell("cancelled", tasks.cancel(meant), as_json)
+
+    def remove(tasks: HeldTasks, meant: Sequence[WaitingTask]) -> Changed:
+        _import_tasks(ctx.obj.app)
+        return tasks.cancel(meant)
+
+    return _perform(_Action("cancel", "Cancel {}?", "cancelled", remove, removes=True), ctx, **options)
 
 
 @click.command()
-@selecting
-@all_option
 @click.option("--at", "at_ms", type=INSTANT, metavar="INSTANT", help="The new ETA.")
 @click.option("--in", "in_ms", type=DURATION, metavar="DURATION", help="The new ETA, counted from now.")
-@dry_run_option
-@yes_option
-@json_option
-@click.pass_context
-def reschedule(
-    ctx: click.Context,
-    selection: TaskFilter,
-    everything: bool,
-    at_ms: int | None,
-    in_ms: int | None,
-    dry_run: bool,
-    yes: bool,
-    as_json: bool,
-) -> int:
+@_changing
+def reschedule(ctx: click.Context, at_ms: int | None, in_ms: int | None, **options: Any) -> int:
     """Give held tasks another ETA; `request.eta` changes with it.
 
     \b
@@ -76,52 +126,29 @@ def reschedule(
         raise click.UsageError("When? Give --in or --at.")
     if at_ms is not None and in_ms is not None:
         raise click.UsageError("Give --in or --at, not both.")
-    tasks = held_tasks(ctx)
-    meant = chosen(tasks, selection, everything)
-    if dry_run:
-        _tell_dry_run("reschedule", tasks, meant, as_json)
-        return 0
-    if len(meant) > 1:
-        confirm(f"Reschedule {amount(len(meant), 'task')}?", yes)
-    eta_ms = at_ms if at_ms is not None else tasks.now_ms() + (in_ms or 0)
-    return _tell("rescheduled", tasks.reschedule(meant, eta_ms), as_json)
+
+    def move(tasks: HeldTasks, meant: Sequence[WaitingTask]) -> Changed:
+        return tasks.reschedule(meant, at_ms if at_ms is not None else tasks.now_ms() + (in_ms or 0))
+
+    return _perform(_Action("reschedule", "Reschedule {}?", "rescheduled", move), ctx, **options)
 
 
 @click.command("run-now")
-@selecting
-@all_option
-@dry_run_option
-@yes_option
-@json_option
-@click.pass_context
-def run_now(
-    ctx: click.Context, selection: TaskFilter, everything: bool, dry_run: bool, yes: bool, as_json: bool
-) -> int:
+@_changing
+def run_now(ctx: click.Context, **options: Any) -> int:
     """Let held tasks run now; a live worker sends them to their queues.
 
     \b
     Examples:
       celery -A proj wheel run-now 7f3c2a9e-6d0e-4f0a-8a55-0a1b2c3d4e5f
-      celery -A proj wheel run-now --state dead --all --yes       what could not be published, again
+      celery -A proj wheel run-now --state dead --all --yes       send again what could not be published
     """
-    tasks = held_tasks(ctx)
-    meant = chosen(tasks, selection, everything)
-    if dry_run:
-        _tell_dry_run("run", tasks, meant, as_json)
-        return 0
-    if len(meant) > 1:
-        confirm(f"Run {amount(len(meant), 'task')} now?", yes)
-    return _tell("to run now", tasks.run_now(meant), as_json)
+    return _perform(_Action("run", "Run {} now?", "to run now", HeldTasks.run_now), ctx, **options)
 
 
 @click.command()
-@selecting
-@all_option
-@dry_run_option
-@yes_option
-@json_option
-@click.pass_context
-def purge(ctx: click.Context, selection: TaskFilter, everything: bool, dry_run: bool, yes: bool, as_json: bool) -> int:
+@_changing
+def purge(ctx: click.Context, **options: Any) -> int:
     """Remove held tasks for good; their results stay PENDING, as with `celery purge`.
 
     \b
@@ -129,14 +156,7 @@ def purge(ctx: click.Context, selection: TaskFilter, everything: bool, dry_run: 
       celery -A proj wheel purge --queue mail --dry-run
       celery -A proj wheel purge --all --yes
     """
-    tasks = held_tasks(ctx)
-    meant = chosen(tasks, selection, everything)
-    if dry_run:
-        _tell_dry_run("purge", tasks, meant, as_json)
-        return 0
-    if meant and not _one_by_id(selection, meant):
-        confirm(f"Remove {amount(len(meant), 'task')} for good?", yes)
-    return _tell("removed", tasks.purge(meant), as_json)
+    return _perform(_Action("purge", "Remove {} for good?", "removed", HeldTasks.purge, removes=True), ctx, **options)
 
 
 @click.command()
@@ -147,9 +167,8 @@ def purge(ctx: click.Context, selection: TaskFilter, everything: bool, dry_run: 
 def drain(ctx: click.Context, dry_run: bool, yes: bool, as_json: bool) -> int:
     """Send all held tasks to their queues, ETA intact; workers then hold them in memory.
 
-    The way out: set `wheel_horizon = None` in producers and workers, restart them, drain, uninstall. Workers may be
-    up; where one answers and does not say that it leaves the tasks alone, nothing is sent. What came back at the end is
-    counted, and the exit code is 1.
+    To uninstall: set `wheel_horizon = None` in producers and workers, restart them, drain, uninstall. Workers may be
+    up. If tasks stayed in the store, or producers held more tasks meanwhile, the exit code is 1.
 
     \b
     Examples:
@@ -158,10 +177,10 @@ def drain(ctx: click.Context, dry_run: bool, yes: bool, as_json: bool) -> int:
     """
     tasks = held_tasks(ctx)
     if dry_run:
-        _tell_dry_run("send", tasks, list(tasks.select(TaskFilter(states=("due",)))), as_json)
+        _show_dry_run("send", tasks, list(tasks.select(TaskFilter(states=("due",)))), as_json)
         return 0
     if tasks.wheel.settings.holds:
-        note("producers still put tasks on hold: set wheel_horizon = None first")
+        note("producers still hold tasks: set wheel_horizon = None first")
     waiting = tasks.counts().total("due")
     if waiting:
         confirm(f"Send {amount(waiting, 'task')} to the broker now?", yes)
@@ -174,47 +193,13 @@ def drain(ctx: click.Context, dry_run: bool, yes: bool, as_json: bool) -> int:
         for reason, count in drained.kept.items():
             say(f"{amount(count, 'task')} still here: {reason}")
         if drained.back:
-            say(
-                f"{amount(drained.back, 'task')} in the store again: a producer put them on hold; stop it, then "
-                "drain again"
-            )
+            say(f"{amount(drained.back, 'task')} in the store again: a producer held them; stop it, then drain again")
     return 1 if drained.kept or drained.back else 0
 
 
 def _import_tasks(app: Any) -> None:
-    """Import what a worker imports: errbacks of chords and handlers of `task_revoked` lie there."""
+    """Import the app's tasks as a worker does, with errbacks of chords and handlers of `task_revoked`."""
     try:
         app.loader.import_default_modules()
     except Exception as error:  # the app's own code
         note(f"tasks could not be imported ({error!r}): handlers of task_revoked and errbacks may be missing here")
-
-
-def _one_by_id(selection: TaskFilter, meant: Sequence[WaitingTask]) -> bool:
-    """Whether it is certain that this one task is meant, so that nobody has to be asked."""
-    return len(selection.ids) == len(meant) == 1
-
-
-def _tell_dry_run(action: str, tasks: HeldTasks, meant: Sequence[WaitingTask], as_json: bool) -> None:
-    if as_json:
-        emit({"dry_run": True, "count": len(meant), "samples": [each.as_dict() for each in meant[:_SAMPLES]]})
-        return
-    now_ms = tasks.now_ms()
-    say(f"would {action} {amount(len(meant), 'task')}")
-    for each in meant[:_SAMPLES]:
-        due = "" if each.eta_ms is None else f"  {relative(each.eta_ms, now_ms)}"
-        say(f"  {each.id}  {each.name}{due}  {each.queue}".rstrip())
-    note("nothing was changed")
-
-
-def _tell(done: str, changed: Changed, as_json: bool) -> int:
-    """Say what became of them; 0 when all were changed."""
-    if as_json:
-        left = [{"id": waiting.id, "item": waiting.found.id, "why": why} for waiting, why in changed.left]
-        emit({"done": len(changed.done), "left": left})
-    else:
-        say(f"{amount(len(changed.done), 'task')} {done}")
-        for waiting, why in changed.left[: 2 * _SAMPLES]:
-            say(f"left as it was: {waiting.id} {why}")
-        if len(changed.left) > 2 * _SAMPLES:
-            say(f"and {amount(len(changed.left) - 2 * _SAMPLES, 'more task')}; --json names all of them")
-    return 1 if changed.left else 0

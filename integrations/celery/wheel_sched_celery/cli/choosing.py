@@ -1,4 +1,4 @@
-"""Which tasks a command means: ids, or a filter, or --all; and the app it works on."""
+"""Selects the tasks of a command: by ids, by a filter, or with --all."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 _OPTIONS = (
     click.option("--task", "name", metavar="GLOB", help="Name of the task; * and ? match."),
-    click.option("--queue", "-Q", metavar="QUEUE", help="The queue they go to."),
+    click.option("--queue", "-Q", metavar="QUEUE", help="Their queue."),
     click.option("--since", "since_ms", type=INSTANT, metavar="INSTANT", help="Due then or later."),
     click.option("--until", "until_ms", type=INSTANT, metavar="INSTANT", help="Due before that."),
     click.option(
-        "--state", "states", type=click.Choice(STATES), multiple=True, help="Where they lie (default: due and held)."
+        "--state", "states", type=click.Choice(STATES), multiple=True, help="Their state (default: due and held)."
     ),
 )
 
 
 def selecting(command: F) -> F:
-    """Add IDs and the filter's options; the command gets them as one `selection`."""
+    """Add the argument ID and the filter's options; the command gets them as one `selection`."""
 
     @wraps(command)
     def with_selection(
@@ -55,11 +55,11 @@ def held_tasks(ctx: click.Context) -> HeldTasks:
 
 
 def chosen(tasks: HeldTasks, selection: TaskFilter, everything: bool) -> list[WaitingTask]:
-    """The tasks that a changing command means; saying nothing means nothing.
+    """The tasks that a command shall change. Without ids, filter or --all it changes none.
 
     Raises:
-        UsageError: nothing was said, or ids and --all.
-        CommandFailed: an id does not wait; nothing was changed.
+        UsageError: there are no ids, no filter and no --all; or ids and --all.
+        CommandFailed: no task with one of the ids waits; nothing was changed.
     """
     if everything and selection.ids:
         raise click.UsageError("Give ids, or --all, not both.")

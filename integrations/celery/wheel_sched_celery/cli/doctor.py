@@ -25,7 +25,7 @@ from wheel_sched_celery.management import HeldTasks, examine
 @json_option
 @click.pass_context
 def doctor(ctx: click.Context, timeout_s: float, as_json: bool) -> int:
-    """Check everything that a promise depends on: server, store, workers, visibility timeout, producers.
+    """Check everything that a guarantee depends on: server, store, workers, visibility timeout, producers.
 
     \b
     Examples:
@@ -56,7 +56,7 @@ def doctor(ctx: click.Context, timeout_s: float, as_json: bool) -> int:
 
 
 def _server(tasks: HeldTasks) -> Iterator[Finding]:
-    """The server's own checks, where the store is named by an address."""
+    """The checks of the server, if the app names its store by an address."""
     settings = tasks.wheel.settings
     if isinstance(settings.url, str):
         yield Finding("store", "ok", f"{redacted(settings.url)}, namespace {settings.namespace}")

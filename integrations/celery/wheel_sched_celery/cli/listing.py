@@ -17,6 +17,10 @@ _SHOWN = 50  # lines of a listing unless --limit says otherwise
 _PREVIEW = 60  # characters of arguments in a line
 
 
+def _state(waiting: WaitingTask) -> str:
+    return {"due": "waiting", "leased": "in flight"}.get(waiting.found.state, waiting.found.state)
+
+
 @click.command("list")
 @selecting
 @click.option("--limit", type=click.IntRange(min=1), metavar="N", help="At most so many (default: 50; --json: all).")
@@ -51,7 +55,7 @@ def _row(waiting: WaitingTask, now_ms: int) -> tuple[str, ...]:
     return (
         "?" if eta_ms is None else relative(eta_ms, now_ms),
         "?" if eta_ms is None else instant(eta_ms),
-        {"due": "waiting", "fly": "in flight"}.get(waiting.found.state, waiting.found.state),
+        _state(waiting),
         waiting.queue,
         waiting.name or "(cannot be read)",
         waiting.id,
@@ -65,7 +69,7 @@ def _row(waiting: WaitingTask, now_ms: int) -> tuple[str, ...]:
 @json_option
 @click.pass_context
 def show(ctx: click.Context, task_id: str, raw: bool, as_json: bool) -> None:
-    """All there is to know about one task: state, ETA, where it goes, headers, body.
+    """Show everything about one task: state, ETA, queue, headers, body.
 
     \b
     Examples:
@@ -87,15 +91,15 @@ def show(ctx: click.Context, task_id: str, raw: bool, as_json: bool) -> None:
         if as_json:
             emit({**waiting.as_dict(), "headers": dict(waiting.headers)})
         else:
-            _tell(waiting, now_ms)
+            _show_one(waiting, now_ms)
 
 
-def _tell(waiting: WaitingTask, now_ms: int) -> None:
+def _show_one(waiting: WaitingTask, now_ms: int) -> None:
     task, found = waiting.task, waiting.found
     lines: list[tuple[str, Any]] = [
         ("id", waiting.id),
         ("task", waiting.name or None),
-        ("state", {"due": "waiting", "fly": "in flight"}.get(found.state, found.state)),
+        ("state", _state(waiting)),
         ("why", found.reason if found.state in ("held", "dead") else None),
         ("eta", None if waiting.eta_ms is None else when(waiting.eta_ms, now_ms)),
         ("queue", waiting.queue),

@@ -1,4 +1,4 @@
-"""`celery wheel stats`: how many wait, by queue, and what is due next."""
+"""`celery wheel stats`."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from wheel_sched.cli.stats import as_dict
 from wheel_sched.store.core.items import STATES
 from wheel_sched_celery.cli.choosing import held_tasks
 
-_EVENTS = {"accepted": "put on hold", "completed": "sent", "cancelled": "cancelled", "died": "given up"}
+_EVENTS = {"accepted": "accepted", "completed": "sent", "cancelled": "cancelled", "died": "given up"}
 
 
 @click.command()
 @json_option
 @click.pass_context
 def stats(ctx: click.Context, as_json: bool) -> None:
-    """How many tasks wait, by queue, what is due next and what there ever was.
+    """Count tasks by queue and state, show what is due next, and count what has happened so far.
 
     \b
     Examples:

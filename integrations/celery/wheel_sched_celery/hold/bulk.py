@@ -1,10 +1,11 @@
 """`apply_many`: stores thousands of ETA tasks of one kind, 500 in a call.
 
-It does what a loop over `apply_async(countdown=...)` does, at less than a tenth of the cost. Celery makes the message
-once, and a template is filled in for each task (see `message_template`). It prepares a batch while the server stores
-the one before. Some tasks need Celery for each message: those with handlers of `before_task_publish`, links, chords,
-another serializer than JSON, compression, `expires`, function routers, or an `apply_async` of their own. They go
-through Celery one by one and are stored in the same calls.
+It does what a loop over `apply_async(countdown=...)` does, at less than a tenth of the cost. Celery makes one message,
+and a template makes the others (see `message_template`). It prepares a batch while the server stores the last one.
+
+Some tasks need Celery for each message: tasks with handlers of `before_task_publish`, links, chords, another serializer
+than JSON, compression, `expires`, function routers, or their own `apply_async`. Celery makes these one by one. They are
+stored in the same calls.
 
 Threads: any.
 """
@@ -28,8 +29,9 @@ from wheel_sched.errors import Rejected, StoreError, WheelSchedError
 from wheel_sched.store.core.items import MAX_BATCH, Item
 from wheel_sched_celery.errors import HoldRefused
 from wheel_sched_celery.hold.message_template import MessageTemplate, mark_ms, random_uuids
-from wheel_sched_celery.message.due import instant_ms, iso_of
-from wheel_sched_celery.message.held_task import HeldTask, decode
+from wheel_sched_celery.message.headers import instant_ms, iso_of
+from wheel_sched_celery.message.held_task import HeldTask
+from wheel_sched_celery.message.stored_forms import decode
 from wheel_sched_celery.release.broker_connection import BrokerConnection
 from wheel_sched_celery.wheel import Wheel, wheel_of
 
@@ -149,7 +151,7 @@ class _Bulk:
         self._under_way: tuple[list[Item], int, Callable[[], None]] | None = None
 
     def send(self, producer: Any, batch: list[_Task], before: int) -> None:
-        """Send a batch while the server stores the one before; `before` tasks were sent so far. Call `settle` last."""
+        """Send a batch while the server stores the last one; `before` tasks were sent so far. Call `settle` last."""
         items, refused = self._prepare(producer, batch)
         self.settle()
         if items:
@@ -161,7 +163,7 @@ class _Bulk:
             self._send_stock(refused)
 
     def settle(self) -> None:
-        """Wait until the last batch is stored. If it was not, do what `on_outage` says."""
+        """Wait until the last batch is stored. If it cannot be stored, do what `on_outage` says."""
         under_way, self._under_way = self._under_way, None
         if under_way is not None:
             items, before, stored = under_way
@@ -179,7 +181,7 @@ class _Bulk:
             self._send_stock([decode(item.body) for item in items if item.id in wanted])
 
     def _prepare(self, producer: Any, batch: list[_Task]) -> tuple[list[Item], list[HeldTask]]:
-        """Items of the tasks due beyond the horizon, and tasks that the store cannot take. All others are sent."""
+        """Items of the tasks due beyond the horizon, and tasks that the store cannot take. Sends all others."""
         later_ms = time.time_ns() // 1_000_000 + (self._wheel.settings.horizon or 0)
         items: list[Item] = []
         refused: list[HeldTask] = []
@@ -236,7 +238,7 @@ class _Bulk:
 
 def _is_plain(app: Any, task: Any, options: Mapping[str, Any]) -> bool:
     """Whether no handler or option needs Celery for each task."""
-    kind = task.__class__  # of what a proxy stands for
+    kind = task.__class__  # the task's own class, also behind a proxy
     return (
         set(options) <= _CONSTANT
         and kind.apply_async is Task.apply_async

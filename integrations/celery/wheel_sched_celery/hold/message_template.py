@@ -1,10 +1,10 @@
-"""A message template: thousands of tasks of one kind are held at the cost of a few.
+"""A message template, which makes the messages of thousands of tasks of one kind.
 
 Celery and kombu make one message, with marks in the places where tasks differ: id, ETA, arguments and delivery tag. The
-text between the marks is the same for all tasks, and is made only once.
+text between the marks is the same for all tasks.
 
-Invariant: a filled-in template is byte for byte what a send of that task would store. When this is not certain (a mark
-appears elsewhere, another serializer) there is no template, and every task is sent by itself.
+Invariant: a filled-in template is byte for byte what a send of that task would store. If this is not certain (a mark
+appears elsewhere, another serializer), there is no template, and Celery makes each message.
 
 Pure; any thread.
 """
@@ -26,10 +26,8 @@ from kombu.utils.json import JSONEncoder, dumps, loads
 
 from wheel_sched.store.core.items import Item
 from wheel_sched.store.push.push_form import decode_push, encode_push
-from wheel_sched_celery.message.argument_text import plain_repr
-from wheel_sched_celery.message.due import iso_of
-from wheel_sched_celery.message.held_task import HeldTask, bounded, item_id_of, ref_of, release_ms
-from wheel_sched_celery.message.identity import MessageKind
+from wheel_sched_celery.message.headers import iso_of, plain_repr
+from wheel_sched_celery.message.held_task import HeldTask, MessageKind, bounded, item_id_of, ref_of, release_ms
 
 _YEAR_9998_MS: Final = 253_339_228_800_000  # no real task is due then, so its text occurs nowhere by chance
 _VARIANT: Final = {digit: "89ab"[int(digit, 16) & 3] for digit in "0123456789abcdef"}
@@ -47,7 +45,7 @@ def random_uuids() -> Iterator[str]:
 
 
 def mark_ms() -> int:
-    """The due time of the pattern, whose text is searched for in the message.
+    """The due time of the pattern. The template searches for its text in the message.
 
     It has whole seconds: a float of that size has no exact milliseconds.
     """
@@ -58,8 +56,8 @@ class MessageTemplate:
     """The template of one kind of task.
 
     Args:
-        pattern: the message made for `mark_ms()`, whose id occurs nowhere else.
-        render: the item that stores a message, as `Wheel.item_of`.
+        pattern: the message made for `mark_ms()`. Its id occurs only where a task id belongs.
+        render: makes the item of a message, as `Wheel.item_of`.
         lead_ms: see `release_ms`.
         longest_repr: the longest text of arguments that Celery writes.
 

@@ -1,4 +1,4 @@
-"""Looking into an app's store and changing what waits there, from Python; `celery wheel` is the command line of it."""
+"""Lists and changes the tasks in an app's store, from Python. `celery wheel` is its command line."""
 
 from wheel_sched_celery.management.doctor import examine
 from wheel_sched_celery.management.held_tasks import Changed, HeldTasks

@@ -1,7 +1,7 @@
 """Checks of an app: who sends ETA tasks the stock way, whether the visibility timeout fits, who sends held tasks.
 
-The checks read and change nothing. They ask the workers over Celery's remote control and wait `timeout_s` for answers.
-Everything else comes from the store, so the checks work with no worker up, and say what they could not see.
+The checks change nothing. They ask the workers over Celery's remote control and wait `timeout_s` for answers. The rest
+comes from the store, so the checks also work while no worker is up; a finding then says so.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from wheel_sched.store.core.counts import Counts
 from wheel_sched.store.core.items import MAX_BATCH, MAX_DUE_MS
 from wheel_sched_celery.management.held_tasks import HeldTasks
 from wheel_sched_celery.management.waiting_task import read
-from wheel_sched_celery.message.due import instant_ms
+from wheel_sched_celery.message.headers import instant_ms
 from wheel_sched_celery.message.held_task import TAKEN_OVER, route_of
 from wheel_sched_celery.release.broker_connection import short_connection
-from wheel_sched_celery.remote_control.workers import differing, wheel_stats, why_idle
+from wheel_sched_celery.remote_control.workers import differing, why_idle
 
 VISIBILITY_S: Final = 3600  # kombu's default for Redis
-LATE_MS: Final = 5_000  # when a due task waits longer than this, no worker sends it
+LATE_MS: Final = 5_000  # a due task that waits longer than this is a sign that no worker sends any
 SQS_VISIBILITY_S: Final = 1800
 LISTED: Final = 1_000  # the most held tasks that `inspect scheduled` shows
 _SENDERS: Final = 5  # the most producers named in a line
@@ -36,11 +36,12 @@ _SAMPLE: Final = 200  # the most taken-over tasks whose senders are read
 
 @dataclass(slots=True)
 class Examined:
-    """What the checks look at.
+    """What the checks examine.
 
     Args:
         tasks: the app's store.
         counts: of the store.
+        now_ms: the store's time.
         stats: answers of installed workers to `inspect wheel_stats`; None when the broker did not answer.
         pinged: names of the workers that are up.
         broker_away: why the broker cannot be reached, "" when it can.
@@ -61,7 +62,7 @@ class Examined:
 
 
 def examine(app: Any, timeout_s: float = 1.0) -> Iterator[Finding]:
-    """Findings, one after the other. A "problem" breaks a guarantee now, a "warn" may break one later.
+    """The findings, in order. A "problem" breaks a guarantee now, a "warn" may break one later.
 
     Args:
         app: a Celery app with the integration installed.
@@ -111,7 +112,7 @@ def _ask_workers(app: Any, examined: Examined, timeout_s: float) -> None:
             connection.connect()
         examined.pinged = frozenset(inspect.ping() or {})
         if examined.pinged:
-            examined.stats = _answers(wheel_stats(inspect), dict)
+            examined.stats = _answers(inspect._request("wheel_stats"), dict)
             examined.in_memory = _in_memory(examined, _answers(inspect.scheduled(), list))
     except (OperationalError, *app.connection_for_write().recoverable_connection_errors) as error:
         examined.broker_away = str(error) or repr(error)
@@ -127,11 +128,15 @@ def _answers(replies: Mapping[str, Any] | None, kind: type) -> dict[str, Any]:
 
 
 def settings(examined: Examined) -> Finding:
-    """What is held, and how it gets to its queue."""
+    """Which tasks are held, and how they get to their queues."""
     wheel = examined.tasks.wheel
     if wheel.settings.horizon is None:
-        return warn("horizon", "None: nothing is put on hold", 'set wheel_horizon = "2s", unless you are uninstalling')
-    how = "one script of the server: exactly once" if wheel.redis_queue else "publish, confirm, settle: at least once"
+        return warn("horizon", "None: no task is held", 'set wheel_horizon = "2s", unless you are uninstalling')
+    how = (
+        "one script of the server: exactly once"
+        if wheel.shared_server.queue
+        else "publish, confirm, settle: at least once"
+    )
     held = f"tasks due in more than {span(wheel.settings.horizon)} are held"
     return ok("horizon", f"{held}; handed over by {how}")
 
@@ -160,8 +165,8 @@ def workers(examined: Examined) -> Finding:
         finding = problem if examined.counts.total("due") else warn
         return finding(
             "workers",
-            f"none of {amount(up, 'worker')} sends what namespace {namespace} holds ({said})",
-            "start one with install, this store and namespace, and dispatch=True",
+            f"none of {amount(up, 'worker')} sends the held tasks of namespace {namespace} ({said})",
+            "start one that has install, this store, this namespace and dispatch=True",
         )
     stock = [name for name in idle if not stats.get(name, {}).get("installed") or stats[name].get("store", "") is None]
     if stock:
@@ -169,9 +174,9 @@ def workers(examined: Examined) -> Finding:
             "workers",
             f"{len(stock)} of {amount(up, 'worker')} without wheel_sched_celery or without a store: "
             f"{', '.join(stock[:_SENDERS])}",
-            "install it there too: they keep ETA tasks in memory and send none of the held ones",
+            "install it there too: such workers keep ETA tasks in memory and send no held tasks",
         )
-    return ok("workers", f"{amount(up, 'worker')} up, all installed, {up - len(idle)} sending what is held")
+    return ok("workers", f"{amount(up, 'worker')} up, all installed, {up - len(idle)} sending held tasks")
 
 
 def agreement(examined: Examined) -> Finding:
@@ -184,7 +189,7 @@ def agreement(examined: Examined) -> Finding:
             "set wheel_horizon and wheel_lead alike in producers and workers: nothing is lost, but a task sent long "
             "before a worker's own lead waits in that worker's memory",
         )
-    return ok("settings", "horizon and lead are the same wherever somebody answered")
+    return ok("settings", "horizon and lead are the same in this app and in every worker that answered")
 
 
 def late(examined: Examined) -> Finding:
@@ -202,7 +207,7 @@ def late(examined: Examined) -> Finding:
 
 
 def visibility(examined: Examined) -> Finding:
-    """Whether the broker delivers a task again while a worker still waits with it."""
+    """Whether the broker delivers a task again while it still waits in a worker."""
     wheel = examined.tasks.wheel
     transport = wheel.app.connection_for_write().transport_cls
     default_s = {"redis": VISIBILITY_S, "rediss": VISIBILITY_S, "sqs": SQS_VISIBILITY_S}.get(str(transport))
@@ -251,7 +256,7 @@ def producers(examined: Examined) -> Finding:
     return warn(
         "producers",
         f"ETA tasks came the stock way from {named}",
-        "install wheel_sched_celery there: tasks are then durable when apply_async returns, and cost no worker a thing",
+        "install wheel_sched_celery there: its tasks are then durable at once, and use no memory of workers",
     )
 
 

@@ -1,9 +1,9 @@
-"""Emptying the store, for an uninstallation: every held task goes to the broker as stock would have sent it.
+"""Empties the store before an uninstallation: sends every held task to the broker as stock Celery would have sent it.
 
-`eta` stays in the message, so workers take over the waiting, in memory as Celery's own do. Items are claimed under a
-lease, published, confirmed and settled like any due one: a drain that dies half-way loses nothing, and is repeated.
-What is sent carries the mark of all messages that the store sends, so that running workers leave it alone. What
-producers put on hold meanwhile is counted at the end.
+The `eta` stays in the message, so the tasks then wait in the memory of workers. Like a dispatcher, the drain claims
+items under a lease, publishes them, waits for the confirms and settles them. So an interrupted drain loses nothing,
+and can be repeated. Its messages carry the mark of messages that the store has sent, so that running workers do not
+take them over. At the end the drain counts the tasks that producers have held meanwhile.
 """
 
 from __future__ import annotations
@@ -18,9 +18,10 @@ from wheel_sched.store.core.change import Alteration, Change
 from wheel_sched.store.core.claim import Claimed
 from wheel_sched.store.core.items import Found
 from wheel_sched.store.core.settle import Done, Held, Next, Settlement
-from wheel_sched_celery.message.held_task import HeldTask, decode
+from wheel_sched_celery.message.held_task import HeldTask
+from wheel_sched_celery.message.stored_forms import decode
 from wheel_sched_celery.release.broker_connection import BrokerConnection, short_connection
-from wheel_sched_celery.wheel import Wheel, wheel_of
+from wheel_sched_celery.wheel import Wheel, wheel_with_store
 
 BATCH = 100
 LEASE_MS = 60_000
@@ -31,9 +32,9 @@ class Drained:
     """What a drain did.
 
     Args:
-        published: tasks that are in the broker now.
-        kept: tasks left in the store, by reason.
-        back: tasks that producers have put on hold meanwhile.
+        published: number of tasks that the broker has now.
+        kept: number of tasks that stayed in the store, by reason.
+        back: number of tasks that producers have held meanwhile.
     """
 
     published: int
@@ -42,10 +43,10 @@ class Drained:
 
 
 def drain(app: Any, *, progress: Callable[[int], None] = lambda _count: None) -> Drained:
-    """Publish everything that waits, each to its queue with its `eta`.
+    """Publish every waiting task to its queue, with its `eta`.
 
-    Stop the app's installed producers first, or take `install` out of them: what they hold meanwhile is drained too,
-    for as long as this runs. Workers may be up.
+    First stop the app's installed producers, or take `install` out of them: otherwise they hold more tasks while this
+    runs. Workers may be up.
 
     Args:
         app: the Celery app, with the integration.
@@ -53,16 +54,16 @@ def drain(app: Any, *, progress: Callable[[int], None] = lambda _count: None) ->
 
     Raises:
         ConfigError: the app has no store.
-        StoreError: it is away; what was published is settled or comes back when its lease ends.
+        StoreError: the store is away. Tasks that were published but not settled are published again after their lease.
         OperationalError: the broker is away; nothing was done.
     """
-    wheel = wheel_of(app)
-    if wheel is None or wheel.settings.url is None:
+    wheel = wheel_with_store(app)
+    if wheel is None:
         raise ConfigError("drain: the app has no delay store; nothing was done")
-    with short_connection(app) as broker:
-        broker.ensure_connection(max_retries=1, interval_start=0)  # raises OperationalError
-    line = BrokerConnection(app)
-    drained = _Draining(wheel, line, progress)
+    with short_connection(app) as connection:
+        connection.ensure_connection(max_retries=1, interval_start=0)  # raises OperationalError
+    broker = BrokerConnection(app)
+    drained = _Draining(wheel, broker, progress)
     try:
         cursor: str | None = None
         while True:
@@ -72,24 +73,24 @@ def drain(app: Any, *, progress: Callable[[int], None] = lambda _count: None) ->
             if cursor is None:
                 return Drained(drained.published, drained.kept, drained.back())
     finally:
-        line.close()
+        broker.close()
 
 
 class _Draining:
     """One drain under way."""
 
-    def __init__(self, wheel: Wheel, line: BrokerConnection, progress: Callable[[int], None]) -> None:
+    def __init__(self, wheel: Wheel, broker: BrokerConnection, progress: Callable[[int], None]) -> None:
         self.published = 0
         self.kept: dict[str, int] = {}
-        self._later = 0  # of those kept, what waits in the store
-        self._claimed: set[str] = set()  # of the page under way
+        self._later = 0  # number of kept tasks that wait in the store
+        self._claimed: set[str] = set()  # ids of the page under way
         self._store = wheel.store
         self._lead_ms = wheel.settings.lead
-        self._line = line
+        self._broker = broker
         self._progress = progress
 
     def page(self, page: Sequence[Found]) -> None:
-        """Make a page of waiting items due now (the ETA in the message stays), and publish what is due."""
+        """Make a page of waiting items due now, and publish them. The ETA in their messages stays."""
         now_ms = self._store.now_ms()
         for shard in sorted({found.shard for found in page}):
             self._make_due(shard, [found.id for found in page if found.shard == shard and found.score_ms > now_ms])
@@ -98,7 +99,7 @@ class _Draining:
             self._count_others([found for found in page if found.shard == shard])
 
     def back(self) -> int:
-        """How many wait in the store beside those that were kept."""
+        """How many tasks wait in the store, without those that the drain kept."""
         return max(0, self._store.counts().total("due") - self._later)
 
     def _make_due(self, shard: int, ids: Sequence[str]) -> None:
@@ -109,16 +110,16 @@ class _Draining:
                 raise answer
 
     def _count_others(self, page: Sequence[Found]) -> None:
-        """What is due a running worker's dispatcher may send before this one does: it is in the broker as well."""
+        """Count tasks that a running worker's dispatcher has sent before this drain could: the broker has them too."""
         others = [found.id for found in page if found.id not in self._claimed]
         self._claimed.clear()
         if others:
             found = self._store.get(others, anywhere=True)
-            self.published += sum(item is None or item.state == "fly" for item in found)
+            self.published += sum(item is None or item.state == "leased" for item in found)
             self._progress(self.published)
 
     def _batch(self, shard: int) -> int:
-        """Publish one batch; how many were claimed."""
+        """Publish one batch, and return how many items were claimed."""
         claim = self._store.claim(BATCH, lease_ms=LEASE_MS, shard=shard)
         self._claimed.update(item.id for item in claim.items)
         settlements: list[Settlement] = []
@@ -130,7 +131,7 @@ class _Draining:
                 self._keep("unreadable")
                 settlements.append(Held(item.id, f"unreadable: {error}"))
         later_ms = claim.now_us // 1000 + LEASE_MS
-        failures = self._line.send([task for _, task in readable])
+        failures = self._broker.send([task for _, task in readable])
         self.published += failures.count(None)
         for (item, task), failure in zip(readable, failures, strict=True):
             if failure is None:

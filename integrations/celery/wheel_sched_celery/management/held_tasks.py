@@ -5,8 +5,8 @@
         print(waiting.id, waiting.name, waiting.eta_ms)
     tasks.cancel(tasks.get(task_id))
 
-It needs the store only: workers and broker may be down. It does not change a task in flight, and says so. A change
-applies only to the version that was read, so that two administrators do not undo each other's work.
+It needs the store only: workers and broker may be down. It does not change a task in flight; `Changed.left` names such
+tasks. A change applies only to the version that was read, so that two administrators do not undo each other's work.
 
 Threads: any; one instance may be shared.
 """
@@ -39,7 +39,7 @@ _WHY: Final = {
     Outcome.IN_FLIGHT: "is on its way to its queue",
     Outcome.CANCELLED: "is on its way to its queue; `celery control revoke` stops it there",
     Outcome.ABSENT: "is gone: it ran, was cancelled or never waited here",
-    Outcome.OTHER_VERSION: "was changed by somebody else meanwhile",
+    Outcome.OTHER_VERSION: "was changed by another process meanwhile",
     Outcome.WRONG_STATE: "is in another state meanwhile",
 }
 
@@ -109,7 +109,7 @@ class HeldTasks:
         return self.store.get([bounded(item_id)], route=route_of(item_id) or None)
 
     def stamped(self, stamps: Mapping[str, Sequence[Any]]) -> Iterator[WaitingTask]:
-        """Held tasks with one of these stamps: lists of values by name, as `revoke_by_stamped_headers` gives them."""
+        """Held tasks with one of these stamps: lists of values by name, as in `revoke_by_stamped_headers`."""
         for stamp in ((name, value) for name, values in stamps.items() for value in values):
             for item_id in self.store.find(stamp_ref(stamp), limit=MAX_STAMPED):
                 for waiting in self._read(self._item(item_id)):
@@ -153,10 +153,10 @@ class HeldTasks:
             return self.revoke(tasks, announcer)
 
     def revoke(self, tasks: Iterable[WaitingTask], announcer: Announcer) -> Changed:
-        """`cancel`, with somebody's own way to announce it.
+        """`cancel`, with the caller's announcer.
 
-        A waiting task is parked first, so that one caller alone announces it, and removed last: whatever fails in
-        between, it never runs, is still listed, and is announced when it is cancelled again.
+        This first moves a waiting task to the state "held", so that one caller alone announces it. It removes the task
+        last. Whatever fails in between, the task never runs and is still listed. A second `cancel` announces it.
         """
         changed = Changed()
         remaining = iter(tasks)
@@ -181,8 +181,8 @@ class HeldTasks:
             return True
         try:
             announcer.announce(waiting.task)
-        except Exception as error:  # any result backend may sit here
-            logger.warning("celery.not_announced: task %s is revoked, but nobody knows: %r", waiting.id, error)
+        except Exception as error:  # a result backend may raise anything
+            logger.warning("celery.not_announced: task %s is revoked, but its result is not: %r", waiting.id, error)
             changed.left.append((waiting, f"does not run, but its result could not be marked REVOKED: {error}"))
             return False
         return True

@@ -13,7 +13,8 @@ from typing import Any
 
 from wheel_sched.errors import Rejected
 from wheel_sched.store.core.items import Found, State
-from wheel_sched_celery.message.held_task import REVOKED, TAKEN_OVER, HeldTask, decode
+from wheel_sched_celery.message.held_task import REVOKED, TAKEN_OVER, HeldTask
+from wheel_sched_celery.message.stored_forms import decode
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,12 +57,12 @@ class WaitingTask:
 
     @property
     def taken_over(self) -> bool:
-        """Whether a worker took it from a queue; its producer sent it the stock way."""
+        """Whether a worker took it over from a queue."""
         return TAKEN_OVER in self.found.refs
 
     @property
     def revoked(self) -> bool:
-        """Whether it is revoked and not announced yet. It will not run."""
+        """Whether it is revoked, but not announced yet. It will not run."""
         return self.found.state == "held" and self.found.reason == REVOKED
 
     def as_dict(self) -> dict[str, Any]:
@@ -132,7 +133,7 @@ class TaskFilter:
 
 
 def read(found: Found) -> WaitingTask:
-    """The task of an item. An item that cannot be read is listed too."""
+    """The task of an item. If the item cannot be read, its `task` is None."""
     try:
         return WaitingTask(found, decode(found.body))
     except Rejected:

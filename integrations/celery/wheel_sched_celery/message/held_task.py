@@ -1,42 +1,52 @@
-"""A held task: the finished broker message, its destination, and the names by which people find it.
+"""A held task: the finished broker message, its destination, and the names by which the store knows it.
 
-The store keeps it in one of two forms.
+Celery accepts the same task id several times, with other arguments, other headers or to other queues, and runs each
+message. So the id of an item contains, beside task id, retry and ETA, a digest of what runs, how, and where. Copies of
+one message have the same digest. A copy exists when a producer sends a message again after a lost reply, or when a
+worker takes over a message whose hold got no answer and was sent the stock way.
 
-- *Push form* (`wheel_sched.store.push.push_form`): exactly the element that the Redis server pushes to the queue's
-  list.
-- *Neutral form*: `C1` and a JSON object with the arguments of the publish, for every other broker. kombu's own JSON
-  (dates, decimals, bytes) writes and reads it; nothing that is read is executed.
-
-Invariant: both forms lead to the same message, and it is byte for byte the message of stock Celery, with two
-exceptions: the broker's TTL is shorter by the time held, and there is one more header (see `dispatch_mark`). A
-`HeldTask` does not contain that header.
 Pure; any thread.
 """
 
 from __future__ import annotations
 
-import base64
+import contextlib
 import hashlib
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from datetime import UTC, datetime
+from json import JSONEncoder
+from typing import Any, Final
 
+from kombu.compression import decompress
 from kombu.utils.functional import maybe_list
 from kombu.utils.json import dumps, loads
 
 from wheel_sched.errors import Rejected
 from wheel_sched.store.core.items import Item
-from wheel_sched.store.push.push_form import decode_push
-from wheel_sched_celery.message.dispatch_mark import unmarked
-from wheel_sched_celery.message.due import instant_ms, iso_of
-from wheel_sched_celery.message.identity import MessageKind
+from wheel_sched_celery.message.headers import MARK, iso_of
 
-NEUTRAL = b"C1"
 REVOKED = "revoked"  # the reason under which a revoked task is held until it is announced
 TAKEN_OVER = "taken-over"  # the ref of tasks that a worker took from a queue, where stock Celery had sent them
 _LONGEST_ID = 400  # of the 512 bytes of an item id; retries, ETA and digest need the rest
 _LONGEST_NAME = 240
 _LONGEST_TTL_MS = 2**32 - 1  # RabbitMQ closes the channel over a longer one; 49 days
+_DIGEST_BYTES = 9  # enough to tell the few messages of one task id apart
+
+# in the id or in `MessageKind` already; repeats the body; names the sender; says how it travelled
+_LEFT_OUT: Final = frozenset(
+    {"task", "id", "retries", "eta", "expires", "argsrepr", "kwargsrepr", "origin", "root_id", "parent_id"}
+    | {"compression", "stamped_headers", "stamps", MARK}
+)
+# headers that brokers and kombu's Redis transport add, and that tracing libraries add at each send
+_ADDED: Final = re.compile(
+    r"redelivered|x-(?:death|(?:first|last)-death-.*|delivery-count|acquired-count|received-from|delay|opt-.*)"
+    r"|traceparent|tracestate|baggage|sentry-.*|b3|x-b3-.*|uber-trace-id|x-datadog-.*|x-amzn-trace-id|newrelic"
+    r"|elastic-?apm-.*",
+    re.IGNORECASE,
+)
+_OF_A_THREAD: Final = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")  # Celery's own `reply_to`, as `origin`
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +62,7 @@ class HeldTask:
         queue: the queue's name when it is known, else "".
         body: as it is sent, so compressed if the task asks for compression.
         content_type, content_encoding, headers, properties, priority: of the message, as kombu publishes it.
-        declare: entities to declare before publishing, see `entities`.
+        declare: entities to declare before publishing, see `stored_forms`.
         ttl_until_ms: when the broker's own TTL (`expiration`) ends; None = it has none.
         taken_over: whether a worker took it from a queue. Not stored: the item has the ref `taken-over` instead.
         one_of_many: whether an exchange may have put copies of it into other queues. Not stored.
@@ -83,7 +93,7 @@ class HeldTask:
         """The id of its item: the same for every delivery of one message, another one for every retry, ETA and copy.
 
         If a producer does not know whether it held a task, and sends it the stock way, a takeover finds the same id
-        (see `message.identity`).
+        (see `MessageKind`).
         """
         kind = MessageKind(
             self.name,
@@ -98,12 +108,12 @@ class HeldTask:
         return item_id_of(bounded(self.task_id), self.retries, self.eta_ms, digest)
 
     def item(self, body: bytes, lead_ms: int) -> Item:
-        """The item to store. People find it by task id and stamps, and it is counted under its queue."""
+        """The item to store. It is found by task id and stamps, and counted and paused under its queue."""
         return Item(
             self.item_id,
             release_ms(self.eta_ms, lead_ms),
             body,
-            topic_of(self.queue or self.routing_key),
+            bounded(self.queue or self.routing_key, _LONGEST_NAME),  # the topic
             (ref_of(self.task_id), *map(stamp_ref, self.stamps), *((TAKEN_OVER,) if self.taken_over else ())),
             bounded(self.task_id),
         )
@@ -178,11 +188,6 @@ def stamp_ref(stamp: tuple[str, Any]) -> str:
     return "stamp:" + bounded(f"{stamp[0]}={stamp[1]}", _LONGEST_NAME - 6)
 
 
-def topic_of(queue: str) -> str:
-    """The topic under which the items of a queue are counted and paused."""
-    return bounded(queue, _LONGEST_NAME)
-
-
 def bounded(text: str, longest: int = _LONGEST_ID) -> str:
     """`text`, or a digest of it when the store does not accept it as a name."""
     if len(text) <= longest and text.isascii() and text.isprintable():
@@ -193,95 +198,71 @@ def bounded(text: str, longest: int = _LONGEST_ID) -> str:
     return "sha256-" + hashlib.sha256(raw).hexdigest()
 
 
-def encode_neutral(task: HeldTask) -> bytes:
-    """The neutral form.
+class MessageKind:
+    """Everything of a message that counts, except its body. Messages of one kind differ in the body only.
+
+    Args:
+        name: the task's name.
+        sent_to: exchange and routing key of its publish.
+        priority: None counts as 0, as it does for a broker.
+        headers: of the message.
+        stamps: name and value of each of its stamps, in any order.
+        reply_to: the message's property.
+        copy: the queue of this copy, when an exchange put the message into several queues; else "".
 
     Raises:
-        TypeError, ValueError: a header or property has a value that no broker could carry.
+        TypeError, ValueError: a header has a value that no broker could carry.
     """
-    raw = task.body if isinstance(task.body, bytes) else None
-    fields = {
-        "id": task.task_id,
-        "task": task.name,
-        "retries": task.retries,
-        "eta": task.eta_ms,
-        "exchange": task.exchange,
-        "routing_key": task.routing_key,
-        "queue": task.queue,
-        "body": task.body if raw is None else base64.b64encode(raw).decode("ascii"),
-        "raw": raw is not None,
-        "content_type": task.content_type,
-        "content_encoding": task.content_encoding,
-        "headers": dict(task.headers),
-        "properties": dict(task.properties),
-        "priority": task.priority,
-        "declare": list(task.declare),
-        "ttl_until": task.ttl_until_ms,
+
+    def __init__(
+        self,
+        name: str,
+        sent_to: tuple[str, str],
+        priority: int | None,
+        headers: Mapping[str, Any],
+        stamps: list[tuple[str, Any]],
+        reply_to: object = "",
+        copy: str = "",
+    ) -> None:
+        if isinstance(reply_to, str) and _OF_A_THREAD.fullmatch(reply_to):
+            reply_to = ""
+        named = sorted(f"{stamp}={value}" for stamp, value in stamps)
+        rest = _encode([_counting(headers), named, reply_to or ""])
+        text = "\0".join(map(str, (name, *sent_to, priority or 0, headers.get("expires") or "", copy, rest, "")))
+        self._hash = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=_DIGEST_BYTES)
+
+    def digest(self, body: bytes | str, compression: str | None = None) -> str:
+        """The digest of a message of this kind with this body."""
+        if compression:
+            with contextlib.suppress(Exception):  # not really compressed: no worker can read it, so any digest will do
+                body = decompress(body, compression)
+        digest = self._hash.copy()
+        digest.update(body if isinstance(body, bytes) else str(body).encode("utf-8", "surrogatepass"))
+        return digest.hexdigest()
+
+
+def _counting(headers: Mapping[str, Any]) -> dict[str, Any]:
+    """The headers that count. None means the same as no header. Some libraries repeat theirs below `headers`."""
+    counting = {
+        name: value
+        for name, value in headers.items()
+        if value is not None and name not in _LEFT_OUT and not _ADDED.fullmatch(name)
     }
-    text: str = dumps(fields)
-    return NEUTRAL + text.encode("utf-8")
+    below = counting.get("headers")
+    if isinstance(below, Mapping):
+        counting["headers"] = _counting(below)
+        if not counting["headers"]:
+            del counting["headers"]
+    return counting
 
 
-def decode(body: bytes) -> HeldTask:
-    """A held task from either form.
-
-    Raises:
-        Rejected: it has neither form; nothing was changed.
-    """
-    try:
-        return _from_neutral(loads(body[len(NEUTRAL) :])) if body.startswith(NEUTRAL) else _from_push(body)
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
-        if isinstance(error, Rejected):
-            raise
-        raise Rejected(f"the body ({len(body)} bytes) is no held task: {error!r}; nothing was changed") from error
+def _plain(value: Any) -> Any:
+    """A value that JSON does not know, as text. Brokers return dates in whole seconds, without a zone."""
+    if isinstance(value, datetime):
+        return int((value if value.tzinfo else value.replace(tzinfo=UTC)).timestamp())
+    if isinstance(value, bytes | bytearray | memoryview):
+        return bytes(value).decode("utf-8", "backslashreplace")
+    return str(value)
 
 
-def _from_neutral(fields: dict[str, Any]) -> HeldTask:
-    body = fields["body"]
-    return HeldTask(
-        task_id=fields["id"],
-        name=fields["task"],
-        retries=fields["retries"],
-        eta_ms=fields["eta"],
-        exchange=fields["exchange"],
-        routing_key=fields["routing_key"],
-        queue=fields["queue"],
-        body=base64.b64decode(body) if fields["raw"] else body,
-        content_type=fields["content_type"],
-        content_encoding=fields["content_encoding"],
-        headers=fields["headers"],
-        properties=fields["properties"],
-        priority=fields["priority"],
-        declare=tuple(fields["declare"]),
-        ttl_until_ms=fields["ttl_until"],
-    )
-
-
-def _from_push(body: bytes) -> HeldTask:
-    form = decode_push(body)
-    message = loads(form.pieces[0])
-    headers, properties = unmarked(message["headers"]), dict(message["properties"])
-    delivery = properties.pop("delivery_info")
-    encoding = properties.pop("body_encoding", None)
-    properties.pop("delivery_tag", None)
-    priority = properties.pop("priority", None)
-    eta_ms = instant_ms(headers["eta"], None)
-    if eta_ms is None:
-        raise ValueError(headers["eta"])
-    ttl = properties.get("expiration")
-    return HeldTask(
-        task_id=headers["id"],
-        name=headers["task"],
-        retries=headers.get("retries") or 0,
-        eta_ms=eta_ms,
-        exchange=delivery.get("exchange") or "",
-        routing_key=delivery["routing_key"],
-        queue=delivery["routing_key"],
-        body=base64.b64decode(message["body"]) if encoding == "base64" else message["body"],
-        content_type=message["content-type"],
-        content_encoding=message["content-encoding"],
-        headers=headers,
-        properties=properties,
-        priority=priority,
-        ttl_until_ms=eta_ms + int(ttl) if ttl is not None else None,
-    )
+_encode: Final = JSONEncoder(sort_keys=True, default=_plain).encode

@@ -1,9 +1,10 @@
 """A connection of our own to the broker, which publishes due tasks and waits for the broker's confirms.
 
-It does not use the app's connection pools, because a fork of the worker's pool would copy their locks in a locked
-state. With RabbitMQ a batch is sent as a whole, and then all confirms are awaited. RabbitMQ returns a message that no
-queue takes (`mandatory`); its queue is then declared again and the message is sent once more. With every other
-transport the broker has the message when the call returns.
+It does not use the app's connection pools: a fork could copy their locks in a locked state.
+
+With RabbitMQ it sends a whole batch, then waits for all confirms. RabbitMQ returns a message that no queue takes
+(`mandatory`). The connection then declares the queue again and sends the message once more. With every other transport
+the broker has the message when the call returns.
 
 Owner: one thread at a time.
 """
@@ -20,14 +21,14 @@ from kombu.exceptions import OperationalError
 
 from wheel_sched.dispatcher import Failed
 from wheel_sched.escaping import logger_of
-from wheel_sched_celery.message.dispatch_mark import marked
-from wheel_sched_celery.message.entities import entity_of
+from wheel_sched_celery.message.headers import marked
 from wheel_sched_celery.message.held_task import HeldTask
+from wheel_sched_celery.message.stored_forms import entity_of
 
 logger = logger_of("wheel_sched.celery")
 
-CONFIRM_S = 20.0  # without a confirm for so long a message is in doubt; shorter than the dispatcher's own timeout
-CONNECT_S: Final = 5.0  # to connect, and to wait for each answer of a Redis
+CONFIRM_S = 20.0  # a message without a confirm is in doubt after this time; the dispatcher's own timeout is longer
+CONNECT_S: Final = 5.0  # to connect
 
 
 class BrokerConnection:
@@ -52,9 +53,9 @@ class BrokerConnection:
         self._undeclarable: set[str] = set()
 
     def send(self, tasks: Sequence[HeldTask]) -> list[Failed | None]:
-        """Publish tasks. Answers None for each task that the broker has, else why it has not.
+        """Publish tasks. Returns None for each task that the broker has, else the failure.
 
-        A transient failure may succeed at the next attempt. With `in_doubt` the broker may have the task nevertheless.
+        If a failure is transient, another attempt may succeed. If it is `in_doubt`, the broker may have the task.
         """
         answers: list[Failed | None] = [Failed("not sent: the broker is away") for _ in tasks]
         try:
@@ -93,17 +94,11 @@ class BrokerConnection:
         if self._connection is not None and not self._connection.connected:
             self.close()
         if self._connection is None:
-            connection = self._app.connection_for_write(heartbeat=0)
-            connection.connect_timeout = min(connection.connect_timeout or CONNECT_S, CONNECT_S)
-            options = dict(connection.transport_options or {})
-            if connection.transport.driver_type == "amqp":
+            self._connection = connection = short_connection(self._app, CONFIRM_S)
+            if self.confirms:
+                options = {"write_timeout": CONFIRM_S, **(connection.transport_options or {})}
                 options["confirm_publish"] = False  # else py-amqp would wait after each message
-                options.setdefault("write_timeout", CONFIRM_S)
-            elif connection.transport.driver_type == "redis":
-                options.setdefault("socket_timeout", CONFIRM_S)
-                options.setdefault("socket_connect_timeout", CONNECT_S)
-            connection.transport_options = options
-            self._connection = connection
+                connection.transport_options = options
             connection.connect()
         if self._channel is None or getattr(self._channel, "is_open", True) is False:
             self._open_channel()
@@ -189,8 +184,8 @@ class BrokerConnection:
     def _broken(self, error: Exception, places: Sequence[int], answers: list[Failed | None]) -> None:
         """The channel or the connection is gone.
 
-        A broker closes a channel because of one message. Each message without an answer is then sent once more alone,
-        to find the one. A lost connection says nothing about the messages.
+        A broker closes a channel because of one message. To find that message, each one without an answer is sent once
+        more, alone. A lost connection says nothing about the messages.
         """
         logger.warning("celery.publish_failed: %r", error)
         if isinstance(error, (OSError, OperationalError, *self._recoverable())):
@@ -252,14 +247,18 @@ _SUSPECT = Failed("one of a batch was refused")
 _RETURNED = Failed("no queue takes it")
 
 
-def short_connection(app: Any) -> Any:
+def short_connection(app: Any, answer_s: float = CONNECT_S) -> Any:
     """A connection with short timeouts, for a broker that may hang; not connected yet.
 
     The caller releases it. The app's own `broker_transport_options` take precedence.
+
+    Args:
+        app: whose broker.
+        answer_s: how long to wait for each answer of a Redis. Defaults to 5 s.
     """
     connection = app.connection_for_write(heartbeat=0)
     connection.connect_timeout = min(connection.connect_timeout or CONNECT_S, CONNECT_S)
     if connection.transport.driver_type == "redis":
-        limits = {"socket_timeout": CONNECT_S, "socket_connect_timeout": CONNECT_S}
+        limits = {"socket_timeout": answer_s, "socket_connect_timeout": min(answer_s, CONNECT_S)}
         connection.transport_options = {**limits, **(connection.transport_options or {})}
     return connection

@@ -1,7 +1,7 @@
 """The dispatcher inside a worker. It starts after the pool and beat, so that these do not fork beside its threads.
 
-Any number of workers may run one over the same store: claims and leases keep them apart. It opens a store and a broker
-connection of its own, and waits until both answer. A worker starts, runs and stops in the same way without the store.
+Any number of workers may run a dispatcher over the same store: claims and leases keep them apart. Each dispatcher has
+its own store and broker connection, and waits until both answer. The worker itself does not wait for them.
 
 Threads: the worker's main thread calls `start` and `stop`; one thread opens the store; the dispatcher has its own.
 """
@@ -21,14 +21,16 @@ from wheel_sched.escaping import logger_of
 from wheel_sched_celery.release.preloading import preload
 from wheel_sched_celery.release.publishing import TaskPublisher
 from wheel_sched_celery.remote_control import commands
-from wheel_sched_celery.wheel import Wheel, wheel_of
+from wheel_sched_celery.wheel import Wheel, wheel_with_store
 
 logger = logger_of("wheel_sched.celery")
 
 RETRY_S = (0.2, 0.5, 1.0, 2.0)
-LEASE_MS = 5_000  # a task that a dying worker was publishing is late by this
-PUSH_BATCH = 15  # half a millisecond of the server's time: workers ask it three times a task and wait meanwhile
-BACKOFF_MAX_MS = 2_000  # after an outage of the broker tasks are late by at most this
+CONFIG = DispatcherConfig(
+    lease_ms=5_000,  # when a worker dies while it publishes a task, the task is late by this
+    push_batch=15,  # takes half a millisecond of the server's time, in which workers wait with their own requests
+    backoff_max_ms=2_000,  # when the broker is back after an outage, due tasks wait at most this long
+)
 
 
 class EmbeddedDispatcher:
@@ -80,7 +82,7 @@ class EmbeddedDispatcher:
                 return
             except (WheelSchedError, OSError, OperationalError) as error:
                 self._wait(str(error), failures)
-            except Exception as error:  # a client library may raise anything; without this thread nothing is released
+            except Exception as error:  # a client library may raise anything, and this thread must survive
                 if failures == 0:
                     logger.exception("celery.dispatcher_failed: the dispatcher starts again")
                 self._wait(repr(error), failures)
@@ -99,16 +101,12 @@ class EmbeddedDispatcher:
             Exception: store or broker is away, or refuses.
         """
         with contextlib.closing(self._wheel.open_store()) as store:
-            if not self._wheel.knows_server():
+            server = self._wheel.shared_server
+            if not server.ask():
                 raise StoreUnavailable("the broker is away")
-            queue = self._wheel.redis_queue
+            queue = server.queue
             with contextlib.closing(TaskPublisher(self._wheel.app, queue)) as publisher:
-                dispatcher = Dispatcher(
-                    store,
-                    publisher,
-                    push=None if queue is None else PushTarget(),
-                    config=DispatcherConfig(push_batch=PUSH_BATCH, backoff_max_ms=BACKOFF_MAX_MS, lease_ms=LEASE_MS),
-                )
+                dispatcher = Dispatcher(store, publisher, push=None if queue is None else PushTarget(), config=CONFIG)
                 dispatcher.start()
                 self.dispatcher = dispatcher
                 self._stopping.wait()
@@ -128,27 +126,23 @@ class DispatcherStep(bootsteps.StartStopStep):
         super().__init__(w, **kwargs)
 
     def include_if(self, w: Any) -> bool:
-        wheel = wheel_of(w.app)
-        return wheel is not None and wheel.settings.url is not None and wheel.settings.dispatch
+        wheel = wheel_with_store(w.app)
+        return wheel is not None and wheel.settings.dispatch
 
     def create(self, w: Any) -> DispatcherStep:
         commands.announce_in_heartbeats()
-        wheel = wheel_of(w.app)
-        if wheel is not None:
-            preload(wheel)
+        preload(w.app.wheel)
         return self
 
     def start(self, w: Any) -> None:
-        wheel = wheel_of(w.app)
-        if wheel is not None and self._embedded is None:
-            self._embedded = w.wheel_dispatcher = EmbeddedDispatcher(wheel)
+        if self._embedded is None:
+            self._embedded = w.wheel_dispatcher = EmbeddedDispatcher(w.app.wheel)
             self._embedded.start()
 
     def stop(self, w: Any) -> None:
         embedded, self._embedded = self._embedded, None
         if embedded is not None:
-            with contextlib.suppress(RuntimeError):  # never started
-                embedded.stop()
+            embedded.stop()
 
     terminate = stop
 

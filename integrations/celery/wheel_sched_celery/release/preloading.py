@@ -1,7 +1,8 @@
 """Imports every module that the threads of a worker will need, before they start.
 
-If a process forks while one of its threads imports a module, the child finds the lock of that module taken for ever.
-Embedded beat hung on its first ETA task that way. So no thread of ours imports a module; a test watches all imports.
+If a process forks while one of its threads imports a module, the lock of that module stays taken in the child for
+ever. Embedded beat hung on its first ETA task that way. So no thread of this integration imports a module; a test
+watches all imports.
 
 Owner: the main thread, before a fork.
 """

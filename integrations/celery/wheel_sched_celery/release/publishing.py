@@ -11,9 +11,9 @@ from wheel_sched.errors import Rejected
 from wheel_sched.escaping import logger_of
 from wheel_sched.store.core.claim import Claimed
 from wheel_sched.store.core.settle import Done, Next
-from wheel_sched_celery.message.held_task import HeldTask, decode
+from wheel_sched_celery.message.held_task import HeldTask
+from wheel_sched_celery.message.stored_forms import RedisQueue, decode
 from wheel_sched_celery.release.broker_connection import BrokerConnection
-from wheel_sched_celery.release.redis_queue import RedisQueue
 
 logger = logger_of("wheel_sched.celery")
 
@@ -29,7 +29,7 @@ class TaskPublisher:
     traits = PublisherTraits()
 
     def __init__(self, app: Any, queue: RedisQueue | None) -> None:
-        self._line = BrokerConnection(app)
+        self._broker = BrokerConnection(app)
         self._queue = queue
         self._lock = threading.Lock()
 
@@ -42,27 +42,27 @@ class TaskPublisher:
             except Rejected as error:
                 batch.answers[place] = Failed(str(error), transient=False)
         with self._lock:
-            failures = self._line.send([task for _, task in tasks])
+            failures = self._broker.send([task for _, task in tasks])
         for (place, _), failure in zip(tasks, failures, strict=True):
             batch.answers[place] = failure or Done(batch.items[place].id)
 
     def refuse(self, item: Claimed, reason: str) -> Answer:
-        """Answer for an item that the server could not push: give it another form, or publish it from here."""
+        """Answer for an item that the server could not push: store it in push form, or publish it here."""
         try:
             task = decode(item.body)
         except Rejected as error:
             return Failed(str(error), transient=False)
         if item.body.startswith(b"L1["):
-            return Failed(reason)  # the queue's key is not a list: the task waits until somebody has removed that key
+            return Failed(reason)  # the queue's key is not a list; the task waits until somebody removes that key
         now_ms = time.time_ns() // 1_000_000
         form = None if self._queue is None else self._queue.push_form(task, now_ms)
         if form is not None:
             return Next(item.id, item.due_ms, form, item.topic, item.refs, item.route)
         with self._lock:
-            (failure,) = self._line.send([task])
+            (failure,) = self._broker.send([task])
         return failure or Done(item.id)
 
     def close(self) -> None:
         """Drop the connection to the broker."""
         with self._lock:
-            self._line.close()
+            self._broker.close()

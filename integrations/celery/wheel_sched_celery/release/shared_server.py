@@ -1,9 +1,9 @@
 """Whether the broker's queues and the store lie in one database of one Redis server.
 
-If so, the server itself moves a due task to its queue, in one script. The question is asked once per process, and asked
-again as long as one of the two cannot answer.
+If so, the server itself moves a due task to its queue, in one script. Each process asks once, and asks again as long as
+one of the two does not answer.
 
-Threads: any; while one thread asks, the others go on without an answer.
+Threads: any. While one thread asks, the others continue without an answer.
 """
 
 from __future__ import annotations
@@ -17,10 +17,11 @@ from typing import Any, Final
 from kombu.exceptions import OperationalError
 
 from wheel_sched.errors import StoreError
-from wheel_sched_celery.release.redis_queue import RedisQueue
+from wheel_sched_celery.message.stored_forms import RedisQueue
+from wheel_sched_celery.release.broker_connection import short_connection
 
-FIRST_PAUSE_S: Final = 2.0
-LONGEST_PAUSE_S: Final = 60.0  # between two questions; a sender waits for the answer
+FIRST_PAUSE_S: Final = 2.0  # between two attempts to ask; a sender waits for the answer
+LONGEST_PAUSE_S: Final = 60.0
 
 
 class SharedServer:
@@ -46,10 +47,7 @@ class SharedServer:
         """Makes push forms; None when broker and store are two servers, or when this is not known yet."""
         if not self._is_known and time.monotonic() >= self._ask_again_s:
             self._ask_again_s = math.inf
-            connection = self._app.connection_for_write()
-            if RedisQueue.serves(connection):  # a server that does not answer must not hold up the caller
-                limits = {"socket_timeout": self._timeout_s, "socket_connect_timeout": self._timeout_s}
-                connection.transport_options = {**limits, **connection.transport_options}
+            connection = short_connection(self._app, self._timeout_s)
             try:
                 if not RedisQueue.serves(connection):
                     self._is_known = True

@@ -3,11 +3,11 @@
 `revoke`, `terminate`, `revoke_by_stamped_headers`, `inspect scheduled` and `inspect query_task` include held tasks.
 `inspect wheel_stats` is new.
 
-Each command runs Celery's own command first, unchanged, and has its name in the worker's registry of commands. For an
-app without the integration it does nothing more.
+Each command replaces Celery's command of the same name, and runs that one first, unchanged. For an app without the
+integration it does nothing more.
 
 Threads: the worker's main thread, which waits at most a second for the store (see `store_thread`). Another thread
-revokes held tasks, because results, chords and the store may take long. While the store is away it revokes none.
+revokes held tasks, because results, chords and the store may take long. It revokes none while the store is away.
 """
 
 from __future__ import annotations
@@ -27,13 +27,14 @@ from wheel_sched.escaping import logger_of
 from wheel_sched.store.core.delay_store import DelayStore
 from wheel_sched.store.core.items import Found
 from wheel_sched_celery.management import HeldTasks, WaitingTask
-from wheel_sched_celery.message.due import iso_of
-from wheel_sched_celery.message.held_task import REVOKED, bounded, decode, ref_of
-from wheel_sched_celery.message.stock_request import UnreadableTask, request_of
+from wheel_sched_celery.message.headers import iso_of
+from wheel_sched_celery.message.held_task import REVOKED, bounded, ref_of
+from wheel_sched_celery.message.stored_forms import decode
 from wheel_sched_celery.remote_control.revoking import Announcer
-from wheel_sched_celery.remote_control.workers import told
+from wheel_sched_celery.remote_control.stock_request import UnreadableTask, request_of
+from wheel_sched_celery.remote_control.workers import reported
 from wheel_sched_celery.store_thread import StoreThread
-from wheel_sched_celery.wheel import wheel_of
+from wheel_sched_celery.wheel import wheel_of, wheel_with_store
 
 logger = logger_of("wheel_sched.celery")
 
@@ -41,10 +42,10 @@ LIMIT = 1_000  # rows of held tasks in one reply; `celery wheel list` pages thro
 LIMIT_BYTES = 8 * 1024 * 1024  # of the messages in one reply
 ETA_PRIORITY = 6  # Celery's strategy gives this priority to its timer entries
 
-STOP_S = 5.0  # how long a stopping worker takes to finish revokes that it was asked for
+STOP_S = 5.0  # how long a stopping worker takes to finish the revokes that it has received
 
-# The worker's loop must not wait for the store or the result backend. It is one thread, because a result backend
-# belongs to the thread that made it.
+# The worker's loop must not wait for the store or the result backend. One thread does all revokes, because a result
+# backend belongs to the thread that made it.
 revoking_thread = StoreThread("wheel-sched-celery-control")
 
 _stock_revoke: Any = control.revoke
@@ -54,7 +55,7 @@ _stock_query_task: Any = control.query_task
 
 
 def announce_in_heartbeats() -> None:
-    """Let other workers know, with each heartbeat, that this one answers for held tasks."""
+    """Say in each heartbeat that this worker can list held tasks."""
     worker_state.SOFTWARE_INFO["sw_wheel"] = "1"
 
 
@@ -84,9 +85,9 @@ def revoke_by_stamped_headers(
 
 
 def _revoke_held(state: Any, chosen: Callable[[HeldTasks], Iterable[WaitingTask]]) -> None:
-    """Revoke held tasks. One of the workers that receive the command announces it. A task in flight is not stopped."""
-    wheel = wheel_of(state.app)
-    if wheel is None or wheel.settings.url is None:
+    """Revoke held tasks, except tasks in flight. Only one of the workers that receive the command announces it."""
+    wheel = wheel_with_store(state.app)
+    if wheel is None:
         return
     tasks, eventer = HeldTasks(wheel), state.consumer.event_dispatcher
     announcer = Announcer(state.app, state.hostname, bool(eventer and eventer.enabled))
@@ -98,7 +99,7 @@ def _revoke_held(state: Any, chosen: Callable[[HeldTasks], Iterable[WaitingTask]
 
     def revoke_now() -> None:
         try:
-            wheel.asked(revoke_all)
+            wheel.call(revoke_all)
         except WheelSchedError as error:
             logger.warning("celery.not_cancelled: %s; workers drop the tasks when they are due", error)
         except Exception:
@@ -122,11 +123,11 @@ signals.worker_shutdown.connect(_finish, weak=False)
 def scheduled(state: Any, **options: Any) -> list[dict[str, Any]]:
     """List of currently scheduled ETA/countdown tasks."""
     rows: list[dict[str, Any]] = _stock_scheduled(state, **options)
-    wheel = wheel_of(state.app)
-    if wheel is None or wheel.settings.url is None or not _lists_held_tasks(state):
+    wheel = wheel_with_store(state.app)
+    if wheel is None or not _lists_held_tasks(state):
         return rows
     try:
-        page = wheel.ask(lambda store: store.list_items("due", limit=LIMIT))
+        page = wheel.call_in_thread(lambda store: store.list_items("due", limit=LIMIT))
     except WheelSchedError as error:
         logger.warning("celery.held_not_listed: %s", error)
         return rows
@@ -144,14 +145,14 @@ def scheduled(state: Any, **options: Any) -> list[dict[str, Any]]:
 def query_task(state: Any, ids: Any, **options: Any) -> dict[str, Any]:
     """Query for task information by id."""
     rows: dict[str, Any] = _stock_query_task(state, ids, **options)
-    wheel = wheel_of(state.app)
-    if wheel is None or wheel.settings.url is None or not _lists_held_tasks(state):
+    wheel = wheel_with_store(state.app)
+    if wheel is None or not _lists_held_tasks(state):
         return rows
     for task_id in map(str, maybe_list(ids) or []):
         if task_id in rows:
             continue
         try:
-            found = wheel.ask(partial(_found, task_id))
+            found = wheel.call_in_thread(partial(_found, task_id))
         except WheelSchedError as error:
             logger.warning("celery.held_not_listed: %s", error)
             break
@@ -168,23 +169,23 @@ def _found(task_id: str, store: DelayStore) -> list[Found | None]:
 
 def wheel_stats(state: Any, **_options: Any) -> dict[str, Any]:
     """Held tasks by queue, and the state of this worker's dispatcher."""
-    wheel = wheel_of(state.app)
-    if wheel is None or wheel.settings.url is None:
-        return {"installed": wheel is not None, "store": None}
+    wheel = wheel_with_store(state.app)
+    if wheel is None:
+        return {"installed": wheel_of(state.app) is not None, "store": None}
     embedded = getattr(state.consumer.controller, "wheel_dispatcher", None)
     answer: dict[str, Any] = {
         "installed": True,
-        "settings": told(wheel.settings),
+        "settings": reported(wheel.settings),
         "dispatcher": None if embedded is None else embedded.info,
     }
     try:
-        counts = wheel.ask(DelayStore.counts)
+        counts = wheel.call_in_thread(DelayStore.counts)
     except WheelSchedError as error:
         return {**answer, "error": str(error)}
     return {
         **answer,
         "held": {queue: n for (kind, queue), n in counts.now.items() if kind == "due"},
-        "states": {kind: counts.total(kind) for kind in ("due", "fly", "held", "dead")},
+        "states": {kind: counts.total(kind) for kind in ("due", "leased", "held", "dead")},
         "next_due": None if counts.due_head_ms is None else iso_of(counts.due_head_ms),
     }
 
@@ -204,7 +205,7 @@ def _lists_held_tasks(state: Any) -> bool:
 def _row(found: Found, state: Any) -> dict[str, Any] | None:
     """A held task in the form in which Celery lists a scheduled task of this worker."""
     try:
-        request = request_of(state.app, decode(found.body), hostname=state.hostname)
+        request = request_of(state.app, decode(found.body), state.hostname)
     except (Rejected, UnreadableTask) as error:
         logger.warning("celery.held_not_listed: %s", error)
         return None

@@ -1,8 +1,8 @@
 """Announces that a held task is revoked, as a worker does when a revoked task is due.
 
-A worker drops a revoked task when it is due: it marks the result, fails the task's chord, sends the event
-`task-revoked` and the signal `task_revoked`. A revoked held task never reaches a worker, and a worker that starts later
-does not know of the revoke. So the process that removes the task from the store does all of this at once.
+Stock Celery drops a revoked task when it is due: the worker marks the result, fails the task's chord, sends the event
+`task-revoked` and the signal `task_revoked`. A revoked held task never reaches a worker. So the process that removes
+the task from the store does all of this, at once.
 
 Threads: one at a time.
 """
@@ -15,8 +15,8 @@ from celery import signals
 
 from wheel_sched.escaping import logger_of
 from wheel_sched_celery.message.held_task import HeldTask
-from wheel_sched_celery.message.stock_request import UnreadableTask, context_of, request_of
 from wheel_sched_celery.release.broker_connection import short_connection
+from wheel_sched_celery.remote_control.stock_request import UnreadableTask, request_of
 
 logger = logger_of("wheel_sched.celery")
 
@@ -29,7 +29,7 @@ class Announcer:
     Args:
         app: the Celery app.
         hostname: of the worker that announces. Defaults to none.
-        events: whether to send events, over a connection of its own. Defaults to True.
+        events: whether to send events, over its own connection. Defaults to True.
     """
 
     def __init__(self, app: Any, hostname: str | None = None, events: bool = True) -> None:
@@ -55,24 +55,24 @@ class Announcer:
             Exception: whatever the result backend raises; nothing was sent.
         """
         try:
-            request = request_of(self._app, held, hostname=self._hostname)
+            request = request_of(self._app, held, self._hostname)
         except UnreadableTask as error:
-            logger.warning("celery.unreadable: %s: its chord, if it has one, does not learn that it is revoked", error)
+            logger.warning("celery.unreadable: %s: its result is revoked, but its chord does not fail", error)
             self._app.backend.mark_as_revoked(held.task_id, REASON, store_result=True)
             return
-        context = context_of(request)
+        context = request._context  # Celery gives it to result backends and signals
         request.task.backend.mark_as_revoked(request.id, REASON, request=context, store_result=request.store_errors)
-        told = {"terminated": False, "signum": None, "expired": False}
-        self._send_event(request, told)
-        signals.task_revoked.send(sender=request.task, request=context, **told)
+        event_fields = {"terminated": False, "signum": None, "expired": False}
+        self._send_event(request, event_fields)
+        signals.task_revoked.send(sender=request.task, request=context, **event_fields)
 
-    def _send_event(self, request: Any, told: dict[str, Any]) -> None:
+    def _send_event(self, request: Any, event_fields: dict[str, Any]) -> None:
         if not self._events:
             return
         try:
             self._eventer = self._eventer or self._own_eventer()
             request.eventer = self._eventer
-            request.send_event("task-revoked", **told)
+            request.send_event("task-revoked", **event_fields)
         except Exception as error:  # every client library raises its own errors
             logger.warning("celery.event_not_sent: task-revoked of task %s: %s", request.id, error)
             self._events = False  # do not wait for an absent broker a second time

@@ -1,6 +1,6 @@
-"""What workers that are up say of themselves: whether they send held tasks, and whose settings differ.
+"""Reads the answers of workers to `inspect wheel_stats`: who sends held tasks, and whose settings differ.
 
-Reads the answers to `inspect wheel_stats`. Pure but for `wheel_stats`.
+Pure.
 """
 
 from __future__ import annotations
@@ -14,31 +14,21 @@ from wheel_sched_celery.settings import WheelSettings
 Answers = Mapping[str, Any]
 
 
-def wheel_stats(inspect: Any) -> Answers:
-    """What workers answered to `wheel_stats`, by worker."""
-    return dict(inspect._request("wheel_stats") or {})
-
-
-def _is_ours(answer: Mapping[str, Any]) -> bool:
-    """Whether the worker that gave this answer has the integration installed."""
-    return bool(answer.get("installed"))
-
-
 def why_idle(namespace: str, answer: Any) -> str:
     """Why a worker does not send the held tasks of `namespace`; "" when it does."""
-    if not isinstance(answer, Mapping) or not _is_ours(answer):
-        return "does not say that it has wheel_sched_celery"
+    if not isinstance(answer, Mapping) or not answer.get("installed"):
+        return "did not report that it has wheel_sched_celery"
     settings, dispatcher = answer.get("settings"), answer.get("dispatcher")
     if isinstance(settings, Mapping) and settings.get("namespace") != namespace:
         return f"namespace {settings.get('namespace')}"
     if not isinstance(dispatcher, Mapping):
-        return "without a store" if answer.get("store", "") is None else "dispatches nothing"
+        return "without a store" if answer.get("store", "") is None else "runs no dispatcher"
     state = str(dispatcher.get("state"))
     return "" if state == "running" else state
 
 
-def told(settings: WheelSettings) -> dict[str, Any]:
-    """The settings that a worker tells others."""
+def reported(settings: WheelSettings) -> dict[str, Any]:
+    """The settings that a worker reports."""
     return {
         "namespace": settings.namespace,
         "horizon_ms": settings.horizon,

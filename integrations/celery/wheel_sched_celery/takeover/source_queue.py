@@ -1,8 +1,8 @@
-"""The queue a message was taken from: where a taken-over message has to go back to.
+"""The queue from which a message was taken, and to which it returns after a takeover.
 
-Sending it to its exchange again would multiply it when more than one queue is bound there. RabbitMQ tells the consumer,
-and with it the queue; other transports tell exchange and key only, which is enough when exactly one of the queues that
-this worker consumes matches them.
+Sending it to its exchange again would multiply the message if several queues are bound there. RabbitMQ names the
+consumer of a delivery, and so its queue. Other transports name exchange and key only. That is enough if exactly one of
+the queues that this worker consumes matches them.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from typing import Any
 
 
 def own_queue(message: Any, consumer: Any) -> Any | None:
-    """The `kombu.Queue` that `message` came from; None when it is not certain, or is everybody's (a broadcast).
+    """The `kombu.Queue` that `message` came from; None when it is not certain, or when the message is a broadcast.
 
     Args:
         message: kombu's.
-        consumer: kombu's, whose queues are looked at.
+        consumer: kombu's consumer of this worker's queues.
     """
     delivery = message.delivery_info or {}
     queues = [queue for queue in consumer.queues if consumer.consuming_from(queue.name)]

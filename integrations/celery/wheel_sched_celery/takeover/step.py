@@ -8,13 +8,13 @@ from typing import Any
 from celery import bootsteps
 
 from wheel_sched_celery.release.preloading import preload
-from wheel_sched_celery.takeover.store_clock import StoreClock
+from wheel_sched_celery.takeover.store_calls import StoreClock
 from wheel_sched_celery.takeover.takeover import Strategy, Takeover
 from wheel_sched_celery.wheel import wheel_of
 
 
 class Strategies(dict[str, Strategy]):
-    """The strategies of a consumer. Each is wrapped when it is put in, also those that a reload puts in."""
+    """The strategies of a consumer. Wraps each that Celery puts in, also later when tasks are loaded again."""
 
     def __init__(self, takeover: Takeover, strategies: Iterable[tuple[str, Strategy]]) -> None:
         super().__init__()
@@ -41,9 +41,7 @@ class TakeoverStep(bootsteps.StartStopStep):
         return wheel is not None and wheel.settings.holds and wheel.settings.takeover
 
     def start(self, c: Any) -> None:
-        wheel = wheel_of(c.app)
-        if wheel is None:
-            return
+        wheel = c.app.wheel
         if self._clock is None:
             preload(wheel)
             self._clock = StoreClock(wheel)

@@ -2,20 +2,24 @@
 
 Such messages come from producers without the integration, from producers in other languages, or from before the
 integration was installed. The worker acknowledges a message once its task is durable in the store. It stores all
-messages of one turn of the event loop in one call. Some messages stay with stock Celery: broadcasts, messages whose own
-queue is not known, messages that are too large, and all messages while the store is away. So do messages that the store
-has sent (see `message.dispatch_mark`), and messages whose item is in flight: only a message whose item *waits* in the
-store is acknowledged here.
+messages of one turn of the event loop in one call.
+
+Some messages stay with stock Celery: broadcasts, messages whose own queue is not known, messages that are too large,
+messages that the store has sent (see `message.headers`), messages whose item is in flight, and all messages while the
+store is away. The worker acknowledges only a message whose item *waits* in the store.
 
 The store's clock decides what is due, also for messages that are due soon and stay in the worker's timer. So a worker
 whose clock is an hour off runs no task early or late and takes no dispatched message over again. The time that this
 module uses never goes back, even if the store's clock does.
 
 The consumer's loop never waits for the store: the store's thread decides while the message stays unacknowledged. If
-that takes too long, the message goes to the worker's own timer. If the store turns out to have it too, it is withdrawn
-from there (see `taken_items`); if the store does not answer before the task is due, the task runs twice.
+that takes too long, the message goes to the worker's own timer. If the store has stored it nevertheless, the store's
+thread withdraws the item later (see `store_calls`). If the store does not answer before the task is due, the task runs
+twice.
 
-Threads: the consumer's, except for the methods marked as the store's thread.
+    strategy ─► flush ─► [store's thread: _decide] ─► _look: acknowledge, or hand to stock Celery
+
+Threads: the consumer's, except for the methods below "in the store's thread".
 """
 
 from __future__ import annotations
@@ -33,20 +37,17 @@ from kombu.utils.functional import maybe_list
 
 from wheel_sched.errors import StoreError, WheelSchedError
 from wheel_sched.escaping import logger_of
-from wheel_sched_celery.hold.recording import eta_of
-from wheel_sched_celery.message.dispatch_mark import is_marked
-from wheel_sched_celery.message.due import instant_ms, iso_of
-from wheel_sched_celery.message.entities import values_of
+from wheel_sched_celery.message.headers import eta_of, instant_ms, is_marked, iso_of
 from wheel_sched_celery.message.held_task import HeldTask
+from wheel_sched_celery.message.stored_forms import values_of
 from wheel_sched_celery.takeover.source_queue import own_queue
-from wheel_sched_celery.takeover.store_clock import StoreClock
-from wheel_sched_celery.takeover.taken_items import LOOK_AGAIN_S, TakenItems, Withdrawals
+from wheel_sched_celery.takeover.store_calls import LOOK_AGAIN_S, StoreClock, TakenItems, Withdrawals
 from wheel_sched_celery.wheel import Wheel
 
 logger = logger_of("wheel_sched.celery")
 
-LOOK_S = 0.02  # no thread can wake a loop of kombu before 5.7, so the loop looks this often while the store decides
-LEAST_PATIENCE_S = 0.25  # how long a task that is due waits for the store; others wait half of the time they have
+LOOK_S = 0.02  # the loop looks this often for a decision: no thread can wake a loop of kombu before 5.7
+LEAST_PATIENCE_S = 0.25  # how long a message of a due task waits for the store; others wait half of their time
 BLOCKING_S = 1.0  # how long a worker without an event loop waits for the store
 # properties that the transport adds to a message
 _TRANSPORT_PROPERTIES = frozenset(
@@ -60,7 +61,7 @@ Strategy = Callable[..., Any]
 class _Arrival:
     """A message from its arrival until it is acknowledged or handed to stock Celery."""
 
-    candidate: HeldTask | None  # None: it is not to be held; the store is asked for the time only
+    candidate: HeldTask | None  # None: it stays with stock Celery, which only needs the store's time
     eta_ms: int
     ttl_ms: int | None
     expires_ms: int | None
@@ -68,9 +69,9 @@ class _Arrival:
     ack: Callable[..., Any]
     stock: Callable[[int | None], Any]
     patience_s: float
-    taken: HeldTask | None = None  # what was stored
+    taken: HeldTask | None = None  # the task, once it is stored
     waits_already: bool = False  # its item waits in the store already
-    makes_room: bool = False  # the worker may prefetch one more message meanwhile
+    makes_room: bool = False  # while it waits, the worker may prefetch one more message
     over: bool = False  # acknowledged, or handed to stock Celery
 
 
@@ -82,7 +83,7 @@ class _Batch:
     since_s: float
     now_us: int | None = None
     decided: threading.Event = field(default_factory=threading.Event)
-    # the loop gives a message up, or the thread decides; never both at once
+    # held while the loop gives messages up, and while the thread notes what it decided
     lock: threading.Lock = field(default_factory=threading.Lock)
 
 
@@ -92,7 +93,7 @@ class Takeover:
     Args:
         wheel: holds the tasks.
         consumer: Celery's.
-        clock: the store's time. Defaults to one that asks the store.
+        clock: the store's time.
         wall_us: this machine's wall clock, in microseconds since 1970. Defaults to the system's.
     """
 
@@ -100,12 +101,12 @@ class Takeover:
         self,
         wheel: Wheel,
         consumer: Any,
-        clock: StoreClock | None = None,
+        clock: StoreClock,
         wall_us: Callable[[], int] = lambda: time.time_ns() // 1000,
     ) -> None:
         self._wheel = wheel
         self._consumer = consumer
-        self._clock = clock or StoreClock(wheel)
+        self._clock = clock
         self._wall_us = wall_us
         self._arrived: list[_Arrival] = []
         self._items = TakenItems(wheel)
@@ -130,9 +131,9 @@ class Takeover:
             redelivered = bool((message.delivery_info or {}).get("redelivered"))
             if now_us is not None and not (redelivered or self._is_later(eta_ms, now_us)):
                 return leave_to_stock(now_us)
-            if not self._wheel.near:
+            if not self._wheel.seems_up:
                 return leave_to_stock(self._clock.estimate_us())
-            arrival = self._arrival(message, body, eta_ms, ack, leave_to_stock)
+            arrival = self._arrival(message, body, eta_ms, redelivered, ack, leave_to_stock)
             if now_us is not None and arrival.candidate is None:
                 return leave_to_stock(now_us)
             return self._hand_over(arrival)
@@ -140,7 +141,7 @@ class Takeover:
         return strategy
 
     def end(self) -> None:
-        """The connection is gone: the broker delivers again what was not acknowledged."""
+        """The connection is gone: the broker delivers all unacknowledged messages again."""
         self._over = True
         self._arrived.clear()
 
@@ -151,9 +152,9 @@ class Takeover:
         return horizon_ms is not None and eta_ms - now_us // 1000 > horizon_ms
 
     def _hand_over(self, one: _Arrival) -> None:
-        """Hand a message to the store's thread, with all others that arrive in this turn of the loop.
+        """Hand a message to the store's thread, together with all others that arrive in this turn of the loop.
 
-        Like an ETA message in Celery's timer it does not count against the prefetch limit. Else a few such messages
+        Like an ETA message in Celery's timer, it does not count against the prefetch limit. Otherwise a few messages
         would stop the worker while the store hangs.
         """
         qos = self._consumer.qos
@@ -166,7 +167,7 @@ class Takeover:
             hub.call_soon(self.flush)
 
     def flush(self) -> None:
-        """Let the store's thread decide about the messages that have arrived."""
+        """Let the store's thread decide about the messages that have arrived. The loop calls this once a turn."""
         arrived, self._arrived = self._arrived, []
         if not arrived or self._over:
             return
@@ -179,7 +180,7 @@ class Takeover:
         self._look(batch)
 
     def _look(self, batch: _Batch) -> None:
-        """Carry out what was decided. A message that cannot wait longer goes to the worker's own timer."""
+        """Carry out the decisions. A message that cannot wait longer for one goes to the worker's own timer."""
         if self._over:
             return
         waited_s = time.monotonic() - batch.since_s
@@ -202,11 +203,11 @@ class Takeover:
         for one in overdue:
             one.stock(self._clock.estimate_us())
         if any(not one.over for one in batch.arrived):
-            self._consumer.hub.call_later(LOOK_S, self._look, batch)  # where no thread can wake the loop
+            self._consumer.hub.call_later(LOOK_S, self._look, batch)  # kombu before 5.7 has no other way
 
     def _let_go(self, one: _Arrival) -> None:
         one.over = True
-        if one.makes_room:  # stock Celery makes room itself for what it keeps
+        if one.makes_room:  # for a message that it keeps, stock Celery makes room again
             self._consumer.qos.decrement_eventually()
 
     def _carry_out(self, one: _Arrival, now_us: int | None) -> None:
@@ -236,7 +237,7 @@ class Takeover:
 
     def _withdraw_now(self) -> None:
         self._will_withdraw = False
-        if self._wheel.near:
+        if self._wheel.seems_up:
             self._wheel.thread.submit(self._withdraw)
         self._withdraw_soon()
 
@@ -263,9 +264,9 @@ class Takeover:
                 self._withdraw_soon()
 
     def _note_withdrawals(self, arrived: list[_Arrival]) -> None:
-        """Note items that wait in the store although the loop kept their messages.
+        """Note the items of messages that the loop has given up: the store's thread withdraws them later.
 
-        An item stays when another copy of its message is about to be acknowledged.
+        An item stays if the loop is about to acknowledge another copy of its message.
         """
         if not self._withdrawals.pending and not any(one.over for one in arrived):
             return
@@ -297,8 +298,10 @@ class Takeover:
             if is_held:
                 one.taken = task
 
-    def _arrival(self, message: Any, body: Any, eta_ms: int, ack: Any, stock: Callable[[int | None], Any]) -> _Arrival:
-        """What this module needs to know of a message."""
+    def _arrival(
+        self, message: Any, body: Any, eta_ms: int, redelivered: bool, ack: Any, stock: Callable[[int | None], Any]
+    ) -> _Arrival:
+        """The message, with what decides about it."""
         headers = message.headers or {}
         identity = headers if "task" in headers else body
         left_s = eta_ms / 1000 - (self._clock.estimate_us() or self._wall_us()) / 1e6
@@ -308,7 +311,7 @@ class Takeover:
             eta_ms=eta_ms,
             ttl_ms=int(ttl) if str(ttl).isdigit() else None,
             expires_ms=instant_ms(identity.get("expires"), self._wheel.app.timezone),
-            redelivered=bool((message.delivery_info or {}).get("redelivered")),
+            redelivered=redelivered,
             ack=ack,
             stock=stock,
             patience_s=max(LEAST_PATIENCE_S, min(self._wheel.settings.timeout / 1000, left_s / 2)),
@@ -348,7 +351,7 @@ class Takeover:
         return None if any(value in (maybe_list(revoked.get(name)) or ()) for name, value in task.stamps) else task
 
     def _waits(self, task: HeldTask) -> bool:
-        """Whether the item of this message waits in the store: a worker stored it and died before it acknowledged."""
+        """Whether the item of this message waits in the store: a worker stored it, and died before it acknowledged."""
         try:
             waits = self._items.waits(task)
         except WheelSchedError as error:

@@ -1,12 +1,11 @@
 """`ThreadedWheelTimer`: the timer of workers without an event loop (gevent, eventlet, and transports that only block).
 
-Celery's `timer2.Timer` over a `WheelTimer`: a thread of its own, or a greenlet under gevent and eventlet. Two things
-differ:
+Celery's `timer2.Timer` over a `WheelTimer`, in a thread, or in a greenlet under gevent and eventlet. Two things differ:
 
-- It waits on a condition instead of sleeping, so a new entry that is due earlier is on time. Stock Celery sleeps on,
-  for up to `worker_timer_precision`.
-- In the green pools one greenlet waits for all entries; stock keeps a greenlet for each. A due entry still runs
-  in a greenlet of its own: a full pool blocks whoever hands it a task, and heartbeats must go on.
+- It waits on a condition instead of sleeping, so a new entry that is due earlier is on time. Stock Celery sleeps up to
+  `worker_timer_precision`.
+- In the green pools one greenlet waits for all entries; stock Celery keeps a greenlet for each. Each due entry still
+  runs in a greenlet: a full pool blocks the caller that hands it a task, and heartbeats must still be sent.
 
 Threads: every method from any thread; callbacks run in the timer's thread, or in greenlets.
 """

@@ -33,7 +33,7 @@ from wheel_sched.wheel import TimerTaskEntry
 SLICE_S: Final = 0.005  # how long entries run between two looks at the sockets
 BATCH: Final = 500  # entries taken from the queue at once
 TURN: Final = 9  # entries between two waits; after its tenth entry the hub ignores the wait
-AT_ONCE_S: Final = 1e-6  # the hub takes a wait of 0 for "nothing to do" and polls for a second
+AT_ONCE_S: Final = 1e-6  # for the hub a wait of 0 means "nothing waits", and it polls for a second
 FAR_MS: Final = 1 << 53  # 285,000 years: for an eta beyond any clock, and the last exact float
 
 
@@ -41,9 +41,9 @@ class WheelEntry(KombuEntry):
     """kombu's `Entry`, whose `cancel` takes it out of the queue.
 
     Args:
-        once: the entry runs once, and lets go of its arguments then. A request of Celery 5.7 keeps the entry it waits
-            in. Such a cycle would wait for the garbage collector, which stops a worker for 0.1 s every few thousand
-            tasks. Defaults to False.
+        once: the entry runs once, and drops its arguments then. A request of Celery 5.7 keeps its entry. The cycle of
+            both would wait for the garbage collector, which stops a worker for 0.1 s every few thousand tasks. Defaults
+            to False.
     """
 
     __slots__ = ("once", "place", "timer")
@@ -86,7 +86,7 @@ class WheelTimer(Timer):
     Args:
         max_interval: the longest wait the iterator asks for, in seconds. Defaults to kombu's 2.
         on_error: called with what an entry raised in `apply_entry`. Defaults to None: it is logged.
-        slice_s: how long a batch may run before the sockets are looked at. Defaults to `SLICE_S`.
+        slice_s: how long a batch may run before the hub looks at its sockets. Defaults to `SLICE_S`.
         clock: answers the seconds of a clock that never goes back. Defaults to `time.monotonic`.
     """
 
@@ -160,13 +160,13 @@ class WheelTimer(Timer):
         tref.cancel()
 
     def clear(self) -> None:
-        """Forget all that waits."""
+        """Forget all waiting entries."""
         with self._lock:
             self._ready.clear()
             self._deadlines.clear()
 
     def adopt(self, other: Any) -> int:
-        """Move all that waits in another timer of kombu's kind to this one, in its order; how many there were."""
+        """Move all waiting entries of another kombu timer to this one, in their order, and return their number."""
         waiting = sorted(other.queue, key=_order)
         other.clear()
         for eta, priority, entry in waiting:
@@ -195,7 +195,7 @@ class WheelTimer(Timer):
 
     @property
     def queue(self) -> list[Any]:
-        """All that waits as (eta, priority, entry), in the order it will run."""
+        """All waiting entries as (eta, priority, entry), in the order in which they will run."""
         with self._lock:
             waiting = [*self._ready, *self._deadlines.waiting()]
         return sorted((each for each in waiting if not each.entry.canceled), key=_order)
@@ -229,7 +229,7 @@ class WheelTimer(Timer):
         return min(max(next_ms / 1000 - self._clock(), AT_ONCE_S), longest_s)
 
     def _run_ready(self) -> None:
-        """Run what is due until the slice of time is over. Raises what an entry raises; the others stay due then."""
+        """Run due entries until the slice of time is over. If an entry raises, this raises, and the others stay due."""
         ends = self._clock() + self._slice_s
         while True:
             with self._lock:
@@ -247,7 +247,7 @@ class WheelTimer(Timer):
         return _floor_ms(self._clock())
 
     def _take(self) -> None:
-        """Move a batch of what is due from the queue to `_ready`, unless some is left there. Under the lock."""
+        """Move a batch of due entries from the queue to `_ready`, if that is empty. Under the lock."""
         if self._ready or not self._deadlines.count():
             return
         due = self._deadlines.take(self._now_ms(), BATCH)
@@ -256,7 +256,7 @@ class WheelTimer(Timer):
         self._ready.extend(due)
 
     def _taken(self, task: scheduled) -> KombuEntry:
-        """The entry of `task`, which is about to run. It lets go of its place in the queue: that would be a cycle."""
+        """The entry of `task`, which is about to run. It drops its place in the queue, which would be a cycle."""
         entry = task.entry
         if isinstance(entry, WheelEntry):
             entry.place = None

@@ -6,7 +6,8 @@
 -- ARGV[3..] -> fields and values
 -- Answers 'done', 'unknown' (no such stream) or the error's text.
 -- Whether this stream has, or had, the entry. A recreated stream never had it: its ids are still below the entry's id,
--- or it has not lost an entry.
+-- or it has not lost an entry. One case remains: a stream that is deleted and recreated within a millisecond can give
+-- the same id to another entry. Redis does not tell the two streams apart, so the message then counts as published.
 local function held(id)
     if #redis.call('XRANGE', KEYS[1], id, id) > 0 then return true end
     if redis.call('EXISTS', KEYS[1]) == 0 then return false end

@@ -1,4 +1,4 @@
-"""Schedulers of ours over every job store that needs no server, and a witness of their events."""
+"""Our schedulers over every job store that needs no server, and a witness of their events."""
 
 from __future__ import annotations
 
@@ -50,13 +50,13 @@ Make = Callable[..., WheelBackgroundScheduler]
 
 @pytest.fixture(params=["memory", "wheel"])
 def make_store(request: pytest.FixtureRequest) -> Callable[[], Any]:
-    """Stores that hold any callable, stock's and ours."""
+    """A memory job store of APScheduler, or ours. Both hold any callable."""
     return {"memory": MemoryJobStore, "wheel": WheelJobStore}[request.param]
 
 
 @pytest.fixture
 def make(make_store: Callable[[], Any]) -> Iterator[Make]:
-    """Make started background schedulers; they are gone at the end."""
+    """Makes and starts background schedulers. They are shut down at the end of the test."""
     made: list[WheelBackgroundScheduler] = []
 
     def factory(paused: bool = False, **options: Any) -> WheelBackgroundScheduler:

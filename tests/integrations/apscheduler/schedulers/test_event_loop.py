@@ -28,7 +28,7 @@ PATIENCE_S = 30.0
 
 
 class Heard:
-    """Counts events on the event loop and lets coroutines wait for them; it fails off the loop."""
+    """Counts events on the event loop and lets coroutines wait for them. It fails in any other thread."""
 
     def __init__(self, scheduler: Any, mask: int = EVENT_ALL) -> None:
         self.events: list[Any] = []
@@ -89,7 +89,7 @@ def test_it_is_what_it_replaces() -> None:
 
 
 def test_coroutines_run_on_the_loop_and_functions_off_it() -> None:
-    """As in stock; and every event is heard on the loop."""
+    """As in stock. Listeners get every event on the loop."""
 
     async def test(scheduler: Any, heard: Heard) -> None:
         async def coroutine() -> str:
@@ -126,7 +126,7 @@ def test_events_come_in_causal_order() -> None:
 
 
 def test_a_failing_coroutine_is_an_event() -> None:
-    """And the scheduler goes on."""
+    """And the scheduler runs the next job."""
 
     async def test(scheduler: Any, heard: Heard) -> None:
         async def fail() -> None:
@@ -156,7 +156,7 @@ def test_a_coroutine_that_runs_has_its_instance_counted() -> None:
 
 
 class SlowStore(MemoryJobStore):  # type: ignore[misc]  # APScheduler is untyped
-    """Does not answer until it is told to, and notes who has to wait for it."""
+    """Does not answer until the test says so, and notes which thread waits for it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -171,7 +171,7 @@ class SlowStore(MemoryJobStore):  # type: ignore[misc]  # APScheduler is untyped
 
 
 def test_a_slow_store_does_not_hold_up_the_event_loop() -> None:
-    """The pass waits for the server, the loop does not: it turns many times meanwhile, and only then is answered."""
+    """The pass waits for the server. The loop does not wait: it runs many callbacks before the server answers."""
     store = SlowStore()
 
     async def test(scheduler: Any, heard: Heard) -> None:
@@ -192,7 +192,7 @@ def test_a_slow_store_does_not_hold_up_the_event_loop() -> None:
 
 
 def test_a_loop_that_stands_still_holds_up_no_other_executor() -> None:
-    """Coroutines wait for it to begin them, jobs in a pool do not."""
+    """Coroutines wait for the blocked loop, jobs in a pool of threads do not."""
 
     async def test(scheduler: Any, heard: Heard) -> None:
         async def coroutine() -> None:
@@ -210,7 +210,7 @@ def test_a_loop_that_stands_still_holds_up_no_other_executor() -> None:
 
 
 def test_draining_lets_coroutines_end() -> None:
-    """`drain_async` waits for them; `drain` on the loop would wait for itself and is refused."""
+    """`drain_async` waits for them. `drain` on the loop would wait for itself, so it raises."""
 
     async def test(scheduler: Any, heard: Heard) -> None:
         gate = asyncio.Event()
@@ -228,7 +228,7 @@ def test_draining_lets_coroutines_end() -> None:
 
 @pytest.mark.parametrize("wait", [True, False])
 def test_the_end_cancels_coroutines_and_is_told(wait: bool) -> None:
-    """As in stock, whose shutdown cannot wait on the loop; a second shutdown is told so."""
+    """As in stock, whose shutdown cannot wait on the loop. A second shutdown raises."""
 
     async def test(scheduler: Any, heard: Heard) -> None:
         cancelled = asyncio.Event()
@@ -255,7 +255,7 @@ def test_the_end_cancels_coroutines_and_is_told(wait: bool) -> None:
 
 
 def test_a_coroutine_may_shut_the_scheduler_down() -> None:
-    """And so may another thread."""
+    """Another thread may do so too."""
 
     async def test(scheduler: Any, heard: Heard) -> None:
         async def end() -> None:
@@ -289,7 +289,7 @@ def test_a_pool_of_threads_beside_the_loop() -> None:
 
 
 def test_a_closed_loop_is_not_running() -> None:
-    """`asyncio.run` ended without a shutdown: stock says it runs. A shutdown afterwards ends the thread."""
+    """`asyncio.run` has ended without a shutdown. Stock still says that it runs. A shutdown ends the thread."""
 
     async def main() -> WheelAsyncIOScheduler:
         scheduler = WheelAsyncIOScheduler(timezone=UTC)

@@ -1,4 +1,4 @@
-"""What listeners hear of a run, and in which order: its end before its job's leaving; a refusal instead of a miss."""
+"""The order of a run's events: the end comes before the removal of the job; a refused run is not also missed."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def past(seconds: float) -> datetime:
 def test_a_job_is_removed_after_its_last_run_has_ended(
     make: Make, witness_of: Make, executor: Any, func: Any, options: dict[str, Any], end: int
 ) -> None:
-    """As APScheduler's own tests want it; REMOVED came first."""
+    """APScheduler's own tests expect this order."""
     scheduler = make(executors={"default": executor()})
     witness = witness_of(scheduler, ENDS | EVENT_JOB_REMOVED)
     scheduler.add_job(func, "date", run_date=past(10), id="one", **options)
@@ -51,7 +51,7 @@ def test_a_job_is_removed_after_its_last_run_has_ended(
 
 
 def test_a_job_that_adds_itself_again_is_not_the_one_that_is_removed(make: Make, witness_of: Make) -> None:
-    """Whoever counts jobs by these events has one in the end."""
+    """A listener that counts jobs by these events counts one job in the end."""
     scheduler = make()
     witness = witness_of(scheduler, ENDS | EVENT_JOB_REMOVED | EVENT_JOB_ADDED)
 
@@ -73,7 +73,7 @@ def test_a_job_that_adds_itself_again_is_not_the_one_that_is_removed(make: Make,
 def test_runs_that_are_refused_are_not_missed_besides(
     make: Make, witness_of: Make, executor: Any, all_late: bool
 ) -> None:
-    """Some of them, or all, came too late as well; stock looks at `max_instances` first."""
+    """Also if some or all of them came too late. Stock checks `max_instances` first."""
     scheduler = make(executors={"default": executor()}, paused=True)
     witness = witness_of(scheduler, ENDS | EVENT_JOB_MAX_INSTANCES)
     scheduler._executors["default"]._instances["slow"] = 1  # as if it ran
@@ -90,7 +90,7 @@ def test_runs_that_are_refused_are_not_missed_besides(
 def test_how_strict_a_store_is_about_a_grace_of_one_second_holds_here_too(
     witness_of: Make, misfire: Any, end: int
 ) -> None:
-    """It is APScheduler's default, which nobody chose; the setting was ignored under schedulers of ours."""
+    """One second is APScheduler's default, not the user's choice. Our schedulers follow the store's `misfire` too."""
     scheduler = WheelBackgroundScheduler(timezone=UTC, jobstores={"default": WheelJobStore(misfire=misfire)})
     witness = witness_of(scheduler, ENDS)
     scheduler.start()

@@ -1,4 +1,4 @@
-"""Who may claim when an executor is full: soon free ones are waited for, slow ones are not, and nothing is exceeded."""
+"""Claiming waits for an executor that is full for a moment, and not for a slow one. No limit is exceeded."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from wheel_sched_apscheduler.occurrence import Occurrence
-from wheel_sched_apscheduler.schedulers.in_flight_limits import BACK_AFTER_S, PACE_S, PATIENCE_S, InFlightLimits
+from wheel_sched_apscheduler.schedulers.claiming_source import BACK_AFTER_S, PACE_S, PATIENCE_S, InFlightLimits
 
 
 class Clock:
@@ -29,7 +29,7 @@ def filled(limits: InFlightLimits, executor: str, count: int) -> list[Occurrence
 
 
 def test_an_executor_alone_is_waited_for() -> None:
-    """However long that takes; whoever lands the one that makes room worth a claim is told so, once."""
+    """However long that takes. The end that frees enough room wakes the claiming thread, once."""
     clock = Clock()
     limits = InFlightLimits(["one"], 64, clock)
     assert limits.room() == (64, None)
@@ -44,14 +44,14 @@ def test_an_executor_alone_is_waited_for() -> None:
 
 
 def test_what_is_claimed_fits_whichever_executor_it_is_for() -> None:
-    """As many as the fullest of them has room for."""
+    """The number of claimed jobs is the room of the fullest executor."""
     limits = InFlightLimits(["one", "two"], 64, Clock())
     filled(limits, "one", 60)
     assert limits.room() == (4, None)
 
 
 def test_a_slow_executor_does_not_hold_up_the_others() -> None:
-    """After a moment claims go on for them, and what is for the slow one is sent back; until it is half empty."""
+    """After a moment claiming continues. Jobs for the slow executor are put back until it is half empty."""
     clock = Clock()
     limits = InFlightLimits(["slow", "other"], 64, clock)
     occurrences = filled(limits, "slow", 64)
@@ -75,7 +75,7 @@ def test_a_slow_executor_does_not_hold_up_the_others() -> None:
 
 
 def test_what_is_sent_back_stays_away_the_longer_the_more_there_is() -> None:
-    """So a backlog of any length is moved at a bounded rate."""
+    """So the rate is bounded, however long the backlog is."""
     clock = Clock()
     limits = InFlightLimits(["one", "two"], 64, clock)
     assert limits.put_back(200) == BACK_AFTER_S
@@ -85,7 +85,7 @@ def test_what_is_sent_back_stays_away_the_longer_the_more_there_is() -> None:
 
 
 def test_everybody_full_is_waited_for() -> None:
-    """Claiming would only move jobs about."""
+    """If all executors are full, a claim could only put jobs back."""
     clock = Clock()
     limits = InFlightLimits(["one", "two"], 64, clock)
     occurrences = filled(limits, "one", 64) + filled(limits, "two", 64)

@@ -85,7 +85,7 @@ def start(open_store: Callable[..., RedisWheelJobStore]) -> Iterator[Make]:
 
 
 def test_a_burst_and_an_interval_run_and_are_settled(start: Make, witness_of: Make) -> None:
-    """Each once, and nothing is left in flight."""
+    """Each runs once, and no run stays in flight."""
     scheduler = start(paused=True)
     witness = witness_of(scheduler, EVENT_JOB_EXECUTED)
     for number in range(200):
@@ -102,7 +102,7 @@ def test_a_burst_and_an_interval_run_and_are_settled(start: Make, witness_of: Ma
 
 @pytest.mark.parametrize("delivery", ["at_least_once", "at_most_once"])
 def test_what_was_claimed_when_a_pause_came_is_put_back(start: Make, witness_of: Make, delivery: str) -> None:
-    """Another scheduler runs it, long before any lease ends; also what has left the store already."""
+    """Another scheduler runs it, long before any lease ends. Also with at-most-once delivery."""
     first, second = start(paused=True, delivery=delivery), start(paused=True, delivery=delivery)
     seen = witness_of(first), witness_of(second)
     first.add_job("time:time", "date", run_date=past(), id="one")
@@ -130,7 +130,7 @@ def test_what_was_claimed_when_a_pause_came_is_put_back(start: Make, witness_of:
 def test_the_last_run_of_a_job_with_too_many_instances_comes_again(
     start: Make, witness_of: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Stock removes it unrun. Here it is reported, and runs when there is room."""
+    """Stock removes the job without a run. Here the refusal is an event, and the job runs when there is room."""
     monkeypatch.setattr("wheel_sched_apscheduler.schedulers.claiming_source.RETRY_REFUSED_MS", 20)
     scheduler = start(executors={"default": ThreadPoolExecutor(2)})
     witness = witness_of(scheduler)
@@ -143,7 +143,7 @@ def test_the_last_run_of_a_job_with_too_many_instances_comes_again(
 
 
 def test_back_pressure_leaves_the_rest_in_the_store(start: Make, witness_of: Make) -> None:
-    """No more than `max_in_flight` are claimed; when they have ended, the rest follows."""
+    """At most `max_in_flight` jobs are claimed. The rest follows when these have ended."""
     scheduler = start(paused=True, max_in_flight=40, executors={"default": ThreadPoolExecutor(4)})
     witness = witness_of(scheduler)
     for number in range(100):
@@ -168,8 +168,8 @@ def test_back_pressure_leaves_the_rest_in_the_store(start: Make, witness_of: Mak
 def test_a_stuck_executor_holds_up_no_other(
     open_store: Callable[..., RedisWheelJobStore], witness_of: Make, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
-    """Its backlog is due first; the other's jobs run all the same. When it goes on, all of its own run, each once."""
-    monkeypatch.setattr("wheel_sched_apscheduler.schedulers.in_flight_limits.BACK_AFTER_S", 0.05)
+    """Its backlog is due first, and still the jobs of the other executor run. Later each of its own jobs runs once."""
+    monkeypatch.setattr("wheel_sched_apscheduler.schedulers.claiming_source.BACK_AFTER_S", 0.05)
     store: Any = WheelJobStore() if kind == "wheel" else open_store(lease_s=60, delivery=kind)
     executors = {"stuck": ThreadPoolExecutor(1), "default": ThreadPoolExecutor(1)}
     gate = threading.Event()
@@ -197,7 +197,7 @@ def test_a_stuck_executor_holds_up_no_other(
 
 
 def test_a_run_that_came_too_late_is_reported_and_settled(start: Make, witness_of: Make) -> None:
-    """By the grace the job was stored with."""
+    """The grace of the stored job decides."""
     scheduler = start()
     witness = witness_of(scheduler)
     scheduler.add_job("time:time", "date", run_date=past(60), misfire_grace_time=5, id="late")
@@ -208,7 +208,7 @@ def test_a_run_that_came_too_late_is_reported_and_settled(start: Make, witness_o
 
 
 def test_a_coroutine_cut_short_by_the_end_comes_again(open_store: Callable[..., RedisWheelJobStore]) -> None:
-    """It is no error of the job: the lease is given back and another process runs it."""
+    """This is no error of the job: the job is released, and another process runs it."""
     events: list[Any] = []
 
     async def main() -> None:
@@ -237,8 +237,8 @@ def test_a_coroutine_cut_short_by_the_end_comes_again(open_store: Callable[..., 
 
 
 @pytest.mark.parametrize("executor", [ThreadPoolExecutor(1), DebugExecutor()], ids=["threads", "unknown"])
-def test_a_job_knows_its_fire(witness_of: Make, executor: Any) -> None:
-    """Its stable id and a token, in a pool and in an executor that is driven through its own interface."""
+def test_a_job_knows_its_occurrence(witness_of: Make, executor: Any) -> None:
+    """It reads its stable id and a token, in a pool and in an executor that only has `submit_job`."""
     scheduler = WheelBackgroundScheduler(
         timezone=UTC, jobstores={"default": WheelJobStore()}, executors={"default": executor}
     )
@@ -256,8 +256,8 @@ def test_a_job_knows_its_fire(witness_of: Make, executor: Any) -> None:
     assert occurrence.token > 0
 
 
-def test_a_coroutine_knows_its_fire() -> None:
-    """Each task its own, though they run at once."""
+def test_a_coroutine_knows_its_occurrence() -> None:
+    """Each task reads its own occurrence, though the tasks run at the same time."""
     found: dict[str, str] = {}
 
     async def note(name: str) -> None:
@@ -287,7 +287,7 @@ def test_a_coroutine_knows_its_fire() -> None:
 @pytest.mark.real
 @pytest.mark.slow
 def test_a_server_that_goes_away_leaves_the_loop_alive(witness_of: Make) -> None:
-    """What was due meanwhile runs once it is back."""
+    """Jobs that became due meanwhile run when the server is back."""
     with temporary_server(fsync="always") as server:
         scheduler = WheelBackgroundScheduler(timezone=UTC)
         scheduler.add_jobstore(RedisWheelJobStore(server.url, allow=FUNCTIONS, lease_s=60))

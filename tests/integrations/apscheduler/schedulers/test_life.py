@@ -1,4 +1,4 @@
-"""Starting, pausing, draining and the end: no deadlock, no lie about being alive, nothing left behind."""
+"""Start, pause, drain and shutdown: no deadlock, a true `running`, no thread left over."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_they_are_what_they_replace() -> None:
 
 
 def test_configuration_is_read_as_in_stock() -> None:
-    """Prefixed text settings, stores and executors by plugin name."""
+    """Settings are text with a prefix; stores and executors are named by their plugin."""
     scheduler = WheelBackgroundScheduler(
         {
             "apscheduler.jobstores.default": {"type": "memory"},
@@ -59,7 +59,7 @@ def test_configuration_is_read_as_in_stock() -> None:
 
 
 def test_jobs_added_before_the_start_run_after_it(witness_of: Make) -> None:
-    """Kept tentatively, as in stock."""
+    """As in stock, they are kept until the start."""
     scheduler = WheelBackgroundScheduler(timezone=UTC)
     witness = witness_of(scheduler)
     scheduler.add_job(lambda: None, "date", run_date=soon(0), id="early")
@@ -73,7 +73,7 @@ def test_jobs_added_before_the_start_run_after_it(witness_of: Make) -> None:
 
 
 def test_what_is_not_allowed_in_a_state(make: Make) -> None:
-    """Starting twice; pausing, resuming and ending what does not run."""
+    """A second start raises. So do pause, resume and shutdown of a scheduler that does not run."""
     scheduler = make()
     with pytest.raises(SchedulerAlreadyRunningError):
         scheduler.start()
@@ -84,7 +84,7 @@ def test_what_is_not_allowed_in_a_state(make: Make) -> None:
 
 
 def test_nothing_begins_while_paused(make: Make, witness_of: Make) -> None:
-    """And everything due begins at the resume."""
+    """All due jobs begin at the resume."""
     scheduler = make(paused=True)
     witness = witness_of(scheduler)
     for number in range(10):
@@ -99,7 +99,7 @@ def test_nothing_begins_while_paused(make: Make, witness_of: Make) -> None:
 
 
 def test_shutdown_waits_for_jobs_that_use_the_scheduler(make: Make, witness_of: Make) -> None:
-    """Stock holds its locks while it waits, and is stuck for ever."""
+    """Stock holds its locks while it waits, so the job and the shutdown wait for each other."""
     scheduler = make()
     witness = witness_of(scheduler)
     gate, begun = threading.Event(), threading.Event()
@@ -128,7 +128,7 @@ def test_shutdown_waits_for_jobs_that_use_the_scheduler(make: Make, witness_of: 
 
 
 def test_shutdown_runs_what_was_handed_over(make: Make, witness_of: Make) -> None:
-    """With `wait`, as in stock: also what has not begun."""
+    """With `wait`, as in stock: also submitted jobs that have not begun."""
     scheduler = make(paused=True, executors={"default": ThreadPoolExecutor(1)})
     witness = witness_of(scheduler)
     gate = threading.Event()
@@ -143,7 +143,7 @@ def test_shutdown_runs_what_was_handed_over(make: Make, witness_of: Make) -> Non
 
 
 def test_shutdown_without_waiting_returns_while_a_job_runs(make: Make, witness_of: Make) -> None:
-    """And ends the loop all the same."""
+    """It still ends the loop."""
     scheduler = make()
     witness = witness_of(scheduler)
     gate = threading.Event()
@@ -157,7 +157,7 @@ def test_shutdown_without_waiting_returns_while_a_job_runs(make: Make, witness_o
 
 @pytest.mark.parametrize("wait", [True, False])
 def test_a_job_may_shut_the_scheduler_down(make: Make, witness_of: Make, wait: bool) -> None:
-    """It cannot wait for itself, so it goes on, and the end comes after it."""
+    """The job cannot wait for itself, so it continues, and the shutdown ends after it."""
     scheduler = make()
     witness = witness_of(scheduler)
     scheduler.add_job(lambda: scheduler.shutdown(wait=wait), "date", run_date=soon())
@@ -168,7 +168,7 @@ def test_a_job_may_shut_the_scheduler_down(make: Make, witness_of: Make, wait: b
 
 
 def test_a_listener_may_shut_the_scheduler_down(make: Make, witness_of: Make) -> None:
-    """At an event of the loop's own thread, which cannot wait for itself either."""
+    """The listener runs in the loop's thread, which cannot wait for itself either."""
     scheduler = make()
     witness = witness_of(scheduler)
     scheduler.add_listener(lambda _: scheduler.shutdown(), EVENT_JOB_SUBMITTED)
@@ -178,7 +178,7 @@ def test_a_listener_may_shut_the_scheduler_down(make: Make, witness_of: Make) ->
 
 
 def test_draining_waits_for_what_runs_and_begins_nothing(make: Make, witness_of: Make) -> None:
-    """In time, or it says so; afterwards the scheduler is paused and goes on when it is resumed."""
+    """It returns whether all jobs ended in time. Then the scheduler is paused, and `resume` continues it."""
     scheduler = make()
     witness = witness_of(scheduler)
     gate = threading.Event()
@@ -194,7 +194,7 @@ def test_draining_waits_for_what_runs_and_begins_nothing(make: Make, witness_of:
 
 
 def test_draining_from_inside_a_job_is_refused(make: Make, witness_of: Make) -> None:
-    """It would wait for itself; the error says so and the scheduler runs on."""
+    """It would wait for itself. The error says so, and the scheduler keeps running."""
     scheduler = make()
     witness = witness_of(scheduler)
     errors: list[BaseException] = []
@@ -228,7 +228,7 @@ def test_a_blocking_scheduler_returns_when_a_job_ends_it(witness_of: Make) -> No
 
 
 def test_an_interrupted_loop_is_not_running() -> None:
-    """Ctrl-C in a blocking scheduler: stock says it runs. `shutdown` still ends everything."""
+    """Ctrl-C in a blocking scheduler. Stock then says that it runs. `shutdown` still ends executors and stores."""
     scheduler = WheelBlockingScheduler(timezone=UTC)
 
     def interrupt() -> None:
@@ -252,7 +252,7 @@ def test_an_interrupted_loop_is_not_running() -> None:
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
 def test_a_forked_child_knows_that_its_scheduler_does_not_run(make: Make) -> None:
-    """The thread stays in the parent, a prefork server's classic."""
+    """A fork does not copy threads. Prefork servers often meet this."""
     scheduler = make()
     child = os.fork()
     if child == 0:
@@ -263,7 +263,7 @@ def test_a_forked_child_knows_that_its_scheduler_does_not_run(make: Make) -> Non
 
 
 def test_starts_and_stops_by_many_threads_at_once(make_store: Make) -> None:
-    """Each shutdown succeeds once and every other call is told so; no thread is left over."""
+    """One shutdown of each round succeeds and all others raise. No thread is left over."""
     before = threading.active_count()
     for _ in range(20):
         scheduler = WheelBackgroundScheduler(jobstores={"default": make_store()}, timezone=UTC)
@@ -292,7 +292,7 @@ def test_starts_and_stops_by_many_threads_at_once(make_store: Make) -> None:
 
 
 def test_its_repr_shows_its_state(make: Make) -> None:
-    """Paused, running, stopped."""
+    """The states are stopped, paused and running."""
     scheduler = make(paused=True)
     assert "paused" in repr(scheduler)
     scheduler.resume()
@@ -302,7 +302,7 @@ def test_its_repr_shows_its_state(make: Make) -> None:
 
 
 def test_a_store_over_an_imitation_of_redis_shuts_down() -> None:
-    """Its blocked read cannot be interrupted, so it is a short one; that raised, or took two seconds."""
+    """A blocked read of the imitation cannot be interrupted, so it is short."""
     with fakeredis.FakeRedis(server=fakeredis.FakeServer(server_type="valkey")) as client:
         store = RedisWheelJobStore(client=client)
         scheduler = WheelBackgroundScheduler(jobstores={"default": store}, timezone=UTC)

@@ -1,4 +1,4 @@
-"""Due jobs run once, in order, with stock's events; nothing ends the loop."""
+"""Due jobs run once, in order, with stock's events. No error ends the loop."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def soon(seconds: float = 0.02) -> datetime:
 
 
 def test_a_one_shot_runs_on_time_and_leaves_the_store(make: Make, witness_of: Make) -> None:
-    """Never early, once, and gone afterwards."""
+    """It runs once, not early, and then it is gone."""
     scheduler = make()
     witness = witness_of(scheduler)
     ran: list[datetime] = []
@@ -49,7 +49,7 @@ def test_a_one_shot_runs_on_time_and_leaves_the_store(make: Make, witness_of: Ma
 
 
 def test_an_interval_keeps_its_beat(make: Make, witness_of: Make) -> None:
-    """Each run time is one interval after the last, whatever the loop's delay."""
+    """Each run time is one interval after the last one, also if the loop is late."""
     scheduler = make()
     witness = witness_of(scheduler)
     scheduler.add_job(lambda: None, "interval", seconds=0.02, id="beat")
@@ -59,7 +59,7 @@ def test_an_interval_keeps_its_beat(make: Make, witness_of: Make) -> None:
 
 
 def test_events_come_in_causal_order(make: Make, witness_of: Make) -> None:
-    """Added, submitted, executed: stock tells of a submission after the end of a fast job."""
+    """Added, submitted, executed. Stock announces the submission of a fast job after its end."""
     scheduler = make()
     witness = witness_of(scheduler, EVENT_JOB_ADDED | EVENT_JOB_SUBMITTED | EVENT_JOB_EXECUTED)
     for number in range(50):
@@ -71,7 +71,7 @@ def test_events_come_in_causal_order(make: Make, witness_of: Make) -> None:
 
 
 def test_an_exception_of_a_job_is_an_event(make: Make, witness_of: Make) -> None:
-    """With the exception, its traceback and the run time, as in stock."""
+    """The event has the exception, its traceback and the run time, as in stock."""
     scheduler = make()
     witness = witness_of(scheduler)
     due = soon()
@@ -87,7 +87,7 @@ def test_an_exception_of_a_job_is_an_event(make: Make, witness_of: Make) -> None
 
 
 def test_the_return_value_is_in_the_event(make: Make, witness_of: Make) -> None:
-    """`retval`, as in stock."""
+    """In `retval`, as in stock."""
     scheduler = make()
     witness = witness_of(scheduler)
     scheduler.add_job(lambda: 42, "date", run_date=soon())
@@ -96,7 +96,7 @@ def test_the_return_value_is_in_the_event(make: Make, witness_of: Make) -> None:
 
 @pytest.mark.parametrize("code", [EVENT_JOB_ADDED, EVENT_JOB_SUBMITTED, EVENT_JOB_EXECUTED, EVENT_JOB_REMOVED])
 def test_a_listener_that_raises_ends_nothing(make: Make, witness_of: Make, code: int) -> None:
-    """Whichever event it raises at, the next job runs."""
+    """It may raise at any event, and the next job still runs."""
     scheduler = make()
 
     def broken(_: Any) -> None:
@@ -111,7 +111,7 @@ def test_a_listener_that_raises_ends_nothing(make: Make, witness_of: Make, code:
 
 
 def test_max_instances_is_kept_and_reported(make: Make, witness_of: Make) -> None:
-    """The second run of a job that still runs is refused, by event, and the job goes on."""
+    """If a job still runs at its next run time, that run is refused with an event. The job stays scheduled."""
     scheduler = make()
     witness = witness_of(scheduler)
     gate = threading.Event()
@@ -123,7 +123,7 @@ def test_max_instances_is_kept_and_reported(make: Make, witness_of: Make) -> Non
 
 
 def test_two_instances_run_at_once_when_two_may(make: Make, witness_of: Make) -> None:
-    """`max_instances=2` is two, not three."""
+    """With `max_instances=2` two run, not three."""
     scheduler = make()
     witness = witness_of(scheduler)
     gate = threading.Event()
@@ -135,7 +135,7 @@ def test_two_instances_run_at_once_when_two_may(make: Make, witness_of: Make) ->
 
 
 def test_a_slow_job_holds_up_nobody_of_its_batch(make: Make, witness_of: Make) -> None:
-    """Jobs handed over together are taken one by one by whoever is free."""
+    """Each free worker takes the next job of a batch."""
     scheduler = make(paused=True, executors={"default": ThreadPoolExecutor(2)})
     witness = witness_of(scheduler)
     gate = threading.Event()
@@ -150,7 +150,7 @@ def test_a_slow_job_holds_up_nobody_of_its_batch(make: Make, witness_of: Make) -
 
 
 def test_slow_jobs_after_a_row_of_quick_ones_hold_up_nobody(make: Make, witness_of: Make) -> None:
-    """Few workers do for quick jobs; when slow ones follow, the others are hired again, also between two passes."""
+    """Few workers are enough for quick jobs. If slow jobs follow, more workers start, also between two passes."""
     scheduler = make(paused=True, executors={"default": ThreadPoolExecutor(6)})
     witness = witness_of(scheduler, EVENT_JOB_EXECUTED)
     gate = threading.Event()
@@ -168,7 +168,7 @@ def test_slow_jobs_after_a_row_of_quick_ones_hold_up_nobody(make: Make, witness_
 
 
 def test_nothing_is_dropped_for_being_late_by_default(make: Make, witness_of: Make) -> None:
-    """Stock's default of one second loses what waits longer for a worker."""
+    """With stock's default of one second, jobs that wait longer for a worker are lost."""
     scheduler = make()
     witness = witness_of(scheduler)
     for number in range(10):
@@ -179,7 +179,7 @@ def test_nothing_is_dropped_for_being_late_by_default(make: Make, witness_of: Ma
 
 @pytest.mark.slow  # a grace is whole seconds
 def test_a_grace_counts_from_the_claim_not_from_the_worker(make: Make, witness_of: Make) -> None:
-    """A job that is claimed in time runs, however long it then waits for the only worker."""
+    """A job that is claimed in time runs, however long it waits for the only worker."""
     scheduler = make(executors={"default": ThreadPoolExecutor(1)})
     witness = witness_of(scheduler)
     gate = threading.Event()
@@ -193,7 +193,7 @@ def test_a_grace_counts_from_the_claim_not_from_the_worker(make: Make, witness_o
 
 
 def test_every_run_that_came_too_late_is_reported(make: Make, witness_of: Make) -> None:
-    """Three of five missed runs are outside the grace: three events, two runs, and the job goes on."""
+    """Three of five missed runs are outside the grace: three events, two runs, and the job stays scheduled."""
     scheduler = make(paused=True)
     witness = witness_of(scheduler)
     start = datetime.now(UTC) - timedelta(seconds=45)
@@ -209,7 +209,7 @@ def test_every_run_that_came_too_late_is_reported(make: Make, witness_of: Make) 
 
 
 def test_a_coalesced_backlog_is_one_run(make: Make, witness_of: Make) -> None:
-    """A week of seconds is one run, at the last second, and takes no time to find."""
+    """A week of missed seconds is one run, at the last second. The search is short."""
     scheduler = make(paused=True)
     witness = witness_of(scheduler)
     start = datetime.now(UTC).replace(microsecond=0) - timedelta(days=7)
@@ -220,7 +220,7 @@ def test_a_coalesced_backlog_is_one_run(make: Make, witness_of: Make) -> None:
 
 
 def test_a_backlog_that_does_not_coalesce_runs_each_time(make: Make, witness_of: Make) -> None:
-    """Every missed run time, earliest first, in one submission as in stock."""
+    """One submission has every missed run time, earliest first, as in stock."""
     scheduler = make(paused=True)
     witness = witness_of(scheduler)
     start = datetime.now(UTC) - timedelta(seconds=35)
@@ -232,7 +232,7 @@ def test_a_backlog_that_does_not_coalesce_runs_each_time(make: Make, witness_of:
 
 
 def test_an_unknown_executor_loses_no_job(make: Make, witness_of: Make) -> None:
-    """Stock deletes it. Here it runs once there is such an executor and the job is resumed."""
+    """Stock deletes the job. Here it runs when the executor exists and the job is resumed."""
     scheduler = make()
     witness = witness_of(scheduler)
     scheduler.add_job(lambda: None, "date", run_date=past(), id="orphan", executor="gpu")
@@ -245,7 +245,7 @@ def test_an_unknown_executor_loses_no_job(make: Make, witness_of: Make) -> None:
 
 
 def test_each_job_runs_in_its_own_executor(make: Make, witness_of: Make) -> None:
-    """Two pools and one that runs in the scheduler's thread, each told by the thread's name."""
+    """Two pools, and an executor in the scheduler's thread. The name of the thread shows which one has run the job."""
     executors = {
         "default": ThreadPoolExecutor(2, {"thread_name_prefix": "first"}),
         "other": ThreadPoolExecutor(2, {"thread_name_prefix": "second"}),
@@ -265,7 +265,7 @@ def test_each_job_runs_in_its_own_executor(make: Make, witness_of: Make) -> None
 
 @pytest.mark.slow  # worker processes are spawned
 def test_a_pool_of_processes_works_and_its_breaking_is_reported(make: Make, witness_of: Make) -> None:
-    """A job runs in another process; one that kills its worker is an event, and the pool is replaced."""
+    """A job runs in another process. A job that kills its worker process ends in an event, and the pool is replaced."""
     scheduler = make(executors={"default": ProcessPoolExecutor(1)})
     witness = witness_of(scheduler)
     scheduler.add_job("os:getpid", "date", run_date=soon(), id="pid")
@@ -279,7 +279,7 @@ def test_a_pool_of_processes_works_and_its_breaking_is_reported(make: Make, witn
 
 @pytest.mark.slow  # worker processes are spawned
 def test_arguments_that_cannot_reach_a_process_are_reported(make: Make, witness_of: Make) -> None:
-    """Stock only logs it and the job is gone without an event."""
+    """Stock only logs this, and the job is gone without an event."""
     scheduler = make(executors={"default": ProcessPoolExecutor(1)})
     witness = witness_of(scheduler)
     scheduler.add_job("builtins:repr", "date", args=[threading.Lock()], run_date=soon(), id="locked")
@@ -287,7 +287,7 @@ def test_arguments_that_cannot_reach_a_process_are_reported(make: Make, witness_
 
 
 def test_a_job_adds_changes_and_removes_jobs(make: Make, witness_of: Make) -> None:
-    """From inside a job: itself too."""
+    """A job does so from inside, also with itself."""
     scheduler = make()
     witness = witness_of(scheduler)
 
@@ -306,7 +306,7 @@ def test_a_job_adds_changes_and_removes_jobs(make: Make, witness_of: Make) -> No
 
 
 def test_a_job_that_removes_itself_stays_removed(make: Make, witness_of: Make) -> None:
-    """An interval job that ends its own schedule while it runs."""
+    """An interval job removes itself while it runs."""
     scheduler = make()
     witness = witness_of(scheduler)
     ran: list[int] = []
@@ -324,7 +324,7 @@ def test_a_job_that_removes_itself_stays_removed(make: Make, witness_of: Make) -
 
 
 def test_a_job_that_is_removed_before_its_time_does_not_run(make: Make, witness_of: Make) -> None:
-    """Also when it is due and waits in the next slice of a batch."""
+    """Also if it is due and waits in the next part of a batch."""
     scheduler = make(paused=True, batch=10)
     witness = witness_of(scheduler)
     for number in range(100):
@@ -357,7 +357,7 @@ def test_pausing_a_job_and_resuming_it(make: Make, witness_of: Make) -> None:
 
 
 def test_ids_that_clash_and_ids_that_are_unknown(make: Make, witness_of: Make) -> None:
-    """As in stock, and the first job is as it was."""
+    """As in stock. The first job does not change."""
     scheduler = make()
     scheduler.add_job(lambda: None, "interval", hours=1, id="one", name="first")
     with pytest.raises(ConflictingIdError):
@@ -373,7 +373,7 @@ def test_ids_that_clash_and_ids_that_are_unknown(make: Make, witness_of: Make) -
 
 @pytest.mark.parametrize("executor", [ThreadPoolExecutor, DebugExecutor])
 def test_many_executions_leave_no_trace_in_the_executor(make: Make, witness_of: Make, executor: Any) -> None:
-    """The count of running instances returns to nothing; stock's keeps a zero for each job of a debug executor."""
+    """The count of running instances becomes empty. Stock keeps a zero for each job of a debug executor."""
     scheduler = make(paused=True, executors={"default": executor()})
     witness = witness_of(scheduler, EVENT_JOB_EXECUTED)
     for _ in range(500):

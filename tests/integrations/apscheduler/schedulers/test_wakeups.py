@@ -1,4 +1,4 @@
-"""The loop sleeps until something is due: an add that is not the new head does not wake it, and none is overslept."""
+"""The loop sleeps until a job is due. Only a job that is due earlier wakes it, and it wakes for each one."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def soon(seconds: float) -> datetime:
 
 @contextmanager
 def counted_passes(scheduler: Any) -> Iterator[list[int]]:
-    """One entry for each pass meanwhile."""
+    """Gets one entry for each pass."""
     passes: list[int] = []
     process = scheduler._process_jobs
 
@@ -50,7 +50,7 @@ def wait_asleep(scheduler: Any) -> None:
 
 
 def test_an_add_behind_the_head_makes_no_pass(make: Make) -> None:
-    """Stock visits its store once for each of them."""
+    """A stock scheduler makes a pass for each add."""
     scheduler = make()
     scheduler.add_job(lambda: None, "date", run_date=soon(600), id="head")
     wait_asleep(scheduler)
@@ -63,7 +63,7 @@ def test_an_add_behind_the_head_makes_no_pass(make: Make) -> None:
 
 
 def test_an_add_before_the_head_is_not_overslept(make: Make, witness_of: Make) -> None:
-    """Nor is a job that is moved to an earlier time."""
+    """The same holds for a job that is moved to an earlier time."""
     scheduler = make()
     witness = witness_of(scheduler)
     scheduler.add_job(lambda: None, "date", run_date=soon(600), id="head")
@@ -77,7 +77,7 @@ def test_an_add_before_the_head_is_not_overslept(make: Make, witness_of: Make) -
 
 
 def test_a_store_added_later_is_visited(make: Make, make_store: Make, witness_of: Make) -> None:
-    """And one that is removed is visited no more."""
+    """A store that is removed is not visited any more."""
     scheduler = make()
     witness = witness_of(scheduler)
     wait_asleep(scheduler)
@@ -90,7 +90,7 @@ def test_a_store_added_later_is_visited(make: Make, make_store: Make, witness_of
 
 
 def test_adds_from_many_threads_all_run(make: Make, witness_of: Make) -> None:
-    """No wake-up is lost between a pass and the sleep after it."""
+    """A wake-up between a pass and the next sleep is not lost."""
     scheduler = make()
     witness = witness_of(scheduler, EVENT_JOB_EXECUTED)
 
@@ -117,7 +117,7 @@ def test_an_alarm_never_ends_a_sleep_early() -> None:
 
 
 def test_a_ring_before_the_sleep_counts_for_it() -> None:
-    """Also one for a later moment than now, and only once."""
+    """Also a ring for a later moment. It counts only once."""
     alarm = Alarm()
     alarm.ring()
     alarm.sleep(float("inf"))
@@ -130,7 +130,7 @@ def test_a_ring_before_the_sleep_counts_for_it() -> None:
 
 @given(st.lists(st.floats(0, 100), max_size=6), st.floats(0, 100))
 def test_the_earliest_moment_anybody_named_ends_the_sleep(asked: list[float], until: float) -> None:
-    """On a clock that stands still there, whatever the order of the requests."""
+    """In any order of requests, on a clock that stands still at that moment."""
     moments: list[float] = []
     alarm = Alarm(now=lambda: min([until, *asked]) if not moments else moments[0])
     for moment in asked:

@@ -1,4 +1,4 @@
-"""The job stores over what they stand on: memory, an imitation of Redis, a server; and processes that share one."""
+"""The job stores in memory, over an imitation of Redis and over a server; and processes that share a store."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ def do_nothing(*_: Any, **__: Any) -> None:
 
 @pytest.fixture
 def namespace() -> str:
-    """A namespace of this test alone."""
+    """A namespace for this test only."""
     return f"aps{next(_numbers)}"
 
 
 @pytest.fixture(scope="session")
 def shared_fake() -> Iterator[fakeredis.FakeRedis]:
-    """One imitation for all tests: loading the library costs more than a test."""
+    """One imitation for all tests, because loading the library takes longer than a test."""
     with fakeredis.FakeRedis(server=fakeredis.FakeServer(server_type="valkey")) as client:
         yield client
 
@@ -53,7 +53,7 @@ Opener = Callable[..., Any]
 
 @pytest.fixture
 def open_fake(shared_fake: fakeredis.FakeRedis, namespace: str) -> Iterator[Opener]:
-    """Makes stores over the imitation, all over one namespace; without threads unless they are started."""
+    """Makes stores over the imitation, all in one namespace. A store that is not started has no threads."""
     made: list[RedisWheelJobStore] = []
 
     def make(**settings: Any) -> RedisWheelJobStore:
@@ -68,7 +68,7 @@ def open_fake(shared_fake: fakeredis.FakeRedis, namespace: str) -> Iterator[Open
 
 @pytest.fixture
 def open_real(real_server: TemporaryServer, namespace: str) -> Iterator[Opener]:
-    """Makes stores over the session's server, all over one namespace."""
+    """Makes stores over the session's server, all in one namespace."""
     made: list[RedisWheelJobStore] = []
 
     def make(**settings: Any) -> RedisWheelJobStore:
@@ -91,13 +91,13 @@ def store(request: pytest.FixtureRequest) -> Any:
 
 @pytest.fixture(params=["fake", pytest.param("real", marks=pytest.mark.real)])
 def shared_store(request: pytest.FixtureRequest) -> Any:
-    """A store that processes can share."""
+    """A store that several processes can share."""
     return request.getfixturevalue(f"open_{request.param}")()
 
 
 @pytest.fixture(params=["fake", pytest.param("real", marks=pytest.mark.real)])
 def impatient_store(request: pytest.FixtureRequest) -> Any:
-    """The same; what it cannot run is quarantined the first time."""
+    """The same, but the first refusal quarantines a job."""
     opened = request.getfixturevalue(f"open_{request.param}")
     return opened(quarantine_refusals=1, quarantine_after_s=0)
 
@@ -107,7 +107,7 @@ Maker = Callable[..., Job]
 
 @pytest.fixture(scope="session")
 def make_job() -> Maker:
-    """Makes jobs as a scheduler does; paused without a run time."""
+    """Makes jobs as a scheduler does. A job without a run time is paused."""
     scheduler = BackgroundScheduler(timezone="UTC")
 
     def make(run_time: datetime | None = None, **options: Any) -> Job:
@@ -129,7 +129,7 @@ def make_job() -> Maker:
 
 
 class Firing(NamedTuple):
-    """One run, as the job itself told it."""
+    """One run, as the job itself has recorded it."""
 
     occurrence_id: str
     pid: int
@@ -158,7 +158,7 @@ class Runner:
         assert self._process.stdout.readline() == "ready\n"
 
     def stop(self) -> dict[str, Any]:
-        """End it in order; how it was."""
+        """Stop it with SIGTERM. Returns the report of the process."""
         self._process.send_signal(signal.SIGTERM)
         out, _ = self._process.communicate(timeout=PATIENCE_S)
         assert self._process.returncode == 0
@@ -173,8 +173,8 @@ class Runner:
         self._process.stdout.close()
 
 
-class House:
-    """A server for the jobs, one for the judge, and the processes."""
+class Fleet:
+    """A server for the jobs, a server for the records of runs, and the scheduler processes."""
 
     def __init__(self, stack: ExitStack, monkeypatch: pytest.MonkeyPatch, kinds: Sequence[str]) -> None:
         self._stack = stack
@@ -192,7 +192,7 @@ class House:
     def run(
         self, count: int = 1, *, lease_s: float = 60.0, scheduler: dict[str, Any] | None = None, **options: Any
     ) -> list[Runner]:
-        """Start schedulers, and wait until they are ready; `options` are their stores'."""
+        """Start schedulers, and wait until they are ready. `options` are settings of their stores."""
         settings = {
             "url": self.server.url,
             "store": {"lease_s": lease_s, **options},
@@ -207,7 +207,7 @@ class House:
         return started
 
     def popen(self, script: str, *args: str) -> subprocess.Popen[str]:
-        """Start another program of the folder; it is gone at the end."""
+        """Start another program of the folder. It is killed at the end of the test."""
         process = subprocess.Popen(
             [sys.executable, str(FOLDER / script), *args],
             stdout=subprocess.PIPE,
@@ -239,22 +239,22 @@ class House:
         return {firing.occurrence_id.partition(":")[0] for firing in self.fired()}
 
     def wait_until(self, condition: Callable[[], bool], what: str) -> None:
-        """Wait for what the processes do."""
+        """Wait until a condition of the processes holds."""
         until_s = time.monotonic() + PATIENCE_S
         while not condition():
             assert time.monotonic() < until_s, f"waited in vain until {what}; {len(self.fired())} firings"
             time.sleep(0.02)  # another process's doing; there is nothing to wait on
 
     def wait_empty(self) -> None:
-        """Until nothing waits and nothing is in flight: from then on nothing can be doubled."""
+        """Wait until no job waits or is in flight. From then on no run can be doubled."""
         self.wait_until(lambda: self.store.count() == 0 and self.store.in_flight() == [], "the store was empty")
 
 
-OpenHouse = Callable[[Sequence[str]], House]
+OpenFleet = Callable[[Sequence[str]], Fleet]
 
 
 @pytest.fixture
-def open_house(monkeypatch: pytest.MonkeyPatch) -> Iterator[OpenHouse]:
-    """Makes houses whose processes get these kinds of schedulers in turn."""
+def open_fleet(monkeypatch: pytest.MonkeyPatch) -> Iterator[OpenFleet]:
+    """Makes fleets whose processes get these kinds of schedulers in turn."""
     with ExitStack() as stack:
-        yield lambda kinds: House(stack, monkeypatch, kinds)
+        yield lambda kinds: Fleet(stack, monkeypatch, kinds)

@@ -1,4 +1,4 @@
-"""Jobs that are changed, removed and added while they run, here or in another process; no schedulers, no threads."""
+"""Jobs are changed, removed and added while they run, in this or another process. No schedulers, no threads."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def do_nothing(*_: Any) -> None:
 
 
 def claim(store: Any, now: datetime = NOW) -> list[Occurrence]:
-    """What a scheduler's pass does: the occurrences are with their executors afterwards."""
+    """Make a scheduler's pass. Afterwards the executors have the occurrences."""
     occurrences = store.claim_batch(now).occurrences
     for occurrence in occurrences:
         run_times, following = (
@@ -39,25 +39,25 @@ def claim(store: Any, now: datetime = NOW) -> list[Occurrence]:
 
 
 def settle(store: Any) -> None:
-    """Tell the store all there is to tell, also what an answer gave rise to."""
+    """Report everything to the store, also what follows from its answers."""
     for _ in range(5):
         store.tracker.flush()
 
 
 def end(store: Any, occurrence: Occurrence) -> None:
-    """Its run is over, and the store is told."""
+    """End the run and report it to the store."""
     store.finish(occurrence, Finish.EXECUTED)
     settle(store)
 
 
 def free(store: Any, occurrence: Occurrence) -> None:
-    """What happens to a job whose run is long: it waits for its next run, the run lies beside it."""
+    """Split a long run: the job waits for its next run, and the run lies beside it."""
     occurrence.handle.since -= 1
     settle(store)
 
 
 def modify(store: Any, job_id: str, **changes: Any) -> None:
-    """As a scheduler's `modify_job`."""
+    """Does what a scheduler's `modify_job` does."""
     job = store.lookup_job(job_id)
     if job is None:
         raise JobLookupError(job_id)
@@ -88,7 +88,7 @@ def next_run(store: Any) -> datetime | None:
 
 @pytest.mark.parametrize("moment", ["before it ends", "after it ended", "after it was freed"])
 def test_a_change_leaves_the_next_run_where_it_is(pair: Any, recurring: Any, moment: str) -> None:
-    """Who looked a job up before its run was planned brings back an old run time; it must not run twice for that."""
+    """A job that was looked up before its run was planned has an old run time. It must not run twice for that."""
     runner, changer = pair
     runner.add_job(recurring())
     job = changer.lookup_job("j")
@@ -111,7 +111,7 @@ def test_a_change_leaves_the_next_run_where_it_is(pair: Any, recurring: Any, mom
 
 @pytest.mark.parametrize("how", ["ended", "freed"])
 def test_a_change_of_the_run_time_holds_during_a_run(pair: Any, recurring: Any, how: str) -> None:
-    """Rescheduled or paused while it runs: no waiting for the run, and the change is what comes after it."""
+    """A job is rescheduled or paused while it runs. The change does not wait for the run, and holds after it."""
     runner, changer = pair
     runner.add_job(recurring())
     for moment in (FAR, None):
@@ -128,7 +128,7 @@ def test_a_change_of_the_run_time_holds_during_a_run(pair: Any, recurring: Any, 
 
 
 def test_a_change_during_a_run_survives_the_process(open_fake: Any, recurring: Any) -> None:
-    """The run comes again with the change, and only a run time that was changed takes its place."""
+    """After a crash the run comes again with the change. Only a changed run time replaces it."""
     runner, other = open_fake(lease_s=0.1), open_fake()
     for job_id in ("args", "moved", "paused"):
         runner.add_job(recurring(id=job_id))
@@ -137,7 +137,9 @@ def test_a_change_during_a_run_survives_the_process(open_fake: Any, recurring: A
     modify(other, "moved", next_run_time=FAR)
     modify(other, "paused", next_run_time=None)
     runner.store.execute([])
-    other.store.backend.client.zadd(f"{{{other.store.namespace}:0}}:fly", dict.fromkeys(["args", "moved", "paused"], 1))
+    other.store.backend.client.zadd(
+        f"{{{other.store.namespace}:0}}:leased", dict.fromkeys(["args", "moved", "paused"], 1)
+    )
     (occurrence,) = claim(other)
     assert (occurrence.job_id, occurrence.job.args) == ("args", ("new",))
     assert (occurrence.redelivered, occurrence.run_times) == (True, [NOW])
@@ -150,8 +152,8 @@ def test_a_change_during_a_run_survives_the_process(open_fake: Any, recurring: A
     }
 
 
-def test_the_catalogue_changes_what_runs_without_waiting(open_fake: Any, recurring: Any) -> None:
-    """Paused, tagged, described and run again by a process that has none of the job's code."""
+def test_queries_change_running_jobs_without_waiting(open_fake: Any, recurring: Any) -> None:
+    """A process without the job's code can pause, tag and describe a job, and run it again."""
     runner, other = open_fake(), open_fake()
     runner.add_job(recurring())
     (occurrence,) = claim(runner)
@@ -164,7 +166,7 @@ def test_the_catalogue_changes_what_runs_without_waiting(open_fake: Any, recurri
 
 
 def test_the_id_of_a_running_one_shot_is_free(pair: Any, make_job: Any) -> None:
-    """As in stock: the new job is stored, runs beside the old run, and the end of that removes nothing of it."""
+    """As in stock: the new job is stored and runs beside the old run, whose end does not remove it."""
     runner, changer = pair
     runner.add_job(make_job(NOW, id="j", args=["old"], max_instances=2))
     (old,) = claim(runner)
@@ -185,7 +187,7 @@ def test_the_id_of_a_running_one_shot_is_free(pair: Any, make_job: Any) -> None:
 
 
 def test_a_new_job_is_not_taken_for_the_run_under_way(pair: Any, make_job: Any) -> None:
-    """Even with the very run time of the old one, which has ended before the store was asked again."""
+    """Even if it has the run time of the old job, which ends before the store is asked again."""
     runner, changer = pair
     runner.add_job(make_job(NOW, id="j", args=["old"]))
     (old,) = claim(runner)
@@ -198,28 +200,28 @@ def test_a_new_job_is_not_taken_for_the_run_under_way(pair: Any, make_job: Any) 
 
 
 def test_a_run_whose_id_was_taken_keeps_its_lease(open_fake: Any, make_job: Any) -> None:
-    """It is extended under its new place, and comes again when its process is lost."""
+    """The lease is extended under the new id, and the run comes again when its process is lost."""
     runner, other = open_fake(lease_s=60), open_fake()
     runner.add_job(make_job(NOW, id="j", args=["old"]))
     claim(runner)
     other.add_job(make_job(FAR, id="j", args=["new"]))
-    fly = f"{{{other.store.namespace}:0}}:fly"
+    leased = f"{{{other.store.namespace}:0}}:leased"
     soon_ms = other.store.now_ms() + 5_000  # as if most of the lease had passed
-    other.store.backend.client.zadd(fly, dict.fromkeys(other.store.backend.client.zrange(fly, 0, -1), soon_ms))
+    other.store.backend.client.zadd(leased, dict.fromkeys(other.store.backend.client.zrange(leased, 0, -1), soon_ms))
     (before,) = other.in_flight()
     assert before.lease_until_ms == soon_ms
     for _ in range(2):
         runner.tracker.extend_leases()
     (after,) = other.in_flight()
     assert after.lease_until_ms > before.lease_until_ms + 50_000
-    other.store.backend.client.zadd(fly, dict.fromkeys(other.store.backend.client.zrange(fly, 0, -1), 1))
+    other.store.backend.client.zadd(leased, dict.fromkeys(other.store.backend.client.zrange(leased, 0, -1), 1))
     (again,) = claim(other)
     assert (again.job_id, again.job.args, again.run_times, again.redelivered) == ("j", ("old",), [NOW], True)
 
 
 @pytest.mark.parametrize("how", ["ended", "freed"])
 def test_a_job_removed_in_its_run_can_be_added_again(pair: Any, recurring: Any, how: str) -> None:
-    """What the run's process had planned to follow is dropped; the new job is whole."""
+    """The next run that the process had planned is dropped. The new job is complete."""
     runner, changer = pair
     runner.add_job(recurring(args=["old"]))
     (old,) = claim(runner)
@@ -233,7 +235,7 @@ def test_a_job_removed_in_its_run_can_be_added_again(pair: Any, recurring: Any, 
 
 
 def test_replacing_works_at_any_moment(pair: Any, recurring: Any, make_job: Any) -> None:
-    """`replace_existing` in the run of a recurring job, of a one-shot, and of one that was just removed."""
+    """`replace_existing` during the run of a recurring job, of a one-shot, and of a job that was just removed."""
     runner, changer = pair
     producer = Producer(changer, timezone="UTC")
     for n, first in enumerate([recurring(), make_job(NOW, id="j"), recurring()]):
@@ -250,7 +252,7 @@ def test_replacing_works_at_any_moment(pair: Any, recurring: Any, make_job: Any)
 
 
 def test_a_memory_store_keeps_the_planned_run_as_well(recurring: Any) -> None:
-    """A change that comes between the claim and the submission neither doubles the run nor loses its own run time."""
+    """A change between claim and submission does not double the run, and keeps its own run time."""
     store = WheelJobStore()
     store.add_job(recurring(id="same"))
     store.add_job(recurring(id="moved"))
@@ -266,7 +268,7 @@ def test_a_memory_store_keeps_the_planned_run_as_well(recurring: Any) -> None:
 
 
 def test_a_planned_run_does_not_undo_a_change_half_made(recurring: Any) -> None:
-    """`modify_job` changes the job first and tells the store afterwards."""
+    """`modify_job` changes the job first and calls the store afterwards."""
     store = WheelJobStore()
     store.driven = True
     store.add_job(recurring())
@@ -284,7 +286,7 @@ def test_a_planned_run_does_not_undo_a_change_half_made(recurring: Any) -> None:
 def test_a_damaged_record_is_replaced(
     open_fake: Any, make_job: Any, caplog: pytest.LogCaptureFixture, held: bool
 ) -> None:
-    """`replace_existing` reads what was there for its metadata alone; what cannot be read is lost, in words."""
+    """`replace_existing` reads the old record only for its metadata. If it cannot, the log says that they are lost."""
     store = open_fake()
     store.store.schedule([Item("j", 0, b"no job", "job", ("tag:t",))])
     if held:

@@ -26,12 +26,12 @@ def ids(jobs: list[Any]) -> list[str]:
 
 
 def test_an_unknown_job_is_none(store: Any) -> None:
-    """Looking up an id that nobody added is no error."""
+    """A look-up of an unknown id is no error."""
     assert store.lookup_job("nobody") is None
 
 
 def test_a_job_is_found_as_it_was_added(store: Any, make_job: Any) -> None:
-    """What is looked up has everything that was added."""
+    """A look-up returns all fields of the job."""
     job = make_job(OLD, id="a", args=(1, "x"), kwargs={"k": [2]}, name="mine", misfire_grace_time=7, max_instances=3)
     store.add_job(job)
     found = store.lookup_job("a")
@@ -43,14 +43,14 @@ def test_a_job_is_found_as_it_was_added(store: Any, make_job: Any) -> None:
 
 
 def test_all_jobs_are_sorted_with_paused_ones_last(store: Any, make_job: Any) -> None:
-    """By next run time, then id; a paused job has none."""
+    """By next run time, then id. A paused job has no next run time."""
     for job_id, moment in [("p", None), ("late", at(2030, 1, 1)), ("b", OLD), ("a", OLD), ("early", at(1999, 1, 1))]:
         store.add_job(make_job(moment, id=job_id))
     assert ids(store.get_all_jobs()) == ["early", "a", "b", "late", "p"]
 
 
 def test_due_jobs_are_sorted_and_end_at_now(store: Any, make_job: Any) -> None:
-    """Only what is due at the time the scheduler says, ties in order of id."""
+    """Only jobs that are due at the scheduler's time. Jobs of one time are in order of id."""
     for job_id, moment in [("c", at(2010, 1, 1)), ("b", OLD), ("a", OLD), ("later", OLD + timedelta(milliseconds=1))]:
         store.add_job(make_job(moment, id=job_id))
     assert ids(store.get_due_jobs(OLD - timedelta(days=1))) == ["c"]
@@ -67,7 +67,7 @@ def test_nothing_is_due_before_its_time(store: Any, make_job: Any) -> None:
 
 
 def test_a_paused_job_is_never_due(store: Any, make_job: Any) -> None:
-    """It is kept, and out of the order of time."""
+    """The store keeps it without a due time."""
     store.add_job(make_job(None, id="p"))
     assert store.get_due_jobs(datetime.now(UTC)) == []
     store.get_next_run_time()
@@ -75,7 +75,7 @@ def test_a_paused_job_is_never_due(store: Any, make_job: Any) -> None:
 
 
 def test_the_next_run_time_is_the_earliest(store: Any, make_job: Any) -> None:
-    """Of all jobs that are not paused; None when there are none."""
+    """The earliest of all jobs that are not paused; None when there are none."""
     assert store.get_next_run_time() is None
     store.add_job(make_job(None, id="p"))
     assert store.get_next_run_time() is None
@@ -87,7 +87,7 @@ def test_the_next_run_time_is_the_earliest(store: Any, make_job: Any) -> None:
 
 
 def test_an_id_can_be_added_once(store: Any, make_job: Any) -> None:
-    """The second is refused, and the first stays as it was."""
+    """The second add raises, and the first job does not change."""
     store.add_job(make_job(OLD, id="a", name="first"))
     with pytest.raises(ConflictingIdError):
         store.add_job(make_job(at(2030, 1, 1), id="a", name="second"))
@@ -95,7 +95,7 @@ def test_an_id_can_be_added_once(store: Any, make_job: Any) -> None:
 
 
 def test_an_update_replaces_all_of_a_job(store: Any, make_job: Any) -> None:
-    """Function arguments, trigger and time."""
+    """Also arguments, trigger and run time."""
     store.add_job(make_job(OLD, id="a"))
     trigger = IntervalTrigger(seconds=5, start_date=OLD, timezone="UTC")
     store.update_job(make_job(at(2031, 1, 1), id="a", args=(5,), trigger=trigger, name="new"))
@@ -107,7 +107,7 @@ def test_an_update_replaces_all_of_a_job(store: Any, make_job: Any) -> None:
 
 @pytest.mark.parametrize("moved", ["a", "b", "c"])
 def test_an_update_that_clears_the_run_time_pauses(store: Any, make_job: Any, moved: str) -> None:
-    """Whichever of them it is, it comes last and is not due."""
+    """Any job that is paused comes last and is not due."""
     for job_id in "abc":
         store.add_job(make_job(OLD, id=job_id))
     store.update_job(make_job(None, id=moved))
@@ -116,14 +116,14 @@ def test_an_update_that_clears_the_run_time_pauses(store: Any, make_job: Any, mo
 
 
 def test_a_paused_job_can_wait_again(store: Any, make_job: Any) -> None:
-    """Pause and resume are updates."""
+    """A pause and a resume are updates."""
     store.add_job(make_job(None, id="p"))
     store.update_job(make_job(OLD, id="p"))
     assert ids(store.get_due_jobs(OLD)) == ["p"]
 
 
 def test_what_is_not_there_cannot_be_updated_or_removed(store: Any, make_job: Any) -> None:
-    """Both say so, and add nothing."""
+    """Both raise, and add nothing."""
     with pytest.raises(JobLookupError):
         store.update_job(make_job(OLD, id="a"))
     with pytest.raises(JobLookupError):
@@ -132,7 +132,7 @@ def test_what_is_not_there_cannot_be_updated_or_removed(store: Any, make_job: An
 
 
 def test_a_removed_job_is_gone(store: Any, make_job: Any) -> None:
-    """From look-up, list and time."""
+    """From look-ups, lists and the next run time."""
     store.add_job(make_job(OLD, id="a"))
     store.add_job(make_job(OLD, id="b"))
     store.remove_job("a")
@@ -145,7 +145,7 @@ def test_a_removed_job_is_gone(store: Any, make_job: Any) -> None:
 
 
 def test_all_jobs_can_be_removed(store: Any, make_job: Any) -> None:
-    """Waiting and paused ones."""
+    """Waiting jobs and paused jobs."""
     for number in range(20):
         store.add_job(make_job(OLD if number % 2 else None, id=f"j{number}"))
     store.remove_all_jobs()
@@ -154,7 +154,7 @@ def test_all_jobs_can_be_removed(store: Any, make_job: Any) -> None:
 
 
 def test_a_pass_advances_and_removes(store: Any, make_job: Any) -> None:
-    """What a scheduler does between the first and the last call of a pass holds after it."""
+    """Changes that a scheduler makes during a pass hold after it."""
     store.add_job(make_job(OLD, id="once"))
     store.add_job(make_job(OLD, id="again", trigger=IntervalTrigger(seconds=60, start_date=OLD, timezone="UTC")))
     again, once = store.get_due_jobs(OLD)
@@ -171,7 +171,7 @@ def test_a_pass_advances_and_removes(store: Any, make_job: Any) -> None:
 
 
 def test_a_pass_that_leaves_a_job_alone_gives_it_back(store: Any, make_job: Any) -> None:
-    """What was claimed and neither updated nor removed is due again."""
+    """A claimed job that is neither updated nor removed is due again."""
     store.add_job(make_job(OLD, id="a"))
     for _ in range(3):
         assert ids(store.get_due_jobs(OLD)) == ["a"]
@@ -179,7 +179,7 @@ def test_a_pass_that_leaves_a_job_alone_gives_it_back(store: Any, make_job: Any)
 
 
 def test_a_pass_is_bounded(request: pytest.FixtureRequest, make_job: Any) -> None:
-    """More than a batch is due: the pass gives a batch and asks to be called again at once."""
+    """If more than a batch is due, the pass returns one batch and asks for another pass at once."""
     for store in (WheelJobStore(batch=3), request.getfixturevalue("open_fake")(batch=3)):
         for number in range(7):
             store.add_job(make_job(OLD, id=f"j{number}"))
@@ -197,7 +197,7 @@ def test_a_pass_is_bounded(request: pytest.FixtureRequest, make_job: Any) -> Non
 
 @pytest.mark.parametrize("zone", BERLIN, ids=["zoneinfo", "pytz"])
 def test_both_hours_of_a_fold_are_kept_apart(store: Any, make_job: Any, zone: tzinfo) -> None:
-    """02:30 comes twice when summer time ends; each keeps its instant and its library."""
+    """02:30 comes twice when summer time ends. Each keeps its instant and its library."""
     first = at(2026, 10, 25, 0, 30).astimezone(zone)
     second = at(2026, 10, 25, 1, 30).astimezone(zone)
     assert first.replace(tzinfo=None) == second.replace(tzinfo=None)
@@ -213,7 +213,7 @@ def test_both_hours_of_a_fold_are_kept_apart(store: Any, make_job: Any, zone: tz
 
 @pytest.mark.parametrize("zone", BERLIN, ids=["zoneinfo", "pytz"])
 def test_a_cron_job_goes_over_a_gap_and_a_fold(store: Any, make_job: Any, zone: tzinfo) -> None:
-    """An hourly job occurrences once an hour of real time, whatever the wall clock says."""
+    """An hourly job runs once in each hour of real time, whatever the wall clock shows."""
     for day in (at(2026, 3, 29), at(2026, 10, 25)):
         start = (day - timedelta(hours=1)).astimezone(zone)
         trigger = CronTrigger(minute=0, timezone=zone)
@@ -235,7 +235,7 @@ def test_a_cron_job_goes_over_a_gap_and_a_fold(store: Any, make_job: Any, zone: 
 
 
 def test_a_job_from_before_1970_is_due_at_once(store: Any, make_job: Any) -> None:
-    """Its own time is kept, it comes before all others, and the pass ends."""
+    """It keeps its run time, it comes before all others, and the pass ends."""
     old = datetime(1931, 7, 1, 12, 0, 0, 123456, tzinfo=UTC)
     store.add_job(make_job(at(1969, 12, 31, 23, 59), id="b"))
     store.add_job(make_job(old, id="a"))
@@ -254,7 +254,7 @@ def test_a_job_from_before_1970_is_due_at_once(store: Any, make_job: Any) -> Non
 
 @pytest.mark.real
 def test_a_start_without_a_scheduler_is_allowed(open_real: Any, make_job: Any) -> None:
-    """As the tests of other stores do it; and a store is stopped twice without complaint."""
+    """The tests of other stores start like this. A second stop is no error."""
     for store in (WheelJobStore(), open_real()):
         store.start(None, "alias")
         store.add_job(make_job(OLD, id="a"))
@@ -264,5 +264,5 @@ def test_a_start_without_a_scheduler_is_allowed(open_real: Any, make_job: Any) -
 
 
 def test_a_store_shows_its_state(store: Any) -> None:
-    """In a log or a debugger one sees what it holds."""
+    """Its repr shows the number of jobs."""
     assert type(store).__name__ in repr(store)

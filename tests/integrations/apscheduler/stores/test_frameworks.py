@@ -1,4 +1,4 @@
-"""Every scheduler of APScheduler over the shared store, each in a process of its own, over a real server."""
+"""Every scheduler of APScheduler, each in its own process, over one store on a real server."""
 
 from __future__ import annotations
 
@@ -15,37 +15,37 @@ JOB = "firing:record"
 COROUTINE = "firing:record_later"  # these run them on their loop
 
 
-def never_early(house: Any) -> bool:
-    return all(firing.at_ms >= int(firing.occurrence_id.rpartition(":")[2]) for firing in house.fired())
+def never_early(fleet: Any) -> bool:
+    return all(firing.at_ms >= int(firing.occurrence_id.rpartition(":")[2]) for firing in fleet.fired())
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_it_runs_what_another_process_adds(open_house: Any, kind: str) -> None:
-    """Woken while it sleeps (its own next look would come in an hour), once each, on time, and alive at the end."""
-    house = open_house([kind])
-    (runner,) = house.run(1, max_sleep_s=3600)
+def test_it_runs_what_another_process_adds(open_fleet: Any, kind: str) -> None:
+    """A sleeping scheduler (for an hour) wakes, runs each job once and on time, and is alive at the end."""
+    fleet = open_fleet([kind])
+    (runner,) = fleet.run(1, max_sleep_s=3600)
     for number in range(3):
         moment = datetime.now(UTC) + timedelta(milliseconds=20)
         func = COROUTINE if number == 2 and kind in ("stock-asyncio", "tornado") else JOB
-        house.producer.add_job(func, "date", run_date=moment, id=f"j{number}")
-        house.wait_until(lambda n=number: len(house.fired()) == n + 1, f"job {number} had fired")
-    house.producer.add_job(JOB, "interval", seconds=0.1, id="tick")
-    house.wait_until(lambda: len(house.fired()) >= 6, "it had ticked thrice")
-    house.producer.remove_job("tick")
-    house.wait_empty()
-    assert max(Counter(firing.occurrence_id for firing in house.fired()).values()) == 1
-    assert {firing.pid for firing in house.fired()} == {runner.pid}
-    assert never_early(house)
+        fleet.producer.add_job(func, "date", run_date=moment, id=f"j{number}")
+        fleet.wait_until(lambda n=number: len(fleet.fired()) == n + 1, f"job {number} had fired")
+    fleet.producer.add_job(JOB, "interval", seconds=0.1, id="tick")
+    fleet.wait_until(lambda: len(fleet.fired()) >= 6, "it had ticked thrice")
+    fleet.producer.remove_job("tick")
+    fleet.wait_empty()
+    assert max(Counter(firing.occurrence_id for firing in fleet.fired()).values()) == 1
+    assert {firing.pid for firing in fleet.fired()} == {runner.pid}
+    assert never_early(fleet)
     assert runner.stop() == {"alive": True}
 
 
-def test_six_kinds_share_a_store(open_house: Any) -> None:
-    """300 one-shots 2 ms apart: 300 firings, and six schedulers alive."""
-    house = open_house(KINDS)
-    runners = house.run(len(KINDS))
-    house.one_shots(300, in_s=0.2, apart_ms=2)
-    house.wait_until(lambda: len(house.fired()) >= 300, "all had fired")
-    house.wait_empty()
-    assert len(house.jobs_fired()) == len(house.fired()) == 300
-    assert never_early(house)
+def test_six_kinds_share_a_store(open_fleet: Any) -> None:
+    """300 one-shots, 2 ms apart: 300 runs, and six schedulers alive."""
+    fleet = open_fleet(KINDS)
+    runners = fleet.run(len(KINDS))
+    fleet.one_shots(300, in_s=0.2, apart_ms=2)
+    fleet.wait_until(lambda: len(fleet.fired()) >= 300, "all had fired")
+    fleet.wait_empty()
+    assert len(fleet.jobs_fired()) == len(fleet.fired()) == 300
+    assert never_early(fleet)
     assert [runner.stop() for runner in runners] == [{"alive": True}] * len(KINDS)

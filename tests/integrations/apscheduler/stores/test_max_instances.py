@@ -21,7 +21,7 @@ def tick(number: int) -> datetime:
 
 
 def run(store: Any, number: int) -> Occurrence | None:
-    """A pass at a tick, as a scheduler and its executor make it. None when the occurrence was refused."""
+    """Make a pass as a scheduler and its executor do. Returns None if the occurrence is refused."""
     (occurrence,) = store.claim_batch(tick(number)).occurrences
     run_times, following = missed_runs(occurrence.job, tick(number))
     occurrence.run_at(run_times)
@@ -59,7 +59,7 @@ def every_minute(make_job: Any) -> Any:
 
 @pytest.mark.parametrize("delivery", ["at_least_once", "at_most_once"])
 def test_a_run_anywhere_counts(open_fake: Any, every_minute: Any, delivery: str) -> None:
-    """Beyond the limit an occurrence is refused, whoever has claimed it, until the run has ended."""
+    """At the limit every process refuses further occurrences, until a run has ended."""
     a, b = open_fake(delivery=delivery), open_fake(delivery=delivery)
     a.add_job(every_minute())
     first = run(a, 0)
@@ -77,7 +77,7 @@ def test_a_run_anywhere_counts(open_fake: Any, every_minute: Any, delivery: str)
 
 @pytest.mark.parametrize("delivery", ["at_least_once", "at_most_once"])
 def test_as_many_run_as_may(open_fake: Any, every_minute: Any, delivery: str) -> None:
-    """Two of them, in one process or in two."""
+    """Two runs, in one process or in two."""
     a, b = open_fake(delivery=delivery), open_fake(delivery=delivery)
     a.add_job(every_minute(max_instances=2))
     first, second = run(a, 0), run(b, 1)
@@ -91,7 +91,7 @@ def test_as_many_run_as_may(open_fake: Any, every_minute: Any, delivery: str) ->
 
 
 def test_a_lost_run_at_most_once_counts_until_its_lease_ends(open_fake: Any, every_minute: Any) -> None:
-    """Its mark is extended while it runs; when its process is lost it is dropped, and the run does not come again."""
+    """Its mark is extended while it runs. After a crash the mark is dropped, and the run does not come again."""
     a, b = (open_fake(delivery="at_most_once", lease_s=10) for _ in range(2))
     a.add_job(every_minute())
     assert run(a, 0) is not None
@@ -109,7 +109,7 @@ def test_a_lost_run_at_most_once_counts_until_its_lease_ends(open_fake: Any, eve
 
 
 def test_a_run_at_most_once_that_is_put_back_does_not_count(open_fake: Any, every_minute: Any) -> None:
-    """A pause, or no room in an executor; it comes again."""
+    """After a pause or with a full executor, the run comes again."""
     a, b = (open_fake(delivery="at_most_once") for _ in range(2))
     a.add_job(every_minute())
     a.release(a.claim_batch(tick(0)).occurrences)
@@ -119,7 +119,7 @@ def test_a_run_at_most_once_that_is_put_back_does_not_count(open_fake: Any, ever
 
 
 def test_each_process_counts_for_itself_when_told_to(open_fake: Any, every_minute: Any) -> None:
-    """As in stock; the executor of each still keeps the limit of its own."""
+    """As in stock. The executor of each process still keeps the limit."""
     a, b = (open_fake(max_instances_scope="process") for _ in range(2))
     a.add_job(every_minute())
     assert run(a, 0) is not None
@@ -129,7 +129,7 @@ def test_each_process_counts_for_itself_when_told_to(open_fake: Any, every_minut
 
 
 def test_a_last_run_that_finds_no_room_waits(open_fake: Any, make_job: Any) -> None:
-    """A one-shot under the id of one that still runs elsewhere: refused, kept, and run when there is room."""
+    """A one-shot with the id of a job that runs elsewhere is refused, kept, and run when there is room."""
     a, b = open_fake(), open_fake()
     a.add_job(make_job(START, id="j"))
     first = run(a, 0)
@@ -142,7 +142,7 @@ def test_a_last_run_that_finds_no_room_waits(open_fake: Any, make_job: Any) -> N
 
 
 def test_a_job_that_was_removed_counts_while_it_runs(open_fake: Any, every_minute: Any) -> None:
-    """Added again, it has the run of the old one under its id."""
+    """If a job with its id is added, the old run counts for the new job."""
     a, b = open_fake(), open_fake()
     a.add_job(every_minute())
     first = run(a, 0)
@@ -159,7 +159,7 @@ def test_a_job_that_was_removed_counts_while_it_runs(open_fake: Any, every_minut
 def test_a_removed_job_that_is_added_among_others_counts_its_run(
     open_fake: Any, every_minute: Any, shards: int
 ) -> None:
-    """As if it were added alone."""
+    """As if the job were added alone."""
     a, b = open_fake(shards=shards), open_fake(shards=shards)
     a.add_job(every_minute())
     first = run(a, 0)
@@ -176,7 +176,7 @@ def test_a_removed_job_that_is_added_among_others_counts_its_run(
 
 
 def test_a_run_that_is_quarantined_does_not_count(open_fake: Any, every_minute: Any) -> None:
-    """Nobody runs it: the job goes on without it."""
+    """No process runs it, so the job can run."""
     a, b = open_fake(), open_fake()
     a.add_job(every_minute())
     run(a, 0)
@@ -186,7 +186,7 @@ def test_a_run_that_is_quarantined_does_not_count(open_fake: Any, every_minute: 
 
 
 def test_short_runs_cost_no_round_trip_more(open_fake: Any, every_minute: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only a job of which something runs beside it is asked about."""
+    """The store is only asked about jobs with a run beside them."""
     a = open_fake()
     for n in range(5):
         a.add_job(every_minute(id=f"j{n}"))
@@ -198,7 +198,7 @@ def test_short_runs_cost_no_round_trip_more(open_fake: Any, every_minute: Any, m
 
 
 def test_what_cannot_be_counted_is_put_back(open_fake: Any, every_minute: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The store went away between the claim and the question."""
+    """The store stops answering between the claim and the count."""
     a, b = open_fake(), open_fake()
     a.add_job(every_minute())
     run(a, 0)

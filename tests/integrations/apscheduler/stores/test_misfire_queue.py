@@ -1,10 +1,10 @@
-"""What was due when it was added comes in order of due and name, whatever comes and goes meanwhile."""
+"""Entries come in order of due and name, whatever is added and discarded meanwhile."""
 
 from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
-from wheel_sched_apscheduler.stores.misfire_queue import MisfireQueue
+from wheel_sched_apscheduler.stores.memory import MisfireQueue
 
 steps = st.lists(
     st.tuples(st.just("add"), st.integers(-3, 3), st.sampled_from("abcdef"))
@@ -16,7 +16,7 @@ steps = st.lists(
 
 @given(steps, st.integers(1, 4))
 def test_it_is_a_sorted_list(steps: list[tuple[str, int, str]], limit: int) -> None:
-    """Compared with one after each step."""
+    """It is compared with a sorted list after each step."""
     overdue: MisfireQueue[tuple[int, str]] = MisfireQueue()
     model: list[tuple[int, str]] = []
     for what, number, name in steps:
@@ -35,7 +35,7 @@ def test_it_is_a_sorted_list(steps: list[tuple[str, int, str]], limit: int) -> N
 
 
 def test_what_comes_and_goes_leaves_nothing() -> None:
-    """Jobs that are added late and removed again for ever."""
+    """Late jobs can be added and removed any number of times."""
     overdue: MisfireQueue[int] = MisfireQueue()
     overdue.add(-1, "head", 0)
     for due in range(10_000):

@@ -8,35 +8,38 @@ from typing import Any
 
 import pytest
 from apscheduler.jobstores.base import ConflictingIdError, JobLookupError
+from apscheduler.triggers.interval import IntervalTrigger
 from wheel_sched_apscheduler.codec import JobCodec
 from wheel_sched_apscheduler.occurrence import Finish
+from wheel_sched_apscheduler.run_times import to_ms
 from wheel_sched_apscheduler.settings import SharedStoreSettings
-from wheel_sched_apscheduler.stores.connection import StoreConnection, commands_of
-from wheel_sched_apscheduler.stores.refusals import DEFER_MS, RefusalPolicy, refusal_of, without_refusal
+from wheel_sched_apscheduler.stores.connection import StoreConnection
+from wheel_sched_apscheduler.stores.layout import RunWriter, commands_of, job_id_of, read_split_item
+from wheel_sched_apscheduler.stores.loading import DEFER_MS, RefusalPolicy, refusal_of, without_refusal
 from wheel_sched_apscheduler.stores.repository import JobRepository
 from wheel_sched_apscheduler.stores.tracker import ClaimTracker
 
-from wheel_sched.store import MAX_BATCH, Claimed, Held, Next
+from wheel_sched.store import MAX_BATCH, Claimed, Done, Held, Next
 from wheel_sched.store.core.call import Call
 from wheel_sched.store.core.get import Find
 
 OLD = datetime(2020, 1, 1, tzinfo=UTC)
-SETTINGS: dict[str, Any] = {
-    "delivery": "at_least_once",
-    "misfire": "lenient",
-    "max_instances_scope": "store",
-    "lease_s": 30,
-    "batch": 200,
-    "max_sleep_s": 10,
-    "history": 1000,
-    "quarantine_refusals": 2,
-    "quarantine_after_s": 0,
-}
+SETTINGS = SharedStoreSettings(
+    lease_ms=30_000,
+    delivery="at_least_once",
+    misfire="lenient",
+    max_instances_scope="store",
+    batch=200,
+    max_sleep_s=10,
+    history=1000,
+    quarantine_refusals=2,
+    quarantine_after_ms=0,
+)
 
 
 @pytest.fixture
 def connection(shared_fake: Any, namespace: str) -> Any:
-    """To a namespace of this test."""
+    """A connection to a namespace of this test."""
     made = StoreConnection(shared_fake, {"namespace": namespace, "shards": 1, "durability": "everysec", "replicas": 1})
     yield made
     made.close()
@@ -44,23 +47,23 @@ def connection(shared_fake: Any, namespace: str) -> Any:
 
 @pytest.fixture
 def codec(make_job: Any) -> JobCodec:
-    """Of jobs that name the function of these tests."""
+    """A codec for jobs with the function of these tests."""
     return JobCodec(allow=[make_job(OLD).func.__module__])
 
 
 @pytest.fixture
 def repository(connection: StoreConnection, codec: JobCodec) -> JobRepository:
-    """Without anything in flight in this process."""
+    """A repository in a process without claims."""
     return JobRepository(connection, codec, lambda *_: None, counts_runs=True)
 
 
 @pytest.fixture
 def tracker(connection: StoreConnection, codec: JobCodec) -> ClaimTracker:
-    """Whose occurrences all run."""
+    """A tracker whose occurrences all run."""
     return ClaimTracker(
         connection,
         codec,
-        SharedStoreSettings.checked([], **SETTINGS),
+        SETTINGS,
         is_running=lambda _: True,
         lost=lambda _: None,
         earlier_due=lambda _: None,
@@ -75,9 +78,9 @@ def claim_one(tracker: ClaimTracker) -> Any:
 
 def test_a_repository_needs_only_a_store(repository: JobRepository, make_job: Any) -> None:
     """It looks jobs up, adds, changes and removes them without a scheduler, a thread or a claim."""
-    repository.add([make_job(OLD, id="a"), make_job(None, id="paused")])
+    assert repository.add_new([make_job(OLD, id="a"), make_job(None, id="paused")]) == []
     with pytest.raises(ConflictingIdError):
-        repository.add([make_job(OLD, id="a")])
+        repository.add(make_job(OLD, id="a"))
     assert [job.id for job in repository.all_jobs()] == ["a", "paused"]
     assert repository.head() == OLD
     job: Any = repository.lookup("a")
@@ -96,8 +99,8 @@ def test_a_repository_needs_only_a_store(repository: JobRepository, make_job: An
 def test_a_tracker_keeps_a_claim_until_the_store_knows_its_end(
     repository: JobRepository, tracker: ClaimTracker, make_job: Any
 ) -> None:
-    """A job is in flight from its claim until it is settled; then it is gone, and its end is written."""
-    repository.add([make_job(OLD, id="a")])
+    """A job is in flight from its claim until its settlement. Then it is gone, and its end is recorded."""
+    repository.add(make_job(OLD, id="a"))
     occurrence = claim_one(tracker)
     assert (occurrence.job_id, tracker.find("a"), tracker.idle) == ("a", occurrence, False)
     occurrence.run_at([OLD])
@@ -114,8 +117,8 @@ def test_a_tracker_keeps_a_claim_until_the_store_knows_its_end(
 def test_a_released_occurrence_is_claimed_again(
     repository: JobRepository, tracker: ClaimTracker, make_job: Any
 ) -> None:
-    """At its old due."""
-    repository.add([make_job(OLD, id="a")])
+    """At its old due time."""
+    repository.add(make_job(OLD, id="a"))
     first = claim_one(tracker)
     tracker.release(first)
     tracker.flush()
@@ -129,7 +132,7 @@ def claimed(refs: tuple[str, ...] = ()) -> Claimed:
 
 
 def test_a_refusal_goes_from_round_to_round_into_quarantine(connection: StoreConnection) -> None:
-    """Another process begins no round; the one that has refused before does."""
+    """A refusal by another process begins no round. A second refusal by the same process does."""
     here, there = RefusalPolicy(connection, 2, 0), RefusalPolicy(connection, 2, 0)
     first = here.settlement(claimed(), "no function")
     assert isinstance(first, Next)
@@ -157,8 +160,28 @@ def test_a_process_that_refused_claims_later_for_a_minute(connection: StoreConne
     assert policy.deferral_ms([]) == 0
 
 
+def test_a_run_writer_says_what_follows_a_run(
+    repository: JobRepository, tracker: ClaimTracker, codec: JobCodec, make_job: Any
+) -> None:
+    """A job without a next run time is done, any other waits for it. A split item has the run times and the job."""
+    repository.add(make_job(OLD, id="a", trigger=IntervalTrigger(minutes=1, timezone="UTC")))
+    occurrence = claim_one(tracker)
+    writer = RunWriter(codec, shards=2)
+    occurrence.plan(None)
+    assert isinstance(writer.settlement(occurrence), Done)
+    occurrence.plan(OLD + timedelta(minutes=1))
+    following = writer.settlement(occurrence)
+    assert isinstance(following, Next)
+    assert (following.id, following.due_ms) == ("a", to_ms(OLD) + 60_000)
+    item = writer.split_item_of(occurrence, due_ms=5)
+    assert (job_id_of(item.id), item.due_ms, item.refs, item.route) == ("a", 5, ("run:a",), "a")
+    run_times, body = read_split_item(codec.unseal(item.id, item.body))
+    assert run_times == [OLD]
+    assert codec.decode("a", body).job.id == "a"
+
+
 def test_commands_hold_no_more_than_a_batch() -> None:
-    """Each with the entries that it is about."""
+    """Each command has the entries that it is about."""
     made = commands_of(
         {3: list(range(MAX_BATCH + 1)), 4: []}, lambda shard, batch: Call(shard, Find(str(len(batch)), 1))
     )
@@ -166,7 +189,7 @@ def test_commands_hold_no_more_than_a_batch() -> None:
 
 
 def test_a_connection_opens_on_first_use_and_estimates_the_time_of_the_server(connection: StoreConnection) -> None:
-    """And opens again after it was closed."""
+    """It opens again after a close."""
     assert not connection.is_open
     before_ms = connection.store.now_ms()
     assert connection.is_open

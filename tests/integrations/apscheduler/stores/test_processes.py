@@ -1,4 +1,4 @@
-"""What a shared store promises, with stock schedulers and with ours, in real processes over a real server."""
+"""The promises of a shared store, with stock schedulers and ours, in real processes over a real server."""
 
 from __future__ import annotations
 
@@ -12,50 +12,50 @@ import pytest
 pytestmark = [pytest.mark.proof, pytest.mark.real, pytest.mark.slow, pytest.mark.timeout(180)]
 
 JOB = "firing:record"
-House = Any
+Fleet = Any
 
 
 @pytest.fixture(params=[["stock"], ["background", "asyncio", "blocking"]], ids=["stock", "ours"])
-def house(request: pytest.FixtureRequest, open_house: Any) -> House:
-    """Processes in it get these schedulers in turn."""
-    return open_house(request.param)
+def fleet(request: pytest.FixtureRequest, open_fleet: Any) -> Fleet:
+    """Its processes get these schedulers in turn."""
+    return open_fleet(request.param)
 
 
-def test_four_processes_fire_each_job_once(house: House) -> None:
-    """300 one-shots 2 ms apart: 300 firings, and four schedulers alive."""
-    runners = house.run(4)
-    house.one_shots(300, in_s=0.2, apart_ms=2)
-    house.wait_until(lambda: len(house.fired()) >= 300, "all had fired")
-    house.wait_empty()
-    assert Counter(firing.occurrence_id for firing in house.fired()).most_common(1)[0][1] == 1
-    assert len(house.fired()) == 300
+def test_four_processes_fire_each_job_once(fleet: Fleet) -> None:
+    """300 one-shots, 2 ms apart: 300 runs, and four schedulers alive."""
+    runners = fleet.run(4)
+    fleet.one_shots(300, in_s=0.2, apart_ms=2)
+    fleet.wait_until(lambda: len(fleet.fired()) >= 300, "all had fired")
+    fleet.wait_empty()
+    assert Counter(firing.occurrence_id for firing in fleet.fired()).most_common(1)[0][1] == 1
+    assert len(fleet.fired()) == 300
     assert [runner.stop() for runner in runners] == [{"alive": True}] * 4
 
 
-def test_a_race_of_four_is_run_by_all_four(house: House) -> None:
-    """One job at a time each, which waits for the slowest process: all of them come to claim, and none twice."""
+def test_a_race_of_four_is_run_by_all_four(fleet: Fleet) -> None:
+    """Each job waits for the slowest process. So all processes claim jobs, and no job runs twice."""
     count = 200
     one_at_a_time = {
         "batch": 1,
         "executors": {"default": {"type": "debug"}},
     }  # stock asks its store, ours brings its own
-    house.run(4, batch=1, scheduler=one_at_a_time)
-    house.one_shots(count, in_s=0, apart_ms=0, func="firing:take_turn", args=(4, count))
-    house.wait_until(lambda: len(house.fired()) >= count, "all had fired")
-    house.wait_empty()
-    shares = Counter(firing.pid for firing in house.fired())
+    fleet.run(4, batch=1, scheduler=one_at_a_time)
+    fleet.one_shots(count, in_s=0, apart_ms=0, func="firing:take_turn", args=(4, count))
+    fleet.wait_until(lambda: len(fleet.fired()) >= count, "all had fired")
+    fleet.wait_empty()
+    shares = Counter(firing.pid for firing in fleet.fired())
     assert sum(shares.values()) == count
-    assert set(shares) == {runner.pid for runner in house.runners}
+    assert set(shares) == {runner.pid for runner in fleet.runners}
     assert min(shares.values()) >= count / 10
-    assert [runner.stop() for runner in house.runners] == [{"alive": True}] * 4
+    assert [runner.stop() for runner in fleet.runners] == [{"alive": True}] * 4
 
 
-def test_two_processes_fire_each_tick_once(house: House) -> None:
-    """50 jobs of one second, 5 ticks each: 250 firings."""
-    house.run(2)
+def test_two_processes_fire_each_tick_once(fleet: Fleet) -> None:
+    """50 jobs of one second, 5 ticks each: 250 runs."""
+    fleet.run(2)
     start = datetime.now(UTC) + timedelta(seconds=1)
     jobs = [
-        house.producer.make(
+        fleet.producer.make(
             JOB,
             "interval",
             seconds=1,
@@ -67,108 +67,108 @@ def test_two_processes_fire_each_tick_once(house: House) -> None:
         )
         for n in range(50)
     ]
-    assert house.producer.add_jobs(jobs) == []
-    house.wait_until(lambda: len(house.fired()) >= 250, "all ticks had fired")
-    house.wait_empty()
-    assert len({firing.occurrence_id for firing in house.fired()}) == 250
-    assert len(house.fired()) == 250
-    assert [runner.stop()["alive"] for runner in house.runners] == [True, True]
+    assert fleet.producer.add_jobs(jobs) == []
+    fleet.wait_until(lambda: len(fleet.fired()) >= 250, "all ticks had fired")
+    fleet.wait_empty()
+    assert len({firing.occurrence_id for firing in fleet.fired()}) == 250
+    assert len(fleet.fired()) == 250
+    assert [runner.stop()["alive"] for runner in fleet.runners] == [True, True]
 
 
-def test_a_killed_replica_loses_nothing(house: House) -> None:
-    """400 one-shots 10 ms apart, a replica killed: 400 fired, and doubled only what the killed one had."""
-    house.one_shots(400, in_s=1, apart_ms=10)
-    runners = house.run(2, lease_s=10)
+def test_a_killed_replica_loses_nothing(fleet: Fleet) -> None:
+    """400 one-shots, 10 ms apart, and a killed process: all 400 run. Only runs of the killed process are doubled."""
+    fleet.one_shots(400, in_s=1, apart_ms=10)
+    runners = fleet.run(2, lease_s=10)
 
     def busiest() -> tuple[int, int]:
-        (first,) = Counter(firing.pid for firing in house.fired()).most_common(1) or [(0, 0)]
+        (first,) = Counter(firing.pid for firing in fleet.fired()).most_common(1) or [(0, 0)]
         return first
 
-    house.wait_until(lambda: busiest()[1] >= 50, "one of them had fired some")
+    fleet.wait_until(lambda: busiest()[1] >= 50, "one of them had fired some")
     doomed, survivor = sorted(runners, key=lambda runner: runner.pid != busiest()[0])
     doomed.kill()
-    house.wait_until(lambda: len(house.jobs_fired()) == 400, "all had fired")
-    house.wait_empty()
-    counts = Counter(firing.occurrence_id for firing in house.fired())
-    by_doomed = {firing.occurrence_id for firing in house.fired() if firing.pid == doomed.pid}
+    fleet.wait_until(lambda: len(fleet.jobs_fired()) == 400, "all had fired")
+    fleet.wait_empty()
+    counts = Counter(firing.occurrence_id for firing in fleet.fired())
+    by_doomed = {firing.occurrence_id for firing in fleet.fired() if firing.pid == doomed.pid}
     assert {occurrence_id for occurrence_id, count in counts.items() if count > 1} <= by_doomed
     assert max(counts.values()) <= 2
     assert survivor.stop() == {"alive": True}
 
 
-def test_a_kill_in_the_middle_and_a_restart_lose_nothing(house: House) -> None:
-    """1,000 due jobs at APScheduler's default grace, SIGKILL, restart: all of them ran, each later token greater."""
-    house.one_shots(300, in_s=-5, apart_ms=1)
-    house.one_shots(700, in_s=-3, apart_ms=1, func="firing:record_and_wait", first=300)
-    (doomed,) = house.run(1, lease_s=6)
-    house.wait_until(lambda: len(house.jobs_fired()) > 302, "it was amid those that wait")
+def test_a_kill_in_the_middle_and_a_restart_lose_nothing(fleet: Fleet) -> None:
+    """1,000 due jobs with APScheduler's default grace, SIGKILL, restart: all have run, each later token greater."""
+    fleet.one_shots(300, in_s=-5, apart_ms=1)
+    fleet.one_shots(700, in_s=-3, apart_ms=1, func="firing:record_and_wait", first=300)
+    (doomed,) = fleet.run(1, lease_s=6)
+    fleet.wait_until(lambda: len(fleet.jobs_fired()) > 302, "it was amid those that wait")
     doomed.kill()
-    assert len(house.jobs_fired()) < 400
-    house.judge.set("open", 1)
-    house.run(1, lease_s=6)
-    house.wait_until(lambda: len(house.jobs_fired()) == 1000, "all had fired")
-    house.wait_empty()
+    assert len(fleet.jobs_fired()) < 400
+    fleet.judge.set("open", 1)
+    fleet.run(1, lease_s=6)
+    fleet.wait_until(lambda: len(fleet.jobs_fired()) == 1000, "all had fired")
+    fleet.wait_empty()
     tokens: dict[str, int] = {}
-    for firing in house.fired():
+    for firing in fleet.fired():
         assert firing.token > tokens.get(firing.occurrence_id, 0)
         tokens[firing.occurrence_id] = firing.token
 
 
-def test_nothing_is_dropped_at_default_settings(house: House) -> None:
-    """1,000 due jobs that take longer than the default grace of one second together: all of them run."""
-    house.one_shots(1000, in_s=0, apart_ms=0, args=(0.02,))
-    house.run(1)
-    house.wait_until(lambda: len(house.jobs_fired()) == 1000, "all had fired")
-    house.wait_empty()
-    assert len(house.fired()) == 1000
+def test_nothing_is_dropped_at_default_settings(fleet: Fleet) -> None:
+    """1,000 due jobs take longer than the default grace of one second, and all of them run."""
+    fleet.one_shots(1000, in_s=0, apart_ms=0, args=(0.02,))
+    fleet.run(1)
+    fleet.wait_until(lambda: len(fleet.jobs_fired()) == 1000, "all had fired")
+    fleet.wait_empty()
+    assert len(fleet.fired()) == 1000
 
 
-def test_a_job_of_another_process_wakes_a_sleeping_scheduler(house: House) -> None:
-    """Due in 20 ms, added by a process without a scheduler; the fall-back look would come in an hour."""
-    house.run(1, max_sleep_s=3600)
+def test_a_job_of_another_process_wakes_a_sleeping_scheduler(fleet: Fleet) -> None:
+    """A process without a scheduler adds a job due in 20 ms. Without the wake-up the pass would come in an hour."""
+    fleet.run(1, max_sleep_s=3600)
     for number in range(20):
         moment = datetime.now(UTC) + timedelta(milliseconds=20)
-        house.producer.add_job(JOB, "date", run_date=moment, id=f"j{number}")
-        house.wait_until(lambda n=number: len(house.fired()) == n + 1, "it had fired")
-    for firing in house.fired():
+        fleet.producer.add_job(JOB, "date", run_date=moment, id=f"j{number}")
+        fleet.wait_until(lambda n=number: len(fleet.fired()) == n + 1, "it had fired")
+    for firing in fleet.fired():
         assert firing.at_ms >= int(firing.occurrence_id.rpartition(":")[2])
 
 
-def test_two_processes_never_both_add_an_id(open_house: Any) -> None:
-    """200 ids, added by two processes at once: each is added by one of them and refused to the other."""
-    house = open_house(["stock"])
-    racers = [house.popen("add_jobs.py", house.server.url, "200") for _ in range(2)]
-    house.wait_until(lambda: house.judge.llen("here") == 2, "both were ready")
-    house.judge.rpush("go", 1, 1)
+def test_two_processes_never_both_add_an_id(open_fleet: Any) -> None:
+    """Two processes add the same 200 ids at once. Each id is added by one and refused to the other."""
+    fleet = open_fleet(["stock"])
+    racers = [fleet.popen("add_jobs.py", fleet.server.url, "200") for _ in range(2)]
+    fleet.wait_until(lambda: fleet.judge.llen("here") == 2, "both were ready")
+    fleet.judge.rpush("go", 1, 1)
     added = {racer.pid: int(racer.communicate(timeout=60)[0]) for racer in racers}
-    assert sum(added.values()) == house.store.count() == 200
-    assert Counter(int(entry.name) for entry in house.store.entries()) == Counter(added)
+    assert sum(added.values()) == fleet.store.count() == 200
+    assert Counter(int(entry.name) for entry in fleet.store.entries()) == Counter(added)
 
 
-def test_long_ticks_survive_their_process(house: House) -> None:
-    """A recurring job frees itself for its next tick; the tick under way is handed out again after a kill."""
+def test_long_ticks_survive_their_process(fleet: Fleet) -> None:
+    """A long run of a recurring job is split off. After a kill it is handed out again."""
     start = datetime.now(UTC)
     for number in range(3):
-        house.producer.add_job(JOB, "interval", args=(60.0,), id=f"long{number}", hours=1, next_run_time=start)
-    (doomed,) = house.run(1, lease_s=6)
-    house.wait_until(lambda: len(house.fired()) >= 3, "all three were under way")
-    house.wait_until(lambda: house.store.count("scheduled") == 3, "they were free for their next ticks")
-    first = {firing.occurrence_id for firing in house.fired()}
+        fleet.producer.add_job(JOB, "interval", args=(60.0,), id=f"long{number}", hours=1, next_run_time=start)
+    (doomed,) = fleet.run(1, lease_s=6)
+    fleet.wait_until(lambda: len(fleet.fired()) >= 3, "all three were under way")
+    fleet.wait_until(lambda: fleet.store.count("scheduled") == 3, "they were free for their next ticks")
+    first = {firing.occurrence_id for firing in fleet.fired()}
     assert len(first) == 3
     doomed.kill()
-    house.run(1, lease_s=6)
-    house.wait_until(lambda: len(house.fired()) >= 6, "all three came again")
-    assert {firing.occurrence_id for firing in house.fired()[3:]} == first
+    fleet.run(1, lease_s=6)
+    fleet.wait_until(lambda: len(fleet.fired()) >= 6, "all three came again")
+    assert {firing.occurrence_id for firing in fleet.fired()[3:]} == first
 
 
-def test_a_server_that_is_killed_and_away_stops_nobody(house: House) -> None:
-    """Ten seconds without a server: both schedulers live, and nothing is lost."""
-    house.one_shots(200, in_s=1, apart_ms=60)
-    runners = house.run(2, lease_s=6)
-    house.wait_until(lambda: len(house.fired()) >= 20, "some had fired")
-    house.server.sigkill()
+def test_a_server_that_is_killed_and_away_stops_nobody(fleet: Fleet) -> None:
+    """After ten seconds without a server both schedulers live, and no job is lost."""
+    fleet.one_shots(200, in_s=1, apart_ms=60)
+    runners = fleet.run(2, lease_s=6)
+    fleet.wait_until(lambda: len(fleet.fired()) >= 20, "some had fired")
+    fleet.server.sigkill()
     time.sleep(10)  # the time it is away is what is tested
-    house.server.restart()
-    house.wait_until(lambda: len(house.jobs_fired()) == 200, "all had fired")
-    house.wait_empty()
+    fleet.server.restart()
+    fleet.wait_until(lambda: len(fleet.jobs_fired()) == 200, "all had fired")
+    fleet.wait_empty()
     assert [runner.stop() for runner in runners] == [{"alive": True}] * 2

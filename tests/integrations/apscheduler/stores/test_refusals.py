@@ -1,4 +1,4 @@
-"""Jobs that one process of a fleet cannot run: given back for the others, quarantined when nobody can."""
+"""Jobs that one process cannot run are given back for other processes, and quarantined if no process can run them."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ MOVED = "release.two:send"
 
 
 def send(*_: Any) -> None:
-    """A job that the new release has and the old one does not."""
+    """A function that only the new release has."""
 
 
 @pytest.fixture
 def new_job(make_job: Any) -> Any:
-    """A job of the new release, due now and every minute; its function is under a name that is not importable here."""
+    """A job of the new release, due now and every minute. The old release cannot import its function."""
     trigger = IntervalTrigger(seconds=60, start_date=NOW, timezone="UTC")
     return make_job(NOW, id="j", func=send, trigger=trigger, misfire_grace_time=3600)
 
 
 def name_elsewhere(store: Any) -> None:
-    """Have the job name a function that only some processes have."""
+    """Let the job name a function that only some processes have."""
     found = store.store.get(["j"])[0]
     ref = f"{send.__module__}:send"
     body = found.body.replace(ref.encode(), MOVED.encode())
@@ -41,12 +41,12 @@ def name_elsewhere(store: Any) -> None:
 
 
 def aliases() -> dict[str, str]:
-    """What makes a process one of the new release."""
+    """The aliases of a process of the new release."""
     return {MOVED: f"{send.__module__}:send"}
 
 
 def test_what_one_process_lacks_runs_in_another(open_fake: Any, new_job: Any) -> None:
-    """Given back at once with a mark; the next run has none, and waiting was no lateness of the job's own."""
+    """It is given back with refs, which the next run removes. The wait does not count as lateness."""
     old, new = open_fake(), open_fake(aliases=aliases(), misfire="claim")
     old.add_job(new_job)
     old.set_tags("j", ["t"])
@@ -80,7 +80,7 @@ def test_what_one_process_lacks_runs_in_another(open_fake: Any, new_job: Any) ->
 def test_an_idle_process_tells_what_it_refuses_at_once(
     open_fake: Any, make_job: Any, new_job: Any, lacking: str
 ) -> None:
-    """Not with its next heartbeat, a third of a lease later: nobody else could run the job until then."""
+    """At once, not with its next heartbeat, because no other process can run the job before."""
     idle = open_fake()
     idle.start(None, "default")
     idle.add_job(new_job if lacking == "function" else make_job(NOW, id="j", executor="elsewhere"))
@@ -96,7 +96,7 @@ def test_an_idle_process_tells_what_it_refuses_at_once(
 
 
 def test_an_idle_process_reads_a_job_that_was_replaced_at_once(open_fake: Any, make_job: Any) -> None:
-    """The store refuses what follows it, in a pass that is the last for a while."""
+    """The store refuses the settlement of a replaced job. The settler reads the job without another pass."""
     idle, other = open_fake(), open_fake()
     idle.start(None, "default")
     idle._pass_until_s = time.monotonic() + 3600  # as if passes went on: the settler leaves it to them
@@ -118,7 +118,7 @@ def test_an_idle_process_reads_a_job_that_was_replaced_at_once(open_fake: Any, m
 
 
 def test_an_executor_that_only_others_have(open_fake: Any, make_job: Any) -> None:
-    """A scheduler without it gives the job back as well."""
+    """A scheduler without the executor gives the job back."""
     store = open_fake()
     store.add_job(make_job(NOW, id="j", executor="elsewhere"))
     (job,) = store.get_due_jobs(NOW)
@@ -134,7 +134,7 @@ def test_an_executor_that_only_others_have(open_fake: Any, make_job: Any) -> Non
 def test_a_stock_scheduler_is_not_given_what_it_has_no_executor_for(
     open_fake: Any, make_job: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It would say that it removes the job, which is not so: the job is given back for others."""
+    """It would log that it removes the job. The jobstore gives the job back instead."""
     store = open_fake()
     scheduler = BackgroundScheduler(timezone="UTC", executors={"default": ThreadPoolExecutor(1)})
     store.start(scheduler, "default")
@@ -148,7 +148,7 @@ def test_a_stock_scheduler_is_not_given_what_it_has_no_executor_for(
 
 
 def test_what_nobody_can_run_is_quarantined_after_a_while(open_fake: Any, new_job: Any) -> None:
-    """Only when it was refused often enough and for long enough; and it can be let go from there."""
+    """After enough rounds and enough time. It can be released from the quarantine."""
     store = open_fake(quarantine_refusals=3, quarantine_after_s=60)
     store.add_job(new_job)
     name_elsewhere(store)
@@ -169,7 +169,7 @@ def test_what_nobody_can_run_is_quarantined_after_a_while(open_fake: Any, new_jo
 
 
 def test_a_round_ends_with_a_process_that_has_refused_before(open_fake: Any, new_job: Any) -> None:
-    """Many that cannot run a job make it neither late nor quarantined, while there is one that was not asked."""
+    """Many processes that cannot run a job neither delay nor quarantine it, while another has not claimed it yet."""
     olds = [open_fake(quarantine_refusals=2, quarantine_after_s=0) for _ in range(5)]
     olds[0].add_job(new_job)
     name_elsewhere(olds[0])
@@ -187,7 +187,7 @@ def test_a_round_ends_with_a_process_that_has_refused_before(open_fake: Any, new
 
 
 def test_processes_that_come_and_go_make_rounds_too(open_fake: Any, new_job: Any) -> None:
-    """None of those in a round may come again: after ten of them it ends all the same."""
+    """The processes of a round may all be gone. So a round also ends after ten processes."""
     store = open_fake()
     store.add_job(new_job)
     name_elsewhere(store)
@@ -200,7 +200,7 @@ def test_processes_that_come_and_go_make_rounds_too(open_fake: Any, new_job: Any
 
 
 def test_who_has_refused_something_comes_later_than_the_others(open_fake: Any, new_job: Any) -> None:
-    """Else it would take the next job from those who can run it, as often as not; after a minute it tries again."""
+    """So it does not take the job from a process that can run it. After a minute it claims as early as the others."""
     old, new = open_fake(), open_fake(aliases=aliases())
     old.add_job(new_job)
     name_elsewhere(old)
@@ -216,7 +216,7 @@ def test_who_has_refused_something_comes_later_than_the_others(open_fake: Any, n
 
 
 def test_a_job_that_nobody_can_run_holds_up_no_other_for_long(open_fake: Any, new_job: Any) -> None:
-    """After three rounds there seems to be nobody to stand aside for; a single process would be late for nothing."""
+    """After three rounds probably no process can run the job, and waiting would only delay other jobs."""
     store = open_fake()
     store.add_job(new_job)
     name_elsewhere(store)
@@ -229,7 +229,7 @@ def test_a_job_that_nobody_can_run_holds_up_no_other_for_long(open_fake: Any, ne
 
 
 def test_what_no_process_can_read_is_quarantined_at_once(open_fake: Any, new_job: Any) -> None:
-    """Waiting for others is of no use."""
+    """No other process could read it either."""
     store = open_fake()
     store.add_job(new_job)
     found = store.store.get(["j"])[0]
@@ -240,7 +240,7 @@ def test_what_no_process_can_read_is_quarantined_at_once(open_fake: Any, new_job
 
 
 def test_a_wrong_limit_is_named(open_fake: Any) -> None:
-    """Both in one error."""
+    """One error names both."""
     from wheel_sched.errors import ConfigError
 
     with pytest.raises(ConfigError, match=r"(?s)quarantine_refusals.*quarantine_after_s"):
@@ -252,7 +252,7 @@ def test_a_wrong_limit_is_named(open_fake: Any) -> None:
 )
 @pytest.mark.parametrize("settings", [{"secret": "a" * 20}, {}])
 def test_a_forged_mark_stops_no_batch(open_fake: Any, make_job: Any, mark: str, settings: dict[str, Any]) -> None:
-    """Refs are not signed: whatever number stands in one, the item is given back and the others run."""
+    """Refs are not signed. With any number in a ref, the item is given back and the other items run."""
     store = open_fake(**settings)
     now_ms = store.store.now_ms()
     forged = Item("evil", 0, b"1;0;;{}" if settings else b"2;0;;{}", "job", ("refused", mark))
@@ -269,7 +269,7 @@ def test_a_forged_mark_stops_no_batch(open_fake: Any, make_job: Any, mark: str, 
 def test_an_item_that_cannot_even_be_refused_keeps_its_lease(
     open_fake: Any, make_job: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It comes again when that ends; the rest of the batch goes on, and the log says why."""
+    """It is due again when its lease ends. The rest of the batch runs, and the log has the reason."""
     store = open_fake()
     store.store.schedule([Item("evil", 0, b"no job", "job")])
     store.add_job(make_job(NOW, id="good"))
@@ -284,7 +284,7 @@ def test_an_item_that_cannot_even_be_refused_keeps_its_lease(
 
 
 def test_a_reason_is_one_line_of_plain_text(open_fake: Any, make_job: Any, caplog: pytest.LogCaptureFixture) -> None:
-    """It quotes what lies in the store: half a character would not reach the server, a line break forges a line."""
+    """It quotes stored data: half a character cannot be sent to the server, and a line break could forge a log line."""
     store = open_fake(quarantine_refusals=1, quarantine_after_s=0)
     store.start(None, "default")
     trigger = IntervalTrigger(seconds=1, start_date=NOW, timezone="UTC")

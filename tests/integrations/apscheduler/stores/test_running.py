@@ -1,4 +1,4 @@
-"""Jobs run by stock schedulers of every kind over both stores, and what their own code may do meanwhile."""
+"""Stock schedulers of every kind run jobs over both stores. The jobs' code may change jobs meanwhile."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def raise_on_purpose() -> None:
 
 
 def add_again(job_id: str) -> None:
-    """A one-shot that follows itself, twice."""
+    """A one-shot that adds itself again, twice."""
     ran.append((job_id, current_occurrence()))
     if len(ran) < 3:
         schedulers["it"].add_job(add_again, "date", args=[job_id], id=job_id)
@@ -102,7 +102,7 @@ def move_self(job_id: str) -> None:
 
 @pytest.fixture(params=["memory", pytest.param("real", marks=pytest.mark.real)])
 def opened(request: pytest.FixtureRequest) -> Callable[..., Any]:
-    """Makes a store; settings are for the shared kind."""
+    """Makes a store. Settings apply to a shared store."""
     if request.param == "memory":
         return lambda **_: WheelJobStore()
     made: Callable[..., Any] = request.getfixturevalue("open_real")
@@ -134,7 +134,7 @@ def started() -> Iterator[Started]:
 
 
 def test_jobs_run_on_time_and_know_their_occurrence(opened: Any, started: Started) -> None:
-    """Occurrence id, run time, and a token that grows."""
+    """The id of the occurrence, the run time, and a token that grows."""
     scheduler = started(opened())
     start = datetime.now(UTC) + timedelta(milliseconds=50)
     for number in range(20):
@@ -152,7 +152,7 @@ def test_jobs_run_on_time_and_know_their_occurrence(opened: Any, started: Starte
 
 
 def test_recurring_jobs_go_on(opened: Any, started: Started) -> None:
-    """Tokens grow from tick to tick, and the next run time moves."""
+    """Tokens grow from run to run, and the next run time advances."""
     scheduler = started(opened())
     scheduler.add_job(note, "interval", seconds=0.05, id="a", misfire_grace_time=None)
     wait_until(lambda: len(ran) >= 4, "four ticks had run")
@@ -164,7 +164,7 @@ def test_recurring_jobs_go_on(opened: Any, started: Started) -> None:
 
 
 def test_an_error_of_a_job_is_its_own(opened: Any, started: Started) -> None:
-    """The event tells it, the job goes on."""
+    """There is an event, and the job stays scheduled."""
     scheduler = started(opened())
     events: list[Any] = []
     scheduler.add_listener(events.append, EVENT_JOB_ERROR)
@@ -174,7 +174,7 @@ def test_an_error_of_a_job_is_its_own(opened: Any, started: Started) -> None:
 
 
 def test_a_job_may_add_itself_again_while_it_runs(opened: Any, started: Started) -> None:
-    """A one-shot is gone from the schedule when it runs, so its id is free; each run comes once."""
+    """A one-shot leaves the schedule when it runs, so its id is free. Each run happens once."""
     scheduler = started(opened())
     scheduler.add_job(add_again, "date", args=["a"], id="a")
     wait_until(lambda: len(ran) == 3, "it had followed itself twice")
@@ -194,7 +194,7 @@ def test_a_job_may_remove_itself_while_it_runs(opened: Any, started: Started) ->
 
 
 def test_a_job_may_reschedule_itself_while_it_runs(opened: Any, started: Started) -> None:
-    """Its own change holds, not the next run the scheduler had planned."""
+    """The job's own change holds, not the next run that the scheduler has planned."""
     scheduler = started(opened())
     scheduler.add_job(move_self, "interval", seconds=0.05, args=["a"], id="a")
     scheduler.add_job(note, "interval", seconds=0.05, args=["b"])
@@ -207,7 +207,7 @@ def test_a_job_may_reschedule_itself_while_it_runs(opened: Any, started: Started
 
 
 def test_an_executor_inside_the_pass_may_do_the_same(opened: Any, started: Started) -> None:
-    """DebugExecutor runs a job between the first and the last call of a pass, under the scheduler's lock."""
+    """DebugExecutor runs a job in the middle of a pass, under the scheduler's lock."""
     scheduler = started(opened(), executors={"default": DebugExecutor()})
     scheduler.add_job(move_self, "interval", seconds=0.05, args=["move"], id="move")
     scheduler.add_job(remove_self, "interval", seconds=0.05, args=["remove"], id="remove")
@@ -236,7 +236,7 @@ def test_a_last_run_that_finds_no_room_is_not_lost(opened: Any, started: Started
 
 @pytest.mark.slow
 def test_lateness_counts_from_the_claim(opened: Any, started: Started) -> None:
-    """One worker thread, a default grace of a second: what waits for the worker runs all the same."""
+    """With one worker thread and a default grace of one second, jobs that wait for the worker still run."""
     scheduler = started(opened(), executors={"default": {"type": "threadpool", "max_workers": 1}})
     missed: list[Any] = []
     scheduler.add_listener(missed.append, EVENT_JOB_MISSED)
@@ -252,7 +252,7 @@ def test_lateness_counts_from_the_claim(opened: Any, started: Started) -> None:
 
 @pytest.mark.real
 def test_what_is_claimed_too_late_is_missed(open_real: Any, started: Started) -> None:
-    """A grace that somebody chose is kept, and the drop is told."""
+    """A grace that the user chose holds, and the dropped run is an event."""
     store = open_real()
     scheduler = started(store)
     missed: list[Any] = []
@@ -265,7 +265,7 @@ def test_what_is_claimed_too_late_is_missed(open_real: Any, started: Started) ->
 
 @pytest.mark.real
 def test_at_most_once_leaves_the_store_before_it_runs(open_real: Any, started: Started) -> None:
-    """While it runs nothing is left that could be handed out again; recurring ones wait for their next tick."""
+    """During the run the store has nothing to hand out again. A recurring job waits for its next run."""
     store = open_real(delivery="at_most_once")
     scheduler = started(store)
     scheduler.add_job(wait_at, "date", args=["once"], id="once")
@@ -282,8 +282,7 @@ def test_at_most_once_leaves_the_store_before_it_runs(open_real: Any, started: S
     [("store", BackgroundScheduler), ("process", BackgroundScheduler), ("store", WheelBackgroundScheduler)],
 )
 def test_max_instances_holds_over_all_processes(open_real: Any, started: Started, scope: str, kind: Any) -> None:
-    """Two schedulers, one long job: its next tick is skipped with stock's event, or runs in the other when each counts
-    for itself."""
+    """The next run of a long job is skipped with stock's event, or runs elsewhere if each process counts for itself."""
     events: list[Any] = []
     for store in [open_real(max_instances_scope=scope) for _ in range(2)]:
         started(store, kind).add_listener(events.append, EVENT_JOB_MAX_INSTANCES)
@@ -301,7 +300,7 @@ def test_max_instances_holds_over_all_processes(open_real: Any, started: Started
 
 @pytest.mark.real
 def test_a_change_from_another_process_reaches_a_running_job(open_real: Any, started: Started) -> None:
-    """A long run frees its job, so that others can pause or remove it meanwhile."""
+    """A long run is split off, so other processes can pause or remove its job."""
     scheduler = started(open_real())
     other = open_real()
     scheduler.add_job(wait_at, "interval", seconds=0.2, args=["gate"], id="a", max_instances=1)
@@ -317,7 +316,7 @@ def test_a_change_from_another_process_reaches_a_running_job(open_real: Any, sta
 
 @pytest.mark.real
 def test_two_processes_never_both_add_an_id(open_real: Any, make_job: Any) -> None:
-    """A race of two: one adds, one is refused."""
+    """Of two processes in a race one adds, and the other is refused."""
     stores = [open_real(), open_real()]
     for round_ in range(20):
         barrier = threading.Barrier(2)
@@ -343,7 +342,7 @@ def test_two_processes_never_both_add_an_id(open_real: Any, make_job: Any) -> No
 
 @pytest.mark.real
 def test_huge_arguments_are_stored_and_too_huge_ones_refused(open_real: Any, make_job: Any) -> None:
-    """A megabyte is fine; above the store's limit it says so, and nothing is stored."""
+    """A megabyte is stored. Above the store's limit there is an error, and nothing is stored."""
     store = open_real()
     store.add_job(make_job(datetime.now(UTC), id="big", args=("x" * 1_000_000,)))
     assert len(store.lookup_job("big").args[0]) == 1_000_000
@@ -354,7 +353,7 @@ def test_huge_arguments_are_stored_and_too_huge_ones_refused(open_real: Any, mak
 
 @pytest.mark.real
 def test_a_store_that_fails_ends_no_loop(open_real: Any, started: Started, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every call fails for a while, also with an error that is no outage; then the jobs run."""
+    """Every call fails for a while, also with unusual errors. Then the jobs run."""
     store = open_real()
     scheduler = started(store)
     scheduler.add_job(note, "interval", seconds=0.05, args=["a"], id="a", misfire_grace_time=None)
@@ -380,7 +379,7 @@ def test_a_store_that_fails_ends_no_loop(open_real: Any, started: Started, monke
 def test_a_flushed_server_takes_the_jobs_and_not_the_scheduler(
     open_real: Any, started: Started, redis_client: Any, namespace: str
 ) -> None:
-    """Jobs that are added afterwards run: the namespace is made again by whoever misses it first, a call or a pass."""
+    """Jobs that are added afterwards run. The first call that misses the namespace creates it again."""
     scheduler = started(open_real(max_sleep_s=0.05))
     scheduler.add_job(note, "date", run_date=datetime.now(UTC) + timedelta(hours=1), id="lost")
     redis_client.flushall()
@@ -395,7 +394,7 @@ def test_a_flushed_server_takes_the_jobs_and_not_the_scheduler(
 
 @pytest.mark.real
 def test_a_lease_that_ran_out_under_a_living_job_is_taken_up_again(open_real: Any, started: Started) -> None:
-    """Heartbeats failed for a while; the job is still running here, so it is not run twice."""
+    """Heartbeats fail for a while, and the job still runs here. It does not run twice."""
     store = open_real(lease_s=1)
     store.tracker.extend_leases = lambda: None
     scheduler = started(store)
@@ -419,7 +418,7 @@ def test_a_lease_that_ran_out_under_a_living_job_is_taken_up_again(open_real: An
 
 @pytest.mark.real
 def test_a_shutdown_that_does_not_wait_leaves_the_lease_with_the_job(open_real: Any, started: Started) -> None:
-    """What still runs keeps its lease: it is extended as before, and its end is told when it comes."""
+    """The lease of a running job is extended as before, and its end is reported."""
     store, other = open_real(lease_s=9), open_real()
     scheduler = started(store)
     scheduler.add_job(wait_at, "date", args=["gate"], id="a")
@@ -438,7 +437,7 @@ def test_a_shutdown_that_does_not_wait_leaves_the_lease_with_the_job(open_real: 
 
 
 def test_coroutines_run_in_an_event_loop(opened: Any) -> None:
-    """AsyncIOScheduler: coroutine functions and plain ones, each with its occurrence."""
+    """AsyncIOScheduler runs coroutine functions and plain functions, each with its occurrence."""
 
     async def main() -> None:
         scheduler = AsyncIOScheduler(timezone="UTC")
@@ -484,7 +483,7 @@ def test_a_process_pool_knows_the_occurrence_too(open_real: Any, started: Starte
 
 
 def test_the_stores_are_plugins(redis_url: str) -> None:
-    """By alias in add_jobstore, and in a configuration."""
+    """They can be named by alias in `add_jobstore` and in a configuration."""
     scheduler = BackgroundScheduler(
         {
             "apscheduler.jobstores.default": {"type": "wheel-redis", "url": redis_url, "namespace": "conf"},
@@ -508,7 +507,7 @@ def test_the_stores_are_plugins(redis_url: str) -> None:
 def test_a_store_takes_any_client(
     redis_url: str, primary: TemporaryServer, sentinel_port: int, cluster: Any, started: Started
 ) -> None:
-    """A client, one of a Sentinel, one of a Cluster (with shards), and an open delay store."""
+    """A plain client, one of a Sentinel, one of a Cluster (with shards), or an open delay store."""
     import redis
     from redis.sentinel import Sentinel
 
@@ -543,7 +542,7 @@ def test_a_store_takes_any_client(
 @pytest.mark.real
 @pytest.mark.slow
 def test_a_store_over_an_embedded_server_needs_no_other(tmp_path: Any, started: Started) -> None:
-    """A folder is all it takes; the jobs are there after a restart."""
+    """It only needs a folder, and keeps the jobs over a restart."""
     url = f"embedded:{tmp_path / 'jobs'}"
     scheduler = started(RedisWheelJobStore(url))
     scheduler.add_job(note, "date", args=["now"])
@@ -576,7 +575,7 @@ class LosingExecutor(ThreadPoolExecutor):
 
 @pytest.mark.real
 def test_what_an_executor_loses_is_handed_out_again(open_real: Any, started: Started) -> None:
-    """A refused submission and a worker that died tell no event; the lease ends, and the job comes again."""
+    """A refused submission and a dead worker cause no event. The lease ends, and the job is handed out again."""
     executor = LosingExecutor()
     store = open_real(lease_s=2)
     scheduler = started(store, executors={"default": executor})
@@ -590,7 +589,7 @@ def test_what_an_executor_loses_is_handed_out_again(open_real: Any, started: Sta
 
 @pytest.mark.real
 def test_a_job_whose_holder_died_is_not_too_late(open_real: Any, started: Started) -> None:
-    """It was claimed within its grace; that its lease had to end first is not held against it."""
+    """It was claimed within its grace. The time until its lease ends does not count as lateness."""
     gone = open_real(lease_s=1.5)
     scheduler = BackgroundScheduler(timezone="UTC")
     gone._scheduler, gone._alias = scheduler, "default"

@@ -1,4 +1,4 @@
-"""Settings come as text from an ini file, a Flask configuration or the environment; each is read, or named."""
+"""Settings may be text, as in an ini file or the environment. Wrong ones are named in an error."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ TEXTS = {
 
 
 class Never:
-    """A trigger class of somebody's own."""
+    """A user's trigger class."""
 
     def get_next_fire_time(self, *_: Any) -> None: ...
 
 
 def test_every_setting_of_a_shared_store_may_be_text() -> None:
-    """`lease_s: "5"` was a TypeError, and `allow_pickle: "false"` would have meant yes."""
+    """For example `lease_s: "5"` and `allow_pickle: "false"`."""
     store = RedisWheelJobStore("redis://localhost", **TEXTS)  # type: ignore[arg-type]
     settings, options = store.settings, store.connection.options
     assert (settings.lease_ms, settings.max_sleep_s, settings.batch) == (5000, 0.5, 100)
@@ -49,7 +49,7 @@ def test_every_setting_of_a_shared_store_may_be_text() -> None:
 
 
 def test_they_come_so_from_a_configuration() -> None:
-    """As APScheduler passes them on."""
+    """As APScheduler passes them."""
     given = {"type": "wheel-redis", "url": "redis://localhost", **TEXTS}
     scheduler = BackgroundScheduler({f"apscheduler.jobstores.default.{name}": text for name, text in given.items()})
     assert scheduler._jobstores["default"].settings.lease_ms == 5000
@@ -80,14 +80,14 @@ def test_they_come_so_from_a_configuration() -> None:
     ],
 )
 def test_what_cannot_be_read_is_named(name: str, text: Any) -> None:
-    """With what was expected; nothing is opened."""
+    """The error says what was expected. Nothing is opened."""
     with pytest.raises(ConfigError, match=name.removesuffix("s")):
         RedisWheelJobStore("redis://localhost", **{name: text})
 
 
 @pytest.mark.parametrize("name", ["batch", "max_in_flight"])
 def test_a_scheduler_names_what_it_cannot_read(name: str) -> None:
-    """Zero would never hand anything over."""
+    """With a batch of zero no job would ever run."""
     for text in ("0", "many"):
         with pytest.raises(ConfigError, match=name):
             WheelBackgroundScheduler({f"apscheduler.{name}": text})

@@ -40,7 +40,7 @@ def wait_until(condition: Callable[[], bool], what: str) -> None:
 
 @pytest.fixture(params=[BackgroundScheduler, WheelBackgroundScheduler])
 def start(request: pytest.FixtureRequest) -> Iterator[Callable[..., Any]]:
-    """Makes schedulers over stores, with a last word before they start."""
+    """Makes and starts schedulers over stores. A function may change a scheduler before its start."""
     ran.clear()
     with ExitStack() as stack:
 
@@ -56,7 +56,7 @@ def start(request: pytest.FixtureRequest) -> Iterator[Callable[..., Any]]:
 
 
 def test_a_scheduler_starts_without_its_store(start: Callable[..., Any], caplog: pytest.LogCaptureFixture) -> None:
-    """It says so once, refuses what is added later with a clear error, and can be shut down."""
+    """It logs this once, raises a clear error for jobs that are added later, and can be shut down."""
     store = RedisWheelJobStore(NOBODY)
     with caplog.at_level(logging.WARNING):
         scheduler = start(store, lambda each: each.add_job(note, "date", args=["early"], id="early"))
@@ -71,7 +71,7 @@ def test_a_scheduler_starts_without_its_store(start: Callable[..., Any], caplog:
 
 
 def test_a_pass_does_not_wait_for_a_connection(start: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    """A scheduler on an event loop would stand still for as long: after the start one thread alone tries to open it."""
+    """A pass may run on an event loop. So after the start only the settler thread tries to open the store."""
     tries: list[str] = []
 
     def refused(*_: Any, **__: Any) -> None:
@@ -90,8 +90,8 @@ def test_a_pass_does_not_wait_for_a_connection(start: Callable[..., Any], monkey
 def test_a_start_does_not_wait_for_a_server_that_hangs(
     start: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It takes connections and says nothing: a scheduler on an event loop would hold that up for ten seconds."""
-    monkeypatch.setattr("wheel_sched_apscheduler.stores.settler.OPEN_AT_ONCE_S", 0.05)
+    """The server accepts connections and never answers. A start may run on an event loop, so it must not wait."""
+    monkeypatch.setattr("wheel_sched_apscheduler.stores.connection.OPEN_AT_ONCE_S", 0.05)
     with socket.create_server(("127.0.0.1", 0)) as mute, caplog.at_level(logging.WARNING):
         before_s = time.monotonic()
         scheduler = start(RedisWheelJobStore(f"redis://127.0.0.1:{mute.getsockname()[1]}"))
@@ -103,7 +103,7 @@ def test_a_start_does_not_wait_for_a_server_that_hangs(
 
 
 def test_a_pass_that_comes_after_the_shutdown_claims_nothing(open_fake: Callable[..., Any]) -> None:
-    """A stock scheduler's thread may be at the lock that `shutdown` holds; nobody would tell what it claimed."""
+    """A stock scheduler's thread may wait for the lock of `shutdown`. No thread would report what it claims then."""
     store = open_fake()
     store.start(None, "default")
     Producer(store, timezone="UTC").add_job(note, "date", args=["late"])
@@ -117,8 +117,8 @@ def test_a_pass_that_comes_after_the_shutdown_claims_nothing(open_fake: Callable
 def test_a_store_that_answers_late_is_opened_late(
     start: Callable[..., Any], real_server: TemporaryServer, namespace: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What was added before the start runs then; nothing is lost between the start and the settler."""
-    monkeypatch.setattr("wheel_sched_apscheduler.stores.settler.OPEN_AT_ONCE_S", 0.01)
+    """Jobs that were added before the start run then. None is lost between the start and the settler."""
+    monkeypatch.setattr("wheel_sched_apscheduler.stores.connection.OPEN_AT_ONCE_S", 0.01)
     answered = threading.Event()
 
     def late(*args: Any, **settings: Any) -> Any:
@@ -134,7 +134,7 @@ def test_a_store_that_answers_late_is_opened_late(
 
 
 def test_what_can_never_be_stored_is_refused_at_the_start() -> None:
-    """A job that is kept for later is looked at all the same."""
+    """Jobs that are kept for later are checked too."""
     scheduler = BackgroundScheduler(timezone="UTC")
     scheduler.add_jobstore(RedisWheelJobStore(NOBODY))
     scheduler.add_job(lambda: None, "date", run_date=datetime.now(UTC) + timedelta(days=1))
@@ -155,7 +155,7 @@ def moody_server() -> Iterator[TemporaryServer]:
 def test_its_jobs_run_when_the_store_is_back(
     start: Callable[..., Any], moody_server: TemporaryServer, namespace: str
 ) -> None:
-    """Those that were stored, those given to it before its start, and those added afterwards."""
+    """Jobs that are stored, jobs that it got before its start, and jobs that are added afterwards."""
     before = RedisWheelJobStore(moody_server.url, namespace=namespace)
     soon = datetime.now(UTC) + timedelta(seconds=0.1)
     scheduler = BackgroundScheduler(timezone="UTC")
@@ -180,7 +180,7 @@ def test_its_jobs_run_when_the_store_is_back(
 
 @pytest.mark.real
 def test_a_store_that_cannot_be_used_still_ends_the_start(real_server: TemporaryServer, namespace: str) -> None:
-    """Waiting would not mend it."""
+    """Waiting does not help."""
     RedisWheelJobStore(real_server.url, namespace=namespace, shards=2).store.close()
     scheduler = BackgroundScheduler(timezone="UTC")
     scheduler.add_jobstore(RedisWheelJobStore(real_server.url, namespace=namespace))
@@ -199,7 +199,7 @@ sys.stdin.read()
 
 @pytest.mark.real
 def test_an_embedded_server_is_taken_over_from_a_process_that_died(start: Callable[..., Any], tmp_path: Path) -> None:
-    """The scheduler only shares it; killed with its owner, it is started again, and the jobs go on."""
+    """The owner and its server are killed. The scheduler starts the server again, and its jobs run."""
     command = [sys.executable, "-c", OWN, str(tmp_path / "jobs")]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as owner:
         assert owner.stdout is not None

@@ -1,4 +1,4 @@
-"""A time zone is stored so that another process reads it, or it is refused when the job is added; never in between."""
+"""A time zone is stored so that every process can read it, or the job is refused when it is added."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ import pytest
 import pytz
 from apscheduler.triggers.cron import CronTrigger
 from apscheduler.triggers.date import DateTrigger
-from wheel_sched_apscheduler.codec import JobCodec, NotSerializable, Unreadable, zones
-from wheel_sched_apscheduler.codec.zones import zone_name, zone_of
-from wheel_sched_apscheduler.instants import from_ms
+from wheel_sched_apscheduler.codec import JobCodec, NotSerializable, Unreadable, values
+from wheel_sched_apscheduler.codec.values import zone_name, zone_of
+from wheel_sched_apscheduler.run_times import from_ms
 
 WINTER, SUMMER = datetime(2026, 1, 5, tzinfo=UTC), datetime(2026, 7, 5, tzinfo=UTC)
 
@@ -27,13 +27,13 @@ def database_file(name: str) -> Path:
 
 
 def made_from(file: Path) -> ZoneInfo:
-    """As tzlocal makes the machine's zone when it finds no name for it."""
+    """Makes a zone as tzlocal does when it finds no name for the machine's zone."""
     with file.open("rb") as data:
         return ZoneInfo.from_file(data, key="local")
 
 
 class Odd(tzinfo):
-    """A zone of somebody's own, which changes."""
+    """A user's zone whose offset changes."""
 
     def utcoffset(self, moment: datetime | None) -> timedelta:
         return timedelta(hours=1 if moment is None or moment.month < 7 else 2)
@@ -60,7 +60,7 @@ class Odd(tzinfo):
     ids=repr,
 )
 def test_offsets_and_named_zones_of_every_library_are_stored(zone: tzinfo, name: str) -> None:
-    """What is read has the same offsets."""
+    """The zone that is read has the same offsets."""
     assert zone_name(zone) == name
     for moment in (WINTER, SUMMER):
         assert moment.astimezone(zone_of(name)).utcoffset() == moment.astimezone(zone).utcoffset()
@@ -69,11 +69,11 @@ def test_offsets_and_named_zones_of_every_library_are_stored(zone: tzinfo, name:
 def test_a_local_zone_without_a_name_is_found_by_its_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make_job: Any
 ) -> None:
-    """A copy of a file of the database, as containers have it; the job comes back in the zone of that name."""
+    """/etc/localtime is a copy of a file of the database, as in containers. The job comes back in that zone."""
     monkeypatch.delenv("TZ", raising=False)
     copied = tmp_path / "localtime"
     shutil.copy(database_file("Asia/Kathmandu"), copied)
-    monkeypatch.setattr(zones, "LOCAL_FILES", (copied,))
+    monkeypatch.setattr(values, "LOCAL_FILES", (copied,))
     local = made_from(copied)
     codec = JobCodec()
     job = make_job(WINTER.astimezone(local), trigger=CronTrigger(hour=3, timezone=local))
@@ -84,8 +84,8 @@ def test_a_local_zone_without_a_name_is_found_by_its_file(
 
 
 def test_a_local_zone_is_found_by_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """TZ names it, or its file."""
-    monkeypatch.setattr(zones, "LOCAL_FILES", (tmp_path / "nothing",))
+    """TZ has its name or its file."""
+    monkeypatch.setattr(values, "LOCAL_FILES", (tmp_path / "nothing",))
     local = made_from(database_file("Europe/Berlin"))
     for value in (":Europe/Berlin", str(database_file("Europe/Berlin"))):
         monkeypatch.setenv("TZ", value)
@@ -96,9 +96,9 @@ def test_a_local_zone_is_found_by_the_environment(tmp_path: Path, monkeypatch: p
 def test_a_zone_that_nobody_could_read_is_refused_when_the_job_is_added(
     which: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make_job: Any
 ) -> None:
-    """It was accepted, and the job was quarantined when it was due."""
+    """It must not be quarantined later, when it is due."""
     monkeypatch.setenv("TZ", "America/New_York")  # of other offsets than what is asked for
-    monkeypatch.setattr(zones, "LOCAL_FILES", (tmp_path / "nothing",))
+    monkeypatch.setattr(values, "LOCAL_FILES", (tmp_path / "nothing",))
     with database_file("Europe/Berlin").open("rb") as data:
         named = ZoneInfo.from_file(data, key="Asia/Tokyo")
     zone = {"another file": made_from(database_file("Europe/Berlin")), "changes": Odd(), "another key": named}[which]
@@ -113,7 +113,7 @@ def test_a_zone_that_nobody_could_read_is_refused_when_the_job_is_added(
 
 @pytest.mark.parametrize("when", [10**30, -(10**30)])
 def test_a_time_that_no_calendar_has_is_an_unreadable_job(make_job: Any, when: int) -> None:
-    """Whatever is asked of it."""
+    """Whichever method reads it."""
     job = make_job(WINTER)
     codec = JobCodec()
     version, _, rest = codec.encode(job).split(b";", 2)
@@ -128,7 +128,7 @@ def test_a_time_that_no_calendar_has_is_an_unreadable_job(make_job: Any, when: i
 
 
 def test_an_item_of_such_a_time_is_listed_beside_the_others(open_fake: Any, make_job: Any) -> None:
-    """It is quarantined when it is due, and a list of the quarantine or of all jobs ends with it, not at it."""
+    """It is quarantined when it is due. Lists of the quarantine and of all jobs contain it and do not fail."""
     store = open_fake()
     for job_id in ("bad", "good"):
         store.add_job(make_job(WINTER, id=job_id))

@@ -1,4 +1,4 @@
-"""`apply_many` beside a loop over `apply_async`: the same messages, in the same store."""
+"""`apply_many` compared with a loop over `apply_async`: the same messages, in the same store."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def app(redis_url: str) -> Iterator[Celery]:
 
 
 def shape(app: Celery, task_id: str) -> tuple[Any, ...]:
-    """A held task as it lies in the store, but for what is random: id, delivery tag."""
+    """A held task as it is stored, without its random parts: id and delivery tag."""
     (waiting,) = HeldTasks(app).get(task_id)
     form = decode_push(waiting.found.body)
     message = json.loads(form.pieces[0].replace(task_id.encode(), b"ID"))
@@ -90,7 +90,7 @@ OPTIONS: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("options", OPTIONS, ids=lambda options: "+".join(options) or "none")
 def test_each_message_is_that_of_apply_async(app: Celery, options: dict[str, Any]) -> None:
-    """Byte for byte, but for ids; whatever the arguments, and whichever way they go."""
+    """Byte for byte except ids, for all arguments, with a template and without."""
     add = app.tasks["bulk.add"]
     if "link" in options:
         options = {"link": add.si(7)}
@@ -105,7 +105,7 @@ def test_each_message_is_that_of_apply_async(app: Celery, options: dict[str, Any
 
 
 def test_a_loop_is_not_needed_for_thousands(app: Celery, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Plain argument tuples from a generator, in calls of 500; Celery makes one message, the form the others."""
+    """Argument tuples from a generator, in calls of 500. Celery makes one message, the template the others."""
     filled = []
     fill = MessageTemplate.fill
 
@@ -123,7 +123,7 @@ def test_a_loop_is_not_needed_for_thousands(app: Celery, monkeypatch: pytest.Mon
 
 
 def test_each_call_may_have_its_own_eta_and_id(app: Celery) -> None:
-    """What is due within the horizon goes to its queue at once, as with apply_async."""
+    """A task that is due within the horizon goes to its queue at once, as with apply_async."""
     soon, later = datetime.now(UTC), datetime.now(UTC) + timedelta(days=3)
     ids = apply_many(
         app.tasks["bulk.add"],
@@ -139,7 +139,7 @@ def test_each_call_may_have_its_own_eta_and_id(app: Celery) -> None:
 
 
 def test_handlers_of_before_task_publish_see_each_task(app: Celery) -> None:
-    """And what they change is held."""
+    """The store gets what they change."""
     seen: list[str] = []
 
     def handler(headers: dict[str, Any], **_: Any) -> None:
@@ -156,7 +156,7 @@ def test_handlers_of_before_task_publish_see_each_task(app: Celery) -> None:
 
 
 def test_arguments_that_do_not_fit_are_refused(app: Celery) -> None:
-    """As apply_async does; nothing of the batch is sent."""
+    """As apply_async does. Nothing of the batch is sent."""
     with pytest.raises(TypeError):
         apply_many(app.tasks["bulk.add"], [(1,), (1, 2, 3)], countdown=600)
     with pytest.raises(ValueError, match="needs countdown"):
@@ -165,7 +165,7 @@ def test_arguments_that_do_not_fit_are_refused(app: Celery) -> None:
 
 
 def test_an_app_without_the_integration_sends_one_by_one(redis_url: str) -> None:
-    """The same call, before and after an installation."""
+    """The same call works before and after an installation."""
     app = Celery("plain", broker=broker_of(redis_url), set_as_current=False)
 
     @app.task(name="bulk.add", shared=False)
@@ -178,7 +178,7 @@ def test_an_app_without_the_integration_sends_one_by_one(redis_url: str) -> None
 
 
 def test_a_mistake_in_a_later_batch_leaves_those_before_it_stored(app: Celery) -> None:
-    """Also the one that was on its way."""
+    """Also the batch that was under way."""
     calls = [(number,) for number in range(1000)] + [(1, 2, 3)]
     with pytest.raises(TypeError):
         apply_many(app.tasks["bulk.add"], calls, countdown=600)
@@ -190,7 +190,7 @@ def test_a_mistake_in_a_later_batch_leaves_those_before_it_stored(app: Celery) -
 def test_a_store_that_goes_away_between_batches_loses_none(
     on_outage: str, when: str, redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The second batch fails, whose predecessor is stored: it goes the stock way with the third, or is refused."""
+    """The second batch fails after the first is stored. It goes the stock way with the third, or is refused."""
     app = make_app(redis_url, on_outage=on_outage)
     queue = app.conf.task_default_queue = f"between-{on_outage}-{when}"
     wheel, batches = app.wheel, itertools.count(1)
@@ -222,7 +222,7 @@ def test_a_store_that_goes_away_between_batches_loses_none(
 
 @pytest.mark.parametrize("on_outage", ["stock", "refuse"])
 def test_while_the_store_is_away_the_policy_of_the_app_holds(on_outage: str, redis_url: str) -> None:
-    """Sent the stock way, or refused with nothing sent."""
+    """Tasks are sent the stock way, or are refused and nothing is sent."""
     with temporary_server() as store:
         app = Celery("bulk", broker=broker_of(redis_url), set_as_current=False)
         install(app, store.url, namespace="away", on_outage=on_outage, timeout="1s")

@@ -1,7 +1,7 @@
-"""Real Celery workers in real processes over servers of their own, and a receiver that judges what ran, and when.
+"""Real Celery workers in real processes, over servers of their own.
 
-Each run is written to a Redis list by the task itself, with its ETA and the time; so early, late, lost and doubled are
-never taken from our own word.
+Each task writes its own run to a Redis list, with its ETA and the time. So the tests count early, late, lost and
+doubled tasks without asking the code under test.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ PATIENCE_S = 60.0
 
 
 def wait_until(condition: Callable[[], object], what: str, patience_s: float = PATIENCE_S) -> None:
-    """Wait for what other processes do."""
+    """Wait for something that other processes do."""
     until_s = time.monotonic() + patience_s
     while not condition():
         assert time.monotonic() < until_s, f"waited in vain until {what}"
@@ -77,7 +77,7 @@ class Worker:
         return self._log.read_text(errors="replace")
 
     def wait_ready(self) -> Worker:
-        """Wait until it consumes."""
+        """Wait until the worker consumes."""
         wait_until(lambda: " ready." in self.log or self.process.poll() is not None, f"{self.name} was ready")
         assert self.process.poll() is None, self.log
         return self
@@ -87,14 +87,14 @@ class Worker:
         self.process.send_signal(number)
 
     def send_all(self, number: signal.Signals) -> None:
-        """Signal main process and pool."""
+        """Signal the main process and the pool."""
         os.killpg(self.process.pid, number)
 
     def wait_ended(self) -> int:
         return self.process.wait(PATIENCE_S)
 
     def kill(self) -> None:
-        """Kill it with its pool as a crash would, and wait. Idempotent."""
+        """Kill the worker with its pool, as a crash would, and wait. Idempotent."""
         if self.process.poll() is None:
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait(PATIENCE_S)
@@ -105,10 +105,10 @@ class Stage:
 
     Args:
         folder: for logs.
-        broker_url: of the app; the server's unless another broker is tested.
-        server: of results and runs, and of the store unless another one is given.
+        broker_url: of the app. Defaults to the server's.
+        server: keeps results and runs, and the store unless another one is given.
         store_url: of the delay store. Defaults to the server's.
-        store: what the producing apps are given instead of that URL. Defaults to the URL.
+        store: given to the producing apps instead of `store_url`. Defaults to that URL.
     """
 
     def __init__(
@@ -173,7 +173,7 @@ class Stage:
     wait_until = staticmethod(wait_until)
 
     def runs(self) -> list[Run]:
-        """What ran so far, in order."""
+        """All runs so far, in order."""
         rows = [json.loads(row) for row in self.client.lrange(self.list, 0, -1)]
         return [
             Run(
@@ -187,12 +187,12 @@ class Stage:
         ]
 
     def wait_runs(self, count: int) -> list[Run]:
-        """Wait for so many runs."""
+        """Wait for this number of runs."""
         wait_until(lambda: self.client.llen(self.list) >= count, f"{count} tasks ran")
         return self.runs()
 
     def assert_once(self, names: list[Any]) -> list[Run]:
-        """Wait until each name ran; each once, none early, and nothing else."""
+        """Wait until each of the names has run. Each must run once, none early, and nothing else."""
         runs = self.wait_runs(len(names))
         assert Counter(run.name for run in runs) == Counter(names)
         assert [run for run in runs if run.eta_s is not None and run.at_s < run.eta_s] == []
@@ -207,22 +207,22 @@ class Stage:
         wait_until(lambda: self.held() == count, f"{count} tasks were held")
 
     def bring_forward(self, seconds: float, queue: str | None = None) -> None:
-        """Let all that is held (for a queue) be due in so many seconds.
+        """Make all held tasks (of a queue) due in this number of seconds.
 
-        Held until some far time first, nothing can be due before a test, or a slow machine, is ready for it.
+        A test first holds tasks until a far time. So no task is due before the test, or a slow machine, is ready.
         """
         tasks = HeldTasks(self.app)
         changed = tasks.reschedule(list(tasks.select(TaskFilter(queue=queue))), tasks.now_ms() + int(seconds * 1000))
         assert changed.left == []
 
     def past(self, seconds: float) -> bool:
-        """Whether so much time has gone since this was first asked, by the clock of the results' server."""
+        """Whether this time has passed since the first call, by the clock of the results' server."""
         now_s, micros = self.client.time()
         start = self.client.set(f"{self.list}-start", now_s + micros / 1e6, nx=True, get=True)
         return start is not None and now_s + micros / 1e6 - float(start) >= seconds
 
     def restore_all(self) -> None:
-        """What workers do now and then: put back what nobody has acknowledged for the visibility timeout, here none."""
+        """Put back all unacknowledged messages, as workers do now and then; here the visibility timeout is zero."""
         options = {"visibility_timeout": 0}
         with self.stock.connection_for_read(transport_options=options) as connection, connection.channel() as channel:
             channel.qos.restore_visible(num=None)
@@ -231,7 +231,7 @@ class Stage:
         return int(self.client.llen(queue))
 
     def fresh(self) -> None:
-        """Forget what ran; the next test starts with an empty list."""
+        """Forget all runs, so that the next test starts with an empty list."""
         self.client.delete(self.list)
 
     def logs(self) -> str:
@@ -256,7 +256,7 @@ class Stage:
 
 
 def _forget_connections(app: Celery) -> None:
-    """Empty kombu's pools, which outlive the app: a later server may have the port of this one, and so its URL."""
+    """Empty kombu's pools, which outlive the app: a later server may have the same port, and so the same URL."""
     key = eqhash(app.connection_for_write())
     for pools in (kombu.pools.producers, kombu.pools.connections):
         pool = pools.pop(key, None)
@@ -265,7 +265,7 @@ def _forget_connections(app: Celery) -> None:
 
 
 class Stages:
-    """Servers and stages of a test or module; stages are closed before any server goes."""
+    """Makes servers and stages for a test or a module. Closes the stages before the servers."""
 
     def __init__(self, folder: Path, stack: ExitStack) -> None:
         self._folder = folder
@@ -283,7 +283,7 @@ class Stages:
         return server
 
     def stage(self, **options: Any) -> Stage:
-        """A stage, over a server of its own unless one is given."""
+        """A stage with one server for everything."""
         stage = Stage(self._folder, options.pop("server", None) or self.server(), **options)
         self._stages.append(stage)
         return stage
@@ -302,5 +302,5 @@ def stages(tmp_path: Path) -> Iterator[Stages]:
 
 @pytest.fixture
 def stage(stages: Stages) -> Stage:
-    """A stage over one server for everything."""
+    """A stage with one server for everything."""
     return stages.stage()

@@ -1,4 +1,4 @@
-"""The message published after a hold is the one that stock would have sent, and one header: compared in Redis."""
+"""The message published after a hold is the one that stock Celery sends, plus one header. Compared in Redis."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from kombu.utils.json import loads
-from wheel_sched_celery.message.dispatch_mark import MARK, is_marked
-from wheel_sched_celery.message.held_task import decode as decode_held
+from wheel_sched_celery.message.headers import MARK, is_marked
+from wheel_sched_celery.message.stored_forms import decode as decode_held
 
 from wheel_sched.store import ServerPush
 
@@ -35,7 +35,7 @@ RICH: dict[str, Any] = {
 
 
 def raw(stage: Stage, queue: str, priority: int = 0) -> Any:
-    """The element at the head of a queue, without the tag that is random."""
+    """The element at the head of a queue, without the random delivery tag."""
     element = stage.client.rpop(f"{queue}\x06\x16{priority}" if priority else queue)
     message = loads(element)
     message["properties"].pop("delivery_tag")
@@ -52,7 +52,7 @@ def send(app: Celery, protocol: int, options: dict[str, Any]) -> None:
 @pytest.mark.parametrize("options", [PLAIN, RICH], ids=["plain", "rich"])
 @pytest.mark.parametrize("protocol", [1, 2])
 def test_held_and_published_it_is_what_stock_sends(stage: Stage, protocol: int, options: dict[str, Any]) -> None:
-    """Queue, priority, body, type, encoding, compression, headers and properties, in the same order; and the mark."""
+    """Queue, priority, body, type, encoding, compression, headers and properties, in the same order; plus the mark."""
     if protocol == 1:
         options = {name: options[name] for name in options if name not in ("root_id", "parent_id", "shadow")}
     priority = options.get("priority", 0)
@@ -78,7 +78,7 @@ def test_held_and_published_it_is_what_stock_sends(stage: Stage, protocol: int, 
 
 
 def test_the_ttl_of_the_broker_is_shortened_by_the_time_held(stage: Stage) -> None:
-    """`expires` stays the instant it is; `expiration` counts from the publish."""
+    """`expires` keeps its instant. `expiration` counts from the publish."""
     stage.app.send_task("note", countdown=100, expires=160)
     (found,) = stage.store.list_items("due").found
     message = loads(_element(found.body))

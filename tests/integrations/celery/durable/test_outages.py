@@ -1,4 +1,4 @@
-"""Store and broker away, before, while and after tasks are due."""
+"""Store and broker are away before, while and after tasks are due."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ pytestmark = [pytest.mark.proof, pytest.mark.real, pytest.mark.timeout(150)]
 
 
 def test_with_the_store_away_tasks_go_the_stock_way(stages: Stages) -> None:
-    """What was held before runs after the store is back; what is sent meanwhile waits in a worker as ever."""
+    """Tasks held before the outage run when the store is back. Tasks sent meanwhile wait in a worker, as in stock
+    Celery."""
     store = stages.server()
     stage = stages.stage(store_url=store.tcp_url)
     stage.worker().wait_ready()
@@ -52,7 +53,7 @@ def _ran(stage: Stage) -> list[str]:
 
 
 def test_a_connection_that_died_meanwhile_costs_nothing(stages: Stages) -> None:
-    """The server was started anew since the last task: the next one is held as ever, and another thread's too."""
+    """The server has restarted since the last task. The next task is held as usual, also in another thread."""
     store = stages.server()
     stage = stages.stage(store_url=store.tcp_url)
     app = stage.producer(on_outage="refuse")
@@ -67,7 +68,7 @@ def test_a_connection_that_died_meanwhile_costs_nothing(stages: Stages) -> None:
 
 
 def test_an_app_that_refuses_says_so_and_sends_nothing(stages: Stages) -> None:
-    """`on_outage="refuse"`: an error that callers catch for a broker that is away."""
+    """`on_outage="refuse"` raises the error that callers catch when a broker is away."""
     store = stages.server()
     stage = stages.stage(store_url=store.tcp_url)
     app = stage.producer(on_outage="refuse")
@@ -81,9 +82,9 @@ def test_an_app_that_refuses_says_so_and_sends_nothing(stages: Stages) -> None:
 
 @pytest.mark.parametrize("away", ["one server", "broker", "broker and store"])
 def test_an_outage_over_the_due_times_loses_nothing(stages: Stages, away: str) -> None:
-    """Killed before the tasks are due, and back after that; each runs once, none early.
+    """The servers die before the tasks are due, and are back after that. Each task runs once, none early.
 
-    The servers had written all to their disk: what `everysec` may cost is no matter of Celery.
+    The servers had written everything to disk, so this does not test what `everysec` may lose.
     """
     broker, results = stages.server(fsync="always"), stages.server()
     store = {"one server": broker, "broker": results}.get(away) or stages.server(fsync="always")
@@ -106,7 +107,7 @@ def test_an_outage_over_the_due_times_loses_nothing(stages: Stages, away: str) -
 
 
 def test_a_worker_that_starts_before_the_store_finds_it_later(stages: Stages) -> None:
-    """It consumes meanwhile, and releases what is held once the store is there."""
+    """The worker consumes meanwhile, and releases held tasks once the store is there."""
     store = stages.server()
     stage = stages.stage(store_url=store.tcp_url)
     stage.app.send_task("note", ("held",), countdown=2.5)
@@ -121,7 +122,7 @@ def test_a_worker_that_starts_before_the_store_finds_it_later(stages: Stages) ->
 
 
 def test_a_store_that_hangs_delays_no_immediate_task(stages: Stages) -> None:
-    """ETA messages keep arriving while nothing is answered: the worker's loop goes on, and so do revoke and inspect."""
+    """ETA messages keep arriving while the store hangs. The worker's loop still runs, and so do revoke and inspect."""
     store = stages.server()
     stage = stages.stage(store_url=store.tcp_url)
     stage.worker().wait_ready()
@@ -144,7 +145,7 @@ def test_a_store_that_hangs_delays_no_immediate_task(stages: Stages) -> None:
 
 
 def test_a_store_of_another_schema_is_left_alone_and_said(stages: Stages) -> None:
-    """A release that is too new or too old holds nothing there and releases nothing; tasks run the stock way."""
+    """A release that is too new or too old neither holds nor releases tasks there. Tasks run the stock way."""
     store = stages.server()
     stage = stages.stage(store_url=store.tcp_url)
     stage.app.send_task("note", ("held",), countdown=600)

@@ -1,6 +1,6 @@
 """The usual life of an app, with every ETA going through the store, in each of Celery's pools.
 
-One worker per pool gets everything at once, then we look at what came of it.
+One worker for each pool gets all tasks at once. The checks then look at the results.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ LONG_S = 100.0  # for results: generous, the machine is shared
 
 
 class Ended(NamedTuple):
-    """A task's end; the result object itself would ask a server that is gone."""
+    """The end of a task. The result object itself would ask a server that is gone."""
 
     id: str
     state: str
@@ -31,7 +31,7 @@ class Ended(NamedTuple):
 
 
 class Life(NamedTuple):
-    """What was sent to one worker, and what came of it."""
+    """The tasks sent to one worker, and their results."""
 
     results: dict[str, Ended]
     later_id: str
@@ -45,18 +45,18 @@ class Life(NamedTuple):
 
 @pytest.mark.parametrize("pool", POOLS)
 def test_the_usual_life_of_an_app_is_as_in_stock(stage: Stage, pool: str) -> None:
-    """Holds, takeovers, retries, canvas, revoke, expires, inspect; one test a pool, for workers take long to start."""
+    """Holds, takeovers, retries, canvas, revoke, expires, inspect. One test a pool, since workers start slowly."""
     life = live(stage, pool)
     every_task_ran_once_and_none_early(life)
     retries_waited_in_the_store_and_kept_their_count(life)
     chains_groups_chords_links_and_replace_gave_what_stock_gives(life)
     the_revoked_task_is_gone_and_the_expired_one_never_ran(life)
     inspect_scheduled_showed_held_tasks_in_stock_shape(life)
-    the_dispatcher_of_the_worker_said_how_it_stands(life)
+    the_dispatcher_of_the_worker_reported_its_state(life)
 
 
 def live(stage: Stage, pool: str) -> Life:
-    """Send everything to one worker and wait for its end."""
+    """Send everything to one worker, and wait until all has ended."""
     stage.worker(pool=pool).wait_ready()
     app, results = stage.app, {}
 
@@ -111,7 +111,7 @@ def _state(result: Any) -> str:
 
 
 def every_task_ran_once_and_none_early(life: Life) -> None:
-    """From our producer and from a stock one, beyond the horizon and within."""
+    """Tasks of our producer and of a stock one, beyond the horizon and within."""
     names = [run.name for run in life.runs]
     for name in [*HELD, *FOREIGN, "at once", "soon"]:
         assert names.count(name) == 1, name
@@ -119,7 +119,7 @@ def every_task_ran_once_and_none_early(life: Life) -> None:
 
 
 def retries_waited_in_the_store_and_kept_their_count(life: Life) -> None:
-    """`retry(countdown=)` by hand and `autoretry_for`, sent from wherever the pool runs tasks."""
+    """`retry(countdown=)` by hand and `autoretry_for`, sent from the place where the pool runs tasks."""
     for name in ("again", "auto"):
         first, second = life.named(name)
         assert (first.retries, second.retries) == (0, 1)
@@ -139,14 +139,14 @@ def chains_groups_chords_links_and_replace_gave_what_stock_gives(life: Life) -> 
 
 
 def the_revoked_task_is_gone_and_the_expired_one_never_ran(life: Life) -> None:
-    """The revoked one leaves the store at once; both end as REVOKED."""
+    """The revoked task leaves the store at once. Both end as REVOKED."""
     assert life.named("revoked") == life.named("expired") == []
     assert (life.results["revoked"].state, life.results["expired"].state) == ("REVOKED", "REVOKED")
     assert life.results["revoked"].id not in [row["request"]["id"] for row in life.scheduled]
 
 
 def inspect_scheduled_showed_held_tasks_in_stock_shape(life: Life) -> None:
-    """Same keys as Celery's own rows."""
+    """The rows have the same keys as Celery's own."""
     (row,) = [row for row in life.scheduled if row["request"]["id"] == life.later_id]
     assert set(row) == {"eta", "priority", "request"}
     assert set(row["request"]) == {
@@ -156,8 +156,8 @@ def inspect_scheduled_showed_held_tasks_in_stock_shape(life: Life) -> None:
     assert set(row["request"]["delivery_info"]) == {"exchange", "routing_key", "priority", "redelivered"}
 
 
-def the_dispatcher_of_the_worker_said_how_it_stands(life: Life) -> None:
-    """On one server it lets the server push; only the task of in ten minutes is left."""
+def the_dispatcher_of_the_worker_reported_its_state(life: Life) -> None:
+    """On one server, the dispatcher lets the server push. Only the task that is due in ten minutes is left."""
     dispatcher = life.stats["dispatcher"]
     assert (dispatcher["state"], dispatcher["mode"], dispatcher["failed"]) == ("running", "push", 0)
     assert life.stats["held"] == {"celery": 1}

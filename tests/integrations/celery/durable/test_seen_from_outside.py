@@ -1,4 +1,4 @@
-"""What monitors and brokers see: events, who answers for held tasks, and nothing for a visibility timeout to repeat."""
+"""Seen by monitors and brokers: events, the worker that lists held tasks, and the visibility timeout."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ pytestmark = [
 
 
 class Events:
-    """Every event of an app, as Flower gets them, and the state it makes of them."""
+    """All events of an app, as Flower receives them, and the state that Celery computes from them."""
 
     def __init__(self, stage: Stage) -> None:
         self.seen: dict[str, list[dict[str, Any]]] = defaultdict(list)
@@ -57,7 +57,7 @@ class Events:
 
 
 def test_events_tell_of_held_tasks_and_their_state_ends_as_in_stock(stage: Stage) -> None:
-    """Sent at once, received when due; a taken-over one is scheduled in between, a revoked one is revoked at once."""
+    """`task-sent` comes at once, `task-received` when due, `task-scheduled` at a takeover, `task-revoked` at once."""
     stage.app.conf.task_send_sent_event = stage.stock.conf.task_send_sent_event = True
     stage.worker("-E").wait_ready()
     events = Events(stage)
@@ -93,7 +93,7 @@ def test_events_tell_of_held_tasks_and_their_state_ends_as_in_stock(stage: Stage
 
 
 def test_one_of_several_workers_lists_what_is_held(stage: Stage) -> None:
-    """The first by name of those that know of each other; all of them remove what is revoked."""
+    """The first by name of those that know each other. All of them remove revoked tasks."""
     for worker in [stage.worker(), stage.worker()]:
         worker.wait_ready()
     task = stage.app.send_task("note", ("far",), countdown=600)
@@ -110,7 +110,7 @@ def _rows(stage: Stage) -> dict[str, int]:
 
 
 def test_a_visibility_timeout_finds_nothing_of_a_held_task_to_repeat(stage: Stage) -> None:
-    """Stock would run it again on each restore; what is held is acknowledged, so that no timeout is long enough."""
+    """Stock Celery would run the task again on each restore. The message of a held task is acknowledged."""
     for worker in [stage.worker(), stage.worker()]:
         worker.wait_ready()
     names = [f"task {i}" for i in range(20)]
@@ -127,7 +127,7 @@ def test_a_visibility_timeout_finds_nothing_of_a_held_task_to_repeat(stage: Stag
 
 
 def test_a_copy_that_was_restored_before_the_acknowledgement_is_no_second_task(stage: Stage) -> None:
-    """A worker slower than the visibility timeout: the broker hands the same messages out again, to anybody."""
+    """A worker is slower than the visibility timeout, so the broker delivers the same messages again, to any worker."""
     names = [f"task {i}" for i in range(20)]
     for name in names:
         stage.stock.send_task("note", (name,), countdown=600)
@@ -145,7 +145,7 @@ def test_a_copy_that_was_restored_before_the_acknowledgement_is_no_second_task(s
 
 
 def _restored(raw: bytes) -> bytes:
-    """A message as kombu puts it back: marked as delivered before."""
+    """A message as kombu puts it back: marked as redelivered."""
     message = json.loads(raw)
     message["headers"]["redelivered"] = message["properties"]["delivery_info"]["redelivered"] = True
     return json.dumps(message).encode()

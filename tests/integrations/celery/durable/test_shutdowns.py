@@ -1,4 +1,4 @@
-"""Warm, soft and cold shutdown with held and in-horizon tasks: the next worker runs each of them once."""
+"""Warm, soft and cold shutdown with held tasks and tasks within the horizon. The next worker runs each of them once."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ CASES += [(pool, "warm") for pool in ("solo", "gevent", "eventlet")]
 
 @pytest.mark.parametrize(("pool", "way"), CASES)
 def test_nothing_is_lost_or_doubled(stage: Stage, pool: str, way: str) -> None:
-    """Tasks within the horizon are in the worker's timer when it is told to stop, the others in the store."""
+    """When the worker gets the signal, tasks within the horizon are in its timer, and the others in the store."""
     number, settings = WAYS[way]
     worker = stage.worker(pool=pool, SETTINGS=json.dumps({**settings, "wheel_horizon": HORIZON})).wait_ready()
     app = stage.producer(horizon=HORIZON)

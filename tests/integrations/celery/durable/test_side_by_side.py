@@ -1,4 +1,4 @@
-"""Stock and installed producers and workers in one system, and taking the integration out again."""
+"""Stock and installed producers and workers in one system, and the removal of the integration."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.proof, pytest.mark.real, pytest.mark.timeout(150)]
 
 @pytest.mark.parametrize("workers", [("installed",), ("installed", "stock"), ("stock",)], ids="+".join)
 def test_every_pairing_runs_each_task_once(stage: Stage, workers: tuple[str, ...]) -> None:
-    """Installed and stock producers; with stock workers alone, what is held waits for the first installed one."""
+    """Installed and stock producers. With stock workers only, held tasks wait for the first installed one."""
     for kind in workers:
         stage.worker(installed=kind == "installed").wait_ready()
     ours, theirs = [f"ours {i}" for i in range(30)], [f"theirs {i}" for i in range(30)]
@@ -32,8 +32,8 @@ def test_every_pairing_runs_each_task_once(stage: Stage, workers: tuple[str, ...
 
 @pytest.mark.parametrize("apart", [True, False], ids=["store apart", "one server"])
 def test_a_worker_with_a_shorter_horizon_takes_nothing_back(stages: Stages, apart: bool) -> None:
-    """What is held with the defaults reaches it a second before it is due, twice its horizon, and mostly while its
-    item is still in flight."""
+    """A task held with the defaults reaches this worker a second before it is due, twice the worker's horizon. Its item
+    is mostly still in flight then."""
     stage = stages.stage(store_url=stages.server().tcp_url if apart else None)
     stage.worker(SETTINGS='{"wheel_horizon": "500ms"}').wait_ready()
     names = [f"task {i}" for i in range(60)]
@@ -45,7 +45,7 @@ def test_a_worker_with_a_shorter_horizon_takes_nothing_back(stages: Stages, apar
 
 
 def test_a_message_of_a_topic_exchange_returns_to_its_own_queue_alone(stage: Stage) -> None:
-    """Two queues are bound to it; the message that each got runs once from each, and not four times."""
+    """Two queues are bound to it. The copy in each queue runs once, so the message runs twice and not four times."""
     stage.worker("-Q", "left").wait_ready()
     stage.worker("-Q", "right").wait_ready()
     stage.stock.send_task("note", ("wide",), queue="left", routing_key="a.b", countdown=600)
@@ -57,7 +57,7 @@ def test_a_message_of_a_topic_exchange_returns_to_its_own_queue_alone(stage: Sta
 
 
 def test_a_broadcast_reaches_every_worker_once_and_is_never_held(stage: Stage) -> None:
-    """Each worker has a copy of its own, which stays in its timer."""
+    """Each worker has its own copy, which stays in its timer."""
     for worker in [stage.worker(), stage.worker()]:
         worker.wait_ready()
     everybody = Exchange("everybody", type="fanout")
@@ -78,7 +78,7 @@ def test_a_broadcast_reaches_every_worker_once_and_is_never_held(stage: Stage) -
 
 
 def test_without_a_horizon_everything_is_stock(stages: Stages) -> None:
-    """`horizon=None`: nothing is held, and what is held already is still released."""
+    """`horizon=None`: no task is held. Tasks that are held already are still released."""
     stage = stages.stage()
     stage.app.send_task("note", ("held before",), countdown=2.5)
     plain = stage.producer(horizon=None)
@@ -89,7 +89,7 @@ def test_without_a_horizon_everything_is_stock(stages: Stages) -> None:
 
 
 def test_a_drain_leaves_everything_to_stock_workers(stage: Stage) -> None:
-    """All that waits goes to the broker with its ETA, also what is far from due."""
+    """All held tasks go to the broker with their ETA, also those that are far from due."""
     names = [f"task {i}" for i in range(250)]
     for name in names[:-1]:
         stage.app.send_task("note", (name,), countdown=5)
@@ -106,7 +106,8 @@ def test_a_drain_leaves_everything_to_stock_workers(stage: Stage) -> None:
 
 @pytest.mark.parametrize("apart", [True, False], ids=["store apart", "one server"])
 def test_a_drain_beside_installed_workers_loses_nothing(stages: Stages, apart: bool) -> None:
-    """They leave alone what is drained, however long before it is due it reaches them; it waits in their memory."""
+    """Installed workers do not take over drained tasks, however early they arrive. The tasks wait in the workers'
+    memory."""
     stage = stages.stage(store_url=stages.server().tcp_url if apart else None)
     stage.worker().wait_ready()
     ids = {stage.app.send_task("note", countdown=600).id for _ in range(60)}

@@ -1,4 +1,4 @@
-"""The store's primary dies and a replica is promoted: what was acknowledged is there, and runs on time, once."""
+"""The store's primary dies, and a replica is promoted. All acknowledged tasks are there, and run once, on time."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.proof, pytest.mark.real, pytest.mark.timeout(180)]
 
 
 class Pair(NamedTuple):
-    """A primary, its replica, and the port of the Sentinel that watches them."""
+    """A primary, its replica, and the port of the Sentinel that watches both."""
 
     primary: TemporaryServer
     replica: TemporaryServer
@@ -38,7 +38,7 @@ def pair(tmp_path: Path) -> Iterator[Pair]:
 
 
 def test_a_promoted_replica_has_all_and_every_task_runs_once(stages: Stages, pair: Pair) -> None:
-    """Producer and worker find the new primary by themselves; each hold had waited for the replica."""
+    """Producer and worker find the new primary by themselves. Each hold has waited for the replica."""
     watcher = Sentinel([("127.0.0.1", pair.sentinel)])
     place: Any = watcher.master_for("main", socket_timeout=5, socket_connect_timeout=5)
     stage = stages.stage(store=place)
@@ -73,7 +73,7 @@ def _primary(sentinel: Any) -> int:
 
 
 def _held(stage: Stage) -> int | None:
-    """None while the new primary cannot be reached."""
+    """The number of held tasks; None while the new primary cannot be reached."""
     try:
         return stage.held()
     except StoreError:

@@ -1,7 +1,7 @@
-"""What stock Celery loses or doubles, in each of its pools: a killed worker, a visibility timeout, an outage.
+"""Cases in which stock Celery loses or doubles tasks, in each pool: a killed worker, a visibility timeout, an outage.
 
-One test a pool, for workers take long to start; each scenario stands by itself, and more closely, in
-`test_workers_lost`, `test_seen_from_outside` and `test_outages`.
+One test for each pool, since workers start slowly. `test_workers_lost`, `test_seen_from_outside` and `test_outages`
+test each case alone, and in more detail.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ POOLS = ["prefork", "threads", "solo", "gevent", "eventlet"]
 
 @pytest.mark.parametrize("pool", POOLS)
 def test_what_waits_survives_and_runs_once(stages: Stages, pool: str) -> None:
-    """From our producer and from a stock one; none is lost, early or doubled, and no prefetch count grows."""
+    """Tasks of our producer and of a stock one: none is lost, early or doubled, and no prefetch count grows."""
     broker, results = stages.server(fsync="always"), stages.server()
     stage = stages.stage(server=results, broker_url=broker.tcp_url, store_url=broker.tcp_url)
     doomed, other = stage.worker(pool=pool), stage.worker(pool=pool)
@@ -48,7 +48,7 @@ def test_what_waits_survives_and_runs_once(stages: Stages, pool: str) -> None:
 
 
 def _hold(stage: Stage, queue: redis.Redis, what: str) -> list[str]:
-    """Tasks of both producers, all in the store and none with a worker."""
+    """Tasks of both producers. All are in the store, and none in a worker."""
     ours, theirs = [f"{what} {i}" for i in range(20)], [f"{what} {i} of stock" for i in range(20)]
     for name in ours:
         stage.app.send_task("note", (name,), countdown=600)

@@ -1,4 +1,4 @@
-"""Workers that are killed, stopped and raced: what is held runs once, by whoever is alive."""
+"""Workers are killed or stopped, and race each other. Each held task runs once, in any worker that is alive."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import redis
 from kombu.utils.json import loads
-from wheel_sched_celery.hold.recording import record
-from wheel_sched_celery.message.due import iso_of
+from wheel_sched_celery.hold.producing import record
+from wheel_sched_celery.message.headers import iso_of
 
 from wheel_sched.dispatcher import DispatcherConfig
 from wheel_sched.errors import StoreError
@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.proof, pytest.mark.real, pytest.mark.timeout(150)]
 
 
 def test_a_killed_worker_takes_no_held_task_with_it(stage: Stage) -> None:
-    """SIGKILL for one of two workers, main process and pool, while everything is still held."""
+    """One of two workers, with its pool, gets SIGKILL while all tasks are held."""
     first, second = stage.worker(pool="prefork"), stage.worker(pool="prefork")
     first.wait_ready()
     second.wait_ready()
@@ -38,8 +38,7 @@ def test_a_killed_worker_takes_no_held_task_with_it(stage: Stage) -> None:
 
 
 def test_what_a_killed_worker_had_in_its_timer_is_left_to_the_broker(stage: Stage) -> None:
-    """SIGKILL with tasks within the horizon: unacknowledged, the broker's redelivery brings them back; what is held
-    does not wait for that."""
+    """Tasks within the horizon are unacknowledged, so the broker delivers them again. Held tasks run on time."""
     settings = json.dumps({"wheel_horizon": "60s"})
     first = stage.worker(SETTINGS=settings).wait_ready()
     app = stage.producer(horizon="60s")
@@ -59,7 +58,7 @@ def test_what_a_killed_worker_had_in_its_timer_is_left_to_the_broker(stage: Stag
 
 
 def test_a_stopped_worker_neither_keeps_nor_doubles_what_is_held(stage: Stage) -> None:
-    """SIGSTOP over the due times, then SIGCONT: the other one did everything."""
+    """SIGSTOP over the due times, then SIGCONT. The other worker did everything."""
     stopped = stage.worker("-Q", "elsewhere").wait_ready()  # it dispatches and consumes nothing that matters here
     names = [f"task {i}" for i in range(100)]
     for name in names:
@@ -74,7 +73,7 @@ def test_a_stopped_worker_neither_keeps_nor_doubles_what_is_held(stage: Stage) -
 
 
 def test_dispatchers_racing_hand_over_each_task_once(stage: Stage) -> None:
-    """20,000 tasks due at once, two workers: the queue holds each of them once, and both did their share."""
+    """20,000 tasks are due at once for two workers. The queue gets each once, and both workers do their share."""
     count = 20_000
     _park(stage, count, stage.store.now_ms() + 6_000)
     for worker in [stage.worker(), stage.worker()]:
@@ -88,14 +87,17 @@ def test_dispatchers_racing_hand_over_each_task_once(stage: Stage) -> None:
 
 
 def test_a_worker_stopped_beyond_its_lease_while_it_publishes_loses_nothing(stages: Stages) -> None:
-    """Broker and store apart: the other worker takes what it had claimed, and only that can be there twice."""
+    """Broker and store are two servers. The other worker takes over the claimed tasks, and only those can be sent
+    twice."""
     broker, rest = stages.server(), stages.server()
     stage = stages.stage(server=rest, broker_url=broker.tcp_url)
     count = 10_000
     first = stage.worker("-Q", "elsewhere").wait_ready()
     _park(stage, count, stage.store.now_ms() - 1)
     with redis.Redis.from_url(broker.tcp_url) as queue:
-        stage.wait_until(lambda: queue.llen("parked") and stage.store.counts().sizes["fly"], "it has claimed a batch")
+        stage.wait_until(
+            lambda: queue.llen("parked") and stage.store.counts().sizes["leased"], "it has claimed a batch"
+        )
         first.send_all(signal.SIGSTOP)
         counts = stage.store.counts()
         assert counts.sizes["due"], "it was stopped in the middle"
@@ -113,8 +115,8 @@ def test_a_worker_stopped_beyond_its_lease_while_it_publishes_loses_nothing(stag
 
 @pytest.mark.parametrize("together", [True, False], ids=["one server", "two servers"])
 def test_servers_killed_while_it_publishes_lose_nothing(stages: Stages, together: bool) -> None:
-    """Broker and store die at once with a part handed over: on one server each task is there once; apart, those of the
-    batch that was under way can be there twice."""
+    """Broker and store die after a part of the tasks was sent. On one server each task is sent once. On two servers,
+    the tasks of the batch under way can be sent twice."""
     broker, rest = stages.server(fsync="always"), stages.server()
     store = broker if together else stages.server(fsync="always")
     stage = stages.stage(server=rest, broker_url=broker.tcp_url, store_url=store.tcp_url)
@@ -135,7 +137,7 @@ def test_servers_killed_while_it_publishes_lose_nothing(stages: Stages, together
 
 
 def _stop_in_the_middle(stage: Stage, worker: Worker, queue: Any, count: int) -> None:
-    """Stop a worker that has handed over a part of so many; again with others where it was too quick for us."""
+    """Stop a worker that has sent a part of the tasks. If it was too quick, try again with other tasks."""
     while True:
         queue.delete("parked")
         worker.send_all(signal.SIGSTOP)
@@ -150,7 +152,7 @@ def _stop_in_the_middle(stage: Stage, worker: Worker, queue: Any, count: int) ->
 
 
 def _empty(stage: Stage) -> bool:
-    """Whether the store can be reached, and nothing is left in it."""
+    """Whether the store can be reached and is empty."""
     try:
         return not stage.store.counts().sizes["body"]
     except StoreError:
@@ -158,19 +160,19 @@ def _empty(stage: Stage) -> bool:
 
 
 def _park(stage: Stage, count: int, eta_ms: int, queue: str = "parked") -> None:
-    """Hold so many tasks for a queue that no worker consumes."""
+    """Hold this number of tasks for a queue that no worker consumes."""
     wheel: Any = stage.app.wheel
     with stage.app.producer_pool.acquire(block=True) as producer:
         message = stage.app.amqp.create_task_message("id", "note", eta=iso_of(eta_ms))
         options = {"headers": message.headers, "exchange": "", "routing_key": queue, "serializer": "json"}
         model = record(producer, message.body, {**options, **message.properties}, eta_ms)
-    tasks = [replace(model, task_id=f"id-{i}", headers={**model.headers, "id": f"id-{i}"}) for i in range(count)]
     for at in range(0, count, 500):
-        assert all(wheel.hold(tasks[at : at + 500]))
+        ids = [f"id-{i}" for i in range(at, min(at + 500, count))]
+        wheel.schedule([wheel.item_of(replace(model, task_id=i, headers={**model.headers, "id": i})) for i in ids])
 
 
 def test_children_forked_beside_a_busy_dispatcher_never_hang(stage: Stage) -> None:
-    """A child per task: each is forked while the dispatcher's threads are at work, and each sends a retry itself."""
+    """The pool forks a child for each task while the dispatcher's threads work. Each child sends a retry itself."""
     stage.worker("--max-tasks-per-child", "1", pool="prefork").wait_ready()
     names = [f"task {i}" for i in range(8)]
     for i, name in enumerate(names):

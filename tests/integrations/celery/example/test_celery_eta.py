@@ -1,4 +1,4 @@
-"""The example project does what it says, as a reader would run it."""
+"""The example project does what it says. A reader would run it like this."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ EXAMPLE = Path(__file__).resolve().parents[4] / "examples" / "celery_eta" / "run
 @pytest.mark.real
 @pytest.mark.timeout(150)
 def test_two_workers_a_producer_and_a_stock_one(tmp_path: Path) -> None:
-    """Everything waits in the store, a worker is killed, and every report is sent."""
+    """All tasks wait in the store, a worker is killed, and every report is sent."""
     process = subprocess.Popen(
         [sys.executable, EXAMPLE, str(tmp_path / "data")],
         cwd=tmp_path,

@@ -9,7 +9,7 @@ import pytest
 from celery import Celery
 from kombu.transport import memory
 from wheel_sched_celery import HeldTask, Wheel, install
-from wheel_sched_celery.message.held_task import decode
+from wheel_sched_celery.message.stored_forms import decode
 from wheel_sched_celery.release.publishing import TaskPublisher
 
 from wheel_sched.dispatcher import Batch
@@ -18,11 +18,11 @@ from wheel_sched.store.core.claim import Claim
 from wheel_sched.store.core.delay_store import DelayStore
 
 
-class House:
-    """An app with its integration, its broker's queues and its store."""
+class InstalledApp:
+    """An app with the integration, its broker's queues and its store."""
 
     def __init__(self, settings: dict[str, Any], conf: dict[str, Any]) -> None:
-        self.app = Celery("house", broker="memory://", backend="cache+memory://", set_as_current=False)
+        self.app = Celery("installed", broker="memory://", backend="cache+memory://", set_as_current=False)
         self.app.conf.update(**conf)
         self.wheel: Wheel = install(self.app, "redis://nowhere.invalid", **settings)
         self.store: DelayStore = open_store("memory:")
@@ -32,7 +32,7 @@ class House:
         return [decode(found.body) for found in self.store.list_items("due").found]
 
     def published(self, queue: str = "celery") -> list[Any]:
-        """What a broker has got, taken out."""
+        """The messages that the broker got, taken out."""
         with self.app.connection_for_read() as connection, connection.channel() as channel:
             found = []
             while (message := channel.basic_get(queue, no_ack=True)) is not None:
@@ -40,13 +40,13 @@ class House:
             return found
 
     def claim(self) -> Claim:
-        """Let all that waits be due, and take it in hand as a dispatcher does."""
+        """Make all waiting tasks due, and claim them as a dispatcher does."""
         for found in self.store.list_items("due").found:
             self.store.reschedule([found.id], 0, route=found.route)
         return self.store.claim()
 
     def dispatch(self, claim: Claim) -> list[Any]:
-        """Publish what was claimed, and leave it unsettled; the broker's messages."""
+        """Publish the claimed tasks without settling them; the broker's messages."""
         batch = Batch(claim, claim.items)
         publisher = TaskPublisher(self.app, None)
         publisher.publish(batch)
@@ -58,22 +58,22 @@ class House:
 
 
 @pytest.fixture
-def house_of() -> Iterator[Callable[..., House]]:
-    """Makes a house: settings of `install` as keywords, `conf` for the app's."""
-    houses: list[House] = []
+def make_installed() -> Iterator[Callable[..., InstalledApp]]:
+    """Makes such an app: settings of `install` as keywords, `conf` for the app's own settings."""
+    made: list[InstalledApp] = []
     memory.Transport.global_state.clear()
     memory.Channel.queues.clear()
 
-    def make(conf: dict[str, Any] | None = None, **settings: Any) -> House:
-        houses.append(House(settings, conf or {}))
-        return houses[-1]
+    def make(conf: dict[str, Any] | None = None, **settings: Any) -> InstalledApp:
+        made.append(InstalledApp(settings, conf or {}))
+        return made[-1]
 
     yield make
-    for house in houses:
-        house.wheel.close()
-        house.app.close()
+    for installed in made:
+        installed.wheel.close()
+        installed.app.close()
 
 
 @pytest.fixture
-def house(house_of: Callable[..., House]) -> House:
-    return house_of()
+def installed(make_installed: Callable[..., InstalledApp]) -> InstalledApp:
+    return make_installed()

@@ -1,4 +1,4 @@
-"""A held task in both of its forms."""
+"""A held task, and its two stored forms."""
 
 from __future__ import annotations
 
@@ -11,10 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from kombu import Connection, Exchange, Queue
 from kombu.compression import compress
-from wheel_sched_celery.message.due import instant_ms, iso_of
-from wheel_sched_celery.message.entities import entity_of, values_of
-from wheel_sched_celery.message.held_task import HeldTask, bounded, decode, encode_neutral, release_ms
-from wheel_sched_celery.release.redis_queue import RedisQueue
+from wheel_sched_celery.message.headers import instant_ms, iso_of
+from wheel_sched_celery.message.held_task import HeldTask, bounded, release_ms
+from wheel_sched_celery.message.stored_forms import RedisQueue, decode, encode_neutral, entity_of, values_of
 
 from wheel_sched.errors import Rejected
 
@@ -62,7 +61,7 @@ def test_the_neutral_form_gives_back_what_went_in(body: bytes | str, headers: di
 
 
 def test_the_push_form_is_read_like_the_neutral_one() -> None:
-    """For whoever lists, shows or publishes; the queue's declaration is not in it."""
+    """To list, show or publish it. The declaration of the queue is not in the push form."""
     queue = RedisQueue(Connection("redis://"))
     before = task(priority=6)
     form = queue.push_form(before, 0)
@@ -86,12 +85,12 @@ def test_the_push_form_is_read_like_the_neutral_one() -> None:
     ids=["exchange", "protocol 1", "naive eta", "queue with a lifetime"],
 )
 def test_what_a_list_cannot_carry_has_no_push_form(changes: dict[str, Any]) -> None:
-    """A publisher sends it."""
+    """A publisher sends such a task."""
     assert RedisQueue(Connection("redis://")).push_form(task(**changes), 0) is None
 
 
 def test_an_id_tells_different_messages_apart() -> None:
-    """One task id and ETA may be sent several times: with other arguments, to other queues, for another retry."""
+    """A task id and ETA may be sent several times: with other arguments, to other queues, for another retry."""
     one = task()
     others = [
         one,
@@ -121,13 +120,13 @@ def test_an_id_tells_different_messages_apart() -> None:
     ids=str,
 )
 def test_odd_headers_of_foreign_producers_make_an_item_all_the_same(headers: dict[str, Any]) -> None:
-    """A worker that finds such a message must not die of it."""
+    """A worker that receives such a message must not die of it."""
     odd = task(headers={**task().headers, **headers}, body="not compressed")
     odd.item(b"", 50).check()
 
 
 def test_an_id_is_the_same_each_time_a_message_is_seen() -> None:
-    """By its producer, compressed as text or bytes, and by the worker that finds it in a queue."""
+    """By its producer, compressed, as text or bytes, and by the worker that takes it from a queue."""
     one = task()
     body, headers = compress(one.body, "zlib")[0], {**one.headers, "compression": compress(one.body, "zlib")[1]}
     seen = [
@@ -143,7 +142,7 @@ def test_an_id_is_the_same_each_time_a_message_is_seen() -> None:
 @settings(max_examples=50)
 @given(st.integers(0, 2**48), st.integers(0, 5_000))
 def test_tasks_leave_the_store_within_the_lead_and_together(eta_ms: int, lead_ms: int) -> None:
-    """At most the lead before they are due, at least seven eighths of it, and on a few moments a second."""
+    """At most the lead before they are due, at least seven eighths of it, and only a few times a second."""
     release = release_ms(eta_ms, lead_ms)
     assert max(0, eta_ms - lead_ms) <= release <= max(0, eta_ms - lead_ms) + lead_ms // 8
     later = [release_ms(eta_ms + i, lead_ms) for i in range(0, max(lead_ms, 1), max(1, lead_ms // 50))]
@@ -152,7 +151,7 @@ def test_tasks_leave_the_store_within_the_lead_and_together(eta_ms: int, lead_ms
 
 
 def test_another_eta_stands_in_the_message_too() -> None:
-    """In the header, or in a JSON body of protocol 1; other bodies are left alone and said so."""
+    """In the header, or in a JSON body of protocol 1. Other bodies are not changed, and the error says so."""
     later = task().with_eta(ETA_MS + 60_000)
     assert instant_ms(later.headers["eta"], None) == later.eta_ms == ETA_MS + 60_000
     old = task(headers={}, body='{"task": "note", "eta": null}').with_eta(ETA_MS)
@@ -161,22 +160,37 @@ def test_another_eta_stands_in_the_message_too() -> None:
         task(headers={}, content_type="application/x-python-serialize").with_eta(ETA_MS)
 
 
-@pytest.mark.parametrize("body", [b"", b"C1{", b"C1[]", b"C1{}", b"L1[1,2]aab", b"L1[1,2]a{}", b"\xff"])
-def test_a_body_of_something_else_is_refused(body: bytes) -> None:
-    """And nothing in it is executed."""
-    with pytest.raises(Rejected, match=r"nothing was changed|left as it is"):
+@pytest.mark.parametrize(
+    ("body", "why"),
+    [
+        (b"", "has neither the neutral form nor the push form"),
+        (b"\xff", "has neither the neutral form nor the push form"),
+        (b"L1[1,2]aa", "has neither the neutral form nor the push form"),
+        (b"C1{", "is no held task: JSONDecodeError"),
+        (b"C1[]", "is no held task: TypeError"),
+        (b"C1{}", "is no held task: KeyError"),
+        (b"L1[1,2]aab", "is no held task: JSONDecodeError"),
+        (b"L1[1,2]a{}", "is no held task: KeyError"),
+    ],
+)
+def test_a_body_of_something_else_is_refused(body: bytes, why: str) -> None:
+    """The error says what is wrong with the body, and that nothing was changed."""
+    with pytest.raises(Rejected) as refused:
         decode(body)
+    text = str(refused.value)
+    assert text.startswith(f"the body ({len(body)} bytes) {why}")
+    assert text.endswith("; nothing was changed")
 
 
 def test_names_that_the_store_could_not_take_become_digests() -> None:
-    """Short ones stay what they are."""
+    """Short names stay as they are."""
     assert bounded("plain") == "plain"
     assert bounded("x" * 500) != bounded("x" * 501)
     assert bounded("two\nlines").startswith("sha256-")
 
 
 def test_queues_and_exchanges_are_declared_as_they_were() -> None:
-    """But exclusive ones, which belong to a connection."""
+    """Except exclusive queues, which belong to one connection."""
     queue = Queue("q", Exchange("e", type="topic"), routing_key="a.*", queue_arguments={"x-queue-type": "quorum"})
     mine = Queue("mine", exclusive=True)
     values = values_of([queue, Exchange("alone", type="fanout"), mine])

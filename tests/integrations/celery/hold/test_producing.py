@@ -1,4 +1,4 @@
-"""What a producer holds, what it sends the stock way, and bad input on the way."""
+"""Which tasks a producer holds, which it sends the stock way, and bad input."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ from wheel_sched.errors import InDoubt, StoreError, StoreFull, StoreUnavailable
 from wheel_sched.store.core.items import Item
 
 if TYPE_CHECKING:
-    from conftest import House
+    from conftest import InstalledApp
 
 FAR = datetime(2100, 6, 1, 12, tzinfo=UTC)
 
 
-def test_what_is_due_beyond_the_horizon_is_held_and_the_rest_is_sent(house: House) -> None:
-    """At once, within two seconds, and in the past are stock's."""
-    house.send()
-    house.send(eta=datetime(2001, 1, 1, tzinfo=UTC))
+def test_what_is_due_beyond_the_horizon_is_held_and_the_rest_is_sent(installed: InstalledApp) -> None:
+    """Tasks that are due at once, within two seconds or in the past go the stock way."""
+    installed.send()
+    installed.send(eta=datetime(2001, 1, 1, tzinfo=UTC))
     for countdown in (1.5, 0.5, -5):
-        house.send(countdown=countdown)
-    assert (len(house.held()), len(house.published())) == (0, 5)
-    house.send(countdown=2.5)
-    house.send(eta=FAR)
-    assert (len(house.held()), len(house.published())) == (2, 0)
+        installed.send(countdown=countdown)
+    assert (len(installed.held()), len(installed.published())) == (0, 5)
+    installed.send(countdown=2.5)
+    installed.send(eta=FAR)
+    assert (len(installed.held()), len(installed.published())) == (2, 0)
 
 
 @pytest.mark.parametrize(
@@ -51,45 +51,47 @@ def test_what_is_due_beyond_the_horizon_is_held_and_the_rest_is_sent(house: Hous
     ids=["utc", "odd zone", "naive", "text", "year 9999"],
 )
 def test_an_eta_means_what_a_worker_makes_of_it(
-    house_of: Callable[..., House], eta: Any, zone: str, due: datetime
+    make_installed: Callable[..., InstalledApp], eta: Any, zone: str, due: datetime
 ) -> None:
-    """The instant is held; the header is as it was."""
-    house = house_of(conf={"timezone": zone})
-    house.send(eta=eta)
-    (task,) = house.held()
+    """The store gets the instant, and the header does not change."""
+    installed = make_installed(conf={"timezone": zone})
+    installed.send(eta=eta)
+    (task,) = installed.held()
     assert task.eta_ms == int(due.timestamp() * 1000)
     assert task.headers["eta"] == (eta if isinstance(eta, str) else eta.isoformat())
 
 
-def test_an_eta_that_nobody_can_read_goes_the_stock_way(house: House) -> None:
-    """A worker says what is wrong with it."""
-    house.send(eta="the day after tomorrow")
-    assert (len(house.held()), len(house.published())) == (0, 1)
+def test_an_eta_that_nobody_can_read_goes_the_stock_way(installed: InstalledApp) -> None:
+    """A worker reports the error."""
+    installed.send(eta="the day after tomorrow")
+    assert (len(installed.held()), len(installed.published())) == (0, 1)
 
 
-def test_protocol_1_is_held_too(house_of: Callable[..., House]) -> None:
-    """Its ETA stands in the body."""
-    house = house_of(conf={"task_protocol": 1})
-    result = house.send("old", 1, countdown=60)
-    (task,) = house.held()
+def test_protocol_1_is_held_too(make_installed: Callable[..., InstalledApp]) -> None:
+    """There the ETA is in the body."""
+    installed = make_installed(conf={"task_protocol": 1})
+    result = installed.send("old", 1, countdown=60)
+    (task,) = installed.held()
     assert (task.task_id, task.name, task.headers) == (result.id, "old", {})
 
 
-def test_a_task_can_be_found_by_its_id_and_is_counted_under_its_queue(house: House) -> None:
-    """As far as the store is concerned."""
-    result = house.send(countdown=60, queue="slow")
-    (found,) = house.store.get(house.store.find(f"task:{result.id}"), route=result.id)
+def test_a_task_can_be_found_by_its_id_and_is_counted_under_its_queue(installed: InstalledApp) -> None:
+    """In the store."""
+    result = installed.send(countdown=60, queue="slow")
+    (found,) = installed.store.get(installed.store.find(f"task:{result.id}"), route=result.id)
     assert found is not None
     assert (found.topic, found.id.split(":")[:2]) == ("slow", [result.id, "0"])
 
 
-def test_one_id_and_eta_with_other_arguments_or_for_another_queue_are_tasks_of_their_own(house: House) -> None:
-    """Stock runs all of them; the same message sent again, after a lost reply, is one."""
+def test_one_id_and_eta_with_other_arguments_or_for_another_queue_are_tasks_of_their_own(
+    installed: InstalledApp,
+) -> None:
+    """Stock Celery runs all of them. The same message sent again, after a lost reply, is the same task."""
     for number, queue in [(1, "a"), (2, "a"), (1, "b"), (1, "a"), (2, "a")]:
-        house.send("note", number, task_id="chosen", eta=FAR, queue=queue)
-    held = sorted((task.queue, json.loads(task.body)[0][0]) for task in house.held())
+        installed.send("note", number, task_id="chosen", eta=FAR, queue=queue)
+    held = sorted((task.queue, json.loads(task.body)[0][0]) for task in installed.held())
     assert held == [("a", 1), ("a", 2), ("b", 1)]
-    assert len(house.store.find("task:chosen")) == 3
+    assert len(installed.store.find("task:chosen")) == 3
 
 
 @pytest.mark.parametrize(
@@ -106,12 +108,12 @@ def test_one_id_and_eta_with_other_arguments_or_for_another_queue_are_tasks_of_t
     ids=["header", "no header", "limit", "result", "shadow", "reply to", "stamp"],
 )
 def test_one_id_and_eta_with_other_headers_are_tasks_of_their_own(
-    house: House, one: dict[str, Any], other: dict[str, Any]
+    installed: InstalledApp, one: dict[str, Any], other: dict[str, Any]
 ) -> None:
-    """Stock runs both: a tenant whose task is left out would never know. The same one again is no third."""
+    """Stock Celery runs both. If only one ran, the tenant of the other would never know. A repeat is no third task."""
     for options in (one, other, one, other):
-        house.send("note", 1, task_id="chosen", eta=FAR, **options)
-    assert len(house.held()) == 2
+        installed.send("note", 1, task_id="chosen", eta=FAR, **options)
+    assert len(installed.held()) == 2
 
 
 @pytest.mark.parametrize(
@@ -126,62 +128,68 @@ def test_one_id_and_eta_with_other_headers_are_tasks_of_their_own(
     ],
     ids=["origin", "thread", "parents", "tracing", "broker", "text of arguments"],
 )
-def test_what_another_attempt_to_send_changes_makes_no_other_task(house: House, options: dict[str, Any]) -> None:
-    """Else a call that is repeated after a lost reply runs twice."""
-    house.send("note", 1, task_id="chosen", eta=FAR)
-    house.send("note", 1, task_id="chosen", eta=FAR, **options)
-    assert len(house.held()) == 1
+def test_what_another_attempt_to_send_changes_makes_no_other_task(
+    installed: InstalledApp, options: dict[str, Any]
+) -> None:
+    """Otherwise a call that is repeated after a lost reply runs twice."""
+    installed.send("note", 1, task_id="chosen", eta=FAR)
+    installed.send("note", 1, task_id="chosen", eta=FAR, **options)
+    assert len(installed.held()) == 1
 
 
-def test_the_order_of_stamps_makes_no_other_task(house: House) -> None:
-    """Celery makes sets of them."""
+def test_the_order_of_stamps_makes_no_other_task(installed: InstalledApp) -> None:
+    """Celery makes sets of them, without order."""
     for names, values in ((["x", "y"], ["1", "2"]), (["y", "x"], ["2", "1"])):
-        house.send("note", 1, task_id="chosen", eta=FAR, stamped_headers=names, x=values, y="3")
-    assert len(house.held()) == 1
+        installed.send("note", 1, task_id="chosen", eta=FAR, stamped_headers=names, x=values, y="3")
+    assert len(installed.held()) == 1
 
 
-def test_signals_are_sent_as_ever_and_what_they_change_is_held(house: House) -> None:
-    """`before_task_publish` may write headers; `after_task_publish` follows the hold."""
+def test_signals_are_sent_as_ever_and_what_they_change_is_held(installed: InstalledApp) -> None:
+    """`before_task_publish` may change headers. `after_task_publish` comes after the hold."""
     seen: list[int] = []
 
     def before(headers: dict[str, Any], **_: Any) -> None:
         headers["tenant"] = "t1"
 
     def after(**_: Any) -> None:
-        seen.append(len(house.held()))
+        seen.append(len(installed.held()))
 
     signals.before_task_publish.connect(before)
     signals.after_task_publish.connect(after)
     try:
-        house.send(countdown=60)
+        installed.send(countdown=60)
     finally:
         signals.before_task_publish.disconnect(before)
         signals.after_task_publish.disconnect(after)
     assert seen == [1]
-    assert house.held()[0].headers["tenant"] == "t1"
+    assert installed.held()[0].headers["tenant"] == "t1"
 
 
-def test_a_message_over_the_limit_goes_the_stock_way(house: House, caplog: pytest.LogCaptureFixture) -> None:
-    """With a warning that names the task."""
-    result = house.send("large", "x" * (17 * 1024 * 1024), countdown=60)
-    assert (house.held(), len(house.published())) == ([], 1)
+def test_a_message_over_the_limit_goes_the_stock_way(installed: InstalledApp, caplog: pytest.LogCaptureFixture) -> None:
+    """A warning names the task."""
+    result = installed.send("large", "x" * (17 * 1024 * 1024), countdown=60)
+    assert (installed.held(), len(installed.published())) == ([], 1)
     assert result.id in caplog.text
 
 
-def test_broadcasts_are_never_held(house_of: Callable[..., House]) -> None:
-    """Held once, they would have to become many when due."""
-    house = house_of(conf={"task_queues": [Queue("celery"), Broadcast("all")]})
-    house.send(exchange="all", exchange_type="fanout", routing_key="celery", countdown=60)
-    house.send(exchange="x", exchange_type="fanout", routing_key="k", declare=[Exchange("x", "fanout")], countdown=60)
-    assert house.held() == []
+def test_broadcasts_are_never_held(make_installed: Callable[..., InstalledApp]) -> None:
+    """A held broadcast would have to become many messages when it is due."""
+    installed = make_installed(conf={"task_queues": [Queue("celery"), Broadcast("all")]})
+    installed.send(exchange="all", exchange_type="fanout", routing_key="celery", countdown=60)
+    installed.send(
+        exchange="x", exchange_type="fanout", routing_key="k", declare=[Exchange("x", "fanout")], countdown=60
+    )
+    assert installed.held() == []
 
 
-def test_native_delayed_delivery_is_undone(house: House, house_of: Callable[..., House]) -> None:
-    """Celery puts the delay into the routing key for quorum queues; held, the message goes to its own exchange."""
-    house = house_of(conf={"task_queues": [Queue("q", Exchange("e", type="topic"), routing_key="a.b")]})
+def test_native_delayed_delivery_is_undone(
+    installed: InstalledApp, make_installed: Callable[..., InstalledApp]
+) -> None:
+    """For quorum queues, Celery puts the delay into the routing key. A held message goes to its own exchange."""
+    installed = make_installed(conf={"task_queues": [Queue("q", Exchange("e", type="topic"), routing_key="a.b")]})
     key = ".".join("0" * 25 + "111") + ".a.b"
-    house.send(exchange=Exchange("celery_delayed_27", type="topic"), routing_key=key, countdown=60)
-    (task,) = house.held()
+    installed.send(exchange=Exchange("celery_delayed_27", type="topic"), routing_key=key, countdown=60)
+    (task,) = installed.held()
     assert (task.exchange, task.routing_key, task.queue) == ("e", "a.b", "q")
 
 
@@ -195,13 +203,15 @@ def _raising(error: Exception) -> Callable[..., Any]:
 _away = _raising(StoreUnavailable("gone"))
 
 
-def test_with_the_store_away_a_task_is_sent_the_stock_way(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And the next one at once, without asking the store again for a while."""
+def test_with_the_store_away_a_task_is_sent_the_stock_way(
+    installed: InstalledApp, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next task is sent at once: for a while nobody asks the store."""
     asked: list[int] = []
-    monkeypatch.setattr(house.wheel, "_begin", lambda _: asked.append(1) or _away())
-    house.send(countdown=60)
-    house.send(countdown=60)
-    assert (len(house.published()), len(asked)) == (2, 1)
+    monkeypatch.setattr(installed.wheel, "_begin", lambda _: asked.append(1) or _away())
+    installed.send(countdown=60)
+    installed.send(countdown=60)
+    assert (len(installed.published()), len(asked)) == (2, 1)
 
 
 @pytest.mark.parametrize(
@@ -215,19 +225,19 @@ def test_with_the_store_away_a_task_is_sent_the_stock_way(house: House, monkeypa
     ids=["unanswered", "unconfirmed", "no connection", "refused"],
 )
 def test_an_app_may_refuse_instead(
-    house_of: Callable[..., House], monkeypatch: pytest.MonkeyPatch, error: StoreError, in_doubt: bool
+    make_installed: Callable[..., InstalledApp], monkeypatch: pytest.MonkeyPatch, error: StoreError, in_doubt: bool
 ) -> None:
-    """With an error that says whether the task was not sent, or may be held all the same; the broker gets nothing."""
-    house = house_of(on_outage="refuse")
-    monkeypatch.setattr(house.wheel, "_begin", _raising(error))
+    """The error says whether the task was not sent, or may be held nevertheless. The broker gets nothing."""
+    installed = make_installed(on_outage="refuse")
+    monkeypatch.setattr(installed.wheel, "_begin", _raising(error))
     with pytest.raises(HoldRefused, match=r": in doubt, " if in_doubt else r": not sent: ") as refused:
-        house.send(countdown=60)
+        installed.send(countdown=60)
     again = copy(refused.value)  # as pickle does it, by which Celery hands errors of tasks on
     assert (refused.value.in_doubt, again.in_doubt, str(again)) == (in_doubt, in_doubt, str(refused.value))
     assert str(error) in str(again)
-    assert house.published() == []
+    assert installed.published() == []
     with pytest.raises(HoldRefused, match=r": not sent: .* away a moment ago"):
-        house.send(countdown=60)
+        installed.send(countdown=60)
 
 
 def write(_number: int) -> None: ...
@@ -235,13 +245,14 @@ def write(_number: int) -> None: ...
 
 @pytest.mark.parametrize("on_outage", ["stock", "refuse"])
 def test_what_the_store_holds_unconfirmed_is_taken_out_before_it_is_sent(
-    house_of: Callable[..., House], monkeypatch: pytest.MonkeyPatch, on_outage: str
+    make_installed: Callable[..., InstalledApp], monkeypatch: pytest.MonkeyPatch, on_outage: str
 ) -> None:
-    """It was executed, which the error says: left there it would run twice, and alone be lost with the server."""
-    house = house_of(on_outage=on_outage)
-    begin = house.wheel._begin
+    """The store has it, as the error says. If it stayed there, it would run twice; if it were not sent, it could be
+    lost."""
+    installed = make_installed(on_outage=on_outage)
+    begin = installed.wheel._begin
 
-    many: Any = house.app.task(name="many", shared=False)(write)
+    many: Any = installed.app.task(name="many", shared=False)(write)
 
     def unconfirmed(items: list[Item]) -> Callable[[], None]:
         def finish() -> None:
@@ -250,58 +261,57 @@ def test_what_the_store_holds_unconfirmed_is_taken_out_before_it_is_sent(
 
         return finish
 
-    monkeypatch.setattr(house.wheel, "_begin", unconfirmed)
+    monkeypatch.setattr(installed.wheel, "_begin", unconfirmed)
     with (
         contextlib.nullcontext() if on_outage == "stock" else pytest.raises(HoldRefused, match=r"in doubt, .* holds it")
     ):
-        house.send(countdown=60)
-    house.wheel._away_until_s = 0.0
+        installed.send(countdown=60)
+    installed.wheel._away_until_s = 0.0
     with (
         contextlib.nullcontext() if on_outage == "stock" else pytest.raises(HoldRefused, match=r"in doubt, .* holds it")
     ):
         apply_many(many, [(1,), (2,)], countdown=60)
-    assert (len(house.held()), len(house.published())) == ((0, 3) if on_outage == "stock" else (3, 0))
+    assert (len(installed.held()), len(installed.published())) == ((0, 3) if on_outage == "stock" else (3, 0))
 
 
 def test_what_has_left_the_store_unconfirmed_is_not_sent_as_well(
-    house_of: Callable[..., House], monkeypatch: pytest.MonkeyPatch
+    make_installed: Callable[..., InstalledApp], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It became due while nobody confirmed it, and a dispatcher sent it."""
-    house = house_of(on_outage="stock")
-    begin = house.wheel._begin
+    """It became due while the producer waited for a confirm, and a dispatcher sent it."""
+    installed = make_installed(on_outage="stock")
+    begin = installed.wheel._begin
 
     def unconfirmed(items: list[Item]) -> Callable[[], None]:
         def finish() -> None:
             begin(items)()
-            house.store.cancel([item.id for item in items])  # as if it had been sent
+            installed.store.cancel([item.id for item in items])  # as if it had been sent
             raise InDoubt("written, but only 0 of 1 replicas confirmed")
 
         return finish
 
-    monkeypatch.setattr(house.wheel, "_begin", unconfirmed)
-    house.send(countdown=60)
-    assert (house.held(), house.published()) == ([], [])
+    monkeypatch.setattr(installed.wheel, "_begin", unconfirmed)
+    installed.send(countdown=60)
+    assert (installed.held(), installed.published()) == ([], [])
 
 
-def test_a_first_try_without_an_answer_stays_in_doubt(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever is said of the second one: the server may have died after the first."""
+def test_a_first_try_without_an_answer_stays_in_doubt(installed: InstalledApp, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the second attempt says: the server may have died after the first one."""
     begun = SimpleNamespace(answers=_raising(StoreUnavailable("no answer: it may have been executed", in_doubt=True)))
-    monkeypatch.setattr(house.store, "begin", lambda *_: begun)
-    monkeypatch.setattr(house.store, "schedule", _raising(StoreUnavailable("no connection: nothing was sent")))
+    monkeypatch.setattr(installed.store, "begin", lambda *_: begun)
+    monkeypatch.setattr(installed.store, "schedule", _raising(StoreUnavailable("no connection: nothing was sent")))
     with pytest.raises(StoreUnavailable, match="may have been executed"):
-        house.wheel.schedule([Item("an-id", 1, b"")])
+        installed.wheel.schedule([Item("an-id", 1, b"")])
 
 
-def test_holding_needs_no_broker(house_of: Callable[..., House]) -> None:
+def test_holding_needs_no_broker(make_installed: Callable[..., InstalledApp]) -> None:
     """A retry sent while the broker is away is not lost."""
-    house = house_of(conf={"broker_url": "redis://127.0.0.1:1/0"})
-    house.wheel._queue_known = True
-    house.app.send_task("note", countdown=60, ignore_result=True)
-    assert [task.name for task in house.held()] == ["note"]
+    installed = make_installed(conf={"broker_url": "redis://127.0.0.1:1/0"})
+    installed.app.send_task("note", countdown=60, ignore_result=True)
+    assert [task.name for task in installed.held()] == ["note"]
 
 
-def test_a_task_sent_event_that_cannot_be_sent_is_kept_as_in_stock(house: House) -> None:
-    """In the buffer of Celery's event dispatcher; the task is safe by then, and its producer is told of nothing."""
+def test_a_task_sent_event_that_cannot_be_sent_is_kept_as_in_stock(installed: InstalledApp) -> None:
+    """Celery's event dispatcher buffers it. The task is held, and the producer gets no error."""
 
     class Broken:
         """A producer whose broker is away."""
@@ -311,16 +321,16 @@ def test_a_task_sent_event_that_cannot_be_sent_is_kept_as_in_stock(house: House)
         def publish(self, *_: Any, **__: Any) -> None:
             raise OperationalError("gone")
 
-    amqp = house.app.amqp
+    amqp = installed.app.amqp
     message = amqp.create_task_message("an-id", "note", (), countdown=60, create_sent_event=True)
     amqp.send_task_message(Broken(), "note", message)
-    assert [task.task_id for task in house.held()] == ["an-id"]
+    assert [task.task_id for task in installed.held()] == ["an-id"]
     ((event, routing_key, *_),) = amqp._event_dispatcher._outbound_buffer
     assert (event["type"], event["uuid"], routing_key) == ("task-sent", "an-id", "task.sent")
 
 
 def test_a_store_that_is_away_is_asked_once_for_a_task(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also for the first one of a process, which asks where the broker is too: a store that hangs costs one timeout."""
+    """Also for the first task of a process, which asks where the broker is. A store that hangs costs one timeout."""
     asked: list[Any] = []
 
     def hangs(*_: Any, **options: Any) -> Any:
@@ -338,7 +348,7 @@ def test_a_store_that_is_away_is_asked_once_for_a_task(monkeypatch: pytest.Monke
 def test_a_broker_that_hangs_is_asked_by_one_sender_and_then_less_and_less_often(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The pause is counted from the end of a question, since a question may take longer than the pause."""
+    """The pause counts from the end of the attempt, because the attempt may take longer than the pause."""
     app = Celery("hanging", broker="redis://127.0.0.1:1/0", set_as_current=False)
     now_s, asked = [1000.0], list[float]()
 

@@ -1,4 +1,4 @@
-"""Revokes that a worker hears of while the store does not answer."""
+"""Revokes that reach a worker while the store does not answer."""
 
 from __future__ import annotations
 
@@ -16,44 +16,44 @@ from wheel_sched.errors import StoreUnavailable
 
 if TYPE_CHECKING:
     import pytest
-    from conftest import House
+    from conftest import InstalledApp
 
 
-def test_one_waits_for_a_store_that_hangs_and_the_others_do_not_ask(
-    house: House, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+def test_only_the_first_revoke_waits_for_a_store_that_hangs(
+    installed: InstalledApp, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Each took a timeout, one after the other. Once it answers again, the next revoke reaches what is held."""
+    """Otherwise each revoke would wait for a timeout. When the store is back, the next revoke reaches held tasks."""
     asked: list[str] = []
-    find = house.store.find
+    find = installed.store.find
 
     def hangs(ref: str, **_: Any) -> list[str]:
         asked.append(ref)
         raise StoreUnavailable("no answer from the server (Timeout reading from socket)")
 
-    house.app.log.already_setup = True
+    installed.app.log.already_setup = True
     consumer = SimpleNamespace(event_dispatcher=None, pool=None, gossip=None)
-    state = SimpleNamespace(app=house.app, hostname="w@test", consumer=consumer)
-    task_id = house.send(countdown=60).id
-    monkeypatch.setattr(house.store, "find", hangs)
+    state = SimpleNamespace(app=installed.app, hostname="w@test", consumer=consumer)
+    task_id = installed.send(countdown=60).id
+    monkeypatch.setattr(installed.store, "find", hangs)
     try:
         for _ in range(3):
             Panel.data["revoke"](state, task_id)
         assert commands.revoking_thread.finish(60) == 0
         assert len(asked) == 1
         assert caplog.text.count("celery.not_cancelled") == 3
-        monkeypatch.setattr(house.store, "find", find)
-        house.wheel._away_until_s = 0.0
+        monkeypatch.setattr(installed.store, "find", find)
+        installed.wheel._away_until_s = 0.0
         Panel.data["revoke"](state, task_id)
         assert commands.revoking_thread.finish(60) == 0
     finally:
         worker_state.revoked.discard(task_id)
-    assert list(HeldTasks(house.app).select()) == []
+    assert list(HeldTasks(installed.app).select()) == []
 
 
 def test_a_worker_that_stops_does_not_wait_for_a_queue_of_them(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """What has not begun in time is dropped, and said."""
+    """Revokes that have not begun in time are dropped, and the log says so."""
     monkeypatch.setattr(commands, "STOP_S", 0.01)
     begun, over = threading.Event(), threading.Event()
 

@@ -1,4 +1,4 @@
-"""Settings: where they come from, what is refused, and what `install` insists on."""
+"""Settings: where they come from, which values are refused, and what `install` requires."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from wheel_sched.errors import ConfigError
 
 
 def test_the_store_is_the_broker_when_that_is_a_redis() -> None:
-    """Two lines are the whole set-up."""
+    """So two lines are the whole set-up."""
     settings = load_settings({}, {}, "redis://host:6380/2")
     assert (settings.url, settings.horizon, settings.namespace) == ("redis://host:6380/2", 2_000, "celery")
     assert settings.holds
@@ -32,12 +32,12 @@ def test_the_store_is_the_broker_when_that_is_a_redis() -> None:
     ],
 )
 def test_a_store_is_derived_from_plain_redis_urls_alone(broker: str | None, store: str | None) -> None:
-    """For everything else somebody has to say where it is."""
+    """For every other broker the app must name the store."""
     assert url_of_broker(broker) == store
 
 
 def test_an_argument_wins_over_the_configuration() -> None:
-    """And None is a value: no store, no horizon."""
+    """None is a value too: no store, no horizon."""
     conf = {"wheel_url": "redis://conf", "wheel_horizon": 5, "wheel_lead": "20ms"}
     assert load_settings({"horizon": "1m"}, conf, None).horizon == 60_000
     assert load_settings({}, conf, None).lead == 20
@@ -57,20 +57,20 @@ def test_an_argument_wins_over_the_configuration() -> None:
     ],
 )
 def test_nothing_waits_in_a_worker_until_the_broker_takes_it_back(options: Any, horizon: int, lead: int) -> None:
-    """Horizon and lead are half and a quarter of the visibility timeout at most, unless somebody says otherwise."""
+    """By default, the horizon is at most half of the visibility timeout, and the lead at most a quarter."""
     settings = load_settings({}, {"broker_transport_options": options}, "redis://x")
     assert (settings.horizon, settings.lead) == (horizon, lead)
 
 
 def test_a_horizon_that_is_given_stays_and_held_tasks_are_fetched_in_time_all_the_same() -> None:
-    """`celery wheel doctor` says what is wrong with such a horizon."""
+    """`celery wheel doctor` says what is wrong with this horizon."""
     conf = {"broker_transport_options": {"visibility_timeout": 1}}
     settings = load_settings({"horizon": 10}, conf, "redis://x")
     assert (settings.horizon, settings.lead) == (10_000, 250)
 
 
-def test_everything_that_is_wrong_is_told_at_once() -> None:
-    """With the name that was meant."""
+def test_one_error_names_every_wrong_setting() -> None:
+    """The error suggests the right name."""
     given: dict[str, Any] = {"horizon": "soon", "on_outage": "hope", "dispatch": "yes"}
     with pytest.raises(ConfigError) as caught:
         load_settings(given, {"wheel_horizn": 1}, "amqp://x")
@@ -86,7 +86,7 @@ def test_everything_that_is_wrong_is_told_at_once() -> None:
 
 
 def test_as_many_replicas_confirm_as_the_app_says() -> None:
-    """As `doctor` advises where several could be promoted."""
+    """`doctor` recommends this where several replicas could be promoted."""
     app = Celery("replicated", broker="redis://h/1", set_as_current=False)
     wheel = install(app, durability="replicated", replicas=2)
     given: dict[str, Any] = {}
@@ -109,7 +109,7 @@ def test_as_many_replicas_confirm_as_the_app_says() -> None:
 
 @pytest.mark.parametrize(("horizon", "lead_ms"), [("2s", 1_000), ("1m", 1_000), ("50ms", 25), (None, 1_000)])
 def test_the_lead_follows_a_short_horizon(horizon: str | None, lead_ms: int) -> None:
-    """Half of it, at most a second; so a short horizon alone is no contradiction."""
+    """It is half of the horizon, at most a second. So a short horizon needs no lead of its own."""
     assert load_settings({"url": "redis://x", "horizon": horizon}, {}, None).lead == lead_ms
 
 
@@ -131,7 +131,7 @@ def test_settings_are_read_late_and_with_the_apps_own_prefix() -> None:
 
 
 def test_install_refuses_what_would_go_past_it() -> None:
-    """Twice, after the first send, and with settings nobody knows."""
+    """A second `install`, an `install` after the first send, and unknown settings."""
     app = Celery("twice", broker="memory://", set_as_current=False)
     with pytest.raises(ConfigError, match="unknown settings horizont"):
         install(app, None, horizont=1)

@@ -1,4 +1,4 @@
-"""The thread that talks to the store for a worker's loop."""
+"""The thread that calls the store for a worker's loop."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from wheel_sched_celery.store_thread import StoreThread
 from wheel_sched.errors import StoreUnavailable
 
 
-def test_an_answer_and_an_error_are_the_askers() -> None:
-    """From another thread."""
+def test_the_asker_gets_the_answer_or_the_error() -> None:
+    """The job runs in another thread, and the asker gets its answer or its error."""
     thread = StoreThread()
     assert thread.ask(threading.get_ident) != threading.get_ident()
     with pytest.raises(KeyError, match="odd"):
@@ -23,7 +23,7 @@ def test_an_answer_and_an_error_are_the_askers() -> None:
 
 
 def test_an_asker_waits_no_longer_than_its_patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What has begun may still be done; what has not is not sent; and while the call hangs nobody waits at all."""
+    """A job that has begun may still be done, one that has not begun is not sent. While a call hangs, nobody waits."""
     thread, over, later, done = StoreThread(), threading.Event(), threading.Event(), list[int]()
     with pytest.raises(StoreUnavailable, match="may still be done"):
         thread.ask(over.wait, 0.01)
@@ -39,8 +39,8 @@ def test_an_asker_waits_no_longer_than_its_patience(monkeypatch: pytest.MonkeyPa
     assert done == []
 
 
-def test_whoever_stops_waits_for_what_can_be_done_in_time_and_for_no_more() -> None:
-    """What has not begun is dropped and counted; the thread itself keeps no process from its end."""
+def test_finish_waits_for_jobs_in_time_and_drops_the_others() -> None:
+    """Jobs that have not begun are dropped and counted. The thread does not keep its process alive."""
     thread, begun, over, done = StoreThread(), threading.Event(), threading.Event(), list[int]()
     thread.submit(lambda: done.append(1))
     assert (thread.finish(60), done) == (0, [1])
@@ -58,3 +58,23 @@ def test_whoever_stops_waits_for_what_can_be_done_in_time_and_for_no_more() -> N
     assert (thread.finish(60), done) == (0, [1])
     assert thread._thread is not None
     assert thread._thread.daemon
+
+
+class Stepped(StoreThread):
+    """Starts no thread: the test runs each job."""
+
+    def start(self) -> None:
+        """Nothing."""
+
+
+def test_a_simulation_runs_the_jobs_one_by_one_in_its_own_thread(caplog: pytest.LogCaptureFixture) -> None:
+    """In their order. A job that fails is logged, and ends nothing."""
+    thread, ran_in = Stepped(), list[int]()
+    assert thread.step(wait=False) is False
+    thread.submit(lambda: {}["odd"])
+    thread.submit(lambda: ran_in.append(threading.get_ident()))
+    assert thread.step() is True
+    assert (ran_in, caplog.text.count("celery.store_thread")) == ([], 1)
+    assert thread.step() is True
+    assert (ran_in, thread.stuck) == ([threading.get_ident()], False)
+    assert thread.step(wait=False) is False

@@ -1,4 +1,4 @@
-"""Takeover's decisions: by which clock, from which queue, and what stays with stock Celery."""
+"""What a takeover decides: by which clock, for which queue, and which messages stay with stock Celery."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from celery.worker import state as worker_state
 from kombu import Exchange, Queue
 from kombu.common import Broadcast, QoS
 from wheel_sched_celery import HeldTasks
-from wheel_sched_celery.message.due import iso_of
+from wheel_sched_celery.message.headers import iso_of
 from wheel_sched_celery.store_thread import StoreThread
 from wheel_sched_celery.takeover.source_queue import own_queue
 from wheel_sched_celery.takeover.takeover import StoreClock, Takeover
@@ -23,7 +23,7 @@ from wheel_sched.errors import StoreUnavailable
 from wheel_sched.store.core.settle import Dead, Done, Held
 
 if TYPE_CHECKING:
-    from conftest import House
+    from conftest import InstalledApp
 
 HOUR_US = 3_600_000_000
 FAR = datetime(2100, 6, 1, 12, tzinfo=UTC)
@@ -36,7 +36,7 @@ QUEUES = [
 
 
 class Consumer:
-    """As much of Celery's consumer, and of kombu's, as takeover looks at."""
+    """The parts of Celery's and kombu's consumer that a takeover uses."""
 
     def __init__(self, queues: list[Any] = QUEUES) -> None:
         self.hub: Any = SimpleNamespace(call_soon=self._call_soon, call_later=self._call_later)
@@ -59,13 +59,13 @@ class Consumer:
         return name in self._active_tags
 
     def turn(self) -> None:
-        """The end of the event loop's turn, and of those that it leads to."""
+        """End this turn of the event loop, and run the calls for the next ones."""
         while self.soon:
             self.soon.pop(0)()
 
 
 class Inline(StoreThread):
-    """Does everything at once, or when it is told to."""
+    """Runs every job at once; or, while it hangs, when the test says so."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -85,15 +85,15 @@ class Inline(StoreThread):
 class Scene:
     """One worker's takeover, with a clock of its own."""
 
-    def __init__(self, house: House, wall_us: Callable[[], int] = lambda: time.time_ns() // 1000) -> None:
-        self.house = house
+    def __init__(self, installed: InstalledApp, wall_us: Callable[[], int] = lambda: time.time_ns() // 1000) -> None:
+        self.installed = installed
         self.consumer = Consumer()
-        house.wheel.thread = self.thread = Inline()
+        installed.wheel.thread = self.thread = Inline()
         self.clock_ahead_s = 0
-        clock = StoreClock(house.wheel)
+        clock = StoreClock(installed.wheel)
         real_us = clock.estimate_us
         clock.estimate_us = lambda: (real_us() or 0) + self.clock_ahead_s * 1_000_000  # type: ignore[method-assign]
-        self.takeover = Takeover(house.wheel, self.consumer, clock, wall_us)
+        self.takeover = Takeover(installed.wheel, self.consumer, clock, wall_us)
         self.stock: list[dict[str, Any]] = []
         self.acked: list[str] = []
         self.strategy = self.takeover.wrap(self._stock)
@@ -105,7 +105,7 @@ class Scene:
     def receive(
         self, task_id: str, in_s: float, errors: Any = None, *, again: bool = False, due: str = "", **headers: Any
     ) -> None:
-        eta = due or iso_of(self.house.store.now_ms() + int(in_s * 1000))
+        eta = due or iso_of(self.installed.store.now_ms() + int(in_s * 1000))
         message = SimpleNamespace(
             headers={"task": "note", "id": task_id, "eta": eta, "retries": 0, **headers},
             properties={"correlation_id": task_id, "delivery_tag": 1, "priority": 3},
@@ -118,7 +118,7 @@ class Scene:
         self.strategy(message, None, lambda *_: self.acked.append(task_id), None, [])
 
     def pass_on(self, message: Any) -> None:
-        """What a broker delivers."""
+        """Deliver a broker's message."""
         task_id = message.headers["id"] if "id" in message.headers else message.decode()["id"]
         self.strategy(message, message.decode(), lambda *_: self.acked.append(task_id), None, [])
         self.consumer.turn()
@@ -128,27 +128,30 @@ class Scene:
         return [each["id"] for each in self.stock]
 
 
-def test_a_turns_messages_are_stored_in_one_call_and_then_acknowledged(house: House, monkeypatch: Any) -> None:
-    """Not before: until then they are the broker's."""
-    scene = Scene(house)
+def test_a_turns_messages_are_stored_in_one_call_and_then_acknowledged(
+    installed: InstalledApp, monkeypatch: Any
+) -> None:
+    """Not before: until then the broker is responsible for them."""
+    scene = Scene(installed)
     calls: list[int] = []
-    schedule = house.store.schedule
-    monkeypatch.setattr(house.store, "schedule", lambda items, **_: calls.append(len(items)) or schedule(items))
+    schedule = installed.store.schedule
+    monkeypatch.setattr(installed.store, "schedule", lambda items, **_: calls.append(len(items)) or schedule(items))
     for i in range(5):
         scene.receive(f"id-{i}", 60)
     assert (scene.acked, len(scene.consumer.soon)) == ([], 1)
     scene.consumer.turn()
     assert (calls, len(scene.acked), scene.stock) == ([5], 5, [])
-    assert {(task.queue, task.priority) for task in house.held()} == {("celery", 3)}
+    assert {(task.queue, task.priority) for task in installed.held()} == {("celery", 3)}
     scene.receive("id-0", 60)
     scene.consumer.turn()
     assert len(scene.acked) == 6
 
 
 @pytest.mark.parametrize("offset_us", [-HOUR_US, 0, HOUR_US], ids=["behind", "right", "ahead"])
-def test_a_workers_wrong_clock_moves_nothing(house: House, offset_us: int) -> None:
-    """What is due by the store's clock goes to stock, the timer's instant corrected, and is not taken over again."""
-    scene = Scene(house, lambda: time.time_ns() // 1000 + offset_us)
+def test_a_workers_wrong_clock_moves_nothing(installed: InstalledApp, offset_us: int) -> None:
+    """A message that is due soon by the store's clock goes to stock Celery, with a corrected time. It is not taken over
+    again."""
+    scene = Scene(installed, lambda: time.time_ns() // 1000 + offset_us)
     scene.receive("due", -0.01)
     scene.receive("soon", 1.5)
     scene.receive("later", 3)
@@ -158,12 +161,14 @@ def test_a_workers_wrong_clock_moves_nothing(house: House, offset_us: int) -> No
     assert instant == pytest.approx(10_000.0 + offset_us / 1e6, abs=5)
 
 
-def test_the_stores_clock_never_goes_back_for_a_worker(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else dispatched messages would be taken over again."""
+def test_the_stores_clock_never_goes_back_for_a_worker(
+    installed: InstalledApp, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise dispatched messages would be taken over again."""
     now_us = [1_000_000]
-    clock = StoreClock(house.wheel, lambda: now_us[0] * 1000)
+    clock = StoreClock(installed.wheel, lambda: now_us[0] * 1000)
     times = iter([5_000_000, 1_000])
-    monkeypatch.setattr(house.wheel, "store_now_us", lambda: next(times) * 1000)
+    monkeypatch.setattr(installed.wheel, "store_now_us", lambda: next(times) * 1000)
     first = clock.now_us()
     now_us[0] += 120_000_000
     assert first is not None
@@ -175,17 +180,17 @@ def test_the_stores_clock_never_goes_back_for_a_worker(house: House, monkeypatch
     [{"eta": None}, {"eta": "rubbish"}, {"eta": 5}, {"expires": iso_of(1_000)}, {"id": None}],
     ids=["no eta", "no date", "a number", "expired", "no id"],
 )
-def test_what_is_odd_stays_with_stock(house: House, headers: dict[str, Any]) -> None:
-    """Celery says what is wrong with it, or does not mind."""
-    scene = Scene(house)
+def test_what_is_odd_stays_with_stock(installed: InstalledApp, headers: dict[str, Any]) -> None:
+    """Celery reports the error, or accepts the message."""
+    scene = Scene(installed)
     scene.receive("odd", 60, **headers)
     scene.consumer.turn()
-    assert (len(scene.stock), house.held()) == (1, [])
+    assert (len(scene.stock), installed.held()) == (1, [])
 
 
-def test_revoked_and_undecodable_ones_stay_with_stock(house: House) -> None:
-    """Stock drops the first and reports the second."""
-    scene = Scene(house)
+def test_revoked_and_undecodable_ones_stay_with_stock(installed: InstalledApp) -> None:
+    """Stock Celery drops the first and reports the second."""
+    scene = Scene(installed)
     worker_state.revoked.add("revoked")
     worker_state.revoked_stamps["tenant"] = "gone"
     try:
@@ -200,9 +205,9 @@ def test_revoked_and_undecodable_ones_stay_with_stock(house: House) -> None:
     assert scene.left_to_stock == ["revoked", "stamped", "undecodable"]
 
 
-def test_what_is_handed_over_takes_no_place_among_the_prefetched(house: House) -> None:
-    """Else a worker whose store hangs holds nothing but messages it asks about, and fetches no task that is due."""
-    scene = Scene(house)
+def test_messages_that_wait_for_the_store_do_not_count_as_prefetched(installed: InstalledApp) -> None:
+    """Otherwise, while the store hangs, a worker would be full of such messages and fetch no due task."""
+    scene = Scene(installed)
     for task_id in "abc":
         scene.receive(task_id, 60)
     assert scene.consumer.qos.value == 7
@@ -210,28 +215,28 @@ def test_what_is_handed_over_takes_no_place_among_the_prefetched(house: House) -
     assert (scene.acked, scene.consumer.qos.value) == (["a", "b", "c"], 4)
 
 
-def test_with_the_store_away_they_stay_in_the_worker(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Unacknowledged, in its timer, as ever."""
-    scene = Scene(house)
+def test_with_the_store_away_they_stay_in_the_worker(installed: InstalledApp, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Unacknowledged in its timer, as in stock Celery."""
+    scene = Scene(installed)
 
     def away(_: Any, **_more: Any) -> Any:
         raise StoreUnavailable("gone")
 
     scene.receive("early", 60)
-    monkeypatch.setattr(house.store, "schedule", away)
+    monkeypatch.setattr(installed.store, "schedule", away)
     scene.consumer.turn()
     assert (scene.left_to_stock, scene.acked) == (["early"], [])
 
 
-def test_a_copy_of_what_waits_is_dropped_however_late_the_broker_redelivers_it(house: House) -> None:
-    """Far from its due time it is stored under the same id, near it the stored one is asked for."""
-    first, second = Scene(house), Scene(house)
-    eta = iso_of(house.store.now_ms() + 60_000)
+def test_a_copy_of_what_waits_is_dropped_however_late_the_broker_redelivers_it(installed: InstalledApp) -> None:
+    """Far from its due time the copy is stored under the same id. Near it, the worker asks the store for the item."""
+    first, second = Scene(installed), Scene(installed)
+    eta = iso_of(installed.store.now_ms() + 60_000)
     first.receive("slow", 0, due=eta)
     first.consumer.turn()
     second.receive("slow", 0, due=eta, again=True)
     second.consumer.turn()
-    assert (len(house.held()), second.acked) == (1, ["slow"])
+    assert (len(installed.held()), second.acked) == (1, ["slow"])
     second.clock_ahead_s = 59
     second.receive("slow", 0, due=eta, again=True)
     second.consumer.turn()
@@ -256,50 +261,51 @@ def test_a_copy_of_what_waits_is_dropped_however_late_the_broker_redelivers_it(h
     ids=["plain", "compressed", "exchange", "headers", "protocol 1"],
 )
 def test_a_task_held_in_doubt_and_sent_the_stock_way_becomes_one_again(
-    house_of: Callable[..., House], monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]
+    make_installed: Callable[..., InstalledApp], monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]
 ) -> None:
-    """Its producer got no answer; the worker that finds it makes the same item of it. Other arguments make another."""
-    house = house_of(conf={"task_protocol": options.pop("task_protocol", 2), "task_queues": QUEUES})
-    begin = house.wheel._begin
+    """The producer got no answer. The worker that takes the message over makes the same item. Other arguments make
+    another."""
+    installed = make_installed(conf={"task_protocol": options.pop("task_protocol", 2), "task_queues": QUEUES})
+    begin = installed.wheel._begin
 
     def lost(items: Any) -> Any:
         begin(items)()
         raise StoreUnavailable("no answer")
 
-    monkeypatch.setattr(house.wheel, "_begin", lost)
-    with house.app.connection_for_write() as connection:
+    monkeypatch.setattr(installed.wheel, "_begin", lost)
+    with installed.app.connection_for_write() as connection:
         QUEUES[0](connection.default_channel).declare()
-    house.send("note", 1, task_id="doubt", eta=FAR, **options)
-    monkeypatch.setattr(house.wheel, "_begin", begin)
-    house.wheel._away_until_s = 0.0
-    (message,) = house.published()
-    scene = Scene(house)
+    installed.send("note", 1, task_id="doubt", eta=FAR, **options)
+    monkeypatch.setattr(installed.wheel, "_begin", begin)
+    installed.wheel._away_until_s = 0.0
+    (message,) = installed.published()
+    scene = Scene(installed)
     body = None if "task" in message.headers else message.payload
     scene.strategy(message, body, lambda *_: scene.acked.append("doubt"), None, [])
     scene.consumer.turn()
-    assert (len(house.held()), scene.acked) == (1, ["doubt"])
-    house.send("note", 2, task_id="doubt", eta=FAR, **options)
-    assert len(house.held()) == 2
+    assert (len(installed.held()), scene.acked) == (1, ["doubt"])
+    installed.send("note", 2, task_id="doubt", eta=FAR, **options)
+    assert len(installed.held()) == 2
 
 
-def test_a_copy_of_what_has_left_the_store_runs(house: House) -> None:
-    """It may be the one that the store sent, whose worker died."""
-    scene = Scene(house)
+def test_a_copy_of_what_has_left_the_store_runs(installed: InstalledApp) -> None:
+    """It may be the message that the store sent, whose worker died."""
+    scene = Scene(installed)
     scene.receive("sent", 1, again=True)
     scene.consumer.turn()
     assert (scene.left_to_stock, scene.acked) == (["sent"], [])
 
 
-def test_a_copy_runs_when_the_store_cannot_be_asked(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_copy_runs_when_the_store_cannot_be_asked(installed: InstalledApp, monkeypatch: pytest.MonkeyPatch) -> None:
     """Twice is better than never."""
-    scene = Scene(house)
+    scene = Scene(installed)
     scene.receive("far", 60)
     scene.consumer.turn()
 
     def away(*_: Any, **__: Any) -> Any:
         raise StoreUnavailable("gone")
 
-    monkeypatch.setattr(house.store, "get", away)
+    monkeypatch.setattr(installed.store, "get", away)
     scene.receive("near", 1, again=True)
     scene.consumer.turn()
     assert scene.left_to_stock == ["near"]
@@ -308,56 +314,59 @@ def test_a_copy_runs_when_the_store_cannot_be_asked(house: House, monkeypatch: p
 @pytest.mark.parametrize("protocol", [1, 2])
 @pytest.mark.parametrize("again", [False, True], ids=["first", "redelivered"])
 def test_what_the_store_has_sent_is_never_taken_over_again(
-    house_of: Callable[..., House], protocol: int, again: bool
+    make_installed: Callable[..., InstalledApp], protocol: int, again: bool
 ) -> None:
-    """It arrives long before it is due while its item is in flight: an acknowledgement would be the end of it."""
-    house = house_of(conf={"task_protocol": protocol})
-    task_id = house.send(countdown=60).id
-    claim = house.claim()
-    (message,) = house.dispatch(claim)
+    """It arrives long before it is due, while its item is in flight. If the worker acknowledged it, the task would be
+    lost."""
+    installed = make_installed(conf={"task_protocol": protocol})
+    task_id = installed.send(countdown=60).id
+    claim = installed.claim()
+    (message,) = installed.dispatch(claim)
     message.delivery_info = {**message.delivery_info, "redelivered": again}
-    scene = Scene(house)
+    scene = Scene(installed)
     scene.pass_on(message)
-    house.store.settle(claim, [Done(item.id) for item in claim.items])
-    assert (scene.acked, scene.left_to_stock, house.held()) == ([], [task_id], [])
+    installed.store.settle(claim, [Done(item.id) for item in claim.items])
+    assert (scene.acked, scene.left_to_stock, installed.held()) == ([], [task_id], [])
     scene.pass_on(message)  # and not when the item is gone
-    assert (scene.acked, scene.left_to_stock, house.held()) == ([], [task_id] * 2, [])
+    assert (scene.acked, scene.left_to_stock, installed.held()) == ([], [task_id] * 2, [])
 
 
-def test_a_rescheduled_task_is_not_taken_over_either(house: House) -> None:
-    """Its item keeps the id of its first ETA, its message says the new one."""
-    house.send(countdown=60)
-    tasks = HeldTasks(house.app)
-    tasks.reschedule(tasks.select(), house.store.now_ms() + 600_000)
-    (message,) = house.dispatch(house.claim())
-    scene = Scene(house)
+def test_a_rescheduled_task_is_not_taken_over_either(installed: InstalledApp) -> None:
+    """Its item keeps the id of its first ETA, and its message has the new one."""
+    installed.send(countdown=60)
+    tasks = HeldTasks(installed.app)
+    tasks.reschedule(tasks.select(), installed.store.now_ms() + 600_000)
+    (message,) = installed.dispatch(installed.claim())
+    scene = Scene(installed)
     scene.pass_on(message)
-    assert (scene.acked, len(scene.stock), house.held()) == ([], 1, [])
+    assert (scene.acked, len(scene.stock), installed.held()) == ([], 1, [])
 
 
 @pytest.mark.parametrize("changed", [{"retries": 1}, {"eta": "2100-01-01T00:00:00+00:00"}, {"id": "another"}], ids=str)
-def test_a_mark_that_was_copied_into_another_message_means_nothing(house: House, changed: dict[str, Any]) -> None:
-    """Celery copies the headers of a task into its retries; stock workers send those."""
-    house.send(countdown=60)
-    (message,) = house.dispatch(house.claim())
+def test_a_mark_that_was_copied_into_another_message_means_nothing(
+    installed: InstalledApp, changed: dict[str, Any]
+) -> None:
+    """Celery copies the headers of a task into its retries, and stock workers send those."""
+    installed.send(countdown=60)
+    (message,) = installed.dispatch(installed.claim())
     message.headers.update(changed)
-    scene = Scene(house)
+    scene = Scene(installed)
     scene.pass_on(message)
     assert (len(scene.acked), scene.stock) == (1, [])
 
 
 @pytest.mark.parametrize("again", [False, True], ids=["far", "near and redelivered"])
-@pytest.mark.parametrize("state", ["fly", "dead", "held"])
-def test_only_what_waits_in_the_store_is_acknowledged(house: House, state: str, again: bool) -> None:
-    """A message without the mark whose item is there: one on its way out, or given up, does not stand for it."""
-    eta = iso_of(house.store.now_ms() + 60_000)
-    scene = Scene(house)
+@pytest.mark.parametrize("state", ["leased", "dead", "held"])
+def test_only_what_waits_in_the_store_is_acknowledged(installed: InstalledApp, state: str, again: bool) -> None:
+    """For a message without the mark. If its item is in flight or dead, the worker must keep the message."""
+    eta = iso_of(installed.store.now_ms() + 60_000)
+    scene = Scene(installed)
     scene.receive("copy", 0, due=eta)
     scene.consumer.turn()
-    claim = house.claim()
-    if state != "fly":
+    claim = installed.claim()
+    if state != "leased":
         (item,) = claim.items
-        house.store.settle(claim, [Dead(item.id, "unroutable") if state == "dead" else Held(item.id, "paused")])
+        installed.store.settle(claim, [Dead(item.id, "unroutable") if state == "dead" else Held(item.id, "paused")])
     if again:
         scene.clock_ahead_s = 59
     scene.receive("copy", 0, due=eta, again=again)
@@ -366,9 +375,9 @@ def test_only_what_waits_in_the_store_is_acknowledged(house: House, state: str, 
     assert scene.left_to_stock == ([] if state == "held" else ["copy"])
 
 
-def test_the_loop_never_waits_for_a_store_that_hangs(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The message stays the broker's; when it has waited long enough it is the worker's own timer's, once."""
-    scene = Scene(house)
+def test_the_loop_never_waits_for_a_store_that_hangs(installed: InstalledApp, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The message stays unacknowledged. When it has waited long enough, it goes to the worker's own timer, once."""
+    scene = Scene(installed)
     scene.thread.hangs = True
     scene.receive("far", 60)
     scene.consumer.turn()
@@ -380,22 +389,22 @@ def test_the_loop_never_waits_for_a_store_that_hangs(house: House, monkeypatch: 
     assert (scene.acked, scene.left_to_stock, scene.consumer.later) == ([], ["far"], [])
     scene.thread.go_on()  # in the end it answers
     scene.consumer.turn()
-    assert (scene.acked, scene.left_to_stock, house.held()) == ([], ["far"], [])
+    assert (scene.acked, scene.left_to_stock, installed.held()) == ([], ["far"], [])
 
 
 class Slow:
-    """A store that executes what it was sent, and says so too late."""
+    """A store that executes its calls, and answers too late."""
 
     def __init__(self, scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
         self._scene, self._monkeypatch = scene, monkeypatch
-        self._schedule = scene.house.store.schedule
+        self._schedule = scene.installed.store.schedule
 
     def __enter__(self) -> None:
-        self._monkeypatch.setattr(self._scene.house.store, "schedule", self._unheard)
+        self._monkeypatch.setattr(self._scene.installed.store, "schedule", self._unheard)
 
     def __exit__(self, *_: object) -> None:
-        self._monkeypatch.setattr(self._scene.house.store, "schedule", self._schedule)
-        self._scene.house.wheel._away_until_s = 0.0
+        self._monkeypatch.setattr(self._scene.installed.store, "schedule", self._schedule)
+        self._scene.installed.wheel._away_until_s = 0.0
 
     def _unheard(self, items: Any, **more: Any) -> Any:
         self._schedule(items, **more)
@@ -403,35 +412,35 @@ class Slow:
 
 
 def let_it_look(scene: Scene) -> None:
-    """The time has come at which doubts are looked into."""
+    """Run all calls that wait for a later turn."""
     later, scene.consumer.later = scene.consumer.later, []
     for call in later:
         call()
 
 
-def test_what_the_store_got_unheard_is_withdrawn_when_it_answers_again(
-    house: House, monkeypatch: pytest.MonkeyPatch
+def test_an_item_stored_without_an_answer_is_withdrawn_when_the_store_is_back(
+    installed: InstalledApp, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The messages are the worker's timer's by then: each ran twice. One that was stored and heard of stays."""
-    scene = Scene(house)
+    """By then the messages are in the worker's timer, so each would run twice. An item with an answer stays."""
+    scene = Scene(installed)
     scene.receive("heard", 60)
     scene.consumer.turn()
     with Slow(scene, monkeypatch):
         for i in range(3):
             scene.receive(f"unheard {i}", 60)
         scene.consumer.turn()
-    assert (len(scene.stock), len(house.held())) == (3, 4)
+    assert (len(scene.stock), len(installed.held())) == (3, 4)
     let_it_look(scene)
-    assert [task.task_id for task in house.held()] == ["heard"]
+    assert [task.task_id for task in installed.held()] == ["heard"]
     assert (scene.acked, scene.consumer.later) == (["heard"], [])
 
 
-def test_an_answer_that_comes_after_the_message_was_let_go_is_undone(
-    house: House, monkeypatch: pytest.MonkeyPatch
+def test_an_answer_that_comes_after_the_message_was_given_up_is_undone(
+    installed: InstalledApp, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The call succeeds, but its patience was over."""
-    scene = Scene(house)
-    schedule = house.store.schedule
+    """The call succeeds after the message has gone to the worker's timer."""
+    scene = Scene(installed)
+    schedule = installed.store.schedule
     now_s = time.monotonic()
 
     def slow(items: Any, **more: Any) -> Any:
@@ -443,42 +452,42 @@ def test_an_answer_that_comes_after_the_message_was_let_go_is_undone(
     scene.receive("far", 60)
     scene.consumer.turn()
     scene.takeover._clock.now_us()  # it answered just now
-    monkeypatch.setattr(house.store, "schedule", slow)
+    monkeypatch.setattr(installed.store, "schedule", slow)
     scene.thread.go_on()
     scene.consumer.turn()
-    assert (scene.left_to_stock, scene.acked, len(house.held())) == (["far"], [], 1)
+    assert (scene.left_to_stock, scene.acked, len(installed.held())) == (["far"], [], 1)
     scene.thread.hangs = False
     let_it_look(scene)
-    assert (house.held(), scene.acked) == ([], [])
+    assert (installed.held(), scene.acked) == ([], [])
 
 
 def test_what_another_worker_has_acknowledged_a_copy_of_is_not_withdrawn(
-    house: House, monkeypatch: pytest.MonkeyPatch
+    installed: InstalledApp, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The broker gave it to him meanwhile: the store's is the only one that is sure to run."""
-    first, second = Scene(house), Scene(house)
-    eta = iso_of(house.store.now_ms() + 60_000)
+    """The broker has delivered it to that worker meanwhile, so only the item in the store is sure to run."""
+    first, second = Scene(installed), Scene(installed)
+    eta = iso_of(installed.store.now_ms() + 60_000)
     with Slow(first, monkeypatch):
         first.receive("moved", 0, due=eta)
         first.consumer.turn()
-    mine = house.wheel.process_id
-    house.wheel.process_id = "another worker"
-    house.wheel.thread = second.thread
+    mine = installed.wheel.process_id
+    installed.wheel.process_id = "another worker"
+    installed.wheel.thread = second.thread
     second.receive("moved", 0, due=eta, again=True)
     second.consumer.turn()
     assert second.acked == ["moved"]
-    house.wheel.process_id = mine
+    installed.wheel.process_id = mine
     let_it_look(first)
-    assert [task.task_id for task in house.held()] == ["moved"]
+    assert [task.task_id for task in installed.held()] == ["moved"]
 
 
 @pytest.mark.parametrize("how", ["acknowledged here", "connection lost"])
 def test_what_is_not_this_workers_any_more_is_not_withdrawn(
-    house: House, monkeypatch: pytest.MonkeyPatch, how: str
+    installed: InstalledApp, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
-    """A copy was acknowledged by this very worker, or the broker has all messages back."""
-    scene = Scene(house)
-    eta = iso_of(house.store.now_ms() + 60_000)
+    """This worker has acknowledged a copy, or the broker has all messages back."""
+    scene = Scene(installed)
+    eta = iso_of(installed.store.now_ms() + 60_000)
     with Slow(scene, monkeypatch):
         scene.receive("far", 0, due=eta)
         scene.consumer.turn()
@@ -489,53 +498,58 @@ def test_what_is_not_this_workers_any_more_is_not_withdrawn(
         scene.consumer.turn()
         assert scene.acked == ["far"]
     let_it_look(scene)
-    assert [task.task_id for task in house.held()] == ["far"]
+    assert [task.task_id for task in installed.held()] == ["far"]
 
 
-def test_a_store_that_is_not_through_yet_is_looked_into_once_more(
-    house: House, monkeypatch: pytest.MonkeyPatch
+def test_a_store_that_has_not_executed_the_call_yet_is_asked_twice(
+    installed: InstalledApp, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It goes on, and may answer before it gets to what was sent to it while it hung. In the end one gives up."""
-    scene = Scene(house)
-    schedule, sent = house.store.schedule, list[Any]()
+    """A resumed store may answer this look before it executes the call that hung. The worker looks twice."""
+    scene = Scene(installed)
+    schedule, sent = installed.store.schedule, list[Any]()
 
     def unheard(items: Any, **_: Any) -> Any:
         sent.extend(items)
         raise StoreUnavailable("no answer", in_doubt=True)
 
-    monkeypatch.setattr(house.store, "schedule", unheard)
+    monkeypatch.setattr(installed.store, "schedule", unheard)
     scene.receive("far", 60)
     scene.consumer.turn()
     let_it_look(scene)  # the store was away a moment ago
-    house.wheel._away_until_s = 0.0
+    installed.wheel._away_until_s = 0.0
     let_it_look(scene)
     schedule(sent)
     let_it_look(scene)
-    assert (house.held(), scene.consumer.later) == ([], [])
+    assert (installed.held(), scene.consumer.later) == ([], [])
 
 
 @pytest.mark.parametrize(("left_s", "patience_s"), [(60, 5.0), (4, 2.0), (0.1, 0.25), (-9, 0.25)])
-def test_a_message_waits_for_the_store_no_longer_than_it_can(house: House, left_s: float, patience_s: float) -> None:
-    """Half of the time that is left, a timeout at most."""
-    scene = Scene(house)
+def test_a_message_waits_for_the_store_no_longer_than_it_can(
+    installed: InstalledApp, left_s: float, patience_s: float
+) -> None:
+    """Half of the time that is left, at most a timeout."""
+    scene = Scene(installed)
     scene.thread.hangs = True
     scene.receive("one", left_s)
     (one,) = scene.takeover._arrived
     assert one.patience_s == pytest.approx(patience_s, abs=0.05)
 
 
-def test_while_a_call_hangs_nothing_more_is_handed_over(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
-    """So that it is not in doubt either whether the store has it."""
-    scene = Scene(house)
+def test_while_a_call_hangs_nothing_more_is_handed_over(
+    installed: InstalledApp, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So for these messages it is clear that the store does not have them."""
+    scene = Scene(installed)
     monkeypatch.setattr(Inline, "stuck", property(lambda _: True))
     scene.receive("far", 60)
     assert (scene.left_to_stock, scene.consumer.soon, scene.thread.jobs) == (["far"], [], [])
 
 
-def test_without_an_event_loop_the_wait_is_short(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
-    """gevent, eventlet, transports that only block: stored before the strategy returns, or left to stock."""
+def test_without_an_event_loop_the_wait_is_short(installed: InstalledApp, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With gevent, eventlet and transports that only block, the strategy stores the message or leaves it to stock
+    Celery."""
     monkeypatch.setattr("wheel_sched_celery.takeover.takeover.BLOCKING_S", 0.0)
-    scene = Scene(house)
+    scene = Scene(installed)
     scene.consumer.hub = None
     scene.receive("held", 60)
     scene.thread.hangs = True
@@ -543,13 +557,13 @@ def test_without_an_event_loop_the_wait_is_short(house: House, monkeypatch: pyte
     assert (scene.acked, scene.left_to_stock) == (["held"], ["left"])
 
 
-def test_after_a_lost_connection_nothing_of_it_is_stored(house: House) -> None:
-    """The broker sends those messages again."""
-    scene = Scene(house)
+def test_after_a_lost_connection_nothing_of_it_is_stored(installed: InstalledApp) -> None:
+    """The broker delivers those messages again."""
+    scene = Scene(installed)
     scene.receive("lost", 60)
     scene.takeover.end()
     scene.consumer.turn()
-    assert (house.held(), scene.acked, scene.stock) == ([], [], [])
+    assert (installed.held(), scene.acked, scene.stock) == ([], [], [])
 
 
 @pytest.mark.parametrize(
@@ -570,7 +584,7 @@ def test_after_a_lost_connection_nothing_of_it_is_stored(house: House) -> None:
 def test_a_message_goes_back_to_the_queue_it_came_from(
     exchange: str, key: str, tag: str | None, queue: str | None
 ) -> None:
-    """Or nowhere, when that is not certain or it was a broadcast."""
+    """If that is not certain, or if it was a broadcast, it stays with stock Celery."""
     delivery = {"exchange": exchange, "routing_key": key, "consumer_tag": tag}
     found = own_queue(SimpleNamespace(delivery_info=delivery), Consumer())
     assert (None if found is None else found.name) == queue

@@ -1,4 +1,4 @@
-"""An app with tasks on hold and nobody else: no worker is up."""
+"""An app with held tasks, and no worker."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def tasks(app: Celery) -> HeldTasks:
 
 @pytest.fixture
 def ids(app: Celery) -> dict[str, str]:
-    """Four tasks on hold: mail in one and two hours, to a queue of its own in three, a bill in a day."""
+    """Four held tasks: mail in one and two hours, one for another queue in three hours, a bill in a day."""
     mail, bill = app.tasks["mail.send"], app.tasks["bill.write"]
     return {
         "one": mail.apply_async((1,), countdown=3600).id,

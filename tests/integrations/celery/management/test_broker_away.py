@@ -1,4 +1,4 @@
-"""The broker is away and the store is up: what needs the store alone works, the rest says so in one line."""
+"""The broker is away, and the store is up. Work that needs only the store succeeds; the rest fails with one line."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ NOWHERE = "redis://127.0.0.1:1/0"
 
 @pytest.fixture
 def app(redis_url: str) -> Iterator[Celery]:
-    """An app that nobody has used yet: its first task is sent now."""
+    """An app that has sent nothing yet, so that its first task is sent now."""
     app = Celery("away", broker=NOWHERE, backend="cache+memory://", set_as_current=False)
     app.conf.broker_transport_options = {"max_retries": 0}  # else Celery itself asks for seconds
     install(app, redis_url, namespace=f"away{next(_numbers)}")
@@ -41,7 +41,7 @@ def run(app: Celery, *arguments: str, code: int = 0) -> click.testing.Result:
 
 
 def test_a_process_first_task_is_held(app: Celery) -> None:
-    """Also a retry: Celery gives one up whose publish fails."""
+    """Also a retry: Celery gives a retry up when its publish fails."""
     app.send_task("note", countdown=60)
     assert len(list(HeldTasks(app).select())) == 1
 
@@ -57,7 +57,7 @@ def test_a_task_can_be_moved(app: Celery, command: tuple[str, ...]) -> None:
 
 
 def test_doctor_says_that_the_broker_is_away(app: Celery) -> None:
-    """And goes on with what the store knows."""
+    """The other checks read the store."""
     app.send_task("note", countdown=60)
     (row,) = run(app, "doctor", "--json", "--timeout", "0.2", code=1).stdout.splitlines()
     findings = {finding["check"]: finding for finding in json.loads(row)["findings"]}
@@ -69,7 +69,7 @@ def test_doctor_says_that_the_broker_is_away(app: Celery) -> None:
 def test_doctor_waits_for_a_broker_that_hangs_no_longer_than_it_has_to(
     redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It takes connections and says nothing: Celery's own connection has no time limit."""
+    """The broker accepts connections and never answers. Celery's own connection has no time limit."""
     monkeypatch.setattr("wheel_sched_celery.release.broker_connection.CONNECT_S", 0.1)
     with socket.create_server(("127.0.0.1", 0)) as mute:
         app = Celery("mute", broker=f"redis://127.0.0.1:{mute.getsockname()[1]}/0", set_as_current=False)
@@ -90,7 +90,7 @@ def test_a_drain_ends_with_one_line_and_leaves_everything(app: Celery) -> None:
 
 
 class ThirdTime(threading.Event):
-    """Set when it has been waited for three times; keeps how the dispatcher stood."""
+    """Becomes set after three waits, and keeps the dispatcher's state."""
 
     def __init__(self, embedded: EmbeddedDispatcher) -> None:
         super().__init__()
@@ -105,7 +105,7 @@ class ThirdTime(threading.Event):
 
 
 def test_a_dispatcher_waits_for_the_broker(app: Celery, caplog: pytest.LogCaptureFixture) -> None:
-    """It says why, once, and tries again."""
+    """It logs the reason once, and tries again."""
     embedded = EmbeddedDispatcher(app.wheel)
     embedded._stopping = turns = ThirdTime(embedded)
     embedded._run()
@@ -116,12 +116,12 @@ def test_a_dispatcher_waits_for_the_broker(app: Celery, caplog: pytest.LogCaptur
 def test_a_dispatcher_survives_whatever_a_client_raises(
     app: Celery, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without its thread nothing would be released any more, and nobody would know."""
+    """Without its thread no task would be released, and no one would notice."""
 
     def odd() -> bool:
         raise KeyError("odd")
 
-    monkeypatch.setattr(app.wheel, "knows_server", odd)
+    monkeypatch.setattr(app.wheel.shared_server, "ask", odd)
     embedded = EmbeddedDispatcher(app.wheel)
     embedded._stopping = turns = ThirdTime(embedded)
     embedded._run()

@@ -30,13 +30,13 @@ def selected(tasks: HeldTasks, **selection: Any) -> list[str]:
 
 
 def messages(app: Celery, queue: str) -> list[dict[str, Any]]:
-    """What lies in a queue of the broker."""
+    """All messages in a queue of the broker."""
     with app.connection_for_read() as connection, connection.channel() as channel:
         return [loads(raw) for raw in channel.client.lrange(queue, 0, -1)]
 
 
 def test_tasks_are_listed_in_order_of_their_eta(tasks: HeldTasks, ids: dict[str, str]) -> None:
-    """Over all shards, each read from its message."""
+    """Over all shards. The ETA is read from each message."""
     found = list(tasks.select())
     assert [each.id for each in found] == [ids["one"], ids["two"], ids["three"], ids["bill"]]
     assert [each.name for each in found] == ["mail.send"] * 3 + ["bill.write"]
@@ -64,7 +64,7 @@ def test_each_condition_of_a_selection_narrows_it(tasks: HeldTasks, ids: dict[st
 
 
 def test_the_bounds_of_a_time_range_are_those_of_the_eta(tasks: HeldTasks, app: Celery) -> None:
-    """Not of the moment it is sent, which lies a lead before: from included, to excluded."""
+    """Not those of the time of release, which is earlier by the lead. The first bound is included, the last is not."""
     (waiting,) = [tasks.get(app.tasks["mail.send"].apply_async((1,), countdown=100).id)[0]]
     eta_ms = waiting.eta_ms
     assert eta_ms is not None
@@ -82,7 +82,7 @@ def test_a_task_is_found_by_its_id_and_by_its_items(tasks: HeldTasks, ids: dict[
 
 
 def test_cancel_removes_tasks_and_marks_them_revoked(tasks: HeldTasks, app: Celery, ids: dict[str, str]) -> None:
-    """What `AsyncResult` says of them, too."""
+    """`AsyncResult` says so too."""
     changed = tasks.cancel(tasks.select(TaskFilter(name="mail.*")))
     assert sorted(each.id for each in changed.done) == sorted([ids["one"], ids["two"], ids["three"]])
     assert changed.left == []
@@ -116,7 +116,7 @@ def test_reschedule_moves_the_task_and_the_eta_in_its_message(tasks: HeldTasks, 
 
 
 def test_run_now_makes_a_task_due(tasks: HeldTasks, ids: dict[str, str]) -> None:
-    """The first dispatcher that looks sends it."""
+    """The next dispatcher sends it."""
     tasks.run_now(tasks.get(ids["bill"]))
     (waiting,) = tasks.get(ids["bill"])
     assert waiting.found.score_ms <= tasks.now_ms()
@@ -128,20 +128,20 @@ def test_run_now_makes_a_task_due(tasks: HeldTasks, ids: dict[str, str]) -> None
 
 
 def test_what_somebody_changed_meanwhile_is_left_alone(tasks: HeldTasks, ids: dict[str, str]) -> None:
-    """A change applies to the version that was read."""
+    """A change applies only to the version that was read."""
     (stale,) = tasks.get(ids["one"])
     tasks.reschedule([stale], tasks.now_ms() + 5 * HOUR_MS)
     changed = tasks.reschedule([stale], tasks.now_ms() + 6 * HOUR_MS)
     assert changed.done == []
-    assert "changed by somebody else" in changed.left[0][1]
+    assert "changed by another process" in changed.left[0][1]
 
 
 def test_a_task_in_flight_is_left_to_revoke(tasks: HeldTasks, ids: dict[str, str]) -> None:
-    """A dispatcher has it in hand: it is not called back, and whoever asks is told."""
+    """A dispatcher has claimed it. It does not change, and the caller learns why."""
     tasks.run_now(tasks.get(ids["one"]))
     (waiting,) = tasks.get(ids["one"])
     tasks.store.claim(10, shard=shard_of(waiting.route, tasks.store.shards))
-    assert tasks.get(ids["one"])[0].found.state == "fly"
+    assert tasks.get(ids["one"])[0].found.state == "leased"
     assert "on its way" in tasks.reschedule([waiting], tasks.now_ms() + HOUR_MS).left[0][1]
     changed = tasks.cancel([waiting])
     assert changed.done == []
@@ -149,7 +149,7 @@ def test_a_task_in_flight_is_left_to_revoke(tasks: HeldTasks, ids: dict[str, str
 
 
 def test_thousands_are_changed_in_batches(tasks: HeldTasks, app: Celery) -> None:
-    """More than one call's worth."""
+    """More tasks than one call takes."""
     mail = app.tasks["mail.send"]
     with app.producer_or_acquire() as producer:
         for number in range(1100):
@@ -168,7 +168,7 @@ def test_an_eta_out_of_range_changes_nothing(tasks: HeldTasks, ids: dict[str, st
 
 
 def test_what_cannot_be_read_is_listed_and_can_be_removed(tasks: HeldTasks) -> None:
-    """A body of somebody else: no name, no ETA, and reschedule says why not."""
+    """A foreign body has no name and no ETA. `reschedule` says why it does not change it."""
     tasks.store.schedule([Item("odd", tasks.now_ms() + HOUR_MS, b"\x00nonsense", "somewhere")])
     (waiting,) = tasks.select()
     assert (waiting.id, waiting.name, waiting.eta_ms, waiting.queue) == ("odd", "", None, "somewhere")
@@ -177,7 +177,7 @@ def test_what_cannot_be_read_is_listed_and_can_be_removed(tasks: HeldTasks) -> N
 
 
 def test_an_app_without_a_store_is_refused(app: Celery) -> None:
-    """And told what to do."""
+    """The error says what to do."""
     with pytest.raises(ConfigError, match="install"):
         HeldTasks(Celery("plain", set_as_current=False))
     assert HeldTasks(wheel_of(app)).wheel is app.wheel

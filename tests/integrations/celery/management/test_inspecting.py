@@ -1,4 +1,4 @@
-"""What `celery inspect` says of held tasks, beside what stock Celery says of its own."""
+"""Held tasks in `celery inspect`, beside Celery's own entries."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from kombu.asynchronous.timer import Timer
 from kombu.utils.json import dumps, loads
 from wheel_sched_celery.management import HeldTasks, examine
 from wheel_sched_celery.remote_control import commands
-from wheel_sched_celery.remote_control.workers import told
+from wheel_sched_celery.remote_control.workers import reported
 
 from wheel_sched.cli.doctor_finding import Finding
 
@@ -32,7 +32,7 @@ OPTIONS: list[dict[str, Any]] = [
 
 
 def worker_of(app: Celery) -> Any:
-    """A worker's state, with what Celery's strategy needs of its consumer."""
+    """A worker's state, with the parts of its consumer that Celery's strategy needs."""
     consumer = SimpleNamespace(
         hostname="w@test",
         connection_errors=(),
@@ -55,7 +55,7 @@ def worker_of(app: Celery) -> Any:
 @pytest.mark.parametrize("protocol", [2, 1])
 @pytest.mark.parametrize("options", OPTIONS, ids=["plain", "options", "exchange"])
 def test_a_held_task_looks_like_one_in_a_workers_timer(app: Celery, options: dict[str, Any], protocol: int) -> None:
-    """The same entry, key by key, for the same message: one sent by stock and received, one held."""
+    """The same message, sent by stock Celery and received, and held. Both entries are equal, key by key."""
     if protocol == 1:
         options = {name: value for name, value in options.items() if name not in ("shadow", "headers")}
     app.conf.task_protocol = protocol
@@ -86,7 +86,7 @@ def test_a_held_task_looks_like_one_in_a_workers_timer(app: Celery, options: dic
 def test_what_a_reply_has_no_room_for_is_left_out_and_said(
     app: Celery, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Arguments are whole, and a reply is one message."""
+    """A reply is one message, and arguments are not shortened."""
     monkeypatch.setattr(commands, "LIMIT_BYTES", 10_000)
     for hours, size in enumerate((10, 9_000, 10), 1):
         app.send_task("mail.send", ("x" * size,), countdown=3600 * hours)
@@ -97,7 +97,7 @@ def test_what_a_reply_has_no_room_for_is_left_out_and_said(
 
 
 def test_the_celery_program_knows_wheel_stats(tmp_path: Path) -> None:
-    """It asks the workers of an app that has it installed, instead of refusing the command."""
+    """It asks the workers of an app with the integration, and does not refuse the command."""
     (tmp_path / "proj.py").write_text(
         "from celery import Celery\nfrom wheel_sched_celery import install\n"
         "app = Celery('proj', broker='memory://')\ninstall(app, 'redis://nowhere.invalid')\n"
@@ -113,7 +113,7 @@ def test_the_celery_program_knows_wheel_stats(tmp_path: Path) -> None:
 
 
 class Workers:
-    """Stands in for `app.control.inspect`: what workers answer."""
+    """Stands in for `app.control.inspect`, with the answers of workers."""
 
     def __init__(self, stats: dict[str, Any], scheduled: dict[str, Any]) -> None:
         self._stats = stats
@@ -142,13 +142,13 @@ def findings(app: Celery, monkeypatch: pytest.MonkeyPatch, workers: Workers) -> 
 
 
 def answer_of(app: Celery, **more: Any) -> dict[str, Any]:
-    """What a worker answers whose dispatcher runs."""
-    settings, dispatcher = told(app.wheel.settings), {"state": "running"}
+    """The answer of a worker whose dispatcher runs."""
+    settings, dispatcher = reported(app.wheel.settings), {"state": "running"}
     return {"installed": True, "settings": settings, "dispatcher": dispatcher, **more}
 
 
 def test_doctor_counts_as_installed_only_who_says_so(app: Celery, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not stock workers, who answer with an error, nor those who do not answer, nor those without a store."""
+    """Not stock workers, which answer with an error; not silent workers; not workers without a store."""
     stats = {
         "new@a": answer_of(app),
         "stock@b": {"error": "KeyError('wheel_stats')"},
@@ -162,19 +162,19 @@ def test_doctor_counts_as_installed_only_who_says_so(app: Celery, monkeypatch: p
     assert finding.evidence == f"4 of 5 workers without wheel_sched_celery or without a store: {named}"
     quiet = {"new@a": answer_of(app), "quiet@b": answer_of(app, dispatcher=None)}
     finding = findings(app, monkeypatch, Workers(quiet, {}))["workers"]
-    assert (finding.level, finding.evidence) == ("ok", "2 workers up, all installed, 1 sending what is held")
+    assert (finding.level, finding.evidence) == ("ok", "2 workers up, all installed, 1 sending held tasks")
 
 
 def test_doctor_says_that_nobody_sends_what_is_held(app: Celery, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One worker serves another namespace, the other dispatches nothing: a problem once a task is held."""
-    other = {**told(app.wheel.settings), "namespace": "other"}
+    """One worker serves another namespace, the other runs no dispatcher. That is a problem once a task is held."""
+    other = {**reported(app.wheel.settings), "namespace": "other"}
     workers = Workers({"a@t": answer_of(app, settings=other), "b@t": answer_of(app, dispatcher=None)}, {})
     assert findings(app, monkeypatch, workers)["workers"].level == "warn"
     app.send_task("held", countdown=3600)
     finding = findings(app, monkeypatch, workers)["workers"]
     assert finding.level == "problem"
-    assert finding.evidence.startswith("none of 2 workers sends what namespace m")
-    assert finding.evidence.endswith("holds (a@t: namespace other; b@t: dispatches nothing)")
+    assert finding.evidence.startswith("none of 2 workers sends the held tasks of namespace m")
+    assert finding.evidence.endswith(" (a@t: namespace other; b@t: runs no dispatcher)")
 
 
 def test_doctor_tells_held_tasks_from_those_in_a_workers_memory(app: Celery, monkeypatch: pytest.MonkeyPatch) -> None:

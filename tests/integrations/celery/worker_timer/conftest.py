@@ -23,7 +23,7 @@ _numbers = itertools.count()
 
 
 class TimedWorker:
-    """A worker of `processes/timed.py`, with a queue and records of its own."""
+    """A worker of `processes/timed.py`, with its own queue and records."""
 
     def __init__(self, url: str, log: Path, pool: str, *arguments: str, folder: Path | None = None) -> None:
         self.queue = f"timed-{os.getpid()}-{next(_numbers)}"
@@ -47,7 +47,7 @@ class TimedWorker:
             )
 
     def wait_for(self, what: str, condition: Callable[[], Any]) -> Any:
-        """The condition's first true answer; fails with the worker's log when there is none."""
+        """Wait for the condition's first true answer and return it. Fails with the worker's log."""
         until = time.monotonic() + DEADLINE_S
         while not (found := condition()):
             if self._process.poll() is not None or time.monotonic() > until:
@@ -56,12 +56,12 @@ class TimedWorker:
         return found
 
     def timers(self) -> set[str]:
-        """Names of the timers' classes, once the worker is ready."""
+        """The class names of the timers, once the worker is ready."""
         found = self.wait_for("ready", lambda: self.client.lrange(f"ready:{self.queue}", 0, -1))
         return {name.decode() for name in found}
 
     def send(self, number: int, due_s: float) -> None:
-        """One ETA task, due at a moment of the wall clock."""
+        """Send one ETA task, due at an instant of the wall clock."""
         self.send_all([(number, due_s)])
 
     def send_all(self, tasks: list[tuple[int, float]]) -> None:
@@ -71,7 +71,7 @@ class TimedWorker:
                 self.app.send_task("note", (number, eta.timestamp()), eta=eta, producer=producer)
 
     def ran(self) -> list[tuple[int, float]]:
-        """(number, lateness in seconds) of what ran so far."""
+        """(number, lateness in seconds) of each run so far."""
         found = [line.decode().split() for line in self.client.lrange(f"ran:{self.queue}", 0, -1)]
         return [(int(number), float(at) - float(due)) for number, due, at in found]
 
@@ -89,7 +89,7 @@ class TimedWorker:
 
 @pytest.fixture
 def timed_worker(real_server: Any, tmp_path: Path) -> Iterator[Callable[..., TimedWorker]]:
-    """Starts workers; they are stopped at the end."""
+    """Starts workers, and stops them at the end."""
     with contextlib.ExitStack() as stack:
 
         def start(pool: str, *arguments: str, **options: Any) -> TimedWorker:

@@ -1,4 +1,4 @@
-"""What the worker is made of is no work for the garbage collector."""
+"""The garbage collector does not look at the worker's own objects."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Circle:
 
 @pytest.fixture(autouse=True)
 def thawed() -> Iterator[None]:
-    """What a test has put aside is looked at again, and what is left then is put aside as before it."""
+    """Unfreeze the objects that a test has frozen, collect, and freeze the rest as before the test."""
     yield
     gc.unfreeze()
     gc.collect()
@@ -39,8 +39,8 @@ def worker(app: Any) -> Any:
     return SimpleNamespace(app=app, steps=[])
 
 
-def test_objects_of_before_are_put_aside_and_garbage_is_not(app: Celery) -> None:
-    """Garbage that was put aside would be kept for ever."""
+def test_old_objects_are_frozen_and_garbage_is_not(app: Celery) -> None:
+    """Frozen garbage would stay for ever."""
     install(app, None)
     step = CollectorStep(worker(app))
     circle = Circle()
@@ -49,13 +49,13 @@ def test_objects_of_before_are_put_aside_and_garbage_is_not(app: Celery) -> None
     del circle
     step.create(worker(app))
     assert garbage() is None
-    assert step.info(None)["wheel_collector"]["put_aside"] > 1_000
+    assert step.info(None)["wheel_collector"]["frozen_objects"] > 1_000
     step.start(worker(app))
     step.stop(worker(app))
 
 
 @pytest.mark.parametrize(("horizon", "included"), [("2s", True), (None, False)])
-def test_it_is_left_out_where_everything_is_stocks(app: Celery, horizon: str | None, included: bool) -> None:
-    """As the timer is."""
+def test_without_a_horizon_it_does_not_run(app: Celery, horizon: str | None, included: bool) -> None:
+    """With `horizon=None`, like the timer."""
     install(app, "redis://nowhere.invalid", horizon=horizon)
     assert CollectorStep(worker(app)).include_if(worker(app)) is included

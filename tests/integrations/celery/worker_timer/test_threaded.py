@@ -38,7 +38,7 @@ def test_entries_run_in_the_timers_thread_and_not_before_their_time(timer: Threa
 
 
 def test_an_earlier_entry_is_not_kept_waiting_by_a_later_one(timer: ThreadedWheelTimer) -> None:
-    """Stock sleeps on until `max_interval` is over: a minute here."""
+    """Stock Celery sleeps until `max_interval` is over, here a minute."""
     later = timer.call_after(3600, pytest.fail)
     soon = threading.Event()
     timer.call_after(0.02, soon.set)
@@ -47,8 +47,8 @@ def test_an_earlier_entry_is_not_kept_waiting_by_a_later_one(timer: ThreadedWhee
     assert timer.empty()
 
 
-def test_an_error_is_told_and_ends_nothing() -> None:
-    """`on_error` hears of it; the next entry runs."""
+def test_an_error_is_reported_and_the_timer_continues() -> None:
+    """`on_error` gets the error, and the next entry runs."""
     errors: list[Exception] = []
     timer = ThreadedWheelTimer(on_error=errors.append)
     ran = threading.Event()
@@ -59,8 +59,8 @@ def test_an_error_is_told_and_ends_nothing() -> None:
     assert [type(error) for error in errors] == [ZeroDivisionError]
 
 
-def test_the_whole_of_timer2s_face_is_there(timer: ThreadedWheelTimer) -> None:
-    """What celery and its plugins call of it."""
+def test_all_methods_of_timer2_are_there(timer: ThreadedWheelTimer) -> None:
+    """All that celery and its plugins call."""
     assert bool(timer)
     entry = timer.Entry(print)
     timer.enter(entry, monotonic() + 100, priority=None)
@@ -75,7 +75,7 @@ def test_the_whole_of_timer2s_face_is_there(timer: ThreadedWheelTimer) -> None:
 
 
 def test_next_runs_what_is_due_without_the_thread() -> None:
-    """Celery's own tests drive the timer by hand."""
+    """Celery's own tests call the timer in this way."""
     timer = ThreadedWheelTimer()
     ran: list[int] = []
     timer.schedule.call_at(0, ran.append, (1,))
@@ -86,8 +86,8 @@ def test_next_runs_what_is_due_without_the_thread() -> None:
     assert 0 < (timer.next() or 0) <= 1.51
 
 
-def test_on_tick_hears_the_wait() -> None:
-    """As in stock: how long until the next eta."""
+def test_on_tick_gets_the_wait() -> None:
+    """As in stock Celery, it gets the seconds until the next eta."""
     ticks: list[float] = []
     heard = threading.Event()
 
@@ -103,7 +103,7 @@ def test_on_tick_hears_the_wait() -> None:
 
 
 def test_stop_before_start_and_twice_is_quiet() -> None:
-    """And nothing runs afterwards."""
+    """Nothing runs afterwards."""
     never = ThreadedWheelTimer()
     never.stop()
     never.stop()
@@ -123,7 +123,7 @@ def test_a_callback_may_stop_its_own_timer() -> None:
 
 
 def test_ten_threads_start_and_stop_fifty_timers_each() -> None:
-    """No timer is left behind and nobody waits for ever."""
+    """No timer is left, and no thread waits for ever."""
 
     def life() -> None:
         for _ in range(50):
@@ -142,7 +142,7 @@ def test_ten_threads_start_and_stop_fifty_timers_each() -> None:
 
 
 def test_with_spawn_a_blocked_entry_blocks_nobody_else() -> None:
-    """A green pool that is full blocks whoever hands it a task; heartbeats must go on."""
+    """A full green pool blocks the caller that gives it a task, but heartbeats must still be sent."""
 
     def spawn(fun: Any, *args: Any) -> None:
         threading.Thread(target=fun, args=args, daemon=True).start()

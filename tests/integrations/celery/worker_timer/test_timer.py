@@ -1,4 +1,4 @@
-"""WheelTimer beside kombu's Timer: what is documented of one holds for both, and where ours differs it says so."""
+"""WheelTimer beside kombu's Timer. The documented behaviour holds for both; a test says where ours differs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from wheel_sched_celery.worker_timer import WheelEntry, WheelTimer
 
 
 class FakeClock:
-    """Seconds that pass when told to."""
+    """Seconds pass when a test says so."""
 
     def __init__(self, now: float = 1000.0) -> None:
         self.now = now
@@ -31,7 +31,7 @@ class FakeClock:
 
 
 def due_now(timer: Any, clock: Callable[[], float] | None = None) -> list[Any]:
-    """Run all that is due, as a hub would that is never interrupted; how the iterator ended: the waits it asked for."""
+    """Run all due entries, like a hub without sockets. Returns the waits that the iterator asked for."""
     turns = timer.__iter__(nowfun=clock) if clock is not None and type(timer) is Timer else iter(timer)
     waits: list[Any] = []
     while True:
@@ -60,14 +60,14 @@ def test_entries_run_by_eta_and_then_by_priority(timer: Any) -> None:
 
 
 def test_an_empty_timer_asks_for_no_wait(timer: Any) -> None:
-    """(None, None): the hub then polls as long as it likes."""
+    """(None, None): the hub may poll as long as it wants."""
     assert next(iter(timer)) == (None, None)
     assert len(timer) == 0
     assert not timer._queue
 
 
 def test_a_wait_is_as_long_as_the_next_eta_is_away_and_at_most_max_interval(timer: Any) -> None:
-    """What is far is looked at again after max_interval."""
+    """For a far eta the hub asks again after max_interval."""
     timer.call_after(3600, print)
     assert next(iter(timer)) == (10.0, None)
     timer.call_after(2, print)
@@ -92,7 +92,7 @@ def test_a_cancelled_entry_does_not_run(timer: Any) -> None:
 
 
 def test_an_entry_may_cancel_another_of_the_same_instant(timer: Any) -> None:
-    """Also when both have been taken out to be run."""
+    """Also when the timer has already taken both to run them."""
     ran: list[str] = []
     second: list[Any] = []
     timer.call_at(1.0, lambda: second.pop().cancel())
@@ -103,14 +103,14 @@ def test_an_entry_may_cancel_another_of_the_same_instant(timer: Any) -> None:
 
 
 def test_a_flag_set_by_hand_counts_as_cancelled(timer: Any) -> None:
-    """Whoever writes `canceled` instead of calling `cancel` is heard."""
+    """Some callers write `canceled` and do not call `cancel`."""
     entry = timer.call_at(1.0, pytest.fail)
     entry.canceled = True
     due_now(timer)
 
 
 def test_clear_forgets_everything_and_keeps_the_queue_object(timer: Any) -> None:
-    """The hub holds on to `_queue` for its life."""
+    """The hub keeps its reference to `_queue` for ever."""
     queue = timer._queue
     timer.call_at(1.0, pytest.fail)
     timer.call_after(100, pytest.fail)
@@ -132,14 +132,14 @@ def test_the_queue_shows_what_waits_in_order(timer: Any) -> None:
 
 
 def test_datetimes_are_taken_as_moments(timer: Any) -> None:
-    """With and without a zone; without means UTC."""
+    """With and without a zone. Without a zone it is UTC."""
     for eta in (datetime.now(UTC) + timedelta(hours=1), datetime.now(UTC).replace(tzinfo=None) + timedelta(hours=1)):
         timer.call_at(eta, print)
     assert [each.eta for each in timer.queue] == pytest.approx([monotonic() + 3600] * 2, abs=30)
 
 
 def test_an_eta_that_cannot_be_read_goes_to_on_error(timer: Any) -> None:
-    """And nothing is entered."""
+    """No entry is made."""
     errors: list[Exception] = []
     timer.on_error = errors.append
 
@@ -162,7 +162,7 @@ def test_none_is_now(timer: Any) -> None:
 
 
 def test_odd_etas_are_due_at_once_or_never(timer: Any) -> None:
-    """The past at once, infinity and the year 9999 never; none of them breaks the timer."""
+    """The past is due at once, infinity and the year 9999 never. None of them breaks the timer."""
     ran: list[str] = []
     for name, eta in [("negative", -1e18), ("minus inf", -math.inf), ("zero", 0), ("inf", math.inf), ("9999", 2.5e11)]:
         timer.call_at(eta, ran.append, (name,))
@@ -172,7 +172,7 @@ def test_odd_etas_are_due_at_once_or_never(timer: Any) -> None:
 
 
 def test_apply_entry_hands_errors_to_on_error_or_the_log(timer: Any, caplog: pytest.LogCaptureFixture) -> None:
-    """A broken callback is told about and ends nothing."""
+    """A broken callback is reported, and the timer continues."""
     entry = timer.Entry(lambda: 1 / 0)
     timer.apply_entry(entry)
     assert "Error in timer" in caplog.text
@@ -198,7 +198,7 @@ def test_call_repeatedly_runs_again_until_it_is_cancelled(timer: Any) -> None:
 
 
 def test_entries_of_kombu_itself_are_taken(timer: Any) -> None:
-    """Whoever makes kombu's own Entry gets it back, run and cancelled as ever."""
+    """A caller that makes kombu's own Entry gets it back, and can cancel it."""
     ran: list[int] = []
     entry = Entry(ran.append, (1,))
     assert timer.enter_after(0, entry) is entry
@@ -228,9 +228,10 @@ STEPS = st.lists(
 
 @given(STEPS)
 def test_the_same_steps_run_the_same_entries_at_the_same_time(steps: list[tuple[str, int, int]]) -> None:
-    """Any sequence of calls: kombu's heap and the wheel run equal (eta, priority) in equal order.
+    """For any sequence of calls, kombu's heap and the wheel run equal (eta, priority) in equal order.
 
-    At whole milliseconds, each the float next to it: what lies between two is due with the second, see below.
+    The etas are whole milliseconds and the floats next to them. An eta between two milliseconds is due with the second;
+    the next test covers it.
     """
     now_ms = 1_000_000
     clock = FakeClock(now_ms / 1000)
@@ -258,7 +259,7 @@ def test_the_same_steps_run_the_same_entries_at_the_same_time(steps: list[tuple[
 
 @given(st.floats(0, 1e6), st.floats(0, 10))
 def test_nothing_runs_before_its_eta(start: float, delay: float) -> None:
-    """Floats that no millisecond meets: never early, and at the latest with the millisecond after."""
+    """For floats between two milliseconds: never early, and at the latest with the next millisecond."""
     clock = FakeClock(start)
     timer = WheelTimer(clock=clock)
     timer.call_at(start + delay, int)
@@ -269,7 +270,7 @@ def test_nothing_runs_before_its_eta(start: float, delay: float) -> None:
 
 
 def test_a_cancelled_entry_is_freed_at_once() -> None:
-    """Unlike kombu's: its place and its arguments go when it is cancelled, not when it is due."""
+    """Its place and its arguments go when it is cancelled. kombu keeps them until it is due."""
 
     class Request:
         pass
@@ -288,7 +289,8 @@ def test_a_cancelled_entry_is_freed_at_once() -> None:
 
 
 def test_what_has_run_is_freed_at_once() -> None:
-    """By reference count alone, also where a request keeps its entry: a worker should not wait for its collector."""
+    """By reference count alone, also if a request keeps its entry. The worker does not need its garbage collector for
+    it."""
 
     class Request:
         entry: Any
@@ -310,7 +312,7 @@ def test_what_has_run_is_freed_at_once() -> None:
 
 
 def test_all_that_is_due_comes_as_one_entry() -> None:
-    """The hub calls ten entries a turn: a thousand at once must be one of them."""
+    """The hub calls ten entries a turn, so a thousand due entries must be one of them."""
     timer = WheelTimer(slice_s=60)
     ran: list[int] = []
     for number in range(1500):
@@ -324,7 +326,7 @@ def test_all_that_is_due_comes_as_one_entry() -> None:
 
 
 def test_a_single_due_entry_comes_as_itself() -> None:
-    """Who reads entries from the iterator finds what was entered."""
+    """A caller of the iterator gets the entry that was entered."""
     timer = WheelTimer()
     entry = timer.call_at(1.0, print)
     assert next(iter(timer)) == (None, entry)
@@ -332,7 +334,7 @@ def test_a_single_due_entry_comes_as_itself() -> None:
 
 
 def test_a_batch_ends_with_its_slice_and_goes_on_after_the_sockets() -> None:
-    """The hub gets its turn after `slice_s`, told to come back at once."""
+    """The hub gets control after `slice_s`, and is asked to come back at once."""
     clock = FakeClock()
     timer = WheelTimer(clock=clock, slice_s=0.005)
 
@@ -360,7 +362,7 @@ def test_a_batch_ends_with_its_slice_and_goes_on_after_the_sockets() -> None:
 
 
 def test_ten_single_entries_in_a_row_do_not_send_the_hub_to_sleep() -> None:
-    """The hub forgets the wait after its tenth call and would poll for a second."""
+    """After its tenth call the hub ignores the wait, and would poll for a second."""
     clock = FakeClock()
     timer = WheelTimer(clock=clock)
     hub = Hub(timer)
@@ -380,7 +382,7 @@ def test_ten_single_entries_in_a_row_do_not_send_the_hub_to_sleep() -> None:
 
 
 def test_an_error_in_a_batch_stops_nobody_else(caplog: pytest.LogCaptureFixture) -> None:
-    """The hub logs it, as for a single entry, and the rest runs."""
+    """The hub logs it as for a single entry, and the other entries run."""
     timer = WheelTimer()
     hub = Hub(timer)
     ran: list[int] = []
@@ -395,7 +397,7 @@ def test_an_error_in_a_batch_stops_nobody_else(caplog: pytest.LogCaptureFixture)
 
 
 def test_an_error_the_hub_must_see_reaches_it_and_the_rest_waits() -> None:
-    """Connection errors restart the consumer; what was due beside them is not lost."""
+    """Connection errors restart the consumer. The other due entries are not lost."""
     timer = WheelTimer()
     hub = Hub(timer)
     ran: list[int] = []
@@ -414,7 +416,7 @@ def test_an_error_the_hub_must_see_reaches_it_and_the_rest_waits() -> None:
 
 
 def turns_of(hub: Hub, timer: Any) -> int:
-    """How many turns of the hub it takes until nothing waits, counted by its polls."""
+    """The number of turns of the hub until nothing waits, counted by its polls."""
     turns = 0
     while timer._queue:
         hub.fire_timers()
@@ -423,7 +425,7 @@ def turns_of(hub: Hub, timer: Any) -> int:
 
 
 def test_a_thousand_due_tasks_take_the_hub_a_few_turns_and_kombus_timer_a_hundred() -> None:
-    """The solo pool's collapse: each of kombu's turns ends in a poll of up to a second."""
+    """This slows the solo pool: with kombu's timer each turn ends in a poll of up to a second."""
     turns = {}
     for kind in (Timer, WheelTimer):
         timer = kind()
@@ -437,7 +439,7 @@ def test_a_thousand_due_tasks_take_the_hub_a_few_turns_and_kombus_timer_a_hundre
 
 
 def test_adopt_takes_over_what_waits_elsewhere() -> None:
-    """A worker's timer is replaced after others may have used it."""
+    """Others may have used a worker's timer before it is replaced."""
     old, timer = Timer(), WheelTimer()
     kept = old.call_at(7e9, print, ("kept",), priority=3)
     old.call_at(1.0, pytest.fail).cancel()
@@ -449,7 +451,7 @@ def test_adopt_takes_over_what_waits_elsewhere() -> None:
 
 
 def test_threads_may_enter_and_cancel_while_the_hub_iterates() -> None:
-    """Every entry that was not cancelled runs once; none of the cancelled ones that were cancelled in time does."""
+    """Every entry that was not cancelled runs once. No entry that was cancelled in time runs."""
     timer = WheelTimer()
     ran: list[tuple[int, int]] = []
     done = threading.Event()

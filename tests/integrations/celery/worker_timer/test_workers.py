@@ -1,4 +1,4 @@
-"""The wheel in real workers of every pool, without any store."""
+"""The wheel in real workers of every pool, without a store."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TIMERS = {
 
 @pytest.mark.parametrize("pool", TIMERS)
 def test_eta_tasks_run_once_and_never_early_in_every_pool(pool: str, timed_worker: Callable[..., Any]) -> None:
-    """Fifty at one instant and fifty spread, entered before their time, through the worker's own strategy."""
+    """Fifty at one instant, fifty spread out. They reach the worker before they are due, by its own strategy."""
     worker = timed_worker(pool)
     assert worker.timers() == {TIMERS[pool]}
     start_s = time.time() + 1.5
@@ -34,9 +34,9 @@ def test_eta_tasks_run_once_and_never_early_in_every_pool(pool: str, timed_worke
 
 
 def test_a_burst_does_not_put_the_solo_pool_to_sleep(timed_worker: Callable[..., Any]) -> None:
-    """Kombu's timer runs ten of them and polls for a second: 400 would take 20 s or more (stock: about 20 a second).
+    """Kombu's timer runs ten entries and then polls for a second, so 400 would take 20 s or more.
 
-    How many turns of the loop they take is counted in `test_timer`; here they only have to run.
+    `test_timer` counts the turns of the loop. Here the tasks only have to run.
     """
     worker = timed_worker("solo")
     worker.timers()
@@ -49,7 +49,7 @@ def test_a_burst_does_not_put_the_solo_pool_to_sleep(timed_worker: Callable[...,
 def test_a_transport_without_an_event_loop_gets_the_threaded_timer(
     timed_worker: Callable[..., Any], tmp_path: Path
 ) -> None:
-    """Filesystem queues only block; ETA tasks are on time there too."""
+    """Filesystem queues only block. ETA tasks are on time there too."""
     folder = tmp_path / "queues"
     folder.mkdir()
     worker = timed_worker("solo", folder=folder)
@@ -63,7 +63,7 @@ def test_a_transport_without_an_event_loop_gets_the_threaded_timer(
 
 
 def test_inspect_scheduled_shows_what_waits_in_the_wheel(timed_worker: Callable[..., Any]) -> None:
-    """In stock's shape: it reads the timer's queue."""
+    """In stock Celery's form, which reads the timer's queue."""
     worker = timed_worker("threads")
     worker.timers()
     worker.send(1, time.time() + 3600)

@@ -1,4 +1,4 @@
-"""An intake in a process of its own, to be killed: servers, store, group, checkpoint ("" = none)."""
+"""An intake in its own process, which the test kills: servers, store, group, checkpoint ("" = none)."""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
-"""A replay of a dead topic in a process of its own: servers, dead topic, origin, file. When part 0 is written and half
-of part 1 has been handed over it makes the file and stands still, to be killed."""
+"""A replay of a dead topic in its own process: servers, dead topic, origin, file.
+
+When part 0 is written and half of part 1 is produced, it creates the file and waits to be killed.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""A stream from topic to topic in a process of its own: servers, source, target, checkpoint, a fault or none.
+"""A stream from topic to topic in its own process: servers, source, target, checkpoint, a fault or none.
 
-The fault comes between two parts of an epoch, when part 0 is written and half of part 1 has been handed over:
-"kill:EPOCH:FILE" makes the file and stands still, to be killed; "fail:EPOCH" fails, however often Spark repeats it.
+The fault comes when part 0 of an epoch is written and half of part 1 is produced. "kill:EPOCH:FILE" creates the file
+and waits to be killed. "fail:EPOCH" fails at each repetition.
 """
 
 from __future__ import annotations

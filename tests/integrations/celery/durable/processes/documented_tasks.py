@@ -1,4 +1,4 @@
-"""More tasks of the test workers, after the examples of Celery's user guide; `include` of the settings names it."""
+"""More tasks of the test workers, after the examples of Celery's user guide. The setting `include` names them."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ def fail(text: str) -> None:
 
 @app.task(name="report")
 def report(request: Any, error: Any, traceback: Any) -> None:
-    """An error callback: what it was told."""
+    """An error callback that writes the error."""
     _wrote(f"report {error}")
 
 
 @app.task(bind=True, name="facts")
 def facts(self: Any, *args: Any, **kwargs: Any) -> dict[str, Any]:
-    """What a task sees of its request, but for ids and times."""
+    """The request as a task sees it, without ids and times."""
     request = self.request
     return {
         "args": args,

@@ -1,6 +1,6 @@
-"""Runs a worker's dispatcher over BROKER and STORE and prints the modules that its threads import, and what went out.
+"""Runs a worker's dispatcher over BROKER and STORE. Prints the modules that its threads import, and the tasks it sent.
 
-A process that is forked while a thread imports can never import that module: the lock is taken for good.
+If a process forks while a thread imports a module, the child can never import it: the lock stays taken.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The app of the test workers; where everything is, stands in the environment.
+"""The app of the test workers. Environment variables set it up.
 
 BROKER, BACKEND, STORE: addresses. INSTALLED: "no" = stock Celery. RUNS: the Redis list that each run is written to.
 SETTINGS: JSON object of further `app.conf` settings.
@@ -34,7 +34,7 @@ app.conf.update(
 
 
 def store_of(address: str) -> Any:
-    """A URL, or the client of what a Sentinel watches."""
+    """The URL, or a client that asks a Sentinel."""
     if not address.startswith("sentinel:"):
         return address
     _, port, name = address.split(":")

@@ -1,4 +1,4 @@
-"""A Celery app whose tasks write down when they ran; told by the environment what to use.
+"""A Celery app whose tasks write down when they ran. Environment variables set it up.
 
 BROKER and RECORDS are addresses of the same Redis server, WHEEL=1 puts the wheel into the worker.
 """
@@ -22,9 +22,9 @@ app = Celery("timed", broker=os.environ["BROKER"])
 app.conf.update(task_default_queue=os.environ["QUEUE"], worker_prefetch_multiplier=0, task_ignore_result=True)
 app.conf.broker_transport_options = json.loads(os.environ["TRANSPORT"])
 if os.environ.get("WHEEL"):
-    from wheel_sched_celery import worker_timer
+    from wheel_sched_celery import install
 
-    worker_timer.install(app)
+    install(app, url=None)
 
 _clients: dict[int, Any] = {}
 

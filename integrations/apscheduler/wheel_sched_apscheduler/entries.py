@@ -1,0 +1,136 @@
+"""Jobs and runs as plain values, from a jobstore in memory or on a server. No job's function is imported for them."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Literal
+
+from wheel_sched.errors import Rejected
+from wheel_sched_apscheduler.occurrence import Occurrence
+from wheel_sched_apscheduler.run_times import to_ms
+
+JobState = Literal["scheduled", "paused", "in_flight", "quarantined"]
+JOB_STATES: tuple[JobState, ...] = ("scheduled", "paused", "in_flight", "quarantined")
+
+
+def check_state(state: str) -> None:
+    """Check that a text is a state of a job.
+
+    Raises:
+        Rejected: it is not.
+    """
+    if state not in JOB_STATES:
+        raise Rejected(f"expected state to be one of {', '.join(JOB_STATES)}, got: {state!r}; nothing was changed")
+
+
+@dataclass(frozen=True, slots=True)
+class JobEntry:
+    """One job as it lies in the store.
+
+    Args:
+        id: of the job.
+        state: where the job waits or runs.
+        func: reference of its function.
+        name: for people.
+        trigger: as text.
+        next_run_time: None = paused.
+        executor: alias of its executor.
+        reason: why it is quarantined, or why it was given back. Defaults to "".
+        tags: names by which it can be found.
+        metadata: as given when the job was added.
+        args, kwargs: as stored; values that JSON lacks have their tagged form.
+    """
+
+    id: str
+    state: JobState
+    func: str
+    name: str
+    trigger: str
+    next_run_time: datetime | None
+    executor: str = "default"
+    reason: str = ""
+    tags: tuple[str, ...] = ()
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    args: Sequence[Any] = ()
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class JobPage:
+    """One page of a listing. Pass `cursor` on for the next page; None = this is the last."""
+
+    jobs: list[JobEntry]
+    cursor: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class InFlightRun:
+    """An occurrence that a process holds.
+
+    Args:
+        job_id: the id of the job.
+        occurrence_id: `job:run_time_ms`; None when its holder has not announced it yet.
+        lease_until_ms: end of its lease, which its holder extends; None in a memory jobstore.
+        owner: `host:pid` of the holder; None when it has not announced the run yet (after half a second).
+        since_ms: when it was claimed.
+        token: fencing token; 0 = unknown.
+    """
+
+    job_id: str
+    occurrence_id: str | None
+    lease_until_ms: int | None
+    owner: str | None
+    since_ms: int | None
+    token: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class RunRecord:
+    """How one occurrence ended. Times in ms since 1970; `started_ms` is 0 when it did not run."""
+
+    job_id: str
+    occurrence_id: str
+    run_time_ms: int
+    claimed_ms: int
+    started_ms: int
+    finished_ms: int
+    outcome: str
+    error: str
+    token: int
+    owner: str
+
+    @property
+    def lateness_ms(self) -> int:
+        """From the run time to the start."""
+        return self.started_ms - self.run_time_ms if self.started_ms else self.claimed_ms - self.run_time_ms
+
+
+def owner_name() -> str:
+    """This process as `host:pid`, for people."""
+    return f"{socket.gethostname()}:{os.getpid()}"
+
+
+def record_of(occurrence: Occurrence, owner: str) -> RunRecord:
+    """The record of an occurrence that has ended."""
+    run_time = (occurrence.run_times or [occurrence.scheduled])[0]
+    return RunRecord(
+        occurrence.job_id,
+        occurrence.id,
+        to_ms(run_time),
+        occurrence.claimed_ms,
+        occurrence.started_ms,
+        occurrence.finished_ms,
+        str(occurrence.finish),
+        occurrence.error[:200],
+        occurrence.token,
+        owner,
+    )
+
+
+def newest(records: Iterable[RunRecord], limit: int) -> list[RunRecord]:
+    """The `limit` latest records, newest first."""
+    return sorted(records, key=lambda record: record.finished_ms, reverse=True)[:limit]

@@ -1,0 +1,121 @@
+"""The headers of a task's message that this integration reads or writes: the ETA, the texts of arguments, the mark.
+
+Pure; any thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime, timedelta
+from functools import lru_cache
+from typing import Any, Final
+
+from celery.utils.time import maybe_iso8601, maybe_make_aware
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MS = timedelta(milliseconds=1)
+
+# -- the ETA, in milliseconds since 1970
+
+
+@lru_cache(maxsize=16)  # the same text is read several times
+def _plain_ms(text: str) -> int | None:
+    """The time of a text with a UTC offset, as Celery writes it; None for any other. Ten times faster than kombu."""
+    try:
+        instant = datetime.fromisoformat(text)
+        return None if instant.tzinfo is None else int(-((_EPOCH - instant) // _MS))
+    except (ArithmeticError, ValueError):
+        return None
+
+
+def instant_ms(value: Any, timezone: Any) -> int | None:
+    """Milliseconds of an ISO 8601 text or datetime, rounded up. Naive ones are in `timezone`, as in a worker.
+
+    None when it cannot be read. Such a message goes the stock way, and stock Celery reports the error.
+    """
+    if value is None:
+        return None
+    if isinstance(value, str) and (plain_ms := _plain_ms(value)) is not None:
+        return plain_ms
+    try:
+        instant = maybe_make_aware(maybe_iso8601(value), timezone)
+        due_ms = -((_EPOCH - instant) // _MS)
+    except (AttributeError, ArithmeticError, TypeError, ValueError):
+        return None
+    return int(due_ms)
+
+
+def iso_of(due_ms: int) -> str:
+    """The text of an instant as Celery writes it into headers, in UTC."""
+    return (_EPOCH + due_ms * _MS).isoformat()
+
+
+def eta_of(body: Any, headers: Any, timezone: Callable[[], Any]) -> int | None:
+    """The due time of a task's message; None without a readable ETA. In protocol 1 the ETA lies in the body."""
+    holder = headers if isinstance(headers, dict) and "task" in headers else body
+    if not isinstance(holder, dict) or not holder.get("eta") or not holder.get("id"):
+        return None
+    return instant_ms(holder["eta"], timezone())
+
+
+# -- the mark of messages that the store has sent
+
+# Without the mark, a worker with another horizon or another clock takes the message over just before the dispatcher
+# settles its item, and the task is lost. The mark names its message (task, retry, ETA), because Celery copies the
+# headers of a task into its retries: a mark that was copied into another message does not count.
+MARK: Final = "wheel-sched-sent"
+
+
+def marked(headers: Mapping[str, Any], task_id: str, retries: int) -> dict[str, Any]:
+    """`headers` with the mark. In protocol 1 the ETA lies in the body, so the mark names id and retries only."""
+    if "task" in headers:
+        return {**headers, MARK: _named(headers)}
+    return {**headers, MARK: f"{task_id}:{retries}"}
+
+
+def is_marked(headers: Mapping[str, Any] | None, body: Any) -> bool:
+    """Whether the store has sent this message."""
+    mark = (headers or {}).get(MARK)
+    if mark is None or headers is None:
+        return False
+    if "task" in headers:
+        return bool(mark == _named(headers))
+    return isinstance(body, Mapping) and bool(mark == f"{body.get('id')}:{body.get('retries') or 0}")
+
+
+def _named(headers: Mapping[str, Any]) -> str:
+    """The name of a message, made of the texts it carries, so that time zones and clocks do not matter."""
+    return f"{headers.get('id')}:{headers.get('retries') or 0}:{headers.get('eta')}"
+
+
+# -- the texts of arguments, `argsrepr` and `kwargsrepr`
+
+_PLAIN: Final = frozenset((int, float, bool, type(None)))
+_FEW: Final = 10
+_SHORT: Final = 64  # characters
+
+
+def plain_repr(value: Any, longest: int) -> str | None:
+    """The result of Celery's `saferepr(value, longest)` for plain arguments; None for all others.
+
+    For a few numbers and short texts this is `repr`, at a tenth of the cost. Most tasks have such arguments.
+    """
+    kind = type(value)
+    if kind is not tuple and kind is not dict and kind is not list:
+        return None
+    if len(value) > _FEW:
+        return None
+    for part in value:
+        if type(part) not in _PLAIN and not _is_plain_text(part):
+            return None
+    if kind is dict:
+        for part in value.values():
+            if type(part) not in _PLAIN and not _is_plain_text(part):
+                return None
+    text = repr(value)
+    return text if len(text) < longest else None
+
+
+def _is_plain_text(part: Any) -> bool:
+    """Whether it is a text in which neither `repr` nor `saferepr` escapes anything."""
+    return type(part) is str and len(part) < _SHORT and part.isprintable() and not ("'" in part or "\\" in part)

@@ -1,0 +1,12 @@
+"""Dead letters: select them, group them by error, replay them, delete them.
+
+`letters.py` is the face. `selection.py`, `groups.py` and `replay.py` do its work on the letters of a store.
+`dead_topic.py` replays a dead topic on Kafka, and `loop_guard.py` bounds how often one message is replayed.
+"""
+
+from retry_topic.dead_letters.groups import Group
+from retry_topic.dead_letters.letters import DeadLetters
+from retry_topic.dead_letters.replay import Order, Replayed
+from retry_topic.dead_letters.selection import DeadLetterFilter, DeadLetterInfo
+
+__all__ = ["DeadLetterFilter", "DeadLetterInfo", "DeadLetters", "Group", "Order", "Replayed"]

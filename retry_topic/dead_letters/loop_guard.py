@@ -1,0 +1,34 @@
+"""The loop guard: counts the replays of each message, so that a poisoned message cannot circle for ever.
+
+The store holds the count, beside the attempt count. Headers repeat the count but decide nothing, because every client
+that can write to a topic can write headers. A replay raises the count before it sends the message. So a crash in
+between costs the message one replay, but the message never exceeds its limit. Any thread. Each call is one round trip.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from retry_topic.message.headers import replays_key
+from wheel_sched.store import AttemptCounts, DelayStore
+
+MAX_REPLAYS = 3  # replays of one message before it is held back
+_REMEMBER_MS = 90 * 86_400_000  # as long as dead letters are kept by default
+
+
+def replay_counts(store: DelayStore, roots: Sequence[str]) -> list[int]:
+    """Read the replay counts of messages. `roots` are the ids that all attempts of a message share.
+
+    Raises:
+        StoreError: the store does not answer.
+    """
+    return AttemptCounts(store).raise_to([(replays_key(root), 0, 0) for root in roots])
+
+
+def count_replays(store: DelayStore, replays: Sequence[tuple[str, int]], now_ms: int) -> None:
+    """Set the replay counts of messages. A count is never lowered, so the call may be repeated.
+
+    Raises:
+        StoreError: the store does not answer; some messages may be counted.
+    """
+    AttemptCounts(store).raise_to([(replays_key(root), times, now_ms + _REMEMBER_MS) for root, times in replays])

@@ -1,0 +1,143 @@
+"""Stores dead letters as waiting messages again. A replay restarts the attempts and raises the replay count."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import islice
+
+from retry_topic.dead_letters.loop_guard import count_replays, replay_counts
+from retry_topic.dead_letters.selection import PAGE, DeadLetterInfo
+from retry_topic.message import Message
+from retry_topic.message.encoding import encode_body
+from retry_topic.message.headers import RetryState, sign, write
+from wheel_sched.errors import Rejected
+from wheel_sched.store import DelayStore, Item, Outcome
+
+_SAMPLES = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """One dead letter to replay, chosen by its id, for example from a report.
+
+    Args:
+        id: the id of the letter.
+        due_ms: when it is sent. Defaults to now.
+        value: its new payload. Defaults to the payload it has.
+    """
+
+    id: str
+    due_ms: int | None = None
+    value: bytes | None = None
+
+
+@dataclass(slots=True)
+class Replayed:
+    """The result of a replay, or of a dry run as if it had replayed.
+
+    Args:
+        matched: how many letters were selected.
+        replayed: how many letters wait again.
+        guarded: how many letters the loop guard held back.
+        unreadable: how many letters cannot be read.
+        last_due_ms: when the last replayed letter is due.
+        samples: the first five letters.
+    """
+
+    matched: int = 0
+    replayed: int = 0
+    guarded: int = 0
+    unreadable: int = 0
+    last_due_ms: int | None = None
+    samples: list[DeadLetterInfo] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class LetterReplay:
+    """One replay of selected letters.
+
+    Args:
+        store: holds the letters and the counts of the loop guard.
+        now_ms: the store's time at the start.
+        due_ms: the due time of a letter, given its place among the replayed letters.
+        edit: the message that is sent for a letter; its second argument is the message that the letter holds.
+        max_replays: the loop guard's limit.
+        dry_run: whether the letters are only counted.
+        target: send to this topic instead of the message's own. Defaults to None.
+        secrets: the first one signs. Defaults to none: headers are not signed.
+        done: the result so far.
+    """
+
+    store: DelayStore
+    now_ms: int
+    due_ms: Callable[[DeadLetterInfo, int], int]
+    edit: Callable[[DeadLetterInfo, Message], Message]
+    max_replays: int
+    dry_run: bool
+    target: str | None = None
+    secrets: Sequence[bytes] = ()
+    done: Replayed = field(default_factory=Replayed)
+
+    def run(self, letters: Iterable[DeadLetterInfo], progress: Callable[[int], None] | None = None) -> Replayed:
+        """Replay the letters in batches. `progress` is called with the number of letters handled so far."""
+        rest = iter(letters)
+        while batch := [*islice(rest, PAGE)]:
+            self.done.matched += len(batch)
+            self.done.samples += batch[: _SAMPLES - len(self.done.samples)]
+            self._replay(batch)
+            if progress is not None:
+                progress(self.done.matched)
+        return self.done
+
+    def _replay(self, letters: Sequence[DeadLetterInfo]) -> None:
+        done = self.done
+        moves: list[tuple[str, int, Item | None]] = []
+        counts: list[tuple[str, int]] = []
+        known = replay_counts(self.store, [letter.root for letter in letters])
+        for letter, replays in zip(letters, known, strict=True):
+            if letter.message is None:
+                done.unreadable += 1
+                continue
+            if replays >= self.max_replays:
+                done.guarded += 1
+                continue
+            due_ms = self.due_ms(letter, done.replayed + len(moves))
+            moves.append((letter.id, due_ms, self._item(letter, letter.message, replays + 1)))
+            counts.append((letter.root, replays + 1))
+            done.last_due_ms = max(due_ms, done.last_due_ms or 0)
+        if self.dry_run:
+            done.replayed += len(moves)
+        elif moves:
+            count_replays(self.store, counts, self.now_ms)
+            done.replayed += self.store.requeue(moves).count(Outcome.DONE)
+
+    def _item(self, letter: DeadLetterInfo, message: Message, replays: int) -> Item:
+        """The item that replaces a letter in the store."""
+        state = replayed_state(letter.state, replays)
+        goes_to = message.topic if self.target is None else self.target
+        if goes_to != message.topic:
+            state = replace(state, original_topic=self.target)  # else its new consumer would treat it as a stray copy
+        message = self.edit(letter, message)
+        if not isinstance(message, Message):
+            raise Rejected(f"expected edit to return a Message, got: {message!r:.200}; {letter.id} stays dead")
+        if self.secrets and state.id is not None:
+            state = sign(state, message, self.secrets[0])
+        message = message.to(goes_to, write(message.headers, state))
+        return Item(letter.id, None, encode_body(message), letter.topic, route=letter.route)
+
+
+def replayed_state(state: RetryState, replays: int) -> RetryState:
+    """The state of a dead letter that is replayed for the `replays`th time: its attempts start again from 0."""
+    return replace(
+        state,
+        attempt=0,
+        replays=replays,
+        first_failed_ms=None,
+        due_ms=None,
+        delay_ms=None,
+        verdict=None,
+        retry_after_ms=None,
+        signature=None,
+        oddities=(),
+    )

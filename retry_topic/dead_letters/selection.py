@@ -1,0 +1,119 @@
+"""Which dead letters: reads them from the store and filters them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+from retry_topic.message import Message
+from retry_topic.message.encoding import decode_body
+from retry_topic.message.headers import RetryState, read
+from wheel_sched.errors import Rejected
+from wheel_sched.store import DelayStore, Found
+from wheel_sched.store.core.items import MAX_DUE_MS
+
+PAGE = 500  # letters in one call on the store
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetterInfo:
+    """One dead letter, as it was read.
+
+    Args:
+        id: its id in the store.
+        topic: the topic on which it first failed.
+        died_ms: when it became a dead letter.
+        reason: why it did, in words.
+        state: its retry headers; empty when it cannot be read.
+        message: the message that a replay would send; None when it cannot be read.
+        route: the key that chose its shard. Defaults to its id.
+    """
+
+    id: str
+    topic: str
+    died_ms: int
+    reason: str
+    state: RetryState
+    message: Message | None
+    route: str | None = None
+
+    @property
+    def root(self) -> str:
+        """The message's id, which all its attempts and replays share."""
+        return self.id if self.state.id is None else self.state.known_as
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetterFilter:
+    """Chooses dead letters. All conditions must hold. Defaults to all letters.
+
+    Args:
+        topic: the topic on which it first failed.
+        error: a glob for the error class, its message or the reason.
+        fingerprint: the fingerprint of the error.
+        since_ms: died at or after.
+        until_ms: died before.
+        key: the message's key.
+        ids: exactly these.
+    """
+
+    topic: str | None = None
+    error: str | None = None
+    fingerprint: str | None = None
+    since_ms: int = 0
+    until_ms: int | None = None
+    key: bytes | None = None
+    ids: frozenset[str] | None = None
+
+    def matches(self, letter: DeadLetterInfo) -> bool:
+        state = letter.state
+        texts = (state.error_class or "", state.error_message or "", letter.reason)
+        return (
+            self.since_ms <= letter.died_ms
+            and (self.until_ms is None or letter.died_ms < self.until_ms)
+            and (self.topic is None or letter.topic == self.topic)
+            and (self.error is None or any(fnmatchcase(text, self.error) for text in texts))
+            and (self.fingerprint is None or state.error_fingerprint == self.fingerprint)
+            and (self.key is None or (letter.message is not None and letter.message.key == self.key))
+            and (self.ids is None or letter.id in self.ids)
+        )
+
+
+def read_dead(found: Found) -> DeadLetterInfo:
+    """Read an item as a dead letter. A letter that cannot be read keeps its reason."""
+    try:
+        message: Message | None = decode_body(found.body)
+    except Rejected:
+        message = None
+    state = read(message.headers) if message is not None else RetryState()
+    topic = state.original_topic or found.topic
+    return DeadLetterInfo(found.id, topic, found.score_ms, found.reason, state, message, found.route)
+
+
+def select(store: DelayStore, chosen: DeadLetterFilter) -> Iterator[DeadLetterInfo]:
+    """The dead letters that the filter chooses: in order of death, or by id when the filter has ids."""
+    return filter(chosen.matches, map(read_dead, _dead_items(store, chosen)))
+
+
+def _dead_items(store: DelayStore, chosen: DeadLetterFilter) -> Iterator[Found]:
+    if chosen.ids is not None:
+        for found in store.get(sorted(chosen.ids), anywhere=True):
+            if found is not None and found.state == "dead":
+                yield found
+        return
+    cursor = None
+    greatest_ms = MAX_DUE_MS if chosen.until_ms is None else chosen.until_ms - 1
+    while True:
+        page = store.list_items(
+            "dead",
+            topic=chosen.topic,
+            cursor=cursor,
+            limit=PAGE,
+            least_ms=chosen.since_ms,
+            greatest_ms=greatest_ms,
+        )
+        yield from page.found
+        cursor = page.cursor
+        if cursor is None:
+            return

@@ -1,0 +1,118 @@
+"""When the dispatcher looks at a shard, on the store's time."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import pytest
+
+from wheel_sched.dispatcher import DispatcherConfig, SharedLeases
+from wheel_sched.dispatcher.due_shards import DueShards
+from wheel_sched.store.core.claim import ClaimDue
+from wheel_sched.store.core.sweep import Sweep
+
+if TYPE_CHECKING:
+    from conftest import World
+
+SWEEP_MS = 60_000
+
+
+@pytest.fixture
+def shards(wide: World) -> DueShards:
+    """Eight shards, all of them read."""
+    config = DispatcherConfig(sweep_ms=SWEEP_MS)
+    shards = DueShards(8, SharedLeases(wide.store, config), config)
+    for shard in range(8):
+        shards.read(shard, 1)
+    return shards
+
+
+class Calls(NamedTuple):
+    """The shards from which the owner claims, and those that it sweeps."""
+
+    claims: list[int]
+    sweeps: list[int]
+
+
+def due(shards: DueShards, now_ms: int) -> Calls:
+    """What the owner does at `now_ms`. Each sweep is answered at once."""
+    shards.run_due(now_ms)
+    claims, sweeps = shards.claim_calls(8, 80, 2_000, lambda _: True, []), shards.sweep_calls()
+    assert all(isinstance(call.operation, ClaimDue) for call in claims)
+    assert all(isinstance(call.operation, Sweep) for call in sweeps)
+    for call in sweeps:
+        shards.swept(call.shard, now_ms)
+    return Calls([call.shard for call in claims], [call.shard for call in sweeps])
+
+
+def test_a_shard_has_one_alarm_and_the_last_call_moves_it(shards: DueShards) -> None:
+    """To a later time as well as to an earlier one."""
+    shards.look_at(3, 500, 0)
+    shards.look_at(3, 900, 0)
+    assert (len(shards), shards.next_ms()) == (1, 900)
+    shards.look_at(3, 200, 0)
+    assert due(shards, 199) == Calls([], [])
+    assert due(shards, 200) == Calls([3], [])
+    assert (len(shards), shards.next_ms(), due(shards, 5_000)) == (0, None, Calls([], []))
+
+
+def test_an_earlier_alarm_may_stay(shards: DueShards) -> None:
+    """When only a part of the shard's heads is known, an earlier alarm stays."""
+    shards.look_at(3, 500, 0)
+    shards.look_at(3, 900, 0, keep=True)
+    assert shards.next_ms() == 500
+    shards.look_at(3, 400, 0, keep=True)
+    assert shards.next_ms() == 400
+
+
+def test_a_shard_that_waits_for_long_is_swept_before(shards: DueShards) -> None:
+    """At most one sweep interval passes between two looks, also when nothing is due."""
+    shards.look_at(3, 100 + SWEEP_MS + 1, 100)
+    shards.look_at(4, 100 + SWEEP_MS, 100)
+    assert due(shards, 100 + SWEEP_MS) == Calls([4], sweeps=[3])
+
+
+def test_a_busy_shard_is_swept_too(shards: DueShards) -> None:
+    """Its alarms never sleep for a whole sweep interval."""
+    for now_ms in range(0, SWEEP_MS, 1_000):
+        shards.look_at(3, now_ms + 1_000, now_ms)
+        assert due(shards, now_ms + 1_000) == Calls([3], [])
+    shards.look_at(3, SWEEP_MS + 1_000, SWEEP_MS)
+    assert due(shards, SWEEP_MS) == Calls([], sweeps=[3])
+
+
+def test_a_shard_without_items_has_no_alarm(shards: DueShards) -> None:
+    """Also when the shard had no alarm before."""
+    shards.look_at(3, 500, 0)
+    shards.look_at(3, None, 0)
+    shards.look_at(4, None, 0)
+    assert (len(shards), shards.next_ms()) == (0, None)
+
+
+def test_a_clock_that_went_back_makes_nothing_due_before_its_time(shards: DueShards) -> None:
+    """Alarms can still be moved and removed."""
+    shards.run_due(50_000)
+    for shard in (1, 2, 3):
+        shards.look_at(shard, 60_000, 50_000)
+    assert due(shards, 45_000) == Calls([], [])
+    shards.look_at(4, 46_000, 45_000)
+    shards.look_at(1, 47_000, 45_000)
+    shards.look_at(2, None, 45_000)
+    assert due(shards, 46_000) == Calls([4], [])
+    assert due(shards, 47_000) == Calls([1], [])
+    assert due(shards, 59_999) == Calls([], [])
+    assert due(shards, 60_000) == Calls([3], [])
+
+
+@pytest.mark.parametrize("now_ms", [5_000, 5_000_000], ids=["back", "forward"])
+def test_after_a_jump_all_shards_are_forgotten_and_read_again(shards: DueShards, now_ms: int) -> None:
+    """Their alarms name times of another clock."""
+    shards.run_due(1_000_000)
+    shards.look_at(1, 1_000_500, 1_000_000)
+    shards.clock_jumped(now_ms)
+    assert (len(shards), shards.next_ms()) == (0, None)
+    assert shards.unread == set(range(8))
+    assert [call.shard for call in shards.look_calls()] == list(range(8))
+    shards.read(1, 2)
+    shards.look_at(1, now_ms + 10, now_ms)
+    assert due(shards, now_ms + 10) == Calls([1], [])

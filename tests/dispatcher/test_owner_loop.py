@@ -1,0 +1,111 @@
+"""The owner loop without a thread: a simulator drives it step by step on a virtual clock."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+from wheel_sched.dispatcher import DispatcherConfig, PublisherTraits
+from wheel_sched.dispatcher.owner_loop import AT_ONCE, OwnerLoop
+from wheel_sched.store.core.items import Marker
+
+if TYPE_CHECKING:
+    from conftest import World
+
+
+class Simulator:
+    """Drives one loop: it moves the clock to the time that `step` returns."""
+
+    def __init__(self, world: World, **settings: int) -> None:
+        world.receiver.traits = PublisherTraits(never_waits=True)
+        self.world = world
+        self.posts = 0
+        self.marks: dict[int, bytes] = {}
+        self.loop = OwnerLoop(
+            world.store,
+            world.receiver,
+            clock=world.clock,
+            config=DispatcherConfig(**settings),
+            wake=self._wake,
+            listen=self.marks.update,
+        )
+
+    def _wake(self) -> None:
+        self.posts += 1
+
+    def run(self) -> int | None:
+        """All work at this instant; the time of the next step in ms, None: only a post makes one necessary."""
+        while (next_us := self.loop.step()) == AT_ONCE and not self.loop.finished:
+            pass
+        return None if next_us is None else -(-next_us // 1000)
+
+    def run_to(self, until_ms: int) -> None:
+        """Jump from step to step until `until_ms`, without any step in between."""
+        while (next_ms := self.run()) is not None and next_ms <= until_ms:
+            self.world.clock.advance(next_ms - self.world.clock.monotonic_ms())
+        self.world.clock.advance(until_ms - self.world.clock.monotonic_ms())
+
+
+@pytest.fixture
+def simulator(world: World) -> Iterator[Simulator]:
+    return Simulator(world)
+
+
+def test_steps_alone_release_every_item_at_its_time(simulator: Simulator) -> None:
+    """No thread starts. The loop names the time of its next step, and no step in between is necessary."""
+    world = simulator.world
+    world.put("first", in_ms=50)
+    world.put("second", in_ms=5_000)
+    start_ms = world.clock.monotonic_ms()
+    assert simulator.run() == start_ms + 50
+    simulator.run_to(start_ms + 10_000)
+    assert [(item.id, item.at_ms - item.due_ms) for item in world.receiver.received] == [("first", 0), ("second", 0)]
+    assert simulator.loop.stats.published == 2
+
+
+def test_a_loop_without_items_asks_for_no_step(simulator: Simulator) -> None:
+    """Only a post makes another one necessary."""
+    assert simulator.run() is None
+    assert simulator.loop.stats.claims == 0
+    assert list(simulator.marks) == [0]
+
+
+def test_a_marker_wakes_the_driver_and_brings_the_next_step_forward(simulator: Simulator) -> None:
+    """As the listener's thread does it in a `Dispatcher`."""
+    world = simulator.world
+    world.put("later", in_ms=60_000)
+    simulator.run()
+    world.put("sooner", in_ms=10)
+    simulator.loop.marked(0, Marker(b"1-0", world.now_ms + 10))
+    assert (simulator.posts, simulator.loop.has_posts) == (1, True)
+    assert simulator.run() == world.clock.monotonic_ms() + 10
+
+
+def test_a_step_that_fails_raises_nothing_and_names_a_later_time(
+    simulator: Simulator, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The loop sends nothing until then."""
+
+    def fails() -> None:
+        raise SystemExit(1)
+
+    simulator.loop.post(fails)
+    assert simulator.run() == simulator.world.clock.monotonic_ms() + 100
+    assert not simulator.loop.reads_store
+    simulator.world.clock.advance(100)
+    assert simulator.run() is None
+    assert simulator.loop.reads_store
+    assert "dispatcher.step_failed" in caplog.text
+
+
+def test_a_drained_loop_is_finished(simulator: Simulator) -> None:
+    """Its last step settles the batches; it claims no more."""
+    world = simulator.world
+    simulator.run()
+    world.put("never claimed")
+    simulator.loop.drain(world.clock.monotonic_ns())
+    simulator.run()
+    assert simulator.loop.finished
+    assert world.state("never claimed") == "due"

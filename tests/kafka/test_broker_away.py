@@ -1,0 +1,146 @@
+"""A broker that stands still, or answers late, for longer than every lease. Nothing grows, is lost or is doubled."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from retry_topic import Connection, RetryPolicy, RetryService, ServiceConfig, connect
+from retry_topic.brokers.kafka import KafkaBroker
+from retry_topic.intake.records import Taken
+from retry_topic.message import Message
+from retry_topic.message.encoding import decode_body, encode_body
+from retry_topic.message.topic_names import redelivery_topic_of, retry_topic_of
+from retry_topic.policy import Fixed
+from tests.servers.valkey import temporary_server
+from wheel_sched.dispatcher import DispatcherConfig
+from wheel_sched.store import MAX_BATCH, Item
+
+if TYPE_CHECKING:
+    from conftest import Until
+
+    from tests.servers.faulty_proxy import FaultyProxy
+    from tests.servers.kafka import TemporaryKafka
+
+pytestmark = [pytest.mark.kafka, pytest.mark.timeout(420)]
+
+LEASE_MS = 25_000  # renewed every eight seconds or so, by whoever gets the processor
+AWAY_S = 60.0  # longer than the lease, a delivery (8 s) and a transaction (30 s) may last
+COUNT = 20_000  # that are due
+FAILED = 20_000  # that come into the retry topic
+GROWTH_MB = 50  # what is in hand when it begins, and no more: a fiftieth of that was seen
+
+
+@pytest.fixture
+def proxy(kafka: TemporaryKafka) -> Iterator[FaultyProxy]:
+    """A proxy in front of the session's broker."""
+    with kafka.proxy() as proxy:
+        yield proxy
+
+
+@contextmanager
+def frozen(kafka: TemporaryKafka, proxy: FaultyProxy) -> Iterator[None]:
+    """The broker does nothing."""
+    kafka.freeze()
+    try:
+        yield
+    finally:
+        kafka.thaw()
+
+
+@contextmanager
+def slow(kafka: TemporaryKafka, proxy: FaultyProxy) -> Iterator[None]:
+    """The broker executes requests and answers a minute later. So the result of a commit is in doubt."""
+    proxy.delay_ms = round(AWAY_S * 1000)
+    try:
+        yield
+    finally:
+        proxy.delay_ms = 0
+
+
+@pytest.mark.parametrize("away", [frozen, slow])
+def test_a_broker_that_is_away_for_a_minute(
+    kafka: TemporaryKafka,
+    proxy: FaultyProxy,
+    name: str,
+    committed: Callable[[str], list[Message]],
+    until: Until,
+    away: Callable[[TemporaryKafka, FaultyProxy], contextmanager[None]],
+) -> None:
+    """The broker is away while messages are sent and taken in. No more claims open than before, and the shard keeps its
+    owner. When the broker continues, each message arrives once."""
+    topic = redelivery_topic_of(name)
+    # ends a transaction that nobody goes on with before the outage is over
+    broker = KafkaBroker(f"127.0.0.1:{proxy.port}", partitions=2, transaction_timeout_ms=30_000)
+    policy = RetryPolicy(delay=Fixed(base_ms=86_400_000))  # what is taken in stays
+    config = ServiceConfig(batch=20, dispatcher=DispatcherConfig(lease_ms=LEASE_MS))
+    taken: list[Taken] = []
+    with (
+        temporary_server() as server,
+        connect(server.url, broker=broker, namespace=name) as home,
+        closing(KafkaBroker(kafka.bootstrap)) as direct,
+    ):
+
+        def schedule(first: int, last: int) -> None:
+            for start in range(first, last, MAX_BATCH):
+                numbers = range(start, start + MAX_BATCH)
+                items = [Item(f"m{n}", 0, encode_body(Message(topic, b"%d" % n)), topic) for n in numbers]
+                home.store.schedule(items)
+
+        def fail(first: int, last: int) -> None:
+            records = [Message(retry_topic_of(name), b"%d" % n, b"%d" % n) for n in range(first, last)]
+            assert not any(direct.publish(records))
+
+        def completed() -> int:
+            return home.store.counts().happened("completed")
+
+        with RetryService(home, name, policy, config=config, seen=taken.append) as service:
+            fail(0, 100)
+            schedule(0, COUNT // 2)
+            until(lambda: service.stats.published > 0 and len(taken) > 0, lambda: (service, len(taken)))
+            with RetryService(home, name, policy, config=config, seen=taken.append) as standing_by:
+                schedule(COUNT // 2, COUNT)
+                fail(100, FAILED)
+                with away(kafka, proxy):
+                    assert len(taken) < FAILED, "all was taken in before"
+                    assert completed() < COUNT, "all was sent before"
+                    before = _memory_mb()
+                    until_s = time.monotonic() + AWAY_S
+                    while time.monotonic() < until_s:
+                        assert service.stats.in_flight <= 3 * MAX_BATCH
+                        time.sleep(0.05)  # the outage lasts as long as it lasts
+                    grown_mb = _memory_mb() - before
+                    open_ids = home.store.counts().total("leased")
+                assert open_ids <= 2 * MAX_BATCH
+                assert grown_mb < GROWTH_MB
+                until(
+                    lambda: completed() == COUNT and home.store.counts().now == {("due", retry_topic_of(name)): FAILED},
+                    lambda: (home.store.counts(), service, standing_by),
+                    pause_s=0.05,
+                )
+                sent = standing_by.stats.published
+        stored = Counter(int(message.value) for message in _waiting(home))
+    assert sent == 0, "the owner's lease has run out"
+    assert Counter(int(message.value) for message in committed(topic)) == Counter(range(COUNT))
+    assert stored == Counter(range(FAILED))
+
+
+def _waiting(home: Connection) -> Iterator[Message]:
+    cursor = None
+    while True:
+        page = home.store.list_items("due", cursor=cursor, limit=MAX_BATCH)
+        for found in page.found:
+            yield decode_body(found.body)
+        if (cursor := page.cursor) is None:
+            return
+
+
+def _memory_mb() -> float:
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * 4096 / 1e6

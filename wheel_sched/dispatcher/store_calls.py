@@ -1,0 +1,115 @@
+"""Calls that were sent to the store, and what their replies tell about the store's clock.
+
+The owner sends calls with `send` and reads the replies later. Each reply has the store's time, from which `ServerTime`
+estimates the store's clock. One owner.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from wheel_sched.dispatcher.publisher import Batch
+from wheel_sched.errors import InDoubt, WheelSchedError
+from wheel_sched.escaping import logger_of
+from wheel_sched.store.core.call import Call, CompletedCalls, SentCalls
+from wheel_sched.store.core.delay_store import DelayStore
+
+logger = logger_of("wheel_sched.dispatcher")
+
+JUMP_US = 5_000_000
+_AGING_US_PER_S = 200  # clocks drift against each other by up to 100 ppm; an old sample loses weight at twice this rate
+
+Request = tuple[Call[Any], Batch | None]  # a call, and the batch that it settles
+
+
+class Reply(NamedTuple):
+    """A call, the batch that it settles, and its answer or error."""
+
+    call: Call[Any]
+    batch: Batch | None
+    answer: Any
+
+
+class PendingCalls(NamedTuple):
+    """Calls that were sent to the store.
+
+    `sent_us`: when they were sent, in local time. `ahead`: they were sent in an earlier step. A marker may have come
+    since then, and the answer must not delay the look that the marker asked for.
+    """
+
+    requests: Sequence[Request]
+    begun: SentCalls
+    sent_us: int
+    ahead: bool
+
+    def replies(self) -> list[Reply]:
+        """Wait for the answers. When the round trip fails, the answer of each call is the error."""
+        try:
+            answers = self.begun.answers()
+        except WheelSchedError as error:
+            answers = [error] * len(self.requests)
+        return [Reply(*request, _usable(answer)) for request, answer in zip(self.requests, answers, strict=True)]
+
+
+def _usable(answer: Any) -> Any:
+    """The answer. For a write that was executed but not confirmed: the server's answer instead of the error.
+
+    If the dispatcher waited for lost replicas, it would release no more items. If the server is lost now, settled items
+    are released again when their lease ends.
+    """
+    if not isinstance(answer, InDoubt) or answer.answer is None:
+        return answer
+    logger.warning("dispatcher.unconfirmed: the dispatcher continues; settled items may be released again: %s", answer)
+    return answer.answer
+
+
+def send(store: DelayStore, requests: Sequence[Request], sent_us: int, *, ahead: bool = False) -> PendingCalls:
+    """Send calls, without waiting for their replies."""
+    try:
+        begun = store.begin([call for call, _ in requests])
+    except WheelSchedError as error:
+        begun = CompletedCalls([error] * len(requests))
+    return PendingCalls(requests, begun, sent_us, ahead)
+
+
+class ServerTime:
+    """An estimate of the store's clock from local monotonic time, in microseconds.
+
+    The estimate is a lower bound, so that no item is ever claimed too early. Let a be the local time of a call, b the
+    local time of its reply, and s the server time in the reply. Then server minus local time lies in [s - b, s - a].
+    The greatest recent lower end is the offset: `local + offset` never runs ahead of the server, and lags by about the
+    way back of one reply. Between replies the estimate follows the local clock. After a minute without replies, clocks
+    that drift by 100 ppm are 6 ms apart; a server that uses its own clock then answers an early claim with nothing.
+    """
+
+    __slots__ = ("_at_us", "_offset_us")
+
+    def __init__(self) -> None:
+        self._offset_us: int | None = None
+        self._at_us = 0
+
+    @property
+    def known(self) -> bool:
+        return self._offset_us is not None
+
+    def observe(self, server_us: int, asked_us: int, answered_us: int) -> int:
+        """Take a sample. Returns the signed step in us when the server's clock jumped by more than 5 s, else 0."""
+        low, high = server_us - answered_us, server_us - asked_us + 1
+        if self._offset_us is None:
+            self._offset_us, self._at_us = low, answered_us
+            return 0
+        # rounded down: replies that come a millisecond apart must not hide the drift between the clocks
+        aged = self._offset_us - -(-(answered_us - self._at_us) * _AGING_US_PER_S // 1_000_000)
+        if low - aged > JUMP_US or aged - high > JUMP_US:
+            step = low - self._offset_us
+            self._offset_us, self._at_us = low, answered_us
+            return step
+        self._offset_us, self._at_us = min(max(aged, low), high), answered_us
+        return 0
+
+    def now_us(self, local_us: int) -> int:
+        """Server time at a local instant; never ahead of the server."""
+        if self._offset_us is None:
+            raise RuntimeError("no reply of the store has been seen yet")
+        return local_us + self._offset_us
