@@ -40,9 +40,7 @@ class ClaimSource(Protocol):
         ...
 
     def claim(self, shard: int, limit: int, epoch: int | None) -> Call[Any]:
-        """Return the call that claims up to `limit` due items of a shard.
-
-        While the dispatcher may not claim from the shard, return the call of `look` instead. It only reads the shard.
+        """The call that claims up to `limit` due items of a shard; the call of `look` while this process may not claim.
 
         Args:
             shard: where items are due.

@@ -386,10 +386,7 @@ class OwnerLoop:
         self.in_flight.drain(max(0, left_ns // 1_000_000), self._end_drain)
 
     def _end_drain(self, batches: Joined[Batch]) -> None:
-        """Settle the batches that are left, and finish. Called when all batches are settled or the drain's time is up.
-
-        The dispatcher waits for no more answers. An item that a publisher has and did not answer for is in doubt.
-        """
+        """End the drain: release the items that still have no answer. They are in doubt."""
         self.in_flight.give_up(batches.missing)
         self._run_round_trip()
         self.finished = True

@@ -124,10 +124,7 @@ class HeartbeatMonitor(Generic[M]):
             return self._queue.next_ms()
 
     def run_due(self) -> int:
-        """Expire the due members, and return how many expired.
-
-        An exception of `on_expired` ends the call. The due members that did not expire yet stay due.
-        """
+        """Expire the due members. Returns how many. An error of `on_expired` is raised; the other members stay due."""
         count = 0
         try:
             while due := self._due():

@@ -49,12 +49,12 @@ class Occurrence:
     """One claimed run of a job.
 
     Args:
-        job: the job to run. Only this occurrence uses the object.
+        job: what to run; nobody else holds this object.
         job_id: the id of the job.
-        scheduled: the next run time of the job at the time of the claim.
-        token: the fencing token. Each claim of a job gets a greater token than the claims before.
-        redelivered: whether another process had claimed this occurrence before, and was lost. Defaults to False.
-        claimed_ms: the time of the claim, in ms since 1970. Defaults to 0: the present time.
+        scheduled: the next run time of the job when it was claimed.
+        token: fencing token; greater than that of every earlier hand-out of this job.
+        redelivered: whether it was handed out before and its holder was lost.
+        claimed_ms: when it was claimed, in ms since 1970. Defaults to 0: the present time.
     """
 
     __slots__ = (

@@ -498,6 +498,24 @@ def test_nothing_goes_out_behind_a_claim_whose_fate_is_not_known(store: DelaySto
     assert (cluster.sent, first.answers) == ([], [None]), "the shard was to be taken over anew"
 
 
+def test_an_old_number_is_not_sent_again_while_a_claim_is_open(
+    store: DelayStore, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The claim may have been sent: the old number would say that it was not, and its messages would be sent again."""
+    sender = Sender(cluster)
+    process = Process(store, sender)
+    monkeypatch.setattr(sender, "stale", lambda shard: True)
+    claim = process.claim()
+    cluster.number = claim.number  # the broker has committed the claim, and its reply was lost
+    process.ownership.refresh()
+    assert cluster.number == claim.number
+    process.ownership.committed(0, claim.number)
+    process.ownership.closed(0, claim.number)
+    cluster.number = None  # the broker is about to forget it
+    process.ownership.refresh()
+    assert cluster.number == claim.number
+
+
 def test_what_was_claimed_before_a_shard_was_lost_goes_nowhere(store: DelayStore, cluster: Cluster) -> None:
     """Another owner has sent it meanwhile. Owning the shard again does not make it ours."""
     process = Process(store, Sender(cluster, "fenced"))

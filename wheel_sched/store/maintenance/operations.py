@@ -48,10 +48,7 @@ class Freeze(Operation[ShardState]):
 
 @dataclass(slots=True)
 class Lift(Operation[int]):
-    """Remove from a frozen shard the ids that another shard has now. The answer is the number of removed ids.
-
-    The shard's counters change too: they read as if the shard had never accepted these ids.
-    """
+    """Remove ids from a frozen shard, with all their traces and counts. Returns how many were removed."""
 
     script = "lift"
     writes = True

@@ -165,10 +165,7 @@ class _Run:
             self._progress("freeze", self._moved)
 
     def _take_back(self, frozen: Sequence[int]) -> str:
-        """Thaw the shards that this run has frozen. Returns the end of the error's text: the state, and what to do.
-
-        A run that resumes another run thaws nothing, because some items may have moved already.
-        """
+        """Thaw the shards again, because the run has moved nothing yet. Returns the text for the caller."""
         if self._resuming:
             return "no more was moved and the namespace stays frozen; stop every process that uses it and resume again"
         for shard in reversed(frozen):

@@ -79,11 +79,7 @@ class OrderingInMemory:
         return (epoch, holder) != (owner.epoch, owner.holder)
 
     def has_ended(self, base: str, position_derived: bool) -> bool:
-        """Whether the message with this id base has ended.
-
-        A message that succeeded has ended. A message that was given up has ended only if its id base comes from its
-        position, because a caller may use any other id base again.
-        """
+        """Whether a message has succeeded. With a position-derived id base, given up counts too."""
         now_ms = self._shard.now_ms
         return self.done.get(base, 0) > now_ms or (position_derived and self.gave_up.get(base, 0) > now_ms)
 

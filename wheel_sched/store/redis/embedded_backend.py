@@ -58,10 +58,7 @@ class EmbeddedBackend(RedisBackend):
             raise
 
     def _take_over(self) -> bool:
-        """Find or start another server if the folder's server has ended. Returns whether it is another one than before.
-
-        After a failure the method does nothing for `AGAIN_S`, and returns False.
-        """
+        """Start the folder's server if it has ended. Returns whether a new server runs now."""
         with self._taking:
             if time.monotonic() < self._not_before_s:
                 return False

@@ -39,7 +39,7 @@ class Library(NamedTuple):
 
 
 class _Source(NamedTuple):
-    """A script file: its text without the line of flags, and the flags. No flags: an empty string."""
+    """A script file: its text without the first line, and the flags that the first line names."""
 
     text: str
     flags: str

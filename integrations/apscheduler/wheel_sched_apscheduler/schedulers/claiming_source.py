@@ -138,10 +138,7 @@ class ClaimingJobSource:
         return batch
 
     def put_back(self, submissions: list[Submission]) -> list[Submission]:
-        """Give submissions back to the store, because the scheduler was paused or ends.
-
-        Returns the submissions that could not be given back. Here the list is always empty.
-        """
+        """Put all submissions back, because the scheduler was paused or ends. Returns an empty list: none remains."""
         for submission in submissions:
             submission.end(())
         return []

@@ -107,7 +107,7 @@ class WheelAsyncIOScheduler(WheelScheduler, AsyncIOScheduler):
         threading.Thread(target=self._end, args=(wait,), name="wheel-sched-shutdown", daemon=False).start()
 
     def _submit_all(self, submissions: list[Submission]) -> None:
-        """Submit jobs, and wait up to `_PATIENCE_S` until the event loop has started them. Claim no jobs meanwhile.
+        """Submit, and wait until the event loop has started the jobs. Only then does the scheduler claim more.
 
         There are two reasons. While this thread claims and reads a batch, the event loop waits for the interpreter's
         lock. And jobs that this process cannot start yet stay in the store, where other processes may claim them.

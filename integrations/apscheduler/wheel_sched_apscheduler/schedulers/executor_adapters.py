@@ -307,10 +307,7 @@ class ThreadPoolAdapter(ExecutorAdapter):
                 self.abandon()
 
     def _may_leave(self) -> bool:
-        """Whether this worker may end. If it may, it no longer counts as a worker.
-
-        It may end when the deque is empty, or when jobs are quick and more than `_FEW_WORKERS` workers are there.
-        """
+        """Whether this worker may end: the deque is empty, or few workers are enough. If so, count one worker less."""
         with self._counting:
             if self._queue and not (self._quick_in_a_row >= _QUICK_IN_A_ROW and self._workers > _FEW_WORKERS):
                 return False

@@ -4,8 +4,8 @@ The source asks the jobstore once for all due jobs. It then gives them out in ba
 scheduler's lock between two batches. If another thread changes or removes one of these jobs, the source drops the job.
 When the source asks the jobstore again, it finds a changed job again.
 
-An error of the jobstore pauses that jobstore and does not end the loop. In APScheduler's own schedulers, only an error
-of the first call to the jobstore does not end the loop.
+An error of the jobstore pauses that jobstore and never ends the loop. In a stock scheduler, an error of any call except
+the first ends the loop.
 """
 
 from __future__ import annotations

@@ -187,7 +187,7 @@ class PendingSettlement(NamedTuple):
     """The settlement of one item, to be sent with the next round trip.
 
     Args:
-        shard, claim_number: the claim that the item belongs to.
+        shard, claim_number: the claim of the item.
         settlement: what becomes of the item.
         occurrence: the run that has ended, was released or was split off. Defaults to None: the item was not run.
         split: whether the run continues as a split item. Defaults to False.

@@ -221,10 +221,7 @@ class MemoryJobQueries(SchedulerPassStore):
 
 
 def _between(moment: datetime | None, since: datetime | None, until: datetime | None) -> bool:
-    """Whether a next run time lies between `since` and `until`, both included. None as a bound means: no bound.
-
-    A job without a next run time (None) is included only if there is no bound.
-    """
+    """Whether a next run time lies between two moments, both included. None matches only if no moment is given."""
     if moment is None:
         return since is None and until is None
     at_us = to_us(moment)

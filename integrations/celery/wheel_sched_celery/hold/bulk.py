@@ -151,10 +151,7 @@ class _Bulk:
         self._under_way: tuple[list[Item], int, Callable[[], None]] | None = None
 
     def send(self, producer: Any, batch: list[_Task], before: int) -> None:
-        """Prepare a batch while the server stores the batch before it. Then begin to store this batch.
-
-        `before` is the number of tasks that were sent before this batch. After the last batch, call `settle`.
-        """
+        """Send a batch while the server stores the last one. `before`: tasks sent so far. Call `settle` at the end."""
         items, refused = self._prepare(producer, batch)
         self.settle()
         if items:

@@ -110,7 +110,7 @@ class _Draining:
                 raise answer
 
     def _count_others(self, page: Sequence[Found]) -> None:
-        """Count the tasks of a page that a worker's dispatcher claimed before this drain. They are published too."""
+        """Count the tasks that a running worker's dispatcher has sent before this drain sent them."""
         others = [found.id for found in page if found.id not in self._claimed]
         self._claimed.clear()
         if others:

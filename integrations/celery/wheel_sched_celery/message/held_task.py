@@ -242,11 +242,7 @@ class MessageKind:
 
 
 def _counting(headers: Mapping[str, Any]) -> dict[str, Any]:
-    """The headers that belong to the digest. Headers that brokers and tracing libraries add do not belong to it.
-
-    A header with the value None counts as absent. Some libraries repeat their headers in a header named `headers`. It
-    is filtered in the same way.
-    """
+    """The headers that make two tasks different. None is absent. Some libraries repeat theirs below `headers`."""
     counting = {
         name: value
         for name, value in headers.items()

@@ -197,7 +197,7 @@ class RedisQueue:
 
 
 def values_of(entities: Iterable[Any]) -> tuple[dict[str, Any], ...]:
-    """The queues and exchanges as plain values, without those that not every connection may declare."""
+    """Queues and exchanges as plain values. An entity that belongs to one connection is left out."""
     return tuple(value for value in map(_value, entities) if value is not None)
 
 

@@ -41,9 +41,9 @@ class WheelEntry(KombuEntry):
     """An `Entry` of kombu. Its `cancel` also removes it from the deadline queue.
 
     Args:
-        once: whether the entry runs only once. Then it drops its arguments when it runs. In Celery 5.7 a request
-            refers to its entry, and the entry's arguments refer to the request. Without the drop, only the garbage
-            collector could free the two, and it stops a worker for 0.1 s every few thousand tasks. Defaults to False.
+        once: the entry runs once, and drops its arguments then. Otherwise a request of Celery 5.7 and its entry keep
+            each other alive until the garbage collector runs, which stops a worker for 0.1 s every few thousand tasks.
+            Defaults to False.
     """
 
     __slots__ = ("once", "place", "timer")
