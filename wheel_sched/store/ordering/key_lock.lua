@@ -9,7 +9,7 @@
 --   owners        HASH  scope -> <epoch>:<until (ms)>:<holder>: the consumer that reads a topic for a group
 -- A lock is <scope>.<digest of the key>. An id is <id base>.<attempt>.
 -- A parked id is held, with the reason "ordered: key <lock>".
--- When another script gives up a head, it calls give_way in prelude.lua, which makes the next parked id the head.
+-- When another script gives up a head, give_way in this folder's prelude.lua makes the next parked id the head.
 -- ARGV[3] -> verb, ARGV[4..] -> its arguments:
 --   own <scope> <holder> <lease (ms)>        acquires or extends; answers {epoch (0 = another), for how long (ms)}
 --   leave <scope> <holder>                   releases; answers {epoch, 0}
