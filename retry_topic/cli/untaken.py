@@ -43,7 +43,7 @@ class UntakenRetries:
 
     @property
     def command(self) -> str:
-        """The command that starts their service."""
+        """The command that starts the retry service of the group."""
         named = f" --retry-topic {self.topic}" if self._is_named else ""
         return f"wheel-sched serve {self.group or 'GROUP'}{named}"
 
@@ -58,7 +58,7 @@ class UntakenRetries:
         return self.topic != f"{self.group}{_SUFFIX}"
 
     def what(self, now_ms: int) -> str:
-        """In words, without what to do."""
+        """A sentence that says which retries wait and for how long."""
         since = "" if self.oldest_ms is None else f" {span(max(0, now_ms - self.oldest_ms))}"
         first = "" if not since else f", since{since}" if self.waiting == 1 else f", the oldest since{since}"
         verb, them = ("waits", "it") if self.waiting == 1 else ("wait", "them")
@@ -67,11 +67,11 @@ class UntakenRetries:
         return f"{retries} {verb} in {self.topic}{first}, and nobody takes {them} in{seen}"
 
     def line(self, now_ms: int) -> str:
-        """In words, with what to do."""
+        """The sentence of `what`, and then how to start the service that reads the retries."""
         return f"{self.what(now_ms)}: {self.fix}"
 
     def as_dict(self) -> dict[str, Any]:
-        """As plain data for JSON."""
+        """The fields by name, for JSON output."""
         return {name: getattr(self, name) for name in self.__slots__}
 
 
@@ -121,7 +121,10 @@ def _is_untaken(state: RetryState) -> bool:
 
 
 def untaken_lines(broker: Broker, named: str | None = None) -> list[str]:
-    """The same in words, for listings."""
+    """One line of text for each retry topic that `untaken_retries` finds.
+
+    On Kafka, or when the broker refuses, the only line says why no topic was examined.
+    """
     if not isinstance(broker, BacklogBroker):
         return [f"retry topics are {NOT_ON_KAFKA}"]
     now_ms = time.time_ns() // 1_000_000

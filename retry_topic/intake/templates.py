@@ -212,7 +212,7 @@ class Templates:
 
     @property
     def seen(self) -> int:
-        """How many kinds of records are remembered that were seen once."""
+        """The number of lists of header names, and of kinds of records, that the intake remembers having seen."""
         return len(self._seen)
 
     def prepare(self, delivery: Delivery, now_ms: int) -> Prepared | None:
@@ -281,7 +281,7 @@ class Templates:
 
 
 def _pieces(message: Message, gaps: tuple[bytes, ...], decision: RetryDecision) -> tuple[bytes, ...]:
-    """A record's own values, in the order of the form's gaps."""
+    """The values that fill the gaps of a template's `form`: payload, key, own headers, due time and delay."""
     times = b"%d" % decision.due_ms, b"%d" % decision.delay_ms
     if message.key is None:
         return (message.value, *gaps, *times)

@@ -174,7 +174,7 @@ class OffsetTracker:
 
     @property
     def busy(self) -> bool:
-        """Whether callers soon need the tracker: to take fetched records, or to settle deliveries."""
+        """Whether the tracker holds fetched records, or deliveries whose offsets are not yet committed."""
         return self.fetched > 0 or any(offsets.entries for offsets in self.partitions.values())
 
     def begin(self) -> None:

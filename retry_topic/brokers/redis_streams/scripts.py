@@ -95,7 +95,10 @@ def forward(connections: Connections, group: str, create_topics: bool, moves: Se
 
 
 def reap(client: redis.Redis, stream: str, group: str, idle_ms: int, only: str = "") -> int:
-    """Remove members (or `only` this one) that hold nothing and were silent for `idle_ms`."""
+    """Remove group members that have no unsettled entries and sent no command for `idle_ms`. Answers how many.
+
+    `only`: the name of the one member to consider; "" for all members.
+    """
     return int(_run(client, "reap", [stream], [group, idle_ms, only]))
 
 

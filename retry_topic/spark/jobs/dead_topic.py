@@ -148,7 +148,7 @@ class _Run:
         return f"{self.topic}.replayed"
 
     def judge(self, letters: DataFrame) -> DataFrame:
-        """The letters with `fate`: why a letter is not sent, "" when it is."""
+        """The letters with a column `fate`: the reason not to send the letter, or "" for a letter to send."""
         from pyspark.sql import functions as f
 
         fate = f.when(~f.col("ours"), "strange").when(f.col("target").isNull(), "unreadable")
@@ -161,7 +161,7 @@ class _Run:
         return letters.join(ids, "id", "left").withColumn("fate", f.when(f.col("sent"), "before").otherwise(fate))
 
     def count(self, judged: DataFrame) -> Replay:
-        """Count the letters of each fate.
+        """Count the letters to send, and for each reason the letters that are not sent.
 
         Raises:
             ConfigError: letters lie in another topic, or their target is missing or not allowed; nothing was replayed.
