@@ -212,7 +212,7 @@ class Templates:
 
     @property
     def seen(self) -> int:
-        """The number of lists of header names, and of kinds of records, that the intake remembers having seen."""
+        """The number of header combinations that were seen once. The second record with one makes a template."""
         return len(self._seen)
 
     def prepare(self, delivery: Delivery, now_ms: int) -> Prepared | None:
@@ -281,7 +281,7 @@ class Templates:
 
 
 def _pieces(message: Message, gaps: tuple[bytes, ...], decision: RetryDecision) -> tuple[bytes, ...]:
-    """The values that fill the gaps of a template's `form`: payload, key, own headers, due time and delay."""
+    """The values of one record, in the order in which the template leaves room for them."""
     times = b"%d" % decision.due_ms, b"%d" % decision.delay_ms
     if message.key is None:
         return (message.value, *gaps, *times)

@@ -80,6 +80,7 @@ class ShardOwner:
         """A shard that this process owns and has taken over; else None. Requests a shard that has no known owner.
 
         Raises:
+            StaleEpoch: the store has another epoch. The next call asks who owns the shard.
             StoreError: the store could not say who owns it.
         """
         with self._lock:
@@ -89,7 +90,11 @@ class ShardOwner:
         if owned is None or not owned.ready:
             return None
         if owned.suspect:
-            self._resolve(shard, owned)
+            try:
+                self._resolve(shard, owned)
+            except StaleEpoch:  # a store that has lost writes may have lost that this process owns the shard
+                self.outdated(shard)
+                raise
         return owned
 
     def is_settled(self, shard: int) -> bool:
@@ -167,8 +172,7 @@ class ShardOwner:
         """
         with self._sending[shard]:
             with self._lock:
-                owned = self._owned.get(shard)
-                ours = [number for number, under in self._open[shard].items() if under is owned]
+                ours = self._ours(shard, self._owned.get(shard))
             yield number == min(ours, default=None)
 
     def lost(self, shard: int, number: int) -> None:
@@ -226,7 +230,7 @@ class ShardOwner:
             return max(owned.committed, owned.claims, *self._open[shard], 0)
 
     def closed(self, shard: int, number: int) -> None:
-        """Remove a claim from the open claims, because the publisher now knows its result."""
+        """Close a claim: its publisher knows whether it was sent."""
         with self._lock:
             self._open[shard].pop(number, None)
             if (owned := self._owned.get(shard)) is not None:
@@ -245,13 +249,18 @@ class ShardOwner:
                 owned.committed = max(owned.committed, number)
 
     def refresh(self) -> None:
-        """Send claim numbers again before the broker forgets them. Runs in a publisher's thread."""
+        """Send claim numbers again before the broker forgets them. Runs in a publisher's thread.
+
+        Not while a claim is open: the broker may have its number already, and an earlier one would replace it.
+        """
         for shard, owned in list(self._owned.items()):
             sending = self._sending[shard]
             if not self._sender.stale(shard) or not sending.acquire(blocking=False):  # another thread is sending
                 continue
             try:
-                if owned.ready and self._owned.get(shard) is owned and self._sender.stale(shard):
+                with self._lock:
+                    idle = owned.ready and self._owned.get(shard) is owned and not self._ours(shard, owned)
+                if idle and self._sender.stale(shard):
                     self._sender.send(shard, owned.committed, [])
             finally:
                 sending.release()
@@ -375,11 +384,14 @@ class ShardOwner:
     def _spared(self, shard: int, owned: OwnedShard) -> int | None:
         """The number of the claim that may be in flight now. Our later claims are released and not sent."""
         with self._lock:
-            held = self._open[shard]
-            ours = sorted(number for number, under in held.items() if under is owned)
+            ours = self._ours(shard, owned)
             for number in ours[1:]:
-                del held[number]
+                del self._open[shard][number]
         return ours[0] if ours else None
+
+    def _ours(self, shard: int, owned: OwnedShard | None) -> list[int]:
+        """The open claims that were made in an ownership, in order of their numbers."""
+        return sorted(number for number, under in self._open[shard].items() if under is owned)
 
     def _drop(self, shard: int, owned: OwnedShard | None) -> None:
         if owned is not None and self._owned.get(shard) is owned:

@@ -28,6 +28,9 @@ OnMark = Callable[[int, Marker], None]
 OnReconnect = Callable[[Sequence[int]], None]
 
 
+FIRST_MARK = b"0-0"  # before every marker
+
+
 class Listener:
     """Watches the markers of some shards.
 
@@ -63,6 +66,8 @@ class Listener:
                     self._waiter = self._backend.waiter(next(iter(self._marks)), self._block_ms)
                     if failures:
                         self._on_reconnect(list(self._marks))
+                        # a server that has lost its last writes may number its next markers lower than those seen here
+                        self._marks = dict.fromkeys(self._marks, FIRST_MARK)
                     self.down = False
                 for shard, mark in self._backend.wait_for_mark(self._waiter, self._marks, self._block_ms).items():
                     self._marks[shard] = mark.id

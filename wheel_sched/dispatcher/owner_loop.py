@@ -227,6 +227,8 @@ class OwnerLoop:
             return AT_ONCE
         local_us = self._local_us()
         until_us = [self._back_off_until_us] if self._back_off_until_us > local_us else []
+        if self.shards.unread and not until_us and self._drain_by_ns is None:
+            return AT_ONCE
         if not until_us and self._time.known and (alarm_ms := self.shards.next_ms()) is not None:
             until_us.append(local_us + alarm_ms * 1000 - self._time.now_us(local_us))
         if (timer_ms := self.in_flight.timer.next_ms()) is not None:
@@ -384,7 +386,7 @@ class OwnerLoop:
         self.in_flight.drain(max(0, left_ns // 1_000_000), self._end_drain)
 
     def _end_drain(self, batches: Joined[Batch]) -> None:
-        """All batches are settled, or the time is up: items without an answer are in doubt and released."""
+        """End the drain: release the items that still have no answer. They are in doubt."""
         self.in_flight.give_up(batches.missing)
         self._run_round_trip()
         self.finished = True

@@ -95,10 +95,7 @@ def forward(connections: Connections, group: str, create_topics: bool, moves: Se
 
 
 def reap(client: redis.Redis, stream: str, group: str, idle_ms: int, only: str = "") -> int:
-    """Remove group members that have no unsettled entries and sent no command for `idle_ms`. Answers how many.
-
-    `only`: the name of the one member to consider; "" for all members.
-    """
+    """Remove members without unsettled entries that were silent for `idle_ms`. `only`: remove just this member."""
     return int(_run(client, "reap", [stream], [group, idle_ms, only]))
 
 

@@ -25,7 +25,7 @@ _STAND_BY_S = 1.0  # how soon a free topic is taken over; each check is one smal
 
 
 class OrderedTopic(OrderedReader):
-    """Reads one topic in the order of its keys, while this consumer holds the lease of the topic.
+    """Reads one ordered topic while this consumer holds the topic's lease.
 
     Args:
         context: what to read and for which consumer.

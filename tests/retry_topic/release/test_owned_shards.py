@@ -18,7 +18,7 @@ from retry_topic.release.flow import FlowPublisher
 from retry_topic.release.shard_ownership import ShardOwner
 from retry_topic.release.transactions import OwnedShards, TransactionalPublisher, transactional_config
 from wheel_sched.dispatcher import Batch, Dispatcher, DispatcherConfig, Failed, Publisher
-from wheel_sched.errors import BrokerError, BrokerUnavailable
+from wheel_sched.errors import BrokerError, BrokerUnavailable, StaleEpoch
 from wheel_sched.store import Claim, Dead, DelayStore, Done, Item, Next, Settlement, Window, open_store
 from wheel_sched.store.core.call import Call
 from wheel_sched.store.core.claim import ClaimDue
@@ -249,9 +249,40 @@ def test_a_shard_is_owned_then_fenced_then_looked_into(store: DelayStore, cluste
     second = Process(Noted(store.backend), Fencing(cluster))
     claim = second.claim()
     number = first.batch.claim.number
-    resolved = f"resolve up to {number} in epoch {before.epoch + 1}"
+    (after,) = store.windows(0)
+    assert after.epoch > before.epoch
+    resolved = f"resolve up to {number} in epoch {after.epoch}"
     assert steps == ["own", "take over", resolved, f"send {number}", "claim"]
     assert ([item.id for item in claim.items], claim.number) == (["d"], number + 1)
+
+
+def test_a_store_that_has_lost_the_ownership_is_asked_again(store: DelayStore, cluster: Cluster) -> None:
+    """A server that restarts without its last writes has an older epoch and no owner. The claim that finds this out
+    fails; the next call asks who owns the shard, and the shard is taken over again."""
+    process = Process(store, Sender(cluster))
+    process.own()
+    store.execute([Call(0, _released(process))])  # the writes that are lost: owner and epoch
+    (shard,) = store.backend.shards
+    shard.epoch = 1
+    process.ownership.suspect()
+    with pytest.raises(StaleEpoch):
+        process.claims.claim(0, 10, None)
+    assert [item.id for item in process.claim().items] == ["a", "b", "c"]
+
+
+def test_two_owners_never_have_the_same_epoch(store: DelayStore, cluster: Cluster) -> None:
+    """The server loses the first owner's writes, and a second process acquires the shard. The first one claims nothing
+    any more, although the epoch was raised once for each of them."""
+    first, second = Process(store, Sender(cluster)), Process(store, Sender(cluster))
+    first.own()
+    (shard,) = store.backend.shards
+    shard.epoch = 1
+    store.execute([Call(0, _released(first))])
+    second.own()
+    call = first.claims.claim(0, 10, None)
+    (refused,) = store.execute([call])
+    assert isinstance(refused, StaleEpoch)
+    assert [item.id for item in second.claim().items] == ["a", "b", "c"]
 
 
 def test_without_a_number_open_claims_are_held(store: DelayStore, cluster: Cluster) -> None:
@@ -465,6 +496,24 @@ def test_nothing_goes_out_behind_a_claim_whose_fate_is_not_known(store: DelaySto
     assert process.settle() is None
     process.publisher.publish(first)
     assert (cluster.sent, first.answers) == ([], [None]), "the shard was to be taken over anew"
+
+
+def test_an_old_number_is_not_sent_again_while_a_claim_is_open(
+    store: DelayStore, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The claim may have been sent: the old number would say that it was not, and its messages would be sent again."""
+    sender = Sender(cluster)
+    process = Process(store, sender)
+    monkeypatch.setattr(sender, "stale", lambda shard: True)
+    claim = process.claim()
+    cluster.number = claim.number  # the broker has committed the claim, and its reply was lost
+    process.ownership.refresh()
+    assert cluster.number == claim.number
+    process.ownership.committed(0, claim.number)
+    process.ownership.closed(0, claim.number)
+    cluster.number = None  # the broker is about to forget it
+    process.ownership.refresh()
+    assert cluster.number == claim.number
 
 
 def test_what_was_claimed_before_a_shard_was_lost_goes_nowhere(store: DelayStore, cluster: Cluster) -> None:

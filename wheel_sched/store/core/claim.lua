@@ -30,7 +30,7 @@ if said then
   end
   return reply
 end
-if ARGV[6] ~= '' and tonumber(ARGV[6]) < s.epoch then return other_epoch(s, ARGV[6]) end
+if ARGV[6] ~= '' and tonumber(ARGV[6]) ~= s.epoch then return other_epoch(s, ARGV[6]) end
 recover_first(s, tonumber(ARGV[7]))
 local until_ms = ARGV[5] ~= '' and math.min(tonumber(ARGV[5]), s.now) or s.now
 local ids, dues, recs, topics, refs = take(s, n, until_ms)

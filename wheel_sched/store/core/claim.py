@@ -130,7 +130,7 @@ class ClaimDue(Operation[Claim]):
         said = shard.recall(self.token)
         if said is not None:
             return _claimed_before(shard, *said)
-        if self.epoch is not None and self.epoch < shard.epoch:
+        if self.epoch is not None and self.epoch != shard.epoch:
             raise StaleEpoch(
                 f"the epoch is {shard.epoch}, the call came with {self.epoch}: nothing was claimed; "
                 "read the window again"

@@ -1,7 +1,8 @@
-"""Shard ownership: one dispatcher at a time owns a shard. Its broker records which claims were published."""
+"""Shard ownership: one dispatcher at a time owns a shard. For brokers that record which claims were published."""
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
 from typing import Any
 
@@ -80,7 +81,11 @@ class OwnershipInMemory:
 
 @dataclass(slots=True)
 class Own(Operation[Ownership]):
-    """Acquire the shard for `lease_ms` from now (0 = give it up). A new owner raises the epoch."""
+    """Acquire the shard for `lease_ms` from now (0 = give it up).
+
+    A new owner raises the epoch, by a step that depends on its name. So two owners never have the same epoch, even if
+    the server has lost the writes of the first one.
+    """
 
     script = "own"
     writes = False
@@ -89,7 +94,11 @@ class Own(Operation[Ownership]):
     token: str = ""
 
     def argv(self) -> list[Argument]:
-        return [encode_text(self.owner), self.lease_ms]
+        return [encode_text(self.owner), self.lease_ms, self._step()]
+
+    def _step(self) -> int:
+        """The step of the epoch: 1 to 1,048,576."""
+        return int(hashlib.sha1(encode_text(self.owner), usedforsecurity=False).hexdigest()[:5], 16) + 1
 
     def parse(self, reply: Any, shard: int) -> Ownership:
         mine, epoch, owner, until_ms, now_us, new, claims = reply
@@ -104,7 +113,7 @@ class Own(Operation[Ownership]):
             room.owner, room.until_ms = "", 0
             return Ownership(False, shard.epoch, "", 0, shard.now_us, False, shard.claims)
         if not mine:
-            shard.epoch += 1
+            shard.epoch += self._step()
         room.owner, room.until_ms = self.owner, shard.now_ms + self.lease_ms
         return Ownership(True, shard.epoch, room.owner, room.until_ms, shard.now_us, not mine, shard.claims)
 

@@ -1,0 +1,1 @@
+"""The simulated world of retry topics. See `wheel_sched.simulation`."""

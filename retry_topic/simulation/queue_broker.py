@@ -1,0 +1,178 @@
+"""The queue broker of a simulated world: one server on the memory broker, and a client for each process."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeVar
+
+from retry_topic.brokers.memory import MemoryBroker, MemoryConsumer
+from retry_topic.brokers.protocol import Delivery, PublishFailure
+from retry_topic.message import Message
+from wheel_sched.errors import BrokerUnavailable
+from wheel_sched.simulation.scenario import Fault
+from wheel_sched.simulation.world import ConnectionRefused, Lost, SimulatedServer, World
+
+T = TypeVar("T")
+
+
+class QueueServer(SimulatedServer):
+    """The server of the topics."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world, "broker")
+        world.servers["broker"] = self
+        self.broker = MemoryBroker(monotonic_ms=self.monotonic_ms, wall_ms=self.wall_ms)
+
+    def create(self, topic: str) -> None:
+        """Create a topic."""
+        self.broker.create_topic(topic)
+
+    def records(self, topic: str) -> list[Message]:
+        """All records of a topic."""
+        return self.broker.records(topic)
+
+    def strike(self, fault: Fault) -> None:
+        """See `SimulatedServer`. "redeliver" ends all leases."""
+        if fault.kind != "redeliver":
+            super().strike(fault)
+            return
+        with self.broker._changed:
+            for topic in self.broker._topics.values():
+                for group in topic.groups.values():
+                    for lease in group.leases.values():
+                        lease.since_ms = -(10**9)
+            self.broker._changed.notify_all()
+
+    def unsettled(self, taken_in: Mapping[str, int]) -> dict[str, int]:
+        """The number of records that a group has not settled, by topic. A queue needs no positions of the store."""
+        found: dict[str, int] = {}
+        for name, topic in self.broker._topics.items():
+            for group in topic.groups.values():
+                left = topic.end - group.position + len(group.leases)
+                if left:
+                    found[name] = found.get(name, 0) + left
+        return found
+
+
+class _Client:
+    def __init__(self, world: World, server: QueueServer) -> None:
+        self._world, self._server = world, server
+
+    def _call(self, what: str, perform: Callable[[], T]) -> T:
+        try:
+            return self._world.call(self._server, what, perform)
+        except ConnectionRefused:
+            raise BrokerUnavailable("the broker is away: nothing was done") from None
+        except Lost:
+            raise BrokerUnavailable("no reply", in_doubt=True) from None
+
+
+class RemoteBroker(_Client):
+    """A client of a `QueueServer`, as one process has it; see `Broker`."""
+
+    name = "simulated"
+
+    def publish(self, messages: Sequence[Message]) -> list[PublishFailure | None]:
+        """See `Broker`."""
+        messages = list(messages)
+        try:
+            return self._call("publish", lambda: self._server.broker.publish(messages))
+        except BrokerUnavailable as error:
+            if not error.in_doubt:
+                raise
+            return [PublishFailure("no reply", in_doubt=True) for _ in messages]
+
+    def publish_fields(self, entries: Sequence[tuple[str, list[bytes]]]) -> list[PublishFailure | None]:
+        """See `FieldsBroker`."""
+        entries = list(entries)
+        try:
+            return self._call("publish", lambda: self._server.broker.publish_fields(entries))
+        except BrokerUnavailable as error:
+            if not error.in_doubt:
+                raise
+            return [PublishFailure("no reply", in_doubt=True) for _ in entries]
+
+    def publish_once(self, message: Message, message_id: str, window_ms: int) -> PublishFailure | None:
+        """See `OnceBroker`."""
+        try:
+            return self._call("publish", lambda: self._server.broker.publish_once(message, message_id, window_ms))
+        except BrokerUnavailable as error:
+            return PublishFailure(str(error), in_doubt=error.in_doubt)
+
+    def consumer(self, topics: Sequence[str], group: str, *, idle_ms: int = 30_000) -> RemoteConsumer:
+        """See `Broker`."""
+        inner = self._call("join", lambda: self._server.broker.consumer(topics, group, idle_ms=idle_ms))
+        return RemoteConsumer(self._world, self._server, inner)
+
+    def create_topic(self, topic: str) -> None:
+        """See `Broker`."""
+        self._call("create topic", lambda: self._server.broker.create_topic(topic))
+
+    def topic_problem(self, topic: str) -> str | None:
+        """See `NamesBroker`."""
+        return self._server.broker.topic_problem(topic)
+
+    def topics(self) -> dict[str, int]:
+        """See `Broker`."""
+        return self._call("topics", self._server.broker.topics)
+
+    def reads(self, group: str, topic: str) -> bool:
+        """See `ReadersBroker`."""
+        return self._call("readers", lambda: self._server.broker.reads(group, topic))
+
+    def trim(self, topic: str, keep: int) -> int:
+        """See `TrimBroker`."""
+        return self._call("trim", lambda: self._server.broker.trim(topic, keep))
+
+    def close(self) -> None:
+        """See `Broker`."""
+
+
+class RemoteConsumer(_Client):
+    """A member of a group, see `BrokerConsumer`."""
+
+    def __init__(self, world: World, server: QueueServer, inner: MemoryConsumer) -> None:
+        super().__init__(world, server)
+        self._inner = inner
+
+    def poll(self, limit: int, timeout_ms: int) -> list[Delivery]:
+        """See `BrokerConsumer`. The wait is a part of the call; faults strike when the answer is made."""
+        server, inner = self._server, self._inner
+        if limit > 0 and timeout_ms > 0 and server.away_until_ns <= self._world.scheduler.now_ns:
+            self._wait(timeout_ms)
+        return self._call("poll", lambda: inner.poll(limit, 0))
+
+    def _wait(self, timeout_ms: int) -> None:
+        """Wait until the topics may have something for this member."""
+        inner, broker = self._inner, self._server.broker
+        with broker._changed:
+            if inner._closed:
+                return
+            ready = any(
+                (topic := broker._topics[name]).end > topic.groups[inner._group].position for name in inner._topics
+            )
+            orphan_ms = inner._orphan_in_seconds(broker._monotonic_ms()) * 1_000
+            if not ready:
+                broker._changed.wait(min(timeout_ms, orphan_ms) / 1_000)
+
+    def ack(self, deliveries: Sequence[Delivery]) -> None:
+        """See `BrokerConsumer`."""
+        deliveries = list(deliveries)
+        if deliveries:
+            self._call("ack", lambda: self._inner.ack(deliveries))
+
+    def forward(self, pairs: Sequence[tuple[Delivery, Message]]) -> list[PublishFailure | None]:
+        """See `BrokerConsumer`."""
+        pairs = list(pairs)
+        return self._call("forward", lambda: self._inner.forward(pairs))
+
+    def beat(self, deliveries: Sequence[Delivery]) -> None:
+        """See `BrokerConsumer`."""
+        deliveries = list(deliveries)
+        self._call("beat", lambda: self._inner.beat(deliveries))
+
+    def close(self) -> None:
+        """See `BrokerConsumer`."""
+        with contextlib.suppress(BrokerUnavailable):
+            self._call("leave", self._inner.close)

@@ -1,0 +1,190 @@
+"""Explorer: visits every state that a model can reach, breadth first, so that each counterexample is a shortest one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Generic, TypeVar
+
+S = TypeVar("S", bound=Any)
+T = TypeVar("T")
+
+FINISHES = "Finishes"
+
+Step = tuple[str, tuple[str, ...], S]
+"""An action, its arguments, and the state after it."""
+
+
+def changed(values: tuple[T, ...], index: int, value: T) -> tuple[T, ...]:
+    """The tuple with another value at one index."""
+    return (*values[:index], value, *values[index + 1 :])
+
+
+class Model(Generic[S]):
+    """A protocol: its first state, its steps, and what must hold in every state.
+
+    Args:
+        processes: number of processes.
+        items: number of items.
+        each: how often each kind of fault may strike, by kind; kinds that are absent strike once.
+        faults: how many faults may strike in all.
+        broken: the safeguard that is switched off, "none" = all are on.
+    """
+
+    name: ClassVar[str]
+    kinds: ClassVar[tuple[str, ...]]
+    safeguards: ClassVar[Mapping[str, str]]  # the invariant that breaks without the safeguard
+
+    def __init__(
+        self,
+        processes: int = 2,
+        items: int = 2,
+        *,
+        each: Mapping[str, int] | None = None,
+        faults: int = 2,
+        broken: str = "none",
+    ) -> None:
+        if broken != "none" and broken not in self.safeguards:
+            raise ValueError(f"expected a safeguard of {self.name}, got: {broken!r}; it has {sorted(self.safeguards)}")
+        self.processes, self.items, self.faults, self.broken = processes, items, faults, broken
+        self.limits = tuple((each or {}).get(kind, 1) for kind in self.kinds)
+
+    def initial(self) -> S:
+        """The first state."""
+        raise NotImplementedError
+
+    def steps(self, s: S) -> Iterator[Step[S]]:
+        """What can happen next."""
+        raise NotImplementedError
+
+    def is_finished(self, s: S) -> bool:
+        """Whether all items have reached their end."""
+        raise NotImplementedError
+
+    @property
+    def invariants(self) -> Mapping[str, Callable[[S], bool]]:
+        """What must hold in every state, by name."""
+        raise NotImplementedError
+
+    def strike(self, used: tuple[int, ...], kind: str) -> tuple[int, ...] | None:
+        """The faults so far and one more of this kind; None when no more may strike."""
+        at = self.kinds.index(kind)
+        if used[at] >= self.limits[at] or sum(used) >= self.faults:
+            return None
+        return changed(used, at, used[at] + 1)
+
+
+@dataclass(slots=True)
+class Found(Generic[S]):
+    """What an exploration has found.
+
+    Attributes:
+        states: number of states.
+        steps: number of steps between them.
+        violated: the broken invariant, "Finishes" when a state cannot reach the end; None: all properties hold.
+        path: the shortest way to the violation: actions with arguments, and the states after them.
+    """
+
+    states: int
+    steps: int
+    violated: str | None = None
+    path: list[Step[S]] = field(default_factory=list)
+    start: S | None = None
+
+    def __str__(self) -> str:
+        if self.violated is None:
+            return f"{self.states:,} states, {self.steps:,} steps: all properties hold"
+        lines = [f"{self.violated} is broken after {len(self.path)} steps ({self.states:,} states seen):"]
+        before = self.start
+        for number, (action, who, after) in enumerate(self.path, 1):
+            lines.append(f"  {number:2}. {action}({', '.join(who)})".ljust(44) + _difference(before, after))
+            before = after
+        return "\n".join(lines)
+
+
+def _difference(before: Any, after: Any) -> str:
+    """The fields that a step has changed."""
+    fields = zip(after._fields, before, after, strict=True)
+    return "  ".join(f"{name}={_plain(new)}" for name, old, new in fields if old != new and name != "used")
+
+
+def _plain(value: Any) -> str:
+    if isinstance(value, tuple):
+        return "(" + " ".join(_plain(each) for each in value) + ")"
+    return {True: "yes", False: "-"}[value] if isinstance(value, bool) else str(value)
+
+
+def explore(model: Model[S], only: Collection[str] | None = None, at_most: int = 5_000_000) -> Found[S]:
+    """Visit every state. Stops at the first that breaks a property.
+
+    Beside the model's invariants there is the property "Finishes": every path without further faults ends, and ends
+    with all items done. It holds when these steps have no cycle and each state without such a step is finished.
+
+    Args:
+        model: the protocol.
+        only: names of the properties to test. Defaults to all.
+        at_most: the greatest number of states.
+
+    Raises:
+        ValueError: there are more states.
+    """
+    tested = [(name, holds) for name, holds in model.invariants.items() if only is None or name in only]
+    finishes = only is None or FINISHES in only
+    first = model.initial()
+    number_of = {first: 0}
+    states: list[Any] = [first]
+    came: list[tuple[int, str, tuple[str, ...]]] = [(-1, "", ())]
+    plain: list[list[int]] = []  # the steps without faults
+    count = at = 0
+    while at < len(states):
+        state = states[at]
+        for name, holds in tested:
+            if not holds(state):
+                return Found(len(states), count, name, _path(states, came, at), first)
+        ways = []
+        for action, who, after in model.steps(state):
+            count += 1
+            to = number_of.get(after)
+            if to is None:
+                if len(states) == at_most:
+                    raise ValueError(f"more than {at_most:,} states: give smaller bounds")
+                to = number_of[after] = len(states)
+                states.append(after)
+                came.append((at, action, who))
+            if after.used == state.used and to != at:
+                ways.append(to)
+        if finishes and not ways and not model.is_finished(state):
+            return Found(len(states), count, FINISHES, _path(states, came, at), first)
+        plain.append(ways)
+        at += 1
+    found: Found[S] = Found(len(states), count)
+    if finishes and (loops := _in_a_cycle(plain)) is not None:
+        found.violated, found.path, found.start = FINISHES, _path(states, came, loops), first
+    return found
+
+
+def _path(states: list[Any], came: list[tuple[int, str, tuple[str, ...]]], at: int) -> list[Any]:
+    path = []
+    while at:
+        before, action, who = came[at]
+        path.append((action, who, states[at]))
+        at = before
+    return path[::-1]
+
+
+def _in_a_cycle(ways: list[list[int]]) -> int | None:
+    """A state in or before a cycle; None when there is no cycle."""
+    left = [len(to) for to in ways]
+    backwards: list[list[int]] = [[] for _ in ways]
+    for at, to in enumerate(ways):
+        for each in to:
+            backwards[each].append(at)
+    ends = [at for at, count in enumerate(left) if not count]
+    seen = 0
+    while ends:
+        seen += 1
+        for before in backwards[ends.pop()]:
+            left[before] -= 1
+            if not left[before]:
+                ends.append(before)
+    return None if seen == len(ways) else min(at for at, count in enumerate(left) if count)

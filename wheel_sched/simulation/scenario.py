@@ -1,0 +1,168 @@
+"""A scenario: everything that happens to a simulated system from outside, drawn from a seed, as a list of steps.
+
+A step is a value: what, to whom, when and how much. The list can be printed, shortened and run again. How the threads
+interleave is not part of it: that follows from `Scenario.order`, the seed of the scheduler.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+CALL_FAULTS = {
+    "lose-request": "a call does not reach its server",
+    "lose-reply": "a server performs a call, and its reply is lost",
+    "late-reply": "the reply of a call comes late",
+    "repeat-request": "a server gets a call twice",
+    "late-request": "a call reaches its server after the caller has given it up",
+    "kill-before": "a process dies just before a server performs its call",
+    "kill-after": "a process dies after a server performed its call, and before it reads the reply",
+    "pause": "a process stands still during a call, and goes on later",
+}
+SERVER_FAULTS = {
+    "outage": "a server answers no call for a while",
+    "step-clock": "the clock of a server jumps",
+    "read-only": "the store refuses writes for a while",
+    "full": "the store has no memory for writes for a while",
+    "rewind": "the store restarts and has lost its last writes",
+    "redeliver": "the broker hands out unsettled deliveries again at once",
+}
+LIFE = {
+    "kill": "a process dies",
+    "stop": "a process is stopped in order",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """Something that goes wrong.
+
+    Args:
+        kind: a key of `CALL_FAULTS`, `SERVER_FAULTS` or `LIFE`.
+        target: the name of a process or of a server.
+        at: for a call fault the number of the process's call, counted from 0; otherwise true time in ms.
+        amount: a duration in ms; for "step-clock" the signed step in ms. Defaults to 0.
+    """
+
+    kind: str
+    target: str
+    at: int
+    amount: int = 0
+
+    def __str__(self) -> str:
+        where = f"at call {self.at}" if self.kind in CALL_FAULTS else f"at {self.at} ms"
+        amount = f", {self.amount} ms" if self.amount else ""
+        return f"{self.kind} {self.target} {where}{amount}"
+
+
+@dataclass(frozen=True, slots=True)
+class HandIn:
+    """A message, task or job that is handed in.
+
+    Args:
+        number: its number in the history.
+        at: true time in ms.
+        delay: how long it waits before the first attempt, in ms; 0: at once.
+        fails: how many attempts fail before one succeeds.
+        lasts: how long an attempt takes, in ms.
+        kind: "plain", or one of the hostile kinds that the world knows.
+        key: the ordering key; "" = none.
+    """
+
+    number: int
+    at: int
+    delay: int = 0
+    fails: int = 0
+    lasts: int = 0
+    kind: str = "plain"
+    key: str = ""
+
+    def __str__(self) -> str:
+        parts = [f"send {self.number} at {self.at} ms"]
+        parts += [f"delay {self.delay} ms"] if self.delay else []
+        parts += [f"fails {self.fails} times"] if self.fails else []
+        parts += [f"lasts {self.lasts} ms"] if self.lasts else []
+        parts += [f"key {self.key}"] if self.key else []
+        parts += [self.kind] if self.kind != "plain" else []
+        return ", ".join(parts)
+
+
+Step = Fault | HandIn
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """See the module.
+
+    Args:
+        seed: the seed that it was drawn from.
+        world: the name of the world.
+        order: the seed of the scheduler.
+        steps: sends and faults.
+        options: settings of the world, by name.
+    """
+
+    seed: int
+    world: str
+    order: int
+    steps: tuple[Step, ...]
+    options: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def sends(self) -> list[HandIn]:
+        return [step for step in self.steps if isinstance(step, HandIn)]
+
+    @property
+    def faults(self) -> list[Fault]:
+        return [step for step in self.steps if isinstance(step, Fault)]
+
+    def with_steps(self, steps: Sequence[Step], order: int | None = None) -> Scenario:
+        """The same scenario with other steps, and another order of the threads if given."""
+        return replace(self, steps=tuple(steps), order=self.order if order is None else order)
+
+
+def draw_faults(
+    rng: random.Random,
+    count: int,
+    processes: Sequence[str],
+    servers: Mapping[str, Sequence[str]],
+    *,
+    calls: int,
+    span_ms: int,
+    pause_ms: Sequence[int],
+) -> list[Fault]:
+    """Draw faults.
+
+    Args:
+        rng: the history's generator.
+        count: how many.
+        processes: which processes may be hit.
+        servers: the kinds of `SERVER_FAULTS` that each server knows.
+        calls: faults hit the calls of a process up to this number.
+        span_ms: faults of servers and lives come within this time.
+        pause_ms: lengths of pauses to choose from, some beyond every lease.
+    """
+    on_servers = [(kind, server) for server, kinds in servers.items() for kind in kinds]
+    found: list[Fault] = []
+    for _ in range(count):
+        where = rng.random()
+        if where < 0.65:
+            kind, target = rng.choice(list(CALL_FAULTS)), rng.choice(processes)
+            amount = (
+                rng.choice(pause_ms)
+                if kind == "pause"
+                else rng.choice((20, 200, 2_000, 5_000)) * kind.startswith("late-")
+            )
+            # the first calls are rare and delicate: starting, joining, reading the state
+            at = rng.randrange(12) if rng.random() < 0.3 else rng.randrange(calls)
+            found.append(Fault(kind, target, at, amount))
+        elif where < 0.9 and on_servers:
+            kind, server = rng.choice(on_servers)
+            amount = rng.choice((100, 500, 1_000, 3_000))
+            if kind == "step-clock":
+                amount = rng.choice((-60_000, -7_000, -3_000, -500, 500, 3_000, 7_000, 60_000))
+            found.append(Fault(kind, server, rng.randrange(span_ms), amount))
+        else:
+            found.append(Fault(rng.choice(list(LIFE)), rng.choice(processes), rng.randrange(span_ms)))
+    return found

@@ -1,0 +1,220 @@
+"""The scheduler: it runs one task at a time, in an order that a seed decides, and keeps virtual time.
+
+A task runs until it waits. Then the scheduler picks the next task at random, from a seeded generator. When no task can
+run, virtual time jumps to the next deadline. Nothing else decides the order of events, so the same seed gives the same
+run.
+
+A simulated process has its own clocks, and it can be killed or paused. A killed process runs no more code, not even a
+`finally`: its greenlets are kept, suspended, for as long as this interpreter lives. So a program that simulates many
+histories does so in child processes that it ends now and then (`wheel_sched.simulation.runner`).
+Source: FoundationDB's simulation, TigerBeetle's VOPR.
+"""
+
+from __future__ import annotations
+
+import heapq
+import random
+from collections.abc import Callable
+from typing import Any
+
+from greenlet import getcurrent, greenlet
+
+_graveyard: list[Task] = []  # a greenlet that is freed runs its `finally` blocks, which a killed process must not
+
+
+class TooManySteps(Exception):
+    """A history took more steps than it may: some thread runs in circles, or time does not pass."""
+
+
+class Process:
+    """A simulated operating-system process: its clocks, and whether it lives.
+
+    Args:
+        name: as the trace shows it.
+        pid: what `os.getpid` answers.
+        drift_ppm: how much faster its monotonic clock runs than true time, in millionths. Defaults to 0.
+    """
+
+    __slots__ = ("alive", "drift_ppm", "name", "paused_until_ns", "pid", "wall_offset_ns")
+
+    def __init__(self, name: str, pid: int, drift_ppm: int = 0) -> None:
+        self.name = name
+        self.pid = pid
+        self.drift_ppm = drift_ppm
+        self.wall_offset_ns = 0
+        self.alive = True
+        self.paused_until_ns = 0
+
+    def __repr__(self) -> str:
+        return f"<Process {self.name}{'' if self.alive else ' (dead)'}>"
+
+
+class Task:
+    """A greenlet that the scheduler runs, and what it waits for."""
+
+    __slots__ = ("generation", "greenlet", "name", "notified", "process", "switch", "thread")
+
+    def __init__(self, process: Process, name: str) -> None:
+        self.process = process
+        self.name = name
+        self.greenlet: greenlet | None = None
+        self.switch: Callable[[], object] = lambda: None
+        self.generation = 0  # raised by each wake-up, so that a deadline that is over is known by its old number
+        self.notified = False
+        self.thread: Any = None
+
+    def __repr__(self) -> str:
+        return f"<Task {self.process.name}/{self.name}>"
+
+
+class Scheduler:
+    """Runs tasks, one at a time, and keeps virtual time.
+
+    Args:
+        rng: decides which of the tasks that can run is next.
+        start_ns: true time at the start, as nanoseconds since 1970.
+        most_steps: see `TooManySteps`.
+    """
+
+    def __init__(self, rng: random.Random, start_ns: int, most_steps: int = 200_000) -> None:
+        self.rng = rng
+        self.start_ns = start_ns
+        self.now_ns = 0  # true time since the start
+        self.steps = 0
+        self.current: Task | None = None
+        self.home = Process("world", 1)  # whose clock counts while no task runs
+        self.over = False  # set by the world when nothing more can happen
+        self.on_failure: Callable[[Task, BaseException], None] = lambda task, error: None
+        self._most_steps = most_steps
+        self._hub = getcurrent()
+        self._ready: list[Task] = []
+        self._deadlines: list[tuple[int, int, Task, int]] = []
+        self._numbers = 0
+        self._until_ns = 0
+
+    # -- for the world
+
+    def spawn(self, process: Process, name: str, work: Callable[[], object]) -> Task:
+        """Start a task. Any task, or the world, calls this."""
+        task = Task(process, name)
+
+        def run() -> None:
+            try:
+                work()
+            except BaseException as error:
+                self.on_failure(task, error)
+            finally:
+                task.generation += 1
+
+        task.greenlet = greenlet(run, self._hub)
+        task.switch = task.greenlet.switch
+        _graveyard.append(task)
+        self._ready.append(task)
+        return task
+
+    def run(self, until_ns: int) -> None:
+        """Run tasks until true time has reached `until_ns`, until `over`, or until no task will ever run again."""
+        self._until_ns = until_ns
+        ready, rng = self._ready, self.rng
+        while not self.over:
+            if not ready and not self._advance():
+                return
+            place = int(rng.random() * len(ready)) if len(ready) > 1 else 0
+            ready[place], ready[-1] = ready[-1], ready[place]
+            task = ready.pop()
+            process = task.process
+            if not process.alive:
+                continue
+            if process.paused_until_ns > self.now_ns:
+                self._number(process.paused_until_ns, task, -1)
+                continue
+            self.steps += 1
+            if self.steps > self._most_steps:
+                raise TooManySteps(f"more than {self._most_steps} steps; last: {task}")
+            self.current = task
+            task.switch()
+            self.current = None
+
+    def _advance(self) -> bool:
+        """Let time pass until a task can run; False when none will, or not before `until_ns`."""
+        deadlines = self._deadlines
+        while deadlines:
+            at_ns, _, task, generation = deadlines[0]
+            if at_ns > self._until_ns:
+                self.now_ns = self._until_ns
+                return False
+            heapq.heappop(deadlines)
+            if generation == -1:  # its process was paused
+                self.now_ns = max(self.now_ns, at_ns)
+                self._ready.append(task)
+                return True
+            if generation == task.generation and task.process.alive:
+                self.now_ns = max(self.now_ns, at_ns)
+                task.generation += 1
+                self._ready.append(task)
+                return True
+        return False
+
+    def _number(self, at_ns: int, task: Task, generation: int) -> None:
+        self._numbers += 1
+        heapq.heappush(self._deadlines, (at_ns, self._numbers, task, generation))
+
+    # -- for tasks
+
+    def running_task(self) -> Task:
+        """The task whose code runs.
+
+        Raises:
+            RuntimeError: no task runs, so nothing can wait.
+        """
+        if self.current is None:
+            raise RuntimeError("the world itself cannot wait: only tasks can")
+        return self.current
+
+    def pause(self) -> None:
+        """Let other tasks run first."""
+        if self.current is not None:
+            self._ready.append(self.current)
+            self._hub.switch()
+
+    def block(self, timeout_ns: int | None) -> bool:
+        """Wait until `wake`, for at most `timeout_ns` of true time (None: for ever). True: `wake` was called."""
+        task = self.running_task()
+        task.notified = False
+        if timeout_ns is not None:
+            self._number(self.now_ns + max(0, timeout_ns), task, task.generation)
+        self._hub.switch()
+        return task.notified
+
+    def wake(self, task: Task) -> None:
+        """Let a blocked task run again."""
+        task.generation += 1
+        task.notified = True
+        self._ready.append(task)
+
+    def sleep_ns(self, duration_ns: int) -> None:
+        """Wait for a duration of true time."""
+        self.block(duration_ns)
+
+    # -- clocks of the process whose code runs
+
+    @property
+    def process(self) -> Process:
+        return self.home if self.current is None else self.current.process
+
+    def monotonic_ns(self) -> int:
+        now_ns = self.now_ns
+        drift = self.process.drift_ppm
+        return 1_000_000_000 + now_ns + (now_ns * drift // 1_000_000 if drift else 0)
+
+    def wall_ns(self) -> int:
+        return self.start_ns + self.now_ns + self.process.wall_offset_ns
+
+
+class Running:
+    """The scheduler of the history that runs now. There is one at a time in an interpreter."""
+
+    scheduler: Scheduler
+
+
+running = Running()

@@ -1,0 +1,196 @@
+"""Puts the simulated threads, clocks and randomness into the product's modules, and takes them out again.
+
+The product imports `threading`, `time`, `queue`, `random`, `os`, `uuid` and `concurrent.futures` as everyone does.
+While a simulation is installed, these names in its modules mean the simulated ones: as module globals, as attributes
+and base classes of classes, and as default arguments of functions. No line of the product asks whether it is simulated.
+
+Only modules of the named packages change. Objects that were made before keep what they have, so make all objects of a
+history while the simulation is installed.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import os
+import queue
+import random
+import secrets
+import sys
+import threading
+import time
+import uuid
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from types import FunctionType, ModuleType
+from typing import Any
+
+from wheel_sched.simulation import threads
+from wheel_sched.simulation.scheduler import running
+
+
+class _Part(ModuleType):
+    """A module with some names replaced."""
+
+    def __init__(self, original: ModuleType, **replaced: Any) -> None:
+        super().__init__(original.__name__)
+        self.__dict__.update(original.__dict__)
+        self.__dict__.update(replaced)
+
+
+def _monotonic() -> float:
+    return running.scheduler.monotonic_ns() / 1e9
+
+
+def _monotonic_ns() -> int:
+    return running.scheduler.monotonic_ns()
+
+
+def _time() -> float:
+    return running.scheduler.wall_ns() / 1e9
+
+
+def _time_ns() -> int:
+    return running.scheduler.wall_ns()
+
+
+def _sleep(seconds: float) -> None:
+    running.scheduler.block(int(seconds * 1e9))
+
+
+def _urandom(size: int) -> bytes:
+    return running.scheduler.rng.randbytes(size)
+
+
+def _getpid() -> int:
+    return running.scheduler.process.pid
+
+
+def _uuid4() -> uuid.UUID:
+    return uuid.UUID(int=running.scheduler.rng.getrandbits(128), version=4)
+
+
+def _token_hex(nbytes: int | None = None) -> str:
+    return _urandom(nbytes or 32).hex()
+
+
+class _Random(random.Random):
+    """As `random.Random`; without a seed it is seeded from the history's generator."""
+
+    def __new__(cls, *args: Any) -> _Random:
+        return super().__new__(cls)
+
+    def __init__(self, seed: Any = None) -> None:
+        super().__init__(running.scheduler.rng.getrandbits(64) if seed is None else seed)
+
+
+def _chosen(name: str) -> Any:
+    def choose(*args: Any, **kwargs: Any) -> Any:
+        return getattr(running.scheduler.rng, name)(*args, **kwargs)
+
+    return choose
+
+
+_CHOOSERS = ("random", "randrange", "randint", "shuffle", "choice", "choices", "sample", "uniform", "getrandbits")
+
+THREADING = {
+    "Thread": threads.SimulatedThread,
+    "Timer": threads.SimulatedTimer,
+    "Lock": threads.SimulatedLock,
+    "RLock": threads.SimulatedRLock,
+    "Condition": threads.SimulatedCondition,
+    "Event": threads.SimulatedEvent,
+    "Semaphore": threads.SimulatedSemaphore,
+    "BoundedSemaphore": threads.SimulatedSemaphore,
+    "local": threads.SimulatedLocal,
+    "current_thread": threads.current_thread,
+    "get_ident": threads.get_ident,
+}
+TIME = {
+    "monotonic": _monotonic,
+    "monotonic_ns": _monotonic_ns,
+    "perf_counter": _monotonic,
+    "perf_counter_ns": _monotonic_ns,
+    "time": _time,
+    "time_ns": _time_ns,
+    "sleep": _sleep,
+}
+QUEUE = {"SimpleQueue": threads.SimulatedSimpleQueue, "Queue": threads.SimulatedSimpleQueue}
+RANDOM = {"Random": _Random, **{name: _chosen(name) for name in _CHOOSERS}}
+OS = {"urandom": _urandom, "getpid": _getpid}
+UUID = {"uuid4": _uuid4}
+SECRETS = {"token_hex": _token_hex}
+FUTURES = {"ThreadPoolExecutor": threads.SimulatedThreadPoolExecutor}
+
+_REPLACED: tuple[tuple[ModuleType, dict[str, Any]], ...] = (
+    (threading, THREADING),
+    (time, TIME),
+    (queue, QUEUE),
+    (random, RANDOM),
+    (os, OS),
+    (uuid, UUID),
+    (secrets, SECRETS),
+    (concurrent.futures, FUTURES),
+)
+
+
+def _table() -> dict[int, Any]:
+    """What stands for what, by the identity of the original."""
+    table: dict[int, Any] = {}
+    for module, names in _REPLACED:
+        table[id(module)] = _Part(module, **names)
+        for name, replacement in names.items():
+            table[id(getattr(module, name))] = replacement
+    return table
+
+
+@contextmanager
+def substituted(packages: Sequence[str]) -> Iterator[None]:
+    """Install the simulation into all loaded modules of these packages."""
+    table = _table()
+    undo: list[tuple[Any, str, Any]] = []
+
+    def replace(owner: Any, name: str, value: Any) -> None:
+        undo.append((owner, name, owner.__dict__[name] if name != "__bases__" else owner.__bases__))
+        setattr(owner, name, value)
+
+    prefixes = tuple(f"{package}." for package in packages)
+    modules = [
+        module
+        for name, module in sorted(sys.modules.items())
+        if (name in packages or name.startswith(prefixes)) and not name.startswith("wheel_sched.simulation")
+    ]
+    try:
+        seen: set[int] = set()
+        for module in modules:
+            for name, value in list(vars(module).items()):
+                if id(value) in table:
+                    replace(module, name, table[id(value)])
+                elif isinstance(value, type) and value.__module__ == module.__name__ and id(value) not in seen:
+                    seen.add(id(value))
+                    _replace_in_class(value, table, replace)
+                elif isinstance(value, FunctionType) and value.__module__ == module.__name__:
+                    _replace_defaults(value, table, undo)
+        yield
+    finally:
+        for owner, name, value in reversed(undo):
+            setattr(owner, name, value)
+
+
+def _replace_in_class(owner: type, table: dict[int, Any], replace: Any) -> None:
+    if any(id(base) in table and base is not threading.local for base in owner.__bases__):
+        replace(owner, "__bases__", tuple(table.get(id(base), base) for base in owner.__bases__))
+    for name, value in list(vars(owner).items()):
+        plain = value.__func__ if isinstance(value, staticmethod) else value
+        if id(plain) in table:
+            found = table[id(plain)]
+            replace(owner, name, staticmethod(found) if isinstance(value, staticmethod) else found)
+        elif isinstance(plain, FunctionType):
+            _replace_defaults(plain, table, None)
+
+
+def _replace_defaults(function: FunctionType, table: dict[int, Any], undo: list[tuple[Any, str, Any]] | None) -> None:
+    defaults = function.__defaults__
+    if defaults and any(id(value) in table for value in defaults):
+        if undo is not None:
+            undo.append((function, "__defaults__", defaults))
+        function.__defaults__ = tuple(table.get(id(value), value) for value in defaults)
