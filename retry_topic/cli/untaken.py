@@ -43,7 +43,7 @@ class UntakenRetries:
 
     @property
     def command(self) -> str:
-        """The command that starts their service."""
+        """The command that starts a service for this retry topic."""
         named = f" --retry-topic {self.topic}" if self._is_named else ""
         return f"wheel-sched serve {self.group or 'GROUP'}{named}"
 
@@ -121,7 +121,7 @@ def _is_untaken(state: RetryState) -> bool:
 
 
 def untaken_lines(broker: Broker, named: str | None = None) -> list[str]:
-    """The same in words, for listings."""
+    """The retry topics whose records no service takes in, as lines of text for listings."""
     if not isinstance(broker, BacklogBroker):
         return [f"retry topics are {NOT_ON_KAFKA}"]
     now_ms = time.time_ns() // 1_000_000

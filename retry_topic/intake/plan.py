@@ -235,7 +235,7 @@ def is_copy(state: RetryState, replays: int, count: int) -> bool:
 
 
 def _count_again(one: Decided, count: int, taken_in: bool, known: Known, questions: Questions) -> Decided | None:
-    """A record whose attempt the store has counted: the record is known, or it is one more attempt."""
+    """Decide about a record whose attempt the store has counted. It is a repeat, or it is one more attempt."""
     claimed = one.state.attempt
     one.state = replace(one.state, attempt=max(count, claimed))
     if one.member not in known.items:

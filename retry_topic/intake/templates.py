@@ -212,7 +212,7 @@ class Templates:
 
     @property
     def seen(self) -> int:
-        """How many kinds of records are remembered that were seen once."""
+        """The number of header combinations that were seen once. The second record with one makes a template."""
         return len(self._seen)
 
     def prepare(self, delivery: Delivery, now_ms: int) -> Prepared | None:
@@ -281,7 +281,7 @@ class Templates:
 
 
 def _pieces(message: Message, gaps: tuple[bytes, ...], decision: RetryDecision) -> tuple[bytes, ...]:
-    """A record's own values, in the order of the form's gaps."""
+    """The values of one record, in the order in which the template leaves room for them."""
     times = b"%d" % decision.due_ms, b"%d" % decision.delay_ms
     if message.key is None:
         return (message.value, *gaps, *times)

@@ -230,7 +230,7 @@ class ShardOwner:
             return max(owned.committed, owned.claims, *self._open[shard], 0)
 
     def closed(self, shard: int, number: int) -> None:
-        """Note that the publisher knows the result of a claim."""
+        """Close a claim: its publisher knows whether it was sent."""
         with self._lock:
             self._open[shard].pop(number, None)
             if (owned := self._owned.get(shard)) is not None:

@@ -24,6 +24,7 @@ from retry_topic.brokers.protocol import (
     PublishFailure,
 )
 from retry_topic.message import Message, Source
+from retry_topic.message.topic_names import source_of
 from wheel_sched.simulation.scenario import Fault
 from wheel_sched.simulation.world import MS, SimulatedServer, World
 
@@ -200,14 +201,25 @@ class LogServer(SimulatedServer):
         counts[key] = counts.get(key, 0) + 1
         return counts[key]
 
-    def unsettled(self) -> dict[str, int]:
-        """The number of records that a group has not settled, by topic."""
+    def unsettled(self, taken_in: Mapping[str, int]) -> dict[str, int]:
+        """The number of records that a group has not settled, by topic.
+
+        Args:
+            taken_in: the positions that the store keeps, by source. They count for the groups of the intake, whose
+                committed offsets only show the progress.
+        """
         found: dict[str, int] = {}
-        for group in self.groups.values():
+        for name, group in self.groups.items():
+            positions = {
+                (topic.id, partition): taken_in.get(source_of(name, topic.id, partition), 0)
+                for topic in self.topics.values()
+                for partition in range(len(topic.logs))
+            }
+            offsets = positions if name.endswith(".intake") else group.offsets
             for topic in {topic for member in group.members.values() for topic in member.topics}:
                 held = self.topics[topic]
                 for partition, log in enumerate(held.logs):
-                    left = len(log) - group.offsets.get((held.id, partition), 0)
+                    left = len(log) - offsets.get((held.id, partition), 0)
                     if left:
                         found[topic] = found.get(topic, 0) + left
         return found

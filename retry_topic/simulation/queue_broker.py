@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
 from retry_topic.brokers.memory import MemoryBroker, MemoryConsumer
@@ -44,8 +44,8 @@ class QueueServer(SimulatedServer):
                         lease.since_ms = -(10**9)
             self.broker._changed.notify_all()
 
-    def unsettled(self) -> dict[str, int]:
-        """The number of records that a group has not settled, by topic."""
+    def unsettled(self, taken_in: Mapping[str, int]) -> dict[str, int]:
+        """The number of records that a group has not settled, by topic. A queue needs no positions of the store."""
         found: dict[str, int] = {}
         for name, topic in self.broker._topics.items():
             for group in topic.groups.values():

@@ -26,6 +26,7 @@ from wheel_sched.errors import WheelSchedError
 from wheel_sched.simulation.scenario import HandIn, Scenario, Step, draw_faults
 from wheel_sched.simulation.store import StoreServer, remote_store
 from wheel_sched.simulation.world import MS, World
+from wheel_sched.store.log_intake import LogIntakeInMemory
 
 GROUP = "billing"
 TOPIC = "orders"
@@ -146,7 +147,11 @@ class RetryWorld:
 
     def unsettled(self) -> dict[str, int]:
         """The number of records that a group has not settled, by topic. Nobody reads the dead topic."""
-        found = self.broker.unsettled()
+        positions: dict[str, int] = {}
+        for shard in self.store.backend.shards:
+            for source, position in shard.room(LogIntakeInMemory).positions.items():
+                positions[source] = max(position, positions.get(source, 0))
+        found = self.broker.unsettled(positions)
         found.pop(f"{GROUP}.dead", None)
         return found
 

@@ -22,6 +22,7 @@ NEEDS_AN_EXTRA = (
     "wheel_sched.cli",
     "wheel_sched.dashboard",
     "wheel_sched.observability.",
+    "wheel_sched.simulation.",
     "wheel_sched.store.connect",
     "wheel_sched.store.embedded",
     "wheel_sched.store.redis",

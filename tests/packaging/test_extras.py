@@ -119,6 +119,18 @@ def test_celery_over_rabbitmq_does_without_the_redis_transport(with_extras: Make
     assert done.returncode == 0, done.stderr
 
 
+def test_the_simulator_runs_in_an_empty_environment(with_extras: Make) -> None:
+    """The extra `simulation` is enough for histories of retry topics."""
+    code = (
+        "import sys\n"
+        "from wheel_sched.simulation.__main__ import main\n"
+        "sys.exit(main(['--world', 'retry', '--seeds', '3']))"
+    )
+    done = with_extras("simulation").python(code)
+    assert done.returncode == 0, done.stderr
+    assert "3 histories, 0 with violations" in done.stdout
+
+
 @pytest.mark.parametrize(
     ("command", "extra"),
     [

@@ -57,6 +57,7 @@ def test_the_command_counts_histories_and_replays_one() -> None:
 
 
 @pytest.mark.proof
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
 def test_thousands_of_histories_keep_every_promise(kind: Kind) -> None:
     """Seeds that no test before has used; a failure names the command that replays it."""

@@ -1,4 +1,4 @@
-"""Explorer: visits each state that a model can reach, breadth first, so that a counterexample is as short as can be."""
+"""Explorer: visits every state that a model can reach, breadth first, so that each counterexample is a shortest one."""
 
 from __future__ import annotations
 

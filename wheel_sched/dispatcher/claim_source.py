@@ -40,7 +40,7 @@ class ClaimSource(Protocol):
         ...
 
     def claim(self, shard: int, limit: int, epoch: int | None) -> Call[Any]:
-        """The call that claims up to `limit` due items of a shard. While claiming is not allowed, a look instead.
+        """The call that claims up to `limit` due items of a shard; the call of `look` while this process may not claim.
 
         Args:
             shard: where items are due.

@@ -135,7 +135,7 @@ class InFlightBatches:
     # -- claimed
 
     def claimed(self, claim: Claim, limit: int) -> None:
-        """A claim of up to `limit` items was made."""
+        """Remember whether the shard has more due items than this claim of up to `limit` items brought."""
         (self._more_due.discard if len(claim.items) < limit else self._more_due.add)(claim.shard)
 
     def admits(self, shard: int) -> bool:
@@ -176,7 +176,7 @@ class InFlightBatches:
             self.purgatory.try_complete_else_watch(answers, (batch,))
 
     def check(self, batch: Batch) -> None:
-        """New answers about the batch have come: check whether it has all answers."""
+        """Check whether the batch has all its answers. Call this after new answers have come."""
         self.purgatory.check_and_complete(batch)
 
     def end(self, batch: Batch) -> None:

@@ -386,7 +386,7 @@ class OwnerLoop:
         self.in_flight.drain(max(0, left_ns // 1_000_000), self._end_drain)
 
     def _end_drain(self, batches: Joined[Batch]) -> None:
-        """All batches are settled, or the time is up: items without an answer are in doubt and released."""
+        """End the drain: release the items that still have no answer. They are in doubt."""
         self.in_flight.give_up(batches.missing)
         self._run_round_trip()
         self.finished = True

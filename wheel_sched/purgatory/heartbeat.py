@@ -124,7 +124,7 @@ class HeartbeatMonitor(Generic[M]):
             return self._queue.next_ms()
 
     def run_due(self) -> int:
-        """Expire the due members. Returns how many. When `on_expired` raises, so does this; other members stay due."""
+        """Expire the due members. Returns how many. An error of `on_expired` is raised; the other members stay due."""
         count = 0
         try:
             while due := self._due():

@@ -57,11 +57,11 @@ class WatchingPurgatory(Protocol):
     ended_by_try: Callable[[], object]
 
     def expired(self, handle: Any) -> None:
-        """An operation has expired; `handle` is its timer."""
+        """Note that an operation has expired. `handle` is its timer."""
         ...
 
     def emptied(self, operation: DelayedOperation) -> None:
-        """Some lists of the operation are empty now."""
+        """Note that some lists of the operation are empty now."""
         ...
 
 

@@ -36,7 +36,7 @@ def wall_deadline(when: Any) -> int:
 
 
 def slack_of(slack_ms: Any) -> int:
-    """`slack_ms` checked.
+    """Check `slack_ms` and return it.
 
     Raises:
         Rejected: it is not an int of at least 0.

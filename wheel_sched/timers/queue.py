@@ -1,4 +1,4 @@
-"""The deadline queue: tasks wait until their deadline has come. Every timer and driver of this project stands on it.
+"""The deadline queue: tasks wait until their deadline has come. Every timer and driver of this project uses it.
 
     queue = DeadlineQueue(now_ms)
     entry = queue.schedule(task, deadline_ms)   # also: entry.cancel(), entry.touch(later_ms), entry.reschedule(ms)

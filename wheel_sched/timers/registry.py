@@ -113,7 +113,7 @@ class TimerRegistry:
         self._look_by(self.due_monotonic_ms(handle))
 
     def due_monotonic_ms(self, handle: TimerHandle) -> int:
-        """When the facade must look at the handle, by monotonic time."""
+        """The monotonic time, in ms, at which the handle is due or its wall-clock date must be checked again."""
         if not handle._wall:
             return coalesced(handle._deadline_ms, handle._slack_ms) if handle._slack_ms else handle._deadline_ms
         return self._wall_check_ms(self._target_ms(handle) - self._clock.wall_ms())
@@ -206,7 +206,7 @@ class TimerRegistry:
         return check_ms if next_ms is None else min(next_ms, check_ms)
 
     def start(self, handle: TimerHandle) -> bool:
-        """Whether to call the callback of a handle that was handed out. If so, its state is now RUNNING."""
+        """Set a handed-out handle to RUNNING. Returns False if it was cancelled, put off or replaced since."""
         if handle not in self._handed_out:
             return False  # cancelled, put off or replaced since
         del self._handed_out[handle]

@@ -182,7 +182,7 @@ class SystemTimer(TimerFacade):
                 self._hand_over(handle)
 
     def _next_batch(self, registry: TimerRegistry) -> list[TimerHandle]:
-        """The due handles. When none is due, sleep and return an empty list. Under the lock."""
+        """The due handles. When none is due, sleep and return an empty list. The caller holds the timer's lock."""
         self._sleeps_until = AWAKE
         self._wakeups += 1
         registry.drain_inbox()

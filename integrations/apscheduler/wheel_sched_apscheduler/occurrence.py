@@ -50,8 +50,8 @@ class Occurrence:
 
     Args:
         job: what to run; nobody else holds this object.
-        job_id: of the job.
-        scheduled: its next run time when it was claimed.
+        job_id: the id of the job.
+        scheduled: the next run time of the job when it was claimed.
         token: fencing token; greater than that of every earlier hand-out of this job.
         redelivered: whether it was handed out before and its holder was lost.
         claimed_ms: when it was claimed, in ms since 1970. Defaults to 0: the present time.
@@ -142,7 +142,7 @@ class CurrentOccurrence:
     `id` is `job:run_time_ms`. Use it as an idempotency key.
 
     Args:
-        job_id: of the job.
+        job_id: the id of the job.
         run_time: the time for which the run was scheduled.
         token: fencing token; give it to systems that refuse a smaller token than they have seen.
         redelivered: whether an earlier process got this occurrence and was lost, perhaps during the run.

@@ -174,7 +174,7 @@ class OffsetTracker:
 
     @property
     def busy(self) -> bool:
-        """Whether callers soon need the tracker: to take fetched records, or to settle deliveries."""
+        """Whether fetched records wait for a poll, or deliveries wait to be settled."""
         return self.fetched > 0 or any(offsets.entries for offsets in self.partitions.values())
 
     def begin(self) -> None:

@@ -110,7 +110,7 @@ class RedisStreamsBroker:
         return consumer
 
     def topic_problem(self, topic: str) -> str | None:
-        """See `NamesBroker`."""
+        """Why a topic cannot have this name, in words; None if it can. See `NamesBroker`."""
         return topic_problem(topic)
 
     def create_topic(self, topic: str) -> None:

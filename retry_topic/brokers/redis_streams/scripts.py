@@ -95,7 +95,7 @@ def forward(connections: Connections, group: str, create_topics: bool, moves: Se
 
 
 def reap(client: redis.Redis, stream: str, group: str, idle_ms: int, only: str = "") -> int:
-    """Remove members (or `only` this one) that hold nothing and were silent for `idle_ms`."""
+    """Remove members without unsettled entries that were silent for `idle_ms`. `only`: remove just this member."""
     return int(_run(client, "reap", [stream], [group, idle_ms, only]))
 
 

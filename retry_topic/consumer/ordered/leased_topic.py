@@ -25,7 +25,7 @@ _STAND_BY_S = 1.0  # how soon a free topic is taken over; each check is one smal
 
 
 class OrderedTopic(OrderedReader):
-    """One ordered topic of a consumer; see the module.
+    """Reads one ordered topic while this consumer holds the topic's lease.
 
     Args:
         context: what to read and for which consumer.

@@ -60,7 +60,7 @@ class Curve:
     _grid: Floats = field(default_factory=lambda: np.asarray(GRID_MS, dtype=np.float64), repr=False)
 
     def at(self, times_ms: Floats) -> Floats:
-        """The share that still fails at these times; linear between grid lines."""
+        """The share of messages that still fail at these times, by linear interpolation."""
         known = np.minimum(times_ms, self.horizon_ms)
         return np.interp(known, self._grid, self.failing)
 

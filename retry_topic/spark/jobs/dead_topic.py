@@ -161,10 +161,10 @@ class _Run:
         return letters.join(ids, "id", "left").withColumn("fate", f.when(f.col("sent"), "before").otherwise(fate))
 
     def count(self, judged: DataFrame) -> Replay:
-        """Count the letters of each fate.
+        """Count the letters by what becomes of them: replayed, skipped, refused.
 
         Raises:
-            ConfigError: letters lie in another topic, or their target is missing or not allowed; nothing was replayed.
+            ConfigError: a letter is in another topic, or its target is absent or not allowed; nothing was replayed.
         """
         counts: dict[str, int] = {}
         for row in judged.groupBy("fate", "target").count().collect():

@@ -76,7 +76,7 @@ class Plans:
     # Parts of plans.
 
     def one(self, shard: int, operation: Operation[T]) -> Plan[T]:
-        """One call on one shard."""
+        """Execute one operation on one shard. Returns its answer."""
         if not 0 <= shard < self.shards:
             raise Rejected(f"expected a shard from 0 to {self.shards - 1}, got: {shard}; nothing was changed")
         (answer,) = yield [Call(shard, operation)]

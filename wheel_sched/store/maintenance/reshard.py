@@ -165,7 +165,7 @@ class _Run:
             self._progress("freeze", self._moved)
 
     def _take_back(self, frozen: Sequence[int]) -> str:
-        """Undo the freeze of a run that has done nothing else. Returns the text for the caller."""
+        """Thaw the shards again, because the run has moved nothing yet. Returns the text for the caller."""
         if self._resuming:
             return "no more was moved and the namespace stays frozen; stop every process that uses it and resume again"
         for shard in reversed(frozen):

@@ -79,7 +79,7 @@ class OrderingInMemory:
         return (epoch, holder) != (owner.epoch, owner.holder)
 
     def has_ended(self, base: str, position_derived: bool) -> bool:
-        """Whether a message has succeeded. If its id base is position derived: or was given up."""
+        """Whether a message has succeeded. With a position-derived id base, given up counts too."""
         now_ms = self._shard.now_ms
         return self.done.get(base, 0) > now_ms or (position_derived and self.gave_up.get(base, 0) > now_ms)
 

@@ -238,7 +238,7 @@ class Admit(Operation[list[Admitted]]):
         burst: int,
         why: WhyNot,
     ) -> Admitted:
-        """The answer for one destination."""
+        """Decide how many messages may go to one destination now."""
         granted, first_ms, mark = self._pass_circuit(shard, destination, wanted)
         if granted < wanted:
             _add(numbers, "granted", granted)

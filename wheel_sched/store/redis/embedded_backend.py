@@ -58,7 +58,7 @@ class EmbeddedBackend(RedisBackend):
             raise
 
     def _take_over(self) -> bool:
-        """Make sure that the folder has a server. Returns whether it is a new one."""
+        """Start the folder's server if it has ended. Returns whether a new server runs now."""
         with self._taking:
             if time.monotonic() < self._not_before_s:
                 return False

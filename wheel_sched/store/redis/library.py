@@ -39,7 +39,7 @@ class Library(NamedTuple):
 
 
 class _Source(NamedTuple):
-    """The text of a script file, without a first line that gives flags."""
+    """A script file: its text without the first line, and the flags that the first line names."""
 
     text: str
     flags: str

@@ -1,4 +1,4 @@
-"""Shard ownership: one dispatcher at a time owns a shard. Its broker records which claims were published."""
+"""Shard ownership: one dispatcher at a time owns a shard. For brokers that record which claims were published."""
 
 from __future__ import annotations
 
@@ -94,7 +94,11 @@ class Own(Operation[Ownership]):
     token: str = ""
 
     def argv(self) -> list[Argument]:
-        return [encode_text(self.owner), self.lease_ms]
+        return [encode_text(self.owner), self.lease_ms, self._step()]
+
+    def _step(self) -> int:
+        """The step of the epoch: 1 to 1,048,576."""
+        return int(hashlib.sha1(encode_text(self.owner), usedforsecurity=False).hexdigest()[:5], 16) + 1
 
     def parse(self, reply: Any, shard: int) -> Ownership:
         mine, epoch, owner, until_ms, now_us, new, claims = reply
@@ -109,7 +113,7 @@ class Own(Operation[Ownership]):
             room.owner, room.until_ms = "", 0
             return Ownership(False, shard.epoch, "", 0, shard.now_us, False, shard.claims)
         if not mine:
-            shard.epoch += int(hashlib.sha1(encode_text(self.owner), usedforsecurity=False).hexdigest()[:5], 16) + 1
+            shard.epoch += self._step()
         room.owner, room.until_ms = self.owner, shard.now_ms + self.lease_ms
         return Ownership(True, shard.epoch, room.owner, room.until_ms, shard.now_us, not mine, shard.claims)
 

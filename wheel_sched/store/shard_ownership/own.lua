@@ -2,7 +2,7 @@
 -- Gives one dispatcher the shard for a while. For brokers that record which claims they have published.
 -- A new owner raises the epoch, so the owner before it can claim nothing any more. The step depends on the owner's name:
 -- a server that has lost its last writes must not give two owners the same epoch.
--- ARGV[3] -> owner   ARGV[4] -> for how long from now (ms), 0 = give up the shard
+-- ARGV[3] -> owner   ARGV[4] -> for how long from now (ms), 0 = give up the shard   ARGV[5] -> step of the epoch
 -- Answers {1 = the caller owns the shard, epoch, owner, until (ms), now (us), 1 = a new owner, last claim number}.
 local s = begin(KEYS, ARGV, LATER, 'owner', 'owned', 'claims')
 if s.err then return s end
@@ -18,10 +18,7 @@ if lease == 0 then
   redis.call('HDEL', KEYS[META], 'owner', 'owned')
   return {0, s.epoch, '', 0, s.us, 0, claims}
 end
-if new then
-  local step = tonumber(string.sub(redis.sha1hex(mine), 1, 5), 16) + 1
-  s.epoch = redis.call('HINCRBY', KEYS[META], 'epoch', step)
-end
+if new then s.epoch = redis.call('HINCRBY', KEYS[META], 'epoch', ARGV[5]) end
 set(s, 'owner', mine)
 set(s, 'owned', ms(s.now + lease))
 write(s)

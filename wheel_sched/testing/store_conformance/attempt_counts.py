@@ -33,7 +33,7 @@ class AttemptCountCases:
         assert counts.raise_to([("k", 0, 0)]) == [0]
 
     def test_raising_counts_removes_expired_ones(self, bench: Bench) -> None:
-        """Each call that raises counts removes expired ones, also between two sweeps and however many there are."""
+        """Each call that raises counts also removes expired counts, without a sweep, and however many there are."""
         counts = bench.attempt_counts
         counts.raise_to([(f"old{n}", 1, bench.now_ms + 1_000) for n in range(400)])
         bench.clock.advance(MINUTE_MS)

@@ -106,7 +106,7 @@ class LogIntakeCases:
         assert bench.log_intake.accept(Position("s", None, 3), items).outcomes == [Outcome.STORED]
 
     def test_a_log_batch_with_an_id_twice_stores_nothing(self, bench: Bench) -> None:
-        """Both in the items, or one of them in the dead letters."""
+        """The id comes twice among the items, or once among the items and once among the dead letters."""
         item = Item("a", bench.now_ms, b"")
         for items, dead_letters in (([item, item], []), ([item], [(item, "fatal")])):
             with pytest.raises(TakenId):

@@ -16,7 +16,7 @@ class WriterFenceCases:
     """Repeated, closed and malformed epochs."""
 
     def test_an_id_is_stored_once_in_an_epoch(self, wide: Bench) -> None:
-        """Also when the item has left in between; a plain schedule would store it again."""
+        """The writer brings an id again after its item has left. A plain schedule would store it again."""
         fence = Fence("query", 3)
         items = [Item(f"i{n}", wide.now_ms, b"") for n in range(20)]
         assert wide.writer_fences.schedule(items[:12], fence).accepted == 12

@@ -66,7 +66,7 @@ class Signer:
         return self._secrets
 
     def sign(self, job_id: str, body: bytes) -> bytes:
-        """The body behind its signature."""
+        """Put the signature in front of the body."""
         return MARK + _mac(self._known()[0], job_id, body) + body
 
     def verify(self, job_id: str, signed: bytes) -> bytes:

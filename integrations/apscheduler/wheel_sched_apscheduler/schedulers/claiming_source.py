@@ -138,7 +138,7 @@ class ClaimingJobSource:
         return batch
 
     def put_back(self, submissions: list[Submission]) -> list[Submission]:
-        """Put submissions back, because the scheduler was paused or ends. Returns those that remain: none."""
+        """Put all submissions back, because the scheduler was paused or ends. Returns an empty list: none remains."""
         for submission in submissions:
             submission.end(())
         return []

@@ -107,7 +107,7 @@ class WheelAsyncIOScheduler(WheelScheduler, AsyncIOScheduler):
         threading.Thread(target=self._end, args=(wait,), name="wheel-sched-shutdown", daemon=False).start()
 
     def _submit_all(self, submissions: list[Submission]) -> None:
-        """Also wait until the event loop has started them, before more are claimed.
+        """Submit, and wait until the event loop has started the jobs. Only then does the scheduler claim more.
 
         While this thread reads a batch, the event loop waits for the interpreter. And other processes may take jobs
         that this one cannot start yet.

@@ -307,7 +307,7 @@ class ThreadPoolAdapter(ExecutorAdapter):
                 self.abandon()
 
     def _may_leave(self) -> bool:
-        """Whether this worker may end: the deque is empty, or few workers are enough. If so, it is counted out."""
+        """Whether this worker may end: the deque is empty, or few workers are enough. If so, count one worker less."""
         with self._counting:
             if self._queue and not (self._quick_in_a_row >= _QUICK_IN_A_ROW and self._workers > _FEW_WORKERS):
                 return False

@@ -4,7 +4,8 @@ The source asks the jobstore once for all due jobs. It then gives them out in ba
 scheduler's lock in between. If another thread changes or removes one of these jobs, the source drops the job; the next
 question to the jobstore finds a changed one again.
 
-An error of the jobstore pauses that jobstore and never ends the loop. A stock scheduler guards only the first call.
+An error of the jobstore pauses that jobstore and never ends the loop. In a stock scheduler, an error of any call except
+the first ends the loop.
 """
 
 from __future__ import annotations

@@ -187,7 +187,7 @@ class PendingSettlement(NamedTuple):
     """A settlement for the next round trip.
 
     Args:
-        shard, claim_number: the claim that it settles a part of.
+        shard, claim_number: the claim of the item.
         settlement: what becomes of the item.
         occurrence: the run that has ended, was released or was split off. Defaults to None: the item was not run.
         split: whether the run continues as a split item. Defaults to False.

@@ -221,7 +221,7 @@ class MemoryJobQueries(SchedulerPassStore):
 
 
 def _between(moment: datetime | None, since: datetime | None, until: datetime | None) -> bool:
-    """Whether a next run time lies between two moments, both included. None does only if neither is given."""
+    """Whether a next run time lies between two moments, both included. None matches only if no moment is given."""
     if moment is None:
         return since is None and until is None
     at_us = to_us(moment)

@@ -151,7 +151,7 @@ class _Bulk:
         self._under_way: tuple[list[Item], int, Callable[[], None]] | None = None
 
     def send(self, producer: Any, batch: list[_Task], before: int) -> None:
-        """Send a batch while the server stores the last one; `before` tasks were sent so far. Call `settle` last."""
+        """Send a batch while the server stores the last one. `before`: tasks sent so far. Call `settle` at the end."""
         items, refused = self._prepare(producer, batch)
         self.settle()
         if items:

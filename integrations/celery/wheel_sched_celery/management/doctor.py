@@ -244,7 +244,7 @@ def visibility(examined: Examined) -> Finding:
 
 
 def producers(examined: Examined) -> Finding:
-    """Which producers send ETA tasks the stock way."""
+    """Find producers that send ETA tasks without holding them in the store."""
     senders = Counter(examined.senders)
     horizon_ms = examined.tasks.wheel.settings.horizon or 0
     for row in examined.in_memory:

@@ -110,7 +110,7 @@ class _Draining:
                 raise answer
 
     def _count_others(self, page: Sequence[Found]) -> None:
-        """Count tasks that a running worker's dispatcher has sent before this drain could: the broker has them too."""
+        """Count the tasks that a running worker's dispatcher has sent before this drain sent them."""
         others = [found.id for found in page if found.id not in self._claimed]
         self._claimed.clear()
         if others:

@@ -242,7 +242,7 @@ class MessageKind:
 
 
 def _counting(headers: Mapping[str, Any]) -> dict[str, Any]:
-    """The headers that count. None means the same as no header. Some libraries repeat theirs below `headers`."""
+    """The headers that make two tasks different. None is absent. Some libraries repeat theirs below `headers`."""
     counting = {
         name: value
         for name, value in headers.items()

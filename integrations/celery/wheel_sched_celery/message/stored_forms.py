@@ -197,7 +197,7 @@ class RedisQueue:
 
 
 def values_of(entities: Iterable[Any]) -> tuple[dict[str, Any], ...]:
-    """Plain values of the entities that any connection may declare."""
+    """Queues and exchanges as plain values. An entity that belongs to one connection is left out."""
     return tuple(value for value in map(_value, entities) if value is not None)
 
 

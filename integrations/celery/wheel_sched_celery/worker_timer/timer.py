@@ -41,9 +41,9 @@ class WheelEntry(KombuEntry):
     """kombu's `Entry`, whose `cancel` takes it out of the queue.
 
     Args:
-        once: the entry runs once, and drops its arguments then. A request of Celery 5.7 keeps its entry. The cycle of
-            both would wait for the garbage collector, which stops a worker for 0.1 s every few thousand tasks. Defaults
-            to False.
+        once: the entry runs once, and drops its arguments then. Otherwise a request of Celery 5.7 and its entry keep
+            each other alive until the garbage collector runs, which stops a worker for 0.1 s every few thousand tasks.
+            Defaults to False.
     """
 
     __slots__ = ("once", "place", "timer")
