@@ -14,7 +14,7 @@ BENCHMARKS ?= store dispatch wheel purgatory apscheduler celery kafka
 # A layer without tests is a failure, unless ARGS has narrowed the run: then the tests may be in the other layer.
 pytest = $(PY) -m pytest $(1) $(ARGS) || { code=$$?; [ $$code -eq 5 ] && [ -n "$$ARGS" ]; }
 
-.PHONY: help demo test test-unit test-real proofs rabbit-test kafka-test test-celery spark-test spark-kafka-test test-pythons check lint types mypy pyright imports built-wheel bench clean distclean venv-demo venv-test venv-spark venv-dev
+.PHONY: help demo test test-unit test-real proofs spec rabbit-test kafka-test test-celery spark-test spark-kafka-test test-pythons check lint types mypy pyright imports built-wheel bench clean distclean venv-demo venv-test venv-spark venv-dev
 
 help: ## show this
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' Makefile
@@ -36,6 +36,9 @@ test-real: venv-test ## the real-server layer alone: embedded servers, real kill
 proofs: venv-test ## the long proofs: processes killed, servers lost, many workers side by side
 	@printf '==> proofs\n'
 	@$(call pytest,-m "proof and not built and not rabbit and not spark and not kafka" -n $(WORKERS))
+
+spec: venv-test ## the claim protocol of docs/spec: visit every state, and break each safeguard; ARGS=--tla: the TLA+ modules too (cargo)
+	@$(PY) -m tests.spec $(ARGS)
 
 rabbit-test: venv-test ## Celery over RabbitMQ: needs rabbitmq-server, starts a private node
 	@printf '==> RabbitMQ layer\n'

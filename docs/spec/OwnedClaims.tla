@@ -13,7 +13,7 @@ CONSTANTS
 
 VARIABLES
   \* the store
-  place,       \* by item: "due", "fly", "held" (in doubt), "done"
+  place,       \* by item: "due", "leased", "held" (in doubt), "done"
   claim,       \* by item: the number of the claim it is under, 0 = none
   claims,      \* the number of the last claim
   epoch,       \* the epoch of the shard
@@ -136,7 +136,7 @@ ReadNumber(p) ==
 
 \* Ends the open claims but one: claims up to the number were sent, others were not. Unknown: all are held, in doubt.
 EndOpen(committed, spared) ==
-  LET ends == {i \in Items : place[i] = "fly" /\ claim[i] # spared}
+  LET ends == {i \in Items : place[i] = "leased" /\ claim[i] # spared}
   IN /\ place' = [i \in Items |-> IF i \notin ends THEN place[i]
                                   ELSE IF committed = Unknown THEN "held"
                                   ELSE IF claim[i] <= committed THEN "done" ELSE "due"]
@@ -171,7 +171,7 @@ TakeUnderClaim(p, batch) ==
   /\ batch # {}
   /\ \A i \in batch : place[i] = "due" /\ held[p][i] = 0
   /\ claims' = Max(claims, number[p]) + 1
-  /\ place' = [i \in Items |-> IF i \in batch THEN "fly" ELSE place[i]]
+  /\ place' = [i \in Items |-> IF i \in batch THEN "leased" ELSE place[i]]
   /\ claim' = [i \in Items |-> IF i \in batch THEN claims' ELSE claim[i]]
   /\ UNCHANGED <<epoch, owner, broker, stage, mine, number, suspect, out, doubt, strays>>
 
@@ -284,7 +284,7 @@ DoubtWaits(p) ==
 \* ------------------------------------------------------------------------------------------------- settling
 
 SettlePlace(p, i, target) ==
-  IF claim[i] = held[p][i] \/ (Broken = "claim-number-not-compared" /\ place[i] = "fly")
+  IF claim[i] = held[p][i] \/ (Broken = "claim-number-not-compared" /\ place[i] = "leased")
   THEN /\ place' = [place EXCEPT ![i] = target]
        /\ claim' = [claim EXCEPT ![i] = 0]
        /\ strays' = IF claim[i] = held[p][i] THEN strays ELSE strays \cup {i}
@@ -292,7 +292,7 @@ SettlePlace(p, i, target) ==
 
 Settle(p, i) ==
   /\ held[p][i] # 0
-  /\ i \in out[p] \/ (Broken = "settle-before-send" /\ place[i] = "fly" /\ claim[i] = held[p][i])
+  /\ i \in out[p] \/ (Broken = "settle-before-send" /\ place[i] = "leased" /\ claim[i] = held[p][i])
   /\ SettlePlace(p, i, "done")
   /\ held' = IF i \in out[p] THEN [held EXCEPT ![p][i] = 0] ELSE held
   /\ out' = [out EXCEPT ![p] = @ \ {i}]
@@ -368,8 +368,8 @@ Spec == Init /\ [][Next]_vars
 \* ------------------------------------------------------------------------------------------- what must hold
 
 OnePlace ==
-  \A i \in Items : /\ place[i] \in {"due", "fly", "held", "done"}
-                   /\ (place[i] = "fly") <=> (claim[i] # 0)
+  \A i \in Items : /\ place[i] \in {"due", "leased", "held", "done"}
+                   /\ (place[i] = "leased") <=> (claim[i] # 0)
                    /\ claim[i] <= claims
 
 NeverLost == \A i \in Items : place[i] = "done" => published[i] > 0
@@ -380,6 +380,6 @@ SettledUnderPresentClaim == strays = {}
 
 \* While the broker knows a number, it tells of each open claim whether it was sent.
 NumberTellsTheTruth ==
-  last # Unknown => \A i \in Items : place[i] = "fly" => ((claim[i] <= last) <=> (published[i] > 0))
+  last # Unknown => \A i \in Items : place[i] = "leased" => ((claim[i] <= last) <=> (published[i] > 0))
 
 =============================================================================

@@ -13,7 +13,7 @@ CONSTANTS
 
 VARIABLES
   producer,    \* by item: "idle", "asking" (no reply yet), "told" (the item is accepted)
-  place,       \* by item: "none", "due", "fly", "done"
+  place,       \* by item: "none", "due", "leased", "done"
   claim,       \* by item: the number of the claim it is under, 0 = none
   ended,       \* items whose lease was ended by a step of the clock
   claims,      \* the number of the last claim
@@ -103,7 +103,7 @@ TakeUnderClaim(p, batch) ==
   /\ known[p] # 0
   /\ known[p] = epoch \/ Broken = "epoch-not-compared"
   /\ claims' = claims + 1
-  /\ place' = [i \in Items |-> IF i \in batch THEN "fly" ELSE place[i]]
+  /\ place' = [i \in Items |-> IF i \in batch THEN "leased" ELSE place[i]]
   /\ claim' = [i \in Items |-> IF i \in batch THEN claims + 1 ELSE claim[i]]
   /\ outdated' = (outdated \/ known[p] # epoch)
   /\ UNCHANGED <<producer, ended, epoch, known, paused, sent, published, strays>>
@@ -171,7 +171,7 @@ Extend(p, i) ==
   /\ UNCHANGED <<producer, place, claim, claims, epoch, known, paused, asked, published, strays, outdated, used>>
 
 SettlePlace(p, i, target) ==
-  IF Ours(p, i) \/ (Broken = "claim-number-not-compared" /\ place[i] = "fly")
+  IF Ours(p, i) \/ (Broken = "claim-number-not-compared" /\ place[i] = "leased")
   THEN /\ place' = [place EXCEPT ![i] = target]
        /\ claim' = [claim EXCEPT ![i] = 0]
        /\ ended' = ended \ {i}
@@ -211,7 +211,7 @@ Release(p, i) ==
 
 \* A running process settles or extends in time. So a lease ends only when no running process keeps the item.
 Recover(i) ==
-  /\ place[i] = "fly"
+  /\ place[i] = "leased"
   /\ \/ i \in ended
      \/ \A p \in Processes : ~(Runs(p) /\ Ours(p, i))
      \/ Broken = "lease-not-tested"
@@ -245,7 +245,7 @@ Wake(p) ==
 StepForward ==
   /\ Strike("step")
   /\ epoch' = epoch + 1
-  /\ ended' = {i \in Items : place[i] = "fly"}
+  /\ ended' = {i \in Items : place[i] = "leased"}
   /\ UNCHANGED <<producer, place, claim, claims, known, paused, asked, held, sent, published, strays, outdated>>
 
 StepBack ==
@@ -273,10 +273,10 @@ Spec == Init /\ [][Next]_vars
 \* ------------------------------------------------------------------------------------------- what must hold
 
 OnePlace ==
-  \A i \in Items : /\ place[i] \in {"none", "due", "fly", "done"}
-                   /\ (place[i] = "fly") <=> (claim[i] # 0)
+  \A i \in Items : /\ place[i] \in {"none", "due", "leased", "done"}
+                   /\ (place[i] = "leased") <=> (claim[i] # 0)
                    /\ claim[i] <= claims
-                   /\ i \in ended => place[i] = "fly"
+                   /\ i \in ended => place[i] = "leased"
 
 NeverLost ==
   \A i \in Items : /\ producer[i] # "idle" => place[i] # "none"

@@ -196,7 +196,7 @@ class OwnedClaims(Model[State]):
                 who = (f"p{p + 1}", "{" + ", ".join(f"i{i + 1}" for i in batch) + "}")
                 taken = s._replace(
                     claims=number,
-                    place=tuple("fly" if i in batch else place for i, place in enumerate(s.place)),
+                    place=tuple("leased" if i in batch else place for i, place in enumerate(s.place)),
                     claim=tuple(number if i in batch else claim for i, claim in enumerate(s.claim)),
                 )
                 row = tuple(number if i in batch else n for i, n in enumerate(s.held[p]))
@@ -264,7 +264,7 @@ class OwnedClaims(Model[State]):
 
     def _settled(self, s: State, p: int, i: int, place: str) -> State:
         ours = s.claim[i] == s.held[p][i]
-        if not ours and not (self.broken == "claim-number-not-compared" and s.place[i] == "fly"):
+        if not ours and not (self.broken == "claim-number-not-compared" and s.place[i] == "leased"):
             return s
         strays = s.strays if ours else changed(s.strays, i, True)
         return s._replace(place=changed(s.place, i, place), claim=changed(s.claim, i, 0), strays=strays)
@@ -293,7 +293,7 @@ class OwnedClaims(Model[State]):
         """What must hold, as in the module."""
         return {
             "OnePlace": lambda s: all(
-                (place == "fly") == (claim != 0) and claim <= s.claims
+                (place == "leased") == (claim != 0) and claim <= s.claims
                 for place, claim in zip(s.place, s.claim, strict=True)
             ),
             "NeverLost": lambda s: (

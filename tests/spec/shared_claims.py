@@ -84,8 +84,8 @@ class SharedClaims(Model[State]):
                     if s.held[p][i]:
                         yield from self._holds(s, p, i)
         if (used := self.strike(s.used, "step")) is not None:
-            flying = tuple(place == "fly" for place in s.place)
-            yield "StepForward", (), s._replace(epoch=s.epoch + 1, ended=flying, used=used)
+            leased = tuple(place == "leased" for place in s.place)
+            yield "StepForward", (), s._replace(epoch=s.epoch + 1, ended=leased, used=used)
             yield "StepBack", (), s._replace(epoch=s.epoch + 1, used=used)
 
     def _of_item(self, s: State, i: int) -> Iterator[Step[State]]:
@@ -100,7 +100,7 @@ class SharedClaims(Model[State]):
             again = self.broken == "schedule-without-token" and s.place[i] == "done"
             place = changed(s.place, i, "due") if again else s.place
             yield "RepeatSchedule", who, s._replace(producer=changed(s.producer, i, "told"), place=place)
-        if s.place[i] == "fly" and (
+        if s.place[i] == "leased" and (
             s.ended[i]
             or not any(not s.paused[p] and s.held[p][i] == s.claim[i] for p in range(self.processes))
             or self.broken == "lease-not-tested"
@@ -150,7 +150,7 @@ class SharedClaims(Model[State]):
                 who = (f"p{p + 1}", "{" + ", ".join(f"i{i + 1}" for i in batch) + "}")
                 taken = s._replace(
                     claims=number,
-                    place=tuple("fly" if i in batch else place for i, place in enumerate(s.place)),
+                    place=tuple("leased" if i in batch else place for i, place in enumerate(s.place)),
                     claim=tuple(number if i in batch else claim for i, claim in enumerate(s.claim)),
                     outdated=s.outdated or not fresh,
                 )
@@ -182,7 +182,7 @@ class SharedClaims(Model[State]):
     def _settled(self, s: State, p: int, i: int, place: str) -> State:
         if s.claim[i] == s.held[p][i]:
             return self._left(s, i, place)
-        if self.broken == "claim-number-not-compared" and s.place[i] == "fly":
+        if self.broken == "claim-number-not-compared" and s.place[i] == "leased":
             return self._left(s, i, place)._replace(strays=changed(s.strays, i, True))
         return s
 
@@ -208,7 +208,7 @@ class SharedClaims(Model[State]):
         """What must hold, as in the module."""
         return {
             "OnePlace": lambda s: all(
-                (place == "fly") == (claim != 0) and claim <= s.claims and (place == "fly" or not ended)
+                (place == "leased") == (claim != 0) and claim <= s.claims and (place == "leased" or not ended)
                 for place, claim, ended in zip(s.place, s.claim, s.ended, strict=True)
             ),
             "NeverLost": lambda s: (

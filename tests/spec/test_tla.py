@@ -1,0 +1,83 @@
+"""The TLA+ modules and the models in Python are the same: names, and where the checker is installed, states."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.spec import tla
+from tests.spec.__main__ import MODELS
+from tests.spec.explorer import Model, explore
+from tests.spec.owned_claims import OwnedClaims
+from tests.spec.shared_claims import SharedClaims
+
+BROKEN = [(model, name) for model in MODELS for name in model.safeguards]
+
+every_model = pytest.mark.parametrize("model", MODELS, ids=lambda model: model.name)
+needs_checker = pytest.mark.skipif(tla.checker() is None, reason="needs the program tla: make spec ARGS=--tla")
+
+
+def actions_seen(model: Model[Any], at_most: int) -> set[str]:
+    """The actions of all steps from the first states of a model."""
+    seen = {model.initial()}
+    waiting = list(seen)
+    actions = set()
+    for state in waiting:
+        for action, _, after in model.steps(state):
+            actions.add(action)
+            if after not in seen and len(seen) < at_most:
+                seen.add(after)
+                waiting.append(after)
+    return actions
+
+
+@every_model
+def test_the_variables_are_the_same(model: type[Model[Any]]) -> None:
+    assert tla.variables_of(model.name) == list(model().initial()._fields)
+
+
+@every_model
+def test_the_actions_are_the_same(model: type[Model[Any]]) -> None:
+    assert actions_seen(model(faults=2), 60_000) == tla.actions_of(model.name)
+
+
+@every_model
+def test_the_invariants_are_the_same(model: type[Model[Any]]) -> None:
+    """Each is defined in the module, and the checker tests it."""
+    names = tla.invariants_of(model.name)
+    assert names == list(model().invariants)
+    assert set(names) <= set(tla.DEFINITION.findall(tla.text_of(model.name)))
+
+
+@every_model
+def test_the_safeguards_are_the_same(model: type[Model[Any]]) -> None:
+    """Each breaks a property that the model has."""
+    assert tla.safeguards_of(model.name) == set(model.safeguards)
+    assert set(model.safeguards.values()) <= set(model().invariants)
+
+
+@needs_checker
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("model", [SharedClaims(faults=1), OwnedClaims(faults=1)], ids=lambda model: model.name)
+def test_the_checker_visits_the_same_states(model: Model[Any]) -> None:
+    """No deadlock, all invariants hold, and the explorer in Python counts as many states."""
+    program = tla.checker()
+    assert program is not None
+    checked = tla.check(program, model)
+    assert (checked.status, checked.states) == ("ok", explore(model).states)
+
+
+@needs_checker
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(("model", "safeguard"), BROKEN, ids=[f"{model.name}-{name}" for model, name in BROKEN])
+def test_the_checker_refuses_a_module_without_a_safeguard(model: type[Model[Any]], safeguard: str) -> None:
+    if safeguard == "refresh-in-doubt":
+        pytest.skip("needs three faults: the checker would take long, the explorer in Python finds it")
+    program = tla.checker()
+    assert program is not None
+    single = model is OwnedClaims and safeguard in ("claim-number-not-compared", "doubt-not-confirmed")
+    bounds = {"items": 1, "faults": 2} if single else {"faults": 1}
+    assert tla.check(program, model(broken=safeguard, **bounds)).status != "ok"
