@@ -106,9 +106,9 @@ cap = "5m"
 
 [[topic.orders.rule]]
 error = "requests.["
-delay = { kind = "fibonacci" }
+delay = { kind = "no-such-kind" }
 """
-NAMED = ("max_atempts", "got: 3600", "cap to be at least base", "'requests.['", "'fibonacci'")
+NAMED = ("max_atempts", "got: 3600", "cap to be at least base", "'requests.['", "'no-such-kind'")
 
 
 @pytest.mark.parametrize("command", [("policy", "simulate", "bad.toml"), ("policy", "explain", "bad.toml")])

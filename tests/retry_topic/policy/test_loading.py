@@ -22,6 +22,7 @@ from retry_topic.policy import (
     dump_policies,
     load_policies,
 )
+from retry_topic.policy.delays import KINDS
 from wheel_sched.errors import ConfigError
 
 GOOD = """
@@ -68,7 +69,7 @@ dead = true
 
 [[topic.orders.rule]]
 error = "requests.["
-delay = { kind = "fibonacci" }
+delay = { kind = "no-such-kind" }
 """
 
 
@@ -110,8 +111,7 @@ def test_five_mistakes_are_named_at_once_with_their_places() -> None:
         "budget, breaker, rule, got: max_atempts; did you mean max_attempts?",
         '[default] expected max_age to be a duration such as "90s", got: 3600',
         "[topic.orders.delay] expected cap to be at least base (10m), got: 5m",
-        "[topic.orders.rule.2.delay] expected kind to be one of fixed, linear, exponential, decorrelated, list, "
-        "got: 'fibonacci'",
+        f"[topic.orders.rule.2.delay] expected kind to be one of {', '.join(KINDS)}, got: 'no-such-kind'",
         "[topic.orders.rule.2] expected error to be a class name or a pattern such as requests.*, got: 'requests.['",
     ]
 
