@@ -171,7 +171,7 @@ class MemoryBroker:
             return Backlog(fresh + len(of.leases), oldest, silent)
 
     def topic_problem(self, topic: str) -> str | None:
-        """See `NamesBroker`."""
+        """Why a topic cannot have this name; None: it can."""
         return None if topic else f"expected topic to be a non-empty name, got: {topic!r}"
 
     def create_topic(self, topic: str) -> None:

@@ -58,7 +58,7 @@ class UntakenRetries:
         return self.topic != f"{self.group}{_SUFFIX}"
 
     def what(self, now_ms: int) -> str:
-        """In words, without what to do."""
+        """A sentence that says which retries wait and for how long."""
         since = "" if self.oldest_ms is None else f" {span(max(0, now_ms - self.oldest_ms))}"
         first = "" if not since else f", since{since}" if self.waiting == 1 else f", the oldest since{since}"
         verb, them = ("waits", "it") if self.waiting == 1 else ("wait", "them")
@@ -67,11 +67,11 @@ class UntakenRetries:
         return f"{retries} {verb} in {self.topic}{first}, and nobody takes {them} in{seen}"
 
     def line(self, now_ms: int) -> str:
-        """In words, with what to do."""
+        """The sentence of `what`, and then how to start the service that reads the retries."""
         return f"{self.what(now_ms)}: {self.fix}"
 
     def as_dict(self) -> dict[str, Any]:
-        """As plain data for JSON."""
+        """The fields by name, for JSON output."""
         return {name: getattr(self, name) for name in self.__slots__}
 
 

@@ -235,7 +235,7 @@ def is_copy(state: RetryState, replays: int, count: int) -> bool:
 
 
 def _count_again(one: Decided, count: int, taken_in: bool, known: Known, questions: Questions) -> Decided | None:
-    """Decide about a record whose attempt the store has counted. It is a repeat, or it is one more attempt."""
+    """Decide about a record whose attempt is counted already: a repeat, or one more. None: ask the store first."""
     claimed = one.state.attempt
     one.state = replace(one.state, attempt=max(count, claimed))
     if one.member not in known.items:

@@ -212,7 +212,7 @@ class Templates:
 
     @property
     def seen(self) -> int:
-        """The number of header combinations that were seen once. The second record with one makes a template."""
+        """The number of lists of header names, and of kinds of records, that the intake remembers having seen."""
         return len(self._seen)
 
     def prepare(self, delivery: Delivery, now_ms: int) -> Prepared | None:

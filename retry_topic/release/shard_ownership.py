@@ -116,7 +116,7 @@ class ShardOwner:
             return [owned.refused for owned in self._owned.values() if owned.refused is not None]
 
     def broker_failed(self, shard: int, error: Exception) -> None:
-        """Note that the broker failed to do a request for a shard."""
+        """Record that the broker failed to do a request for a shard."""
         if isinstance(error, BrokerError) and not isinstance(error, BrokerUnavailable | Fenced):
             with self._lock:
                 owned = self._owned.get(shard)
@@ -147,7 +147,7 @@ class ShardOwner:
             return owned is not None and self._open[shard].get(number) is owned
 
     def outdated(self, shard: int) -> None:
-        """Note that the epoch of a shard has changed: ask who owns the shard before any other call."""
+        """Record that the epoch of a shard has changed. The next `acquire` asks the store who owns the shard."""
         with self._lock:
             owned = self._owned.get(shard)
             if owned is not None:
@@ -176,7 +176,7 @@ class ShardOwner:
             yield number == min(ours, default=None)
 
     def lost(self, shard: int, number: int) -> None:
-        """Note that another process has fenced our producer while the producer sent a claim."""
+        """Record that another process fenced our producer while the producer sent a claim."""
         with self._lock:
             self._drop(shard, self._open[shard].get(number))
 
@@ -206,7 +206,7 @@ class ShardOwner:
             self._drop(shard, self._open[shard].pop(number, None))
 
     def suspect(self) -> None:
-        """Note that the store did not answer: it may now be another store, or have lost writes."""
+        """Record that the store did not answer: it may now be another store, or have lost writes."""
         with self._lock:
             for owned in self._owned.values():
                 owned.suspect = True
@@ -219,7 +219,7 @@ class ShardOwner:
             self._compare_server(known)
 
     def opened(self, shard: int, number: int, owned: OwnedShard) -> None:
-        """Note that a claim made in this ownership goes to the publisher."""
+        """Record that a claim made in this ownership goes to the publisher."""
         with self._lock:
             self._open[shard][number] = owned
             owned.claims = max(owned.claims, number)
@@ -242,7 +242,7 @@ class ShardOwner:
             return number in self._open[shard]
 
     def committed(self, shard: int, number: int) -> None:
-        """Note that a claim was sent."""
+        """Record that a claim was sent."""
         with self._lock:
             owned = self._owned.get(shard)
             if owned is not None:

@@ -137,15 +137,15 @@ class Occurrence:
 
 @dataclass(frozen=True, slots=True)
 class CurrentOccurrence:
-    """The occurrence as the running job sees it.
+    """What a running job can read about its occurrence.
 
     `id` is `job:run_time_ms`. Use it as an idempotency key.
 
     Args:
         job_id: the id of the job.
         run_time: the time for which the run was scheduled.
-        token: fencing token; give it to systems that refuse a smaller token than they have seen.
-        redelivered: whether an earlier process got this occurrence and was lost, perhaps during the run.
+        token: the fencing token. Pass it to a system that refuses tokens smaller than one that it has seen.
+        redelivered: whether an earlier process claimed this occurrence and was lost, perhaps during the run.
     """
 
     job_id: str

@@ -216,7 +216,7 @@ class KafkaBroker:
         return self.topology.topic_id(topic)
 
     def topic_problem(self, topic: str) -> str | None:
-        """See `NamesBroker`."""
+        """Why Kafka cannot have a topic with this name; None: it can."""
         return topic_problem(topic)
 
     def create_topic(self, topic: str) -> None:

@@ -51,7 +51,7 @@ class Groups:
         return [place for place in found if place.error is None and place.offset >= 0]
 
     def committed(self, group: str, places: Sequence[TopicPartition]) -> dict[tuple[str, int], int]:
-        """The offsets of `places`, by topic and partition."""
+        """The committed offsets of a group for some partitions, by topic and partition number."""
         return {(place.topic, place.partition): place.offset for place in self.places(group, places)}
 
     def assigned(self, group: str, admin: Any) -> set[str]:

@@ -333,7 +333,10 @@ class KafkaSender:
         return int(found.offset) if found.offset >= 0 else None
 
     def send(self, shard: int, number: int, messages: Sequence[Message]) -> list[PublishFailure | None]:
-        """See `ClaimSender`."""
+        """Send a claim's messages and commit its number, in one transaction.
+
+        Answers and errors are those of `ClaimSender.send`.
+        """
         sender, messages = self._senders[shard], self._placed(map(return_to_origin, messages))
         if not sender.ready:  # a new producer would fence the present owner of the shard
             raise BrokerInDoubt(f"the producer of shard {shard} was given up: who owns the shard is to be asked first")
@@ -343,7 +346,7 @@ class KafkaSender:
         return answers
 
     def stale(self, shard: int) -> bool:
-        """See `ClaimSender`."""
+        """Whether the number of the shard's last claim must be committed again, before it expires at Kafka."""
         return time.monotonic() - self._committed_s.get(shard, time.monotonic()) > AGAIN_S
 
     def close(self) -> None:

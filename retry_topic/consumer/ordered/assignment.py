@@ -64,7 +64,7 @@ def new_holder() -> str:
 
 
 class PartitionAssignment:
-    """See the module.
+    """The time in which one reader reads one ordered partition or leased topic.
 
     Args:
         context: the common part of all assignments of its reader.

@@ -148,7 +148,7 @@ class _Run:
         return f"{self.topic}.replayed"
 
     def judge(self, letters: DataFrame) -> DataFrame:
-        """The letters with `fate`: why a letter is not sent, "" when it is."""
+        """The letters with a column `fate`: the reason not to send the letter, or "" for a letter to send."""
         from pyspark.sql import functions as f
 
         fate = f.when(~f.col("ours"), "strange").when(f.col("target").isNull(), "unreadable")

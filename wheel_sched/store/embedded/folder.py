@@ -114,7 +114,7 @@ class DataFolder:
         return ServerRecord.parse(self.pid_path.read_text(encoding="utf-8", errors="surrogateescape"))
 
     def clear_record(self) -> None:
-        """Remove the record of a server that was killed together with its supervisor. Only when not `occupied`."""
+        """Remove the record of a server that was killed with its supervisor. Call it only when no server lives here."""
         self.pid_path.write_text("")
 
     def make_socket_path(self) -> Path:

@@ -254,7 +254,7 @@ _owned: set[_OwnedProcess] = set()
 
 
 def _find(data: DataFolder, deadline_s: float) -> ServerRecord | None:
-    """Wait until the server of the folder is up and return it; None when there is none (any more)."""
+    """Wait until the server of the folder is up, and return its record. None: no server lives in the folder."""
     while data.occupied():
         record = data.record()
         if record is not None and ping(record.socket_path) == "up" and data.record() == record:

@@ -1,6 +1,7 @@
 """The process between the owner and the server. It ends the server when the owner has ended in any way.
 
-It is run by path, alone, with `python -I -S`. It imports nothing of this package, so it starts in about 20 ms.
+The owner runs this file by its path with `python -I -S`. The file imports nothing of this package, so it starts in
+about 20 ms.
 
 The owner holds the write end of a pipe; the read end is the stdin of this process. The kernel closes the write end when
 the owner closes it, exits or is killed with SIGKILL. Then the supervisor sends SIGTERM to the server, which flushes and

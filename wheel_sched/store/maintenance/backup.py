@@ -31,7 +31,7 @@ from wheel_sched.store.maintenance.whole_file import whole_file
 
 FORMAT = 1
 _FOOTER_BYTES = 4_096
-MAX_PASSES = 5  # an item that dodges five passes over the whole store moves faster than it can be read
+MAX_PASSES = 5  # an item that five passes miss changes its state faster than a pass can read it
 _CLAIM = re.compile(r"(!?)\d+:(\d+):[r-]:")
 
 Progress = Callable[[int], None]

@@ -6,7 +6,8 @@
 --   knock                      writes the marker with a due that no dispatcher acts on: blocked readers wake up
 --   freeze <reason>            changes nothing while ids are in flight, or when the shard is frozen for another reason
 --   adopt <from> <count> <paused topic, since (ms)>... <event:topic, by>...
---                              takes over a shard's paused topics and, once for each <from>, its history
+--                              pauses these topics here too, and adds the event counts of shard <from>; a repeat
+--                              for the same <from> adds nothing
 --   thaw <shards>              ends the freeze: the shard count is now <shards>, and the new epoch makes every claimer
 --                              read the shard again
 --   drop                       deletes a frozen shard that holds no items any more

@@ -19,7 +19,7 @@ _KNOCK_S = 0.3  # a listener reacts within a millisecond; a busy machine needs m
 def listeners(backend: Backend, shards: int) -> int:
     """How many dispatchers listen to the namespace: those whose blocked reads end when the markers are written.
 
-    Also 0 when the server does not list its connections to this user; then only the freeze protects the reshard.
+    The answer is 0 too when this user may not list the server's connections. Then only the freeze protects the reshard.
     """
     before = _blocked(backend)
     if not all(before.values()):

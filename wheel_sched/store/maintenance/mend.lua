@@ -8,8 +8,7 @@
 --   a place without a record         the id is removed from the place
 --   more than one place              the first of in flight, waiting, held is kept; the id is removed from the others
 --   a dead copy of a living record   the copy is removed
--- Counters follow where the topic is known. A counter that was wrong by one before stays wrong when the cause is
--- unknown.
+-- The script corrects counters only when it knows the topic. A counter that was wrong before may stay wrong.
 local s = begin(KEYS, ARGV)
 if s.err then return s end
 if #ARGV - 2 > MAX_BATCH then return TOO_MANY end

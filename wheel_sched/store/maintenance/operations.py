@@ -26,7 +26,7 @@ class ShardState:
 
 @dataclass(slots=True)
 class Freeze(Operation[ShardState]):
-    """One verb of freeze.lua on a shard."""
+    """Execute one verb of freeze.lua on a shard. The script lists the verbs and their arguments."""
 
     script = "freeze"
     writes = True

@@ -2,13 +2,14 @@
 -- Ordering keys: a failure closes a key. Later messages of the key are parked until its head succeeds or is given up.
 --   locks         HASH  lock -> <c|r>:<since (ms)>:<length of label>:<label><id base of the head>, only of closed keys
 --                       c: closed by a failure; r: the head was parked before; id base "?" = unknown head
---   key:<lock>    ZSET  id -> when it was parked (ms, rising by one at least): the parked messages of a key, in order
+--   key:<lock>    ZSET  id -> when it was parked (ms, at least one above the id before it): the parked messages of a
+--                       key, in order
 --   done          ZSET  id base -> until (ms): heads that have succeeded, to recognise a late second copy
---   gaveup        ZSET  id base -> until (ms): heads that are dead or cancelled; never stored again
+--   gaveup        ZSET  id base -> until (ms): heads that are dead or cancelled
 --   owners        HASH  scope -> <epoch>:<until (ms)>:<holder>: the consumer that reads a topic for a group
--- A lock is <scope>.<digest of the key>. An id is <id base>.<attempt>. Parked ids are held, with the reason
--- "ordered: key <lock>". When another script gives up a head, give_way in prelude.lua makes the next parked id the
--- head.
+-- A lock is <scope>.<digest of the key>. An id is <id base>.<attempt>.
+-- A parked id is held, with the reason "ordered: key <lock>".
+-- When another script gives up a head, give_way in this folder's prelude.lua makes the next parked id the head.
 -- ARGV[3] -> verb, ARGV[4..] -> its arguments:
 --   own <scope> <holder> <lease (ms)>        acquires or extends; answers {epoch (0 = another), for how long (ms)}
 --   leave <scope> <holder>                   releases; answers {epoch, 0}

@@ -91,7 +91,10 @@ class LogIntakeCases:
     @pytest.mark.parametrize("state", ["due", "held", "dead"])
     @pytest.mark.parametrize("dies", [False, True])
     def test_a_log_batch_with_an_id_that_exists_stores_nothing(self, bench: Bench, state: str, dies: bool) -> None:
-        """In any state of the id, for any use in the batch: nothing of the batch is stored, nor its position."""
+        """The store refuses the whole batch and does not store its position.
+
+        This holds for each state of the existing item, and whether the batch has an item or a dead letter with its id.
+        """
         there = Item("b", None if state == "held" else bench.now_ms, b"first")
         bench.store.bury([(there, "why")]) if state == "dead" else bench.store.schedule([there])
         until_ms = bench.now_ms + 60_000

@@ -118,7 +118,7 @@ class ShardOwnershipCases:
             bench.shard_ownership.resolve(0, epoch, 0)
 
     def test_dispatchers_that_keep_dying_over_an_item_bury_it(self, bench: Bench) -> None:
-        """At the cap, in the same way as leases that run out."""
+        """Each claim that a dead dispatcher leaves open counts as a lapse. At the lapse cap the item is dead."""
         bench.put("a", topic="t")
         for _ in range(2):
             bench.claim()

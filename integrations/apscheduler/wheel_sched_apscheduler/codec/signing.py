@@ -70,7 +70,7 @@ class Signer:
         return MARK + _mac(self._known()[0], job_id, body) + body
 
     def verify(self, job_id: str, signed: bytes) -> bytes:
-        """The body.
+        """Check the signature and return the body without it.
 
         Raises:
             BadSignature: none of the secrets has signed it for this job.

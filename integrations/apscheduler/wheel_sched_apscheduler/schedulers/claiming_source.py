@@ -45,7 +45,7 @@ _WORTHWHILE = 32  # an executor has room when at least this fraction of its limi
 
 
 class ClaimingJobSource:
-    """One of our jobstores.
+    """Gives a scheduler the due jobs of one of our jobstores.
 
     Args:
         store: a started `ClaimingStore`.

@@ -109,8 +109,8 @@ class WheelAsyncIOScheduler(WheelScheduler, AsyncIOScheduler):
     def _submit_all(self, submissions: list[Submission]) -> None:
         """Submit, and wait until the event loop has started the jobs. Only then does the scheduler claim more.
 
-        While this thread reads a batch, the event loop waits for the interpreter. And other processes may take jobs
-        that this one cannot start yet.
+        There are two reasons. While this thread claims and reads a batch, the event loop waits for the interpreter's
+        lock. And jobs that this process cannot start yet stay in the store, where other processes may claim them.
         """
         super()._submit_all(submissions)
         for adapter in list(self._adapters.values()):

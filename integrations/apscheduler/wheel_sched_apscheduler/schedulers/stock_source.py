@@ -1,8 +1,8 @@
 """StockJobSource: due jobs from a jobstore that is not ours, a batch at a time.
 
 The source asks the jobstore once for all due jobs. It then gives them out in batches, so that other threads get the
-scheduler's lock in between. If another thread changes or removes one of these jobs, the source drops the job; the next
-question to the jobstore finds a changed one again.
+scheduler's lock between two batches. If another thread changes or removes one of these jobs, the source drops the job.
+When the source asks the jobstore again, it finds a changed job again.
 
 An error of the jobstore pauses that jobstore and never ends the loop. In a stock scheduler, an error of any call except
 the first ends the loop.

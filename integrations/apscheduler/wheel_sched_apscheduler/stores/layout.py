@@ -184,7 +184,7 @@ class RunWriter:
 
 
 class PendingSettlement(NamedTuple):
-    """A settlement for the next round trip.
+    """The settlement of one item, to be sent with the next round trip.
 
     Args:
         shard, claim_number: the claim of the item.

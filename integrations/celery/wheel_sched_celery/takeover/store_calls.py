@@ -91,7 +91,7 @@ class TakenItems:
         return outcome is Outcome.DONE
 
     def withdraw(self, item_ids: Sequence[str]) -> Collection[str]:
-        """Remove items whose messages this worker keeps, except those into which another process wrote its name.
+        """Remove items whose messages this worker keeps. An item stays if another process has written its name into it.
 
         Returns:
             The ids that the store knew.
@@ -159,7 +159,10 @@ class Withdrawals:
         self._looks.clear()
 
     def withdraw(self) -> None:
-        """Withdraw the items, if the store answers. An item that is not there is looked for once more, later."""
+        """Try to withdraw all pending items. Without an answer of the store, they stay pending.
+
+        If the store does not know an item, the next call tries once more: the store may accept the item in between.
+        """
         item_ids = list(self._looks)
         for at in range(0, len(item_ids), _BATCH):
             batch = item_ids[at : at + _BATCH]

@@ -38,7 +38,7 @@ FAR_MS: Final = 1 << 53  # 285,000 years: for an eta beyond any clock, and the l
 
 
 class WheelEntry(KombuEntry):
-    """kombu's `Entry`, whose `cancel` takes it out of the queue.
+    """An `Entry` of kombu. Its `cancel` also removes it from the deadline queue.
 
     Args:
         once: the entry runs once, and drops its arguments then. Otherwise a request of Celery 5.7 and its entry keep
