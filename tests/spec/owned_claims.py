@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from itertools import combinations
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 from tests.spec.explorer import Model, Step, changed
 
@@ -47,7 +47,7 @@ class OwnedClaims(Model[State]):
 
     name = "OwnedClaims"
     kinds = KINDS
-    safeguards: Mapping[str, str] = {
+    safeguards: ClassVar[Mapping[str, str]] = {
         "fencing-skipped": "EffectivelyOnce",
         "number-not-in-the-transaction": "EffectivelyOnce",
         "settle-before-send": "NeverLost",

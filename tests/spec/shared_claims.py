@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from itertools import combinations
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 from tests.spec.explorer import Model, Step, changed
 
@@ -41,7 +41,7 @@ class SharedClaims(Model[State]):
     """See the module."""
 
     name = "SharedClaims"
-    safeguards: Mapping[str, str] = {
+    safeguards: ClassVar[Mapping[str, str]] = {
         "schedule-without-token": "DuplicatesNeedAFault",
         "epoch-not-compared": "ClaimedInPresentEpoch",
         "claim-number-not-compared": "SettledUnderPresentClaim",

@@ -202,6 +202,7 @@ REFUSED = {
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(300)
 def test_what_a_broken_model_does_is_refused() -> None:
     """A trace shows most missing safeguards. The others break a promise without a forbidden event."""
     for model in MODELS:

@@ -79,5 +79,5 @@ def test_the_checker_refuses_a_module_without_a_safeguard(model: type[Model[Any]
     program = tla.checker()
     assert program is not None
     single = model is OwnedClaims and safeguard in ("claim-number-not-compared", "doubt-not-confirmed")
-    bounds = {"items": 1, "faults": 2} if single else {"faults": 1}
+    bounds: dict[str, Any] = {"items": 1, "faults": 2} if single else {"faults": 1}
     assert tla.check(program, model(broken=safeguard, **bounds)).status != "ok"
