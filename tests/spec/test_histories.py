@@ -12,6 +12,8 @@ from wheel_sched.simulation.runner import run_scenarios
 from wheel_sched.simulation.scenario import Scenario
 from wheel_sched.simulation.trace import Trace
 
+pytestmark = pytest.mark.slow
+
 
 def judged(scenario: Scenario) -> tuple[Trace, list[str], int]:
     """The history's trace, and why the models refuse it; a history without claims is refused too."""

@@ -12,6 +12,8 @@ from tests.spec.explorer import Model, explore
 from tests.spec.owned_claims import OwnedClaims
 from tests.spec.shared_claims import SharedClaims
 
+pytestmark = pytest.mark.slow
+
 BROKEN = [(model, name) for model in MODELS for name in model.safeguards]
 
 every_model = pytest.mark.parametrize("model", MODELS, ids=lambda model: model.name)
