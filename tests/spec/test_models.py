@@ -11,6 +11,8 @@ from tests.spec.explorer import FINISHES, Model, explore
 from tests.spec.owned_claims import OwnedClaims
 from tests.spec.shared_claims import SharedClaims
 
+pytestmark = pytest.mark.slow
+
 BROKEN = [(model, name) for model in MODELS for name in model.safeguards]
 
 
@@ -23,8 +25,6 @@ BROKEN = [(model, name) for model in MODELS for name in model.safeguards]
     ],
     ids=lambda value: value.name if isinstance(value, Model) else None,
 )
-
-pytestmark = pytest.mark.slow
 def test_all_properties_hold_in_every_state(model: Model[Any], states: int) -> None:
     """The number of states is given, so that a model cannot shrink without notice."""
     found = explore(model)
