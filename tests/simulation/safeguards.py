@@ -271,7 +271,7 @@ SAFEGUARDS = [
     ),
     Safeguard(
         "a log batch is stored at its position",
-        "wheel_sched.store.log_intake:AcceptLogBatch.in_memory",
+        "wheel_sched.store.log_intake:AcceptLogBatch.store",
         "there != self.position.expected",
         "False",
         "retry-log",
