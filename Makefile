@@ -9,12 +9,13 @@ PY := .venv/bin/python
 export ARGS ?=
 unexport PYTHONDONTWRITEBYTECODE # so that tests and their processes compile each module once
 WORKERS ?= 3 # more than two processors: tests often wait for servers, processes and clocks
+SEEDS ?= 10000
 BENCHMARKS ?= store dispatch wheel purgatory apscheduler celery kafka
 
 # A layer without tests is a failure, unless ARGS has narrowed the run: then the tests may be in the other layer.
 pytest = $(PY) -m pytest $(1) $(ARGS) || { code=$$?; [ $$code -eq 5 ] && [ -n "$$ARGS" ]; }
 
-.PHONY: help demo test test-unit test-real proofs spec rabbit-test kafka-test test-celery spark-test spark-kafka-test test-pythons check lint types mypy pyright imports built-wheel bench clean distclean venv-demo venv-test venv-spark venv-dev
+.PHONY: help demo test test-unit test-real proofs spec simulate rabbit-test kafka-test test-celery spark-test spark-kafka-test test-pythons check lint types mypy pyright imports built-wheel bench clean distclean venv-demo venv-test venv-spark venv-dev
 
 help: ## show this
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' Makefile
@@ -39,6 +40,9 @@ proofs: venv-test ## the long proofs: processes killed, servers lost, many worke
 
 spec: venv-test ## the claim protocol of docs/spec: visit every state, and break each safeguard; ARGS=--tla: the TLA+ modules too (cargo)
 	@$(PY) -m tests.spec $(ARGS)
+
+simulate: venv-test ## random histories of whole systems in virtual time: SEEDS=10000 of them, ARGS=--json
+	@$(PY) -m wheel_sched.simulation --seeds $(SEEDS) $(ARGS)
 
 rabbit-test: venv-test ## Celery over RabbitMQ: needs rabbitmq-server, starts a private node
 	@printf '==> RabbitMQ layer\n'

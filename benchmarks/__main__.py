@@ -18,7 +18,7 @@ from benchmarks.figures import Figure, missed
 from benchmarks.report import markdown, table, write_section
 
 # Imported by name: a benchmark needs only its own packages.
-BENCHMARKS = ("store", "dispatch", "wheel", "purgatory", "apscheduler", "celery", "spark", "kafka")
+BENCHMARKS = ("store", "dispatch", "wheel", "purgatory", "apscheduler", "celery", "spark", "kafka", "simulator")
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -19,7 +19,7 @@ class Figure:
 
     Args:
         key: its place in the JSON; a dot leads into an object.
-        unit: of its value.
+        unit: the unit of its value.
         meaning: one line that explains it.
         at_least: lower bound. Defaults to None: no bound.
         at_most: upper bound. Defaults to None: no bound.

@@ -14,7 +14,7 @@ class Processor:
     """Processor time of a process, seen from another process.
 
     Args:
-        pid: of the process.
+        pid: the id of the process.
     """
 
     def __init__(self, pid: int) -> None:

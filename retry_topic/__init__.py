@@ -1,4 +1,4 @@
-"""Retry topics: failed messages wait durably, come back on time, are capped and dead-lettered.
+"""Retry topics: failed messages wait in a durable store, come back on time, and become dead letters in the end.
 
 A name is imported at its first use. So a process that needs one part, such as each process that Spark starts, does not
 wait for the others.

@@ -32,7 +32,7 @@ from wheel_sched.store import DelayStore, Item, KnownIds, Outcome, open_store
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 # how long a caller's id is remembered: by the topic (a message sent now), by the store (a later one, from its due time)
 KNOWN_MS = 600_000
-MADE_KNOWN_MS = 60_000  # the same for an id made here: only the same call may repeat it
+MADE_KNOWN_MS = 60_000  # the same for a random id, which the caller sees only in an error
 EXPIRES_HEADER = "expires-at"  # epoch ms; a consumer dead-letters a message that it gets later
 
 
@@ -51,8 +51,9 @@ class Connection:
         _agreed(store, broker)
         self.store = store
         self.broker = broker
-        # True: the source log of an item decides its shard. False: the item's id does
+        # whether an item's source log decides its shard; otherwise its id does
         self.by_source = isinstance(broker, LogBroker) and store.shards > 1
+        self._once = broker if isinstance(broker, OnceBroker) else None
         self._topics: set[str] = set()
 
     def __repr__(self) -> str:
@@ -78,7 +79,7 @@ class Connection:
         return "one script" if self.push_target() else "claim, publish, settle"
 
     def push_target(self) -> PushTarget | None:
-        """The target to which the store's server can push; None: store and topics are on different servers."""
+        """The target to which the store's server can push; None if store and topics are on different servers."""
         identify = getattr(self.broker, "server_identity", None)
         if identify is None:
             return None
@@ -100,7 +101,7 @@ class Connection:
         expires: float | timedelta | datetime | None = None,
         id: str | None = None,  # noqa: A002  # the field's own name
     ) -> str:
-        """Publish a message, now or later. Answers its id, with which a later message can be cancelled or rescheduled.
+        """Publish a message, now or later. Returns its id, with which a later message can be cancelled or rescheduled.
 
         Args:
             topic: an existing topic.
@@ -119,7 +120,7 @@ class Connection:
         Raises:
             UnknownTopic: the topic does not exist. Nothing was sent.
             Rejected: an argument is wrong, or no topic can have that name. Nothing was sent.
-            BrokerError, StoreError: the message was refused, or its fate is unknown.
+            BrokerError, StoreError: the message was refused, or nobody knows whether it was sent.
         """
         if delay is not None and at is not None:
             raise Rejected("expected delay or at, got both; nothing was sent")
@@ -195,7 +196,7 @@ class Connection:
             if not error.in_doubt:
                 raise
             again = f"publish it again with id={message_id!r}, which sends nothing twice "
-            again += f"until {known_ms // 60_000} min after its due" if known_ms else "while it waits"
+            again += f"until {known_ms // 60_000} min after its due time" if known_ms else "while it waits"
             raise type(error)(f"{error}; {again}", in_doubt=True) from error
         there = self.store.get([message_id])[0] if stored.outcomes == [Outcome.DUPLICATE] else None
         if there is not None and there.topic != message.topic:
@@ -206,7 +207,7 @@ class Connection:
 
     def _publish_now(self, message: Message, message_id: str, known_ms: int) -> None:
         message = published(message, message_id)
-        once = self.broker if isinstance(self.broker, OnceBroker) else None
+        once = self._once
         if once is not None:
             failure = once.publish_once(message, message_id, known_ms)
         else:
@@ -231,8 +232,8 @@ def _agreed(store: DelayStore, broker: Broker) -> None:
     asked, kept = _level_of(store), getattr(broker, "durability", None)
     if asked is not None and kept is not None and not kept.keeps(asked):
         raise ConfigError(
-            f"expected the broker to keep what the store does, {asked}, got: {kept}; give RedisStreamsBroker "
-            f"{asked}, or the store less; nothing was opened"
+            f"expected the broker to have the store's durability, {asked}, got: {kept}; give RedisStreamsBroker "
+            f"{asked}, or the store a lower level; nothing was opened"
         )
 
 
@@ -317,7 +318,7 @@ def _own_broker(store: DelayStore, url: str, prefix: str, create_topics: bool, k
     if client is None:
         raise ConfigError(f"the store at {redacted(url)!r} has no server for topics: give a broker")
     if store.backend.identity() is None and not store.backend.cluster:
-        raise StoreUnavailable("the server does not say who it is; give a broker of your own")
+        raise StoreUnavailable("the server does not report its run id: give a broker")
     level = _level_of(store)
     return RedisStreamsBroker(
         client,

@@ -107,7 +107,7 @@ class StalePosition(StoreError):
 
 
 class StaleCount(StoreError):
-    """An attempt record holds more attempts than the call expected: nothing was stored. Ask `remember` again."""
+    """An attempt count differs from what the call expected: nothing was stored. Read the counts and decide again."""
 
 
 class TakenId(StoreError):

@@ -50,7 +50,7 @@ def fill(store: Any, jobs: Any) -> None:
 
 
 def memory_drains(trigger: str, count: int) -> dict[str, Callable[[], float]]:
-    """Stock and ours, in memory."""
+    """For each name a function that measures a drain in memory, with the stock scheduler and with ours."""
     return {
         f"stock, {trigger}": lambda: drain(BackgroundScheduler, MemoryJobStore(), trigger, count),
         f"ours, {trigger}": lambda: drain(WheelBackgroundScheduler, WheelJobStore(), trigger, count),

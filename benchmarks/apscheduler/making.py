@@ -30,7 +30,7 @@ def count() -> None:
 
 
 async def count_async() -> None:
-    """The same as a coroutine."""
+    """The same function as a coroutine."""
     count()
 
 

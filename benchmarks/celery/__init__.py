@@ -80,11 +80,11 @@ class Sizes:
     """The sizes of the scenarios.
 
     Args:
-        rounds: of the enqueue rates. Defaults to 7.
+        rounds: how often the enqueue rates are measured. Defaults to 7.
         enqueued: tasks sent one by one in a round. Defaults to 1,000.
         held: tasks that wait while memory is measured. Defaults to 50,000.
-        late_rounds: of each pool's lateness. Defaults to 3.
-        late_tasks: of a round. Defaults to 5,000.
+        late_rounds: how often the lateness of each pool is measured. Defaults to 3.
+        late_tasks: tasks sent in each of these rounds. Defaults to 5,000.
         late_s: the tasks of a round are due over so many seconds. Defaults to 10.
         lead_s: how long before the first due time they are sent. Defaults to 10: stock's worker has them by then.
         give_up_s: how long after the last due time a round waits for stock's missing runs. Defaults to 45.
@@ -95,7 +95,7 @@ class Sizes:
         limit_s: how long after its due time such a task is waited for. Defaults to 40.
         memory_first: measure memory before the rest begins, because stock's worker is busy with receiving the tasks.
             With few tasks it may run beside the rest. Defaults to True.
-        pools: whose lateness is measured. Defaults to all three.
+        pools: the worker pools whose lateness is measured. Defaults to all three.
     """
 
     rounds: int = 7

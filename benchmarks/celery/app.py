@@ -1,6 +1,6 @@
 """The Celery app of the benchmark's workers. Environment variables set it up.
 
-Each task writes its own run, with its due time and the time. So the receiver judges the lateness.
+Each task records its number, its due time and the time at which it runs, so lateness includes all that Celery takes.
 """
 
 from __future__ import annotations

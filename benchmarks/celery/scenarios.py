@@ -33,7 +33,7 @@ def memory(kind: Kind, tasks: int) -> dict[str, float]:
     """How much a worker grows, and its prefetch count, with tasks that wait for ten minutes."""
     with site(kind) as place:
         worker = place.start("threads", 4)
-        time.sleep(2 * _SETTLE_S)  # as above
+        time.sleep(2 * _SETTLE_S)  # until the worker has started completely
         before_mb, before = place.rss_mb(worker), place.prefetch()
         due_s = time.time() + 600
         place.send([due_s] * tasks)
@@ -43,10 +43,13 @@ def memory(kind: Kind, tasks: int) -> dict[str, float]:
 
 
 def lateness(kind: Kind, pool: str, tasks: int, over_s: float, lead_s: float, give_up_s: float) -> Lateness:
-    """`tasks` over `over_s` seconds through one worker. Waits for stock until `give_up_s` after the last."""
+    """How late one worker runs `tasks` tasks due over `over_s` seconds.
+
+    Stock has until `give_up_s` after the last due time.
+    """
     while True:
         with site(kind, workers=1, pool=pool, concurrency=_CONCURRENCY[pool]) as place:
-            time.sleep(_SETTLE_S)  # as above
+            time.sleep(_SETTLE_S)  # until the worker has started completely
             start_s = time.time() + lead_s
             place.send([start_s + number * over_s / tasks for number in range(tasks)])
             if time.time() < start_s:

@@ -100,7 +100,7 @@ class Site:
         return True
 
     def send(self, dues_s: list[float]) -> None:
-        """Send one task for each due time. Its number is its place."""
+        """Send one task for each due time. Its number is its position in `due_s`."""
         from wheel_sched_celery import TaskCall, apply_many
         from wheel_sched_celery.management import HeldTasks
 
@@ -135,12 +135,12 @@ class Site:
         return count
 
     def runs(self) -> list[Run]:
-        """What ran so far."""
+        """The executions so far, each with its lateness."""
         lines = [line.decode().split() for line in self.client.lrange(RUNS, 0, -1)]
         return [Run(int(number), float(at) - float(due)) for number, due, at in lines]
 
     def ran(self) -> int:
-        """How many executions so far."""
+        """The number of executions so far."""
         count: int = self.client.llen(RUNS)
         return count
 
@@ -180,7 +180,7 @@ def site(
     pool: str = "threads",
     concurrency: int = 4,
 ) -> Iterator[Site]:
-    """A site with `workers` started. It is gone at the end."""
+    """Yields a site with `workers` workers started, and stops its processes at the end."""
     with temporary_server(extra={"auto-aof-rewrite-percentage": "0"}) as server:
         place = Site(server, kind, transport or {})
         try:

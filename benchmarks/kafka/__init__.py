@@ -81,7 +81,7 @@ QUICK = Sizes(rounds=3, messages=10_000, lateness_rounds=3, lateness_s=3.0, mixe
 
 
 def run(sizes: Sizes) -> dict[str, Any]:
-    """Measure; the figures by key."""
+    """Measure. Returns the figures by key."""
     narration = Narration(4 * sizes.rounds + 2 * sizes.lateness_rounds + 2)
     with site() as where:
         early: list[int] = []

@@ -19,8 +19,8 @@ class Reader:
 
     Args:
         servers: addresses of the cluster.
-        topic: its name.
-        partitions: their number.
+        topic: the name of the topic.
+        partitions: the number of its partitions.
     """
 
     def __init__(self, servers: str, topic: str, partitions: int) -> None:
@@ -45,7 +45,10 @@ class Reader:
 
 
 def _read(pipe: Connection, servers: str, topic: str, partitions: int) -> None:
-    """Ready when it reads. Asked for a number of records, it answers with all records as soon as it has so many."""
+    """Read the topic in a process of its own.
+
+    For each number that comes in, send back all records once there are so many.
+    """
     client: Any = Consumer(
         {
             "bootstrap.servers": servers,

@@ -47,8 +47,8 @@ class Sizes:
     Args:
         rates: target rates, rising.
         new_from: the first rate of the new design.
-        seconds: length of a point; 0: until `requests` are made.
-        requests: requests of a point.
+        seconds: how long each point is measured; 0: until `requests` are made.
+        requests: how many requests are made at each point.
         rounds: rounds that compare new and bare.
         bare_rate: the target rate of these rounds.
         tries: how often a rate is tried.
@@ -162,7 +162,7 @@ class _Bench:
         return point
 
     def costs(self) -> dict[str, tuple[list[float], list[float]]]:
-        """Processor time per request of new and bare, by case."""
+        """Processor time per request of the new and the bare design, by case."""
         costs: dict[str, tuple[list[float], list[float]]] = {case: ([], []) for case in CASES}
         for turn, case in product(range(self._sizes.rounds), CASES):
             for design in ("new", "bare") if turn % 2 else ("bare", "new"):

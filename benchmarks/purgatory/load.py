@@ -41,7 +41,7 @@ class Load:
         rate: requests a second.
         requests: how many.
         wheel_size: slots per level. Defaults to the library's own, 4096.
-        seed: of the samples. Defaults to 1.
+        seed: the seed of the random samples. Defaults to 1.
     """
 
     design: str

@@ -33,9 +33,10 @@ def main() -> None:
 
 
 def _pages(timers: int) -> list[Any]:
-    """A few of many cancelled entries. As long as they live, Python keeps the memory of all, as a JVM keeps its heap.
+    """Cancel many entries and return a few of them.
 
-    Otherwise Python would free the memory after each round, and the kernel would fill it with zeros again.
+    As long as these few live, Python keeps the memory of all, as a JVM keeps its heap. Otherwise Python would free the
+    memory after each round, and the kernel would fill it with zeros again.
     """
     wheel = CORES["compiled"]()
     entries = [wheel.schedule(None, HOUR_MS) for _ in range(timers)]

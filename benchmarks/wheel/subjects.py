@@ -20,7 +20,7 @@ class Task:
     """The callback of every timer. It is not None, because some timers use None for a cancelled entry."""
 
     def __call__(self) -> None:
-        """Nothing."""
+        """Do nothing."""
 
 
 TASK = Task()
@@ -38,7 +38,7 @@ class Filled:
         return [schedule(TASK, deadline_ms) for deadline_ms in deadlines_ms]
 
     def close(self) -> None:
-        """Nothing outlives it."""
+        """There is nothing to close."""
 
 
 class Handed(Filled):
@@ -124,7 +124,7 @@ class HandleOnly:
         return handle
 
     def advance(self, now_ms: int) -> tuple[()]:
-        """Nothing waits."""
+        """No timer waits, so none is due."""
         return ()
 
 
@@ -229,7 +229,7 @@ class Sched:
         return self.fired
 
     def close(self) -> None:
-        """Nothing outlives it."""
+        """There is nothing to close."""
 
 
 # By the name in tables and plots. A core that is absent is not measured, and misses its gates.

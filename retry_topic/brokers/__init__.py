@@ -1,1 +1,1 @@
-"""Brokers: one small protocol, one module per broker."""
+"""The broker protocol, its conformance suite, and one module or package for each broker."""

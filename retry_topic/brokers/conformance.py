@@ -9,9 +9,9 @@
 
 The fixture gives a broker that refuses absent topics. Each test uses its own topics, so that tests may share a server.
 The attributes of the class say where a broker may differ. If the broker's groups know several protocols, run the whole
-suite for one of them and `GroupCases` alone for each other. Call `pytest.register_assert_rewrite` with this module's
-name before its import to get detailed failures. The suite needs `hypothesis`. It takes about 10 s and mostly waits for
-`idle_ms`, because redelivery happens in real time.
+run the whole suite for one of them and `GroupCases` alone for each of the others. Call `pytest.register_assert_rewrite`
+with this module's name before you import it, so that failures show details. The suite needs `hypothesis`. It takes
+about 10 s and mostly waits for `idle_ms`, because redelivery happens in real time.
 """
 
 # ruff: noqa: S101 - assertions are what a test-suite is made of
@@ -40,10 +40,10 @@ _contents = st.tuples(st.binary(max_size=300), st.none() | st.binary(max_size=40
 
 
 class _Cases:
-    """The points in which brokers may differ, and what all cases need."""
+    """The attributes that a subclass may change for its broker, and a method that all cases use."""
 
     idle_ms = 600
-    """How long a delivery may stay unrenewed in these tests. Long enough for renewals on a busy machine."""
+    """After this many ms without a `beat`, a delivery goes to another member. Long enough for a busy machine."""
 
     exact_forward = True
     """Whether `forward` publishes and settles in one step. Then a repeated `forward` publishes nothing."""
@@ -70,7 +70,7 @@ class _Cases:
 
 
 class MessageCases(_Cases):
-    """Cases of messages and topics; the same for every protocol of groups."""
+    """Cases of messages and topics. They do not depend on the group protocol."""
 
     def test_contents_survive_byte_for_byte(self, broker: Broker) -> None:
         """Values, keys and headers come back as they were, repeated and odd header names included."""
@@ -95,15 +95,15 @@ class MessageCases(_Cases):
         topic, at_ms = fresh_topic(broker), time.time_ns() // 1_000_000 - 60_000
         publish(
             broker,
-            Message(topic, b"told", partition=0, timestamp_ms=at_ms),
+            Message(topic, b"kept", partition=0, timestamp_ms=at_ms),
             Message(topic, b"odd", partition=1_000, timestamp_ms=at_ms + 3_600_000),
         )
-        told, odd = (delivery.message for delivery in receive(self.member(broker, topic), 2))
-        assert (told.value, odd.value) == (b"told", b"odd")
-        assert (told.partition, told.timestamp_ms, odd.partition, odd.timestamp_ms) == (None,) * 4
+        kept, odd = (delivery.message for delivery in receive(self.member(broker, topic), 2))
+        assert (kept.value, odd.value) == (b"kept", b"odd")
+        assert (kept.partition, kept.timestamp_ms, odd.partition, odd.timestamp_ms) == (None,) * 4
         if self.keeps_place:
-            assert told.source is not None
-            assert (told.source.partition, told.source.timestamp_ms) == (0, at_ms)
+            assert kept.source is not None
+            assert (kept.source.partition, kept.source.timestamp_ms) == (0, at_ms)
             assert odd.source is not None
             assert at_ms < (odd.source.timestamp_ms or 0) < at_ms + 3_600_000
 
@@ -127,7 +127,7 @@ class MessageCases(_Cases):
         assert absent not in broker.topics()
 
     def test_what_is_published_once_may_be_repeated(self, broker: Broker) -> None:
-        """For an `OnceBroker`: one record for an id, topic and window. After a refusal the id is still free."""
+        """An `OnceBroker` writes one record for an id, topic and window. After a refusal the id is still free."""
         if not isinstance(broker, OnceBroker):
             return
         one, other = fresh_topic(broker), fresh_topic(broker)
@@ -363,7 +363,7 @@ class GroupCases(_Cases):
 
 
 class BrokerConformance(MessageCases, GroupCases):
-    """Subclass it, give it a `broker` fixture, and let pytest collect it."""
+    """The whole suite. Subclass it with a `broker` fixture, and let pytest collect the subclass."""
 
 
 def absent_topic() -> str:

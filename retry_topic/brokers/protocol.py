@@ -1,11 +1,10 @@
-"""The broker protocol: what consumers and the retry service need from a message broker, and nothing more.
+"""The broker protocol: what consumers and the retry service need from a message broker.
 
 Implementations: `memory` (one process, for tests and examples), `redis_streams` (the embedded default) and `kafka`.
 Each passes the public suite in `retry_topic.brokers.conformance`. All methods block.
 
-Threads: any thread may use a `Broker`. Two threads may use a `BrokerConsumer` at the same time: one calls `poll`, the
-other calls `ack` and `forward`. Any thread may call `beat` at any time, also during a call of another thread. Call
-`close` last, when no thread polls or settles any more.
+Threads: any thread may use a `Broker`. Two threads may use a `BrokerConsumer`: one calls `poll`, the other `ack` and
+`forward`. Any thread may call `beat` at any time; call `close` when no thread polls or settles any more.
 
 Delivery is at least once: the broker hands out a delivery again, with `deliveries` raised by one, when the consumer
 neither settles it nor keeps it alive with `beat` for `idle_ms`.
@@ -27,8 +26,8 @@ class Delivery:
 
     Args:
         message: the message, with its `source`.
-        handle: the broker's own data for settling it; opaque to all other code.
-        deliveries: how often the broker has handed it out, 1 the first time. Above 1, a consumer died or hung.
+        handle: the broker's own data for settling it; no other code looks into it.
+        deliveries: how often the broker has handed it out, 1 the first time. Above 1 when a consumer died or hung.
     """
 
     message: Message
@@ -42,9 +41,9 @@ class PublishFailure:
 
     Args:
         reason: plain words, at most 500 characters.
-        transient: True: the same message may succeed later (the broker is away or throttles). False: it never will
+        transient: True if the same message may succeed later (the broker is away or throttles), False if it never will
             (the topic is unknown, the record is too large).
-        in_doubt: True: the reply was lost, so the broker may have the message.
+        in_doubt: True if the reply was lost, so that the broker may have the message.
     """
 
     reason: str
@@ -68,7 +67,7 @@ class BrokerConsumer(Protocol):
         """Publish each message and settle its delivery, atomically if the broker can.
 
         A broker that cannot publishes first and settles after. A crash in between causes a duplicate, never a loss.
-        A delivery whose message failed stays unsettled. Answers in the order of `pairs`; None: done.
+        A delivery whose message failed stays unsettled. Returns one answer for each pair: None when done.
         """
         ...
 
@@ -88,7 +87,8 @@ class Broker(Protocol):
     name: str
 
     def publish(self, messages: Sequence[Message]) -> list[PublishFailure | None]:
-        """Publish each message to its topic. Answers in order; None: confirmed. Never raises for a single message.
+        """Publish each message to its topic. Returns one answer for each message: None when the broker has confirmed
+        it.
 
         Raises:
             BrokerUnavailable: the broker answered for none of them.
@@ -118,8 +118,8 @@ class Backlog:
 
     Args:
         waiting: the number of these records.
-        oldest: the first record that no member has received, else the first unsettled record; None: there is none.
-        silent_ms: the time since a member last polled; None: the group has no members.
+        oldest: the first record that no member has received, else the first unsettled record; None if there is none.
+        silent_ms: the time since a member last polled; None if the group has no members.
     """
 
     waiting: int
@@ -142,11 +142,11 @@ class BacklogBroker(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class LogBatch:
-    """Records of one partition, in order. The reader itself leaves no record out.
+    """Records of one partition, in order. The reader skips no record.
 
     Args:
         source: the permanent name of the partition for this group. A recreated topic has other names.
-        expected: the position that the first record should have; None: no earlier position is known.
+        expected: the position that the first record should have; None if no earlier position is known.
         next: the position after the last record.
         deliveries: the records. They can be iterated once. Each record is decoded when the iteration reaches it.
     """
@@ -199,18 +199,18 @@ PositionsOf = Callable[[Sequence[str]], Sequence[int | None]]
 
 
 class LogReader(Protocol):
-    """A group member whose caller stores the positions, together with the results of the records. One thread."""
+    """A group member whose caller stores the positions together with the results of the records. One thread."""
 
     def expected(self) -> Mapping[str, int]:
         """For each source of this member with a known position: the position of its next batch."""
         ...
 
     def rewind(self, source: str, position: int | None) -> None:
-        """Read a source again from `position`; None: from the position at which this member began it."""
+        """Read a source again from `position`; None: from where this member began to read it."""
         ...
 
     def poll(self, limit: int, timeout_ms: int) -> LogBatch | None:
-        """The next records of one partition. Waits up to `timeout_ms`; None: there was none."""
+        """The next records of one partition. Waits up to `timeout_ms`; None if there was none."""
         ...
 
     def done(self, part: LogBatch) -> None:
@@ -230,7 +230,7 @@ class ClaimSender(Protocol):
     """Sends the claims of a store's shards, each in one transaction with its number. One thread per shard at a time."""
 
     def take_over(self, shard: int) -> int | None:
-        """Fence the previous sender of the shard and end its open transaction. Answers the number of the last claim
+        """Fence the previous sender of the shard and end its open transaction. Returns the number of the last claim
         that was sent, None when no number is known.
 
         Raises:
@@ -239,7 +239,7 @@ class ClaimSender(Protocol):
         ...
 
     def send(self, shard: int, number: int, messages: Sequence[Message]) -> list[PublishFailure | None]:
-        """Send all of `messages` and the number, or nothing. Then it answers a failure for each message at fault.
+        """Send all of `messages` and the number, or nothing. Then each message at fault has its failure.
 
         Raises:
             Fenced: another process has taken the shard over.
@@ -276,13 +276,13 @@ class LogBroker(Protocol):
     def log_reader(self, topic: str, group: str, positions: PositionsOf, *, idle_ms: int = 30_000) -> LogReader:
         """Read `topic` as a member of `group`. An absent topic is created.
 
-        The reader calls `positions` with the sources that the group assigns to it. The call answers for each source the
-        position to begin at; None: the group's committed offset, else the beginning.
+        The reader calls `positions` with the sources that the group assigns to it. The call returns the position to
+        begin at for each source; None: begin at the group's committed offset, or at the beginning if there is none.
         """
         ...
 
     def sender(self, namespace: str, shards: int) -> ClaimSender | None:
-        """The sender of claims in transactions; None: the broker has no transactions."""
+        """The sender of claims in transactions; None if the broker has no transactions."""
         ...
 
 
@@ -291,13 +291,13 @@ class OriginalsBroker(Protocol):
     """A log broker that can read single records again, for messages by reference."""
 
     def originals(self, references: Sequence[Reference]) -> list[bytes | PublishFailure]:
-        """The payload of each reference, or a failure. A failure that is not transient: the record is gone."""
+        """The payload of each reference, or a failure. After a failure that is not transient the record is gone."""
         ...
 
 
 @runtime_checkable
 class InstantBroker(Protocol):
-    """A broker that says whether its `publish` can wait. `instant`: it never waits, because topics are in memory."""
+    """A broker that says whether its `publish` can wait. If `instant` is true, it never waits: topics are in memory."""
 
     instant: bool
 
@@ -328,7 +328,7 @@ class TrimBroker(Protocol):
     """A broker whose topics can be trimmed to a length, because nothing else bounds them."""
 
     def trim(self, topic: str, keep: int) -> int:
-        """Drop the oldest records beyond about `keep`, but none that a group has not settled. Answers their number.
+        """Drop the oldest records beyond about `keep`, but none that a group has not settled. Returns their number.
 
         Raises:
             BrokerError: the broker could not answer. Repeating the call is harmless.
@@ -341,7 +341,7 @@ class NamesBroker(Protocol):
     """A broker that knows, without I/O, which names its topics cannot have."""
 
     def topic_problem(self, topic: str) -> str | None:
-        """Why `topic` cannot be the name of a topic; None: it can."""
+        """Why `topic` cannot be the name of a topic; None if it can."""
         ...
 
 
@@ -350,7 +350,7 @@ class GroupTopicsBroker(Protocol):
     """A broker that creates the topics of a group with settings for their purpose."""
 
     def create_group_topics(self, topics: Mapping[str, str]) -> list[str]:
-        """Create those of the "retry", "redelivery" and "dead" topics that are absent. Answers the created ones."""
+        """Create those of the "retry", "redelivery" and "dead" topics that are absent. Returns the created ones."""
         ...
 
 

@@ -1,1 +1,1 @@
-"""Commands of `wheel-sched` that know messages, policies and brokers; `wheel_sched.cli` finds them by name alone."""
+"""Commands of `wheel-sched` for messages, policies and brokers. `wheel_sched.cli` finds them through `extension`."""

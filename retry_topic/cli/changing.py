@@ -1,7 +1,7 @@
 """`wheel-sched run-now | reschedule | delete`: change messages by id or by filter.
 
-Several messages are changed only after a question, or with --yes. The store changes at most 500 messages in one step. A
-command that is interrupted has changed some messages completely and the others not at all.
+Before it changes several messages, a command asks, unless --yes is given. The store changes at most 500 messages in one
+step. An interrupted command has changed some messages completely and the others not at all.
 """
 
 from __future__ import annotations
@@ -29,9 +29,11 @@ from wheel_sched.store.core.change import Alteration
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-rate_option = click.option("--rate", type=click.FloatRange(0, 1e6, min_open=True), metavar="N", help="N a second.")
+rate_option = click.option(
+    "--rate", type=click.FloatRange(0, 1e6, min_open=True), metavar="N", help="Make about N messages due a second."
+)
 spread_option = click.option(
-    "--spread", "spread_ms", type=DURATION, metavar="DURATION", help="Spread them evenly over this time."
+    "--spread", "spread_ms", type=DURATION, metavar="DURATION", help="Spread their due times evenly over this time."
 )
 
 _LIVING: tuple[State, ...] = ("due", "held")
@@ -40,7 +42,7 @@ _DELETE = {"due": "c", "held": "c", "leased": "c", "dead": "x"}  # verbs of chan
 
 @dataclass(frozen=True, slots=True)
 class ChangePace:
-    """How changes are spread over time: by a rate, by a span, or with neither all at once."""
+    """How the new due times are spread: at a rate, over a time span, or (with neither) all at once."""
 
     rate: float | None = None
     spread_ms: int | None = None
@@ -64,7 +66,7 @@ class ChangePace:
 
 @dataclass(frozen=True, slots=True)
 class ChangeRequest:
-    """What a command changes, and whether it asks, only shows, and writes JSON: the options of `change_options`."""
+    """The options of a command that changes messages, as `change_options` adds them."""
 
     session: Session
     ids: tuple[str, ...]
@@ -80,8 +82,8 @@ class ChangeRequest:
         Args:
             connection: where they are stored.
             parked: False leaves out messages that are parked behind their key's head, unless an id names them.
-                Defaults to None: no difference.
-            dead: what the note says about dead letters. Defaults to the option that selects them.
+                Defaults to None: they are treated like others.
+            dead: the advice about dead letters in that note. Defaults to the option that selects them.
 
         Raises:
             UsageError, CommandFailed: see `select`.
@@ -93,7 +95,8 @@ class ChangeRequest:
         return meant
 
     def agreed(self, action: str, meant: Selected, now_ms: int, *, for_good: bool = False) -> bool:
-        """Ask before several messages are changed. A dry run shows what would be changed, and answers False.
+        """Ask before several messages are changed. A dry run shows what would be changed. Returns whether to change
+        them.
 
         Args:
             action: such as "reschedule {}".
@@ -158,8 +161,8 @@ def run_now(request: ChangeRequest, rate: float | None, spread_ms: int | None) -
       wheel-sched run-now --topic orders --error '*Timeout*' --rate 50 --yes
       wheel-sched run-now --state held --spread 5m --dry-run
 
-    A filter selects messages that wait or are held; --dead or an id selects dead letters. A message that is parked
-    behind a failed message of its key is selected by its id alone, and then loses its order.
+    A filter selects messages that wait or are held; --dead or an id selects dead letters. Parked messages (they wait
+    behind a failed message of their key) are selected only by id, and then lose their order.
     """
     pace = ChangePace(rate, spread_ms)
     settings = settings_of(request.session)
@@ -182,8 +185,8 @@ def run_now(request: ChangeRequest, rate: float | None, spread_ms: int | None) -
 
 @click.command()
 @change_options
-@click.option("--in", "delay_ms", type=DURATION, metavar="DURATION", help="This long from now.")
-@click.option("--at", "at_ms", type=INSTANT, metavar="INSTANT", help="At this time: RFC 3339, or +5m.")
+@click.option("--in", "delay_ms", type=DURATION, metavar="DURATION", help="Due this long from now.")
+@click.option("--at", "at_ms", type=INSTANT, metavar="INSTANT", help="Due at this time: RFC 3339, or +5m.")
 @spread_option
 def reschedule(request: ChangeRequest, delay_ms: int | None, at_ms: int | None, spread_ms: int | None) -> int:
     """Give messages another due time.
@@ -249,7 +252,7 @@ def alter(
 
 
 def _performed(store: DelayStore, plan: Plan[list[Outcome]]) -> list[Outcome]:
-    """Perform one step of a plan. Unlike the store's own method, each message has its own due time."""
+    """Perform a plan that has one step. Unlike `DelayStore.reschedule`, it can give each message another due time."""
     answers = store.execute(next(plan))
     for answer in answers:
         if isinstance(answer, Exception):

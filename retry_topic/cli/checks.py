@@ -1,4 +1,4 @@
-"""Retry topics in `wheel-sched doctor` and `stats`: how messages are handed over, and retries without a service."""
+"""What `wheel-sched doctor` and `stats` report: how due messages reach their topics, and retries that nobody reads."""
 
 from __future__ import annotations
 
@@ -21,16 +21,19 @@ from wheel_sched.store.redis.round_trips import Dialect
 
 
 def hand_over(target: ExaminedTarget, loaded: Loaded) -> Finding:
-    """How due messages reach their topics."""
+    """Report how due messages reach their topics, and what guarantee this gives."""
     settings = loaded.read(RetrySettings)
     try:
         mode = _hand_over(target, settings)
     except ConfigError as error:
         return problem("hand-over", f"--kafka: {error}", "correct the client's settings")
     if mode == "one script":
-        return ok("hand-over", "one script: exactly once, store and topics share the server")
+        return ok("hand-over", "one script: exactly once, because store and topics share the server")
     if mode == "transactions":
-        return ok("hand-over", "transactions: exactly once for who reads committed records; `wheel-sched kafka doctor`")
+        return ok(
+            "hand-over",
+            "transactions: exactly once for consumers that read committed records; `wheel-sched kafka doctor`",
+        )
     return ok("hand-over", f"{mode}: at least once, with a stable id")
 
 
@@ -48,7 +51,7 @@ def _hand_over(target: ExaminedTarget, settings: RetrySettings) -> str:
 
 
 def retries(target: ExaminedTarget, loaded: Loaded) -> Finding:
-    """A retry service reads each retry topic that holds messages."""
+    """Check that a retry service reads each retry topic that holds messages."""
     found = _untaken(target.client, loaded.read(RetrySettings))
     if found is None:
         return ok("retries", NOT_ON_KAFKA)
@@ -62,7 +65,7 @@ def retries(target: ExaminedTarget, loaded: Loaded) -> Finding:
 
 
 def retries_in_stats(store: DelayStore, loaded: Loaded) -> StatsPart:
-    """Retries that no service reads, for `stats`. Without the right to look, the rest of `stats` is still shown."""
+    """Retries that no service reads, for `stats`. It notes an error of the broker, so that `stats` shows the rest."""
     backend: Any = store.backend
     try:
         found = _untaken(backend.client, loaded.read(RetrySettings))

@@ -22,14 +22,14 @@ from wheel_sched.cli.options import json_option
     help="Your own records (JSON Lines).",
 )
 @click.option("--count", type=click.IntRange(min=1), metavar="N", help="Number of records.")
-@click.option("--folder", type=click.Path(file_okay=False), metavar="FOLDER", help="Of the server's data.")
+@click.option("--folder", type=click.Path(file_okay=False), metavar="FOLDER", help="Folder for the server's data.")
 @json_option
 def demo(input_path: str | None, count: int | None, folder: str | None, as_json: bool) -> int:
-    """See it work: an embedded server, messages that fail, retries on the millisecond, a killed service.
+    """Run a demo: an embedded server, messages that fail, retries at their due time, a killed service.
 
-    The last number, "duplicated" with --json, counts records that the endpoint accepted twice: its first answer came
-    too late for the consumer, which tried again. The exit code is 0 when every record is delivered or dead, and none
-    was early.
+    The last number ("duplicated" with --json) counts records that the endpoint accepted twice, because its first answer
+    came too late for the consumer, which tried again. The exit code is 0 when every record is delivered or dead, and
+    none was early.
 
     \b
     Examples:

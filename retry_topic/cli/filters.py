@@ -2,8 +2,8 @@
 
     --topic T  --state due|leased|held|dead  --error GLOB  --fingerprint HEX  --since I  --until I  --key K  --limit N
 
-A message matches when all conditions hold. `--dead` is short for `--state dead`. The time of a message is its due time;
-the time of a dead letter is that of its death. A fingerprint may be given by its beginning.
+A message matches when all conditions hold. `--dead` is short for `--state dead`. --since and --until compare the due
+time of a message, or the time at which a dead letter died. The beginning of a fingerprint is enough.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from wheel_sched.store.maintenance.backup import claimed_due_ms
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-_COUNTED = 10_000  # of the messages that match in other states
+_COUNTED = 10_000  # at most this many matching messages in other states are counted
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,8 +108,8 @@ class Filter:
     @property
     def narrow(self) -> bool:
         """Whether there is any condition but the limit."""
-        said = (self.topic, self.error, self.fingerprint, self.since_ms, self.until_ms, self.key)
-        return bool(self.states) or any(value is not None for value in said)
+        given = (self.topic, self.error, self.fingerprint, self.since_ms, self.until_ms, self.key)
+        return bool(self.states) or any(value is not None for value in given)
 
     def matches(self, entry: ListedMessage) -> bool:
         state, letter = entry.letter.state, entry.letter
@@ -126,7 +126,7 @@ class Filter:
         )
 
     def elsewhere(self, connection: Connection, states: Sequence[State], dead: str = "add --dead") -> str | None:
-        """A sentence for people when no message in `states` matches: other states that match, or an unknown topic.
+        """Advice for the user when no message in `states` matches: other states that match, or an unknown topic.
 
         Args:
             connection: where to look.
@@ -157,7 +157,7 @@ class Filter:
         return None if self.topic is None else unknown_topic(connection, self.topic)
 
     def selection(self, fingerprint: str | None = None) -> DeadLetterFilter:
-        """The filter as a selection of dead letters: without the limit, and with a whole fingerprint or none."""
+        """The filter as a `DeadLetterFilter`, without the limit. `fingerprint` is a whole fingerprint or None."""
         key = None if self.key is None else self.key.encode()
         return DeadLetterFilter(self.topic, self.error, fingerprint, self.since_ms or 0, self.until_ms, key)
 
@@ -202,15 +202,34 @@ def _fingerprint(_: click.Context, __: click.Parameter, value: str | None) -> st
 
 
 _OPTIONS = (
-    click.option("--topic", metavar="TOPIC", help="The topic where they first failed, or for which they wait."),
-    click.option("--state", "states", type=click.Choice(STATES), multiple=True, help="Their state; repeatable."),
-    click.option("--dead", is_flag=True, help="The same as --state dead."),
-    click.option("--error", metavar="GLOB", help="Of the error's class, message or reason."),
-    click.option("--fingerprint", metavar="HEX", callback=_fingerprint, help="Of the error, or its beginning."),
-    click.option("--since", "since_ms", type=INSTANT, metavar="INSTANT", help="Due (or died) then or later."),
-    click.option("--until", "until_ms", type=INSTANT, metavar="INSTANT", help="Due (or died) before then."),
-    click.option("--key", metavar="KEY", help="The message's key."),
-    click.option("--limit", type=click.IntRange(min=1), metavar="N", help="At most N."),
+    click.option("--topic", metavar="TOPIC", help="Only messages that first failed in TOPIC, or wait for it."),
+    click.option(
+        "--state", "states", type=click.Choice(STATES), multiple=True, help="Only messages in this state; repeatable."
+    ),
+    click.option("--dead", is_flag=True, help="Only dead letters; the same as --state dead."),
+    click.option("--error", metavar="GLOB", help="Only if the error's class, message or reason matches GLOB."),
+    click.option(
+        "--fingerprint",
+        metavar="HEX",
+        callback=_fingerprint,
+        help="Only errors with this fingerprint; its beginning is enough.",
+    ),
+    click.option(
+        "--since",
+        "since_ms",
+        type=INSTANT,
+        metavar="INSTANT",
+        help="Only messages that are due (or died) at INSTANT or later.",
+    ),
+    click.option(
+        "--until",
+        "until_ms",
+        type=INSTANT,
+        metavar="INSTANT",
+        help="Only messages that are due (or died) before INSTANT.",
+    ),
+    click.option("--key", metavar="KEY", help="Only messages with this key."),
+    click.option("--limit", type=click.IntRange(min=1), metavar="N", help="At most N messages."),
 )
 _NAMES = ("topic", "states", "error", "fingerprint", "since_ms", "until_ms", "key", "limit")
 

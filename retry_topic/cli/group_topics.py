@@ -1,4 +1,4 @@
-"""Options that name a group's topics when they are not named after the group; without them the settings name them."""
+"""Options for groups whose topics are not named after the group. Without an option, the setting counts."""
 
 from __future__ import annotations
 

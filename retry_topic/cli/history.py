@@ -1,4 +1,4 @@
-"""`wheel-sched history`: exports what became of each attempt, from the store's log."""
+"""`wheel-sched history`: exports the attempt history from the store."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from wheel_sched.cli.options import Session, force_option, json_option, may_repl
 from wheel_sched.cli.output import amount, emit, instant, note, say
 
 
-@click.group(name="history", help="Export what became of each attempt of messages that failed.")
+@click.group(name="history", help="Export the result of each attempt of messages that failed.")
 def history() -> None: ...
 
 

@@ -49,7 +49,7 @@ def _opened(session: Session, **more: Any) -> Iterator[KafkaBroker]:
 
 
 def _owned(topics: GroupTopics, groups: Iterable[str]) -> dict[str, dict[str, str]]:
-    """The topics of each group, by purpose; each name is one that Kafka accepts."""
+    """The topics of each group, by purpose (such as "retry"). Raises `ConfigError` for impossible names."""
     from retry_topic.brokers.kafka.topology import check_topic
 
     owned = {group: topics.of(group) for group in groups}
@@ -78,12 +78,18 @@ def _topic_settings(_: click.Context, __: click.Parameter, values: tuple[str, ..
 
 @kafka.command()
 @_groups
-@click.option("--partitions", type=click.IntRange(1, 10_000), default=1, show_default=True, help="Of each topic.")
+@click.option(
+    "--partitions",
+    type=click.IntRange(1, 10_000),
+    default=1,
+    show_default=True,
+    help="Number of partitions of each new topic.",
+)
 @click.option(
     "--replication",
     type=click.IntRange(-1, 1_000),
     default=-1,
-    help="Copies of each topic (default: -1, the cluster's default).",
+    help="Copies of each new topic (default: -1, the cluster's default).",
 )
 @click.option(
     "--setting",
@@ -91,7 +97,7 @@ def _topic_settings(_: click.Context, __: click.Parameter, values: tuple[str, ..
     multiple=True,
     callback=_topic_settings,
     metavar="NAME=VALUE",
-    help="A setting of each topic, instead of ours; repeatable.",
+    help="Setting of each new topic; it overrides ours; repeatable.",
 )
 @topics_options
 @dry_run_option
@@ -107,7 +113,7 @@ def init(
     dry_run: bool,
     as_json: bool,
 ) -> None:
-    """Create missing topics of GROUPs: retry, redelivery, dead, and one for the namespace's claims.
+    """Create missing topics of GROUPs: retry, redelivery, dead; and the topic for the namespace's claims.
 
     There is no topic per delay: a message waits in the delay store. Existing topics stay as they are. New topics keep
     records for 7 days and dead letters for 30, take records of up to 8 MiB, and are never compacted.
@@ -200,7 +206,7 @@ def lag(session: Session, groups: tuple[str, ...], topics: GroupTopics, as_json:
 @kafka.command()
 @click.argument("group")
 @click.option("--to", "target", metavar="TOPIC", help="Deliver to TOPIC (default: the group's redelivery topic).")
-@click.option("--limit", type=click.IntRange(1), default=10_000, show_default=True, help="At most N.")
+@click.option("--limit", type=click.IntRange(1), default=10_000, show_default=True, help="Replay at most N.")
 @max_replays_option
 @topics_options
 @dry_run_option
@@ -289,7 +295,7 @@ def _is_before(ends: Mapping[tuple[str, int], int], letter: Message) -> bool:
     type=DURATION,
     default=DispatcherConfig().lease_ms,
     metavar="DURATION",
-    help="Lease of your services' dispatchers, unless it is 10s.",
+    help="Lease of your services' dispatchers (default: 10s).",
 )
 @topics_options
 @json_option

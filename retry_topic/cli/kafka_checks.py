@@ -1,4 +1,4 @@
-"""The checks of `wheel-sched kafka doctor`. They only read, except for one empty transaction under an id of its own."""
+"""The checks of `wheel-sched kafka doctor`. They only read, except for one empty transaction under a new id."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 _admin: Any = _typed_admin  # its types do not declare all it exports
 _DAY_MINUTES = 1_440
-_PAGES = 40  # of held messages that are searched
+_PAGES = 40  # at most this many pages of held messages are searched
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,17 +98,17 @@ def copies(group: str, counts: Mapping[str, tuple[int, int]], least: Mapping[str
     check = f"copies {group}"
     for topic, (there, in_sync) in counts.items():
         needed = least.get(topic, 1)
-        said = f"{topic}: {in_sync} of {there} copies in sync, min.insync.replicas={needed}"
+        fact = f"{topic}: {in_sync} of {there} copies in sync, min.insync.replicas={needed}"
         if needed > there:
-            return problem(check, said, "nothing can be written: lower min.insync.replicas, or add copies")
+            return problem(check, fact, "nothing can be written: lower min.insync.replicas, or add copies")
         if needed > in_sync:
-            return problem(check, said, "nothing can be written until more brokers are back")
+            return problem(check, fact, "nothing can be written until more brokers are back")
         if there > 1 and needed == there:
-            return warn(check, said, "one broker that is away stops all writes: set it to one less than the copies")
+            return warn(check, fact, "one broker that is away stops all writes: set it to one less than the copies")
         if there == 1 and brokers > 1:
-            return warn(check, said, "the loss of a broker loses the topic: add copies")
+            return warn(check, fact, "the loss of a broker loses the topic: add copies")
         if there > 1 and needed == 1:
-            return warn(check, said, "records that one broker alone confirmed are lost with it: min.insync.replicas=2")
+            return warn(check, fact, "records that one broker alone confirmed are lost with it: min.insync.replicas=2")
     return ok(check, ", ".join(f"{topic} {in_sync}/{there}" for topic, (there, in_sync) in counts.items()))
 
 
@@ -127,7 +127,7 @@ def _claims(broker: KafkaBroker, namespace: str, shards: int) -> Finding:
 
 
 def in_doubt(settings: Settings) -> Finding:
-    """No messages are held because the cluster forgot which claims were published."""
+    """Check for messages that are held because the cluster forgot which claims were published."""
     try:
         with opened(settings) as store:
             found, cursor = 0, None
@@ -152,7 +152,7 @@ def in_doubt(settings: Settings) -> Finding:
 
 
 def timeouts(broker: KafkaBroker, lease_ms: int) -> Finding:
-    """A claim is answered before its lease ends, and the lease ends before its transaction does."""
+    """Check the order of time-outs: first the delivery's, then the end of the lease, then the transaction's."""
     order = f"{broker.transaction_timeout_ms} > {lease_ms} > {broker.delivery_timeout_ms} ms"
     if broker.transaction_timeout_ms > lease_ms > broker.delivery_timeout_ms:
         return ok("time-outs", f"transaction > lease > delivery: {order}")
@@ -161,25 +161,27 @@ def timeouts(broker: KafkaBroker, lease_ms: int) -> Finding:
 
 
 def retention(settings: Mapping[str, str]) -> Finding:
-    """The cluster keeps the numbers of claims for longer than the day after which they are committed again."""
+    """Check that the cluster keeps committed offsets for two days: claim numbers are committed again once a day."""
     minutes = int(settings.get("offsets.retention.minutes", 7 * _DAY_MINUTES))
-    said = f"offsets.retention.minutes={minutes}"
+    fact = f"offsets.retention.minutes={minutes}"
     if minutes < 2 * _DAY_MINUTES:
-        return problem("retention", said, "at least 2880: the claims' numbers are committed again once a day")
-    return ok("retention", said)
+        return problem("retention", fact, "at least 2880: the claims' numbers are committed again once a day")
+    return ok("retention", fact)
 
 
 def longest_transaction(settings: Mapping[str, str], ours_ms: int) -> Finding:
-    """The cluster allows transactions as long as ours."""
+    """Check that the cluster allows the transaction time-out of this client."""
     longest_ms = int(settings.get("transaction.max.timeout.ms", 900_000))
-    said = f"transaction.max.timeout.ms={longest_ms}"
+    fact = f"transaction.max.timeout.ms={longest_ms}"
     if longest_ms < ours_ms:
-        return problem("transactions", said, f"at least {ours_ms}, or shorten ours: transaction.timeout.ms")
-    return ok("transactions", said)
+        return problem(
+            "transactions", fact, f"set at least {ours_ms}, or a shorter transaction.timeout.ms of the client"
+        )
+    return ok("transactions", fact)
 
 
 def creation(settings: Mapping[str, str]) -> Finding:
-    """Topics are not created by accident, when a client names one."""
+    """Check that the cluster does not create each topic that a client names."""
     if settings.get("auto.create.topics.enable") == "true":
         fix = "set it to false on the brokers"
         return warn("creation", "auto.create.topics.enable=true: another client that mistypes a topic creates it", fix)

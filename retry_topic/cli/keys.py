@@ -1,4 +1,4 @@
-"""`wheel-sched keys list | release`: ordering keys that wait for a failed message, and how to release one by hand."""
+"""`wheel-sched keys list | release`: lists ordering keys that wait for a failed message, and releases them by hand."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def keys() -> None:
 def list_keys(session: Session, limit: int, as_json: bool) -> None:
     """List the ordering keys that wait for a failed message. The key that waits longest comes first.
 
-    A key whose head is "out" waits for the answer of a consumer.
+    If "head is" shows "out", the failed message was delivered again, and its consumer has not settled it yet.
 
     \b
     Examples:
@@ -84,9 +84,9 @@ def _as_dict(connection: Connection, key: ClosedKey) -> dict[str, Any]:
 @json_option
 @pass_session
 def release(session: Session, locks: tuple[str, ...], yes: bool, as_json: bool) -> int:
-    """Let the next message of a key follow, although the head was never handled. LOCK is what `keys list` shows.
+    """Let the next message of a key be delivered although its failed message never succeeded. `keys list` shows LOCK.
 
-    Release a key only when its head is lost: when its topic was deleted outside the store, for example.
+    Release a key only when its failed message is lost, for example because its topic was deleted.
 
     \b
     Examples:

@@ -24,7 +24,7 @@ _SHOWN = 50  # lines of a list without --limit
 
 @click.command(name="list")
 @filter_options
-@click.option("--parked", is_flag=True, help="Messages that are parked behind a failed message of their key.")
+@click.option("--parked", is_flag=True, help="Only messages that are parked behind a failed message of their key.")
 @click.option("--group", is_flag=True, help="Group dead letters by error: count, first, last, a sample.")
 @click.option("--payload", is_flag=True, help="Show payloads too: whole with --json, else their beginnings.")
 @json_option

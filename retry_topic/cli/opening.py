@@ -18,12 +18,12 @@ from wheel_sched.errors import ConfigError
 if TYPE_CHECKING:
     from retry_topic.brokers.kafka import KafkaBroker
 
-_KEEP = 10_000  # records that a topic keeps after every group has settled them; the default of `connect`
+_KEEP = 10_000  # settled records that a topic keeps; as `connect` does by default
 
 
 @contextlib.contextmanager
 def opened_connection(settings: RetrySettings, *, create: bool = False) -> Iterator[Connection]:
-    """Open store and topics for the block. Only with `create` are a namespace and a data folder created."""
+    """Open store and topics for the block. With `create` it creates an absent namespace and data folder."""
     from retry_topic.brokers.redis_streams import RedisStreamsBroker  # first: its extra may be missing
 
     with contextlib.ExitStack() as stack:
@@ -75,7 +75,8 @@ def kafka_settings(servers: str) -> dict[str, str]:
     """The settings of a client: an address, or the content of a file of client properties.
 
     Raises:
-        ConfigError: the file is unreadable, or a line is no property. The error quotes no line.
+        ConfigError: the file is unreadable, or a line is not name=value. The error quotes no line, because lines may
+            hold passwords.
     """
     if not servers.endswith(".properties"):
         return {"bootstrap.servers": servers}
@@ -108,7 +109,7 @@ def kafka_settings(servers: str) -> dict[str, str]:
 
 
 def secrets_of(settings: RetrySettings) -> tuple[bytes, ...]:
-    """The secrets of the settings' file, the signing one first; none without a file.
+    """The secrets that sign headers, from the file that the settings name; none without a file. The first one signs.
 
     Raises:
         ConfigError: the file is unreadable, or its secrets are too short. The error quotes no secret.
@@ -122,7 +123,7 @@ def secrets_of(settings: RetrySettings) -> tuple[bytes, ...]:
             f"expected {settings.secrets} to be a readable file of secrets, got: {error.strerror}; nothing was done"
         ) from error
     secrets = tuple(line.strip() for line in lines if line.strip())
-    problems = secrets_problems(secrets) if secrets else ["expected a secret a line, got: an empty file"]
+    problems = secrets_problems(secrets) if secrets else ["expected one secret in each line, got: an empty file"]
     if problems:
         raise ConfigError([f"{settings.secrets}: {problem}" for problem in problems])
     return secrets
@@ -136,7 +137,7 @@ def policies_of(settings: RetrySettings, file: str | None = None) -> PolicySet:
         file: a TOML file, or "default" for the built-in policy. Defaults to None.
 
     Raises:
-        ConfigError: with every mistake of the file.
+        ConfigError: lists every mistake of the file.
     """
     path = file or settings.policies
     return PolicySet() if path in (None, "default") else load_policies(Path(str(path)))

@@ -1,4 +1,4 @@
-"""`wheel-sched policy explain | simulate`: shows what a policy does, in words and in numbers."""
+"""`wheel-sched policy explain | simulate`: describes a policy in words, or simulates it."""
 
 from __future__ import annotations
 
@@ -39,9 +39,19 @@ def _chosen(session: Session, file: str, topic: str | None) -> RetryPolicy:
 @_topic
 @_error
 @_status
-@click.option("--attempts", type=click.IntRange(1, 10_000), default=20, show_default=True, help="Failures each.")
-@click.option("--samples", type=click.IntRange(1, 100_000), default=1_000, show_default=True, help="Messages.")
-@click.option("--seed", type=int, default=0, show_default=True, help="The same seed gives the same numbers.")
+@click.option(
+    "--attempts",
+    type=click.IntRange(1, 10_000),
+    default=20,
+    show_default=True,
+    help="Simulate up to N failures of each message.",
+)
+@click.option(
+    "--samples", type=click.IntRange(1, 100_000), default=1_000, show_default=True, help="Number of messages."
+)
+@click.option(
+    "--seed", type=int, default=0, show_default=True, help="Seed of the jitter; equal seeds give equal numbers."
+)
 @json_option
 @pass_session
 def simulate_policy(
@@ -101,16 +111,16 @@ def simulate_policy(
 @_topic
 @_error
 @_status
-@click.option("--id", "message_id", metavar="ID", help="Explain why this stored message is due then.")
+@click.option("--id", "message_id", metavar="ID", help="Explain the due time of this stored message.")
 @click.option("--attempt", type=click.IntRange(min=1), metavar="N", help="The attempt that failed (default: 1).")
 @click.option("--age", "age_ms", type=DURATION, default=0, metavar="DURATION", help="Time since the first failure.")
-@click.option("--previous-delay", "previous_ms", type=DURATION, metavar="DURATION", help="Before this attempt.")
+@click.option("--previous-delay", "previous_ms", type=DURATION, metavar="DURATION", help="Delay before this attempt.")
 @click.option(
     "--retry-after",
     "after_ms",
     type=DURATION,
     metavar="DURATION",
-    help="A wait that was asked for.",
+    help="Wait that the error asks for (Retry-After).",
 )
 @click.option("--verdict", type=click.Choice(["retry", "dead"]), help="What the handler returned instead of raising.")
 @json_option

@@ -39,17 +39,24 @@ def _headers(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> 
 @click.argument("value", required=False)
 @click.option("--lines", type=click.File("rb"), metavar="FILE", help="One message for each line of FILE (- is stdin).")
 @click.option("--key", metavar="KEY", help="Partitioning key.")
-@click.option("--header", "headers", multiple=True, callback=_headers, metavar="NAME=VALUE", help="Repeatable.")
-@click.option("--delay", "delay_ms", type=DURATION, metavar="DURATION", help="This long from now.")
-@click.option("--at", "at_ms", type=INSTANT, metavar="INSTANT", help="At this time: RFC 3339, or +5m.")
+@click.option(
+    "--header", "headers", multiple=True, callback=_headers, metavar="NAME=VALUE", help="Add a header; repeatable."
+)
+@click.option("--delay", "delay_ms", type=DURATION, metavar="DURATION", help="Publish this long from now.")
+@click.option("--at", "at_ms", type=INSTANT, metavar="INSTANT", help="Publish at this time: RFC 3339, or +5m.")
 @click.option(
     "--expires",
     "expires_ms",
     type=DURATION,
     metavar="DURATION",
-    help="Later it becomes a dead letter.",
+    help="A consumer that gets the message later makes it a dead letter.",
 )
-@click.option("--id", "message_id", metavar="ID", help="A repeated id is published once, until 10 min after it is due.")
+@click.option(
+    "--id",
+    "message_id",
+    metavar="ID",
+    help="Id of the message; a repeated id is published once, until 10 min after it is due.",
+)
 @click.option("--create", is_flag=True, help="Create the topic when it is absent.")
 @json_option
 @pass_session
@@ -67,7 +74,7 @@ def publish(
     create: bool,
     as_json: bool,
 ) -> None:
-    """Publish VALUE to TOPIC, now or later; print the id. With - as VALUE it is read from stdin.
+    """Publish VALUE to TOPIC, now or later; print the id. With - as VALUE, read it from stdin.
 
     \b
     Examples:

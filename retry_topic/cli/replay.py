@@ -25,7 +25,7 @@ max_replays_option = click.option(
     type=click.IntRange(min=1),
     default=MAX_REPLAYS,
     show_default=True,
-    help="Loop guard, per message.",
+    help="Skip messages that were replayed this often.",
 )
 
 
@@ -88,10 +88,10 @@ def replay(
 
 
 def _refuse_living(ids: Sequence[str], dead: Set[str]) -> None:
-    """Refuse ids of messages that are not dead.
+    """Raise an error if some of these ids are not dead letters.
 
     Raises:
-        CommandFailed: there are some; nothing was replayed.
+        CommandFailed: some are not; nothing was replayed.
     """
     others = [item_id for item_id in ids if item_id not in dead]
     if others:
@@ -103,7 +103,7 @@ def _refuse_living(ids: Sequence[str], dead: Set[str]) -> None:
 
 
 def _selection(connection: Connection, chosen: Filter) -> DeadLetterFilter:
-    """The filter as a selection. The beginning of a fingerprint must belong to one error."""
+    """The filter as a `DeadLetterFilter`. The beginning of a fingerprint must belong to one error only."""
     if chosen.fingerprint is None:
         return chosen.selection()
     groups = DeadLetters(connection).groups(chosen.selection())
@@ -165,4 +165,4 @@ def _show_rest(done: Replayed) -> None:
 def show_guarded(count: int) -> None:
     """Show how many letters the loop guard held back."""
     if count:
-        say(f"{amount(count, 'dead letter')} held back by the loop guard (--max-replays raises its limit)")
+        say(f"{amount(count, 'dead letter')} held back: replayed too often already (--max-replays N allows more)")

@@ -1,6 +1,6 @@
-"""Which messages a command means: ids, a filter, or --all.
+"""Selects the messages that a command is for: by ids, by a filter, or all.
 
-A command without ids, filter and --all is an error and never means the whole store.
+Without ids, a filter or --all a command fails: it never selects the whole store by accident.
 
 An id has one of three forms: the id that `list` shows, which names one attempt; that id without its attempt; or the
 id that handlers and logs show (the header `retry-id`). The publisher may have chosen the last one, and all groups that
@@ -34,9 +34,9 @@ _ATTEMPT = re.compile(r"(.*?)(?:r([0-9]+))?\.([0-9]+)")
 
 def selecting_options(command: F) -> F:
     """Add ids, the options of the filter, and --all."""
-    command = click.option("--all", "everything", is_flag=True, help="All of them; instead of ids or a filter.")(
-        command
-    )
+    command = click.option(
+        "--all", "everything", is_flag=True, help="Select all messages, instead of ids or a filter."
+    )(command)
     command = filter_options(command)
     return click.argument("ids", nargs=-1, metavar="[ID]...")(command)
 
@@ -104,12 +104,12 @@ def _gathered(entries: Iterable[ListedMessage]) -> Selected:
 
 
 def find_messages(connection: Connection, ids: Sequence[str], unchanged: str = "") -> list[ListedMessage]:
-    """Find the messages of these ids, each once. A note names the stored id where it differs.
+    """Find the messages of these ids, each once. If a message is stored under another id, a note says so.
 
     Args:
         connection: where they are stored.
         ids: in the three forms that the module describes.
-        unchanged: a part of errors, such as "nothing was changed". Defaults to "".
+        unchanged: a clause for error texts, such as "nothing was changed". Defaults to "".
 
     Raises:
         CommandFailed: no message has an id, or several have it.
@@ -150,9 +150,9 @@ def find_messages(connection: Connection, ids: Sequence[str], unchanged: str = "
 def _absent(ids: Sequence[str], unchanged: str, every: bool) -> str:
     where = "" if every else f"among the {_LOOKED_THROUGH:,} that were searched; give the id that `list` shows"
     why = "it was delivered or deleted, never stored here, or its failure still waits for a retry service"
-    said = f"there is no message {', '.join(ids[:5])} {where}".rstrip()
-    told = "; ".join(filter(None, [unchanged, why, "see `wheel-sched list` and `wheel-sched stats`"]))
-    return f"{said}: {told}"
+    text = f"there is no message {', '.join(ids[:5])} {where}".rstrip()
+    advice = "; ".join(filter(None, [unchanged, why, "see `wheel-sched list` and `wheel-sched stats`"]))
+    return f"{text}: {advice}"
 
 
 def _known_as(connection: Connection, ids: Sequence[str]) -> tuple[dict[str, list[Found]], bool]:

@@ -1,8 +1,9 @@
 """`wheel-sched serve`: runs the retry service of consumer groups until a signal.
 
-On SIGTERM the service settles the messages that it is publishing, and ends with exit code 0; on Ctrl-C likewise, with
-130. A second signal ends it at once. That loses nothing: leases bring back the messages in flight. When its embedded
-server ends and cannot be started again, the service ends with 69, so that its supervisor starts it anew.
+On SIGTERM the service settles the messages that it is publishing, and ends with exit code 0; on Ctrl-C it does the
+same, with 130. A second signal ends it at once. That loses nothing: after the leases end, the messages in flight are
+delivered again. When its embedded server ends and cannot be started again, the service ends with 69, so that a
+supervisor can restart it.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ _LOOK_S = 1.0  # how soon the end of an embedded server is noticed; looking send
     type=click.Choice(["group", "origin"]),
     default="group",
     show_default=True,
-    help="Due messages go to the group's own topic, or to the topic where they first failed.",
+    help="Send due messages to the group's redelivery topic, or to the topic where they first failed.",
 )
 @click.option(
     "--origin",
@@ -61,21 +62,33 @@ _LOOK_S = 1.0  # how soon the end of an embedded server is noticed; looking send
     type=click.Choice(["own", "spring"]),
     default="own",
     show_default=True,
-    help="Write our retry headers alone, or Spring Kafka's beside them.",
+    help="own: only our retry headers; spring: also those of Spring Kafka.",
 )
 @click.option(
-    "--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info", show_default=True
+    "--log-level",
+    type=click.Choice(["debug", "info", "warning", "error"]),
+    default="info",
+    show_default=True,
+    help="Least level of log lines.",
 )
-@click.option("--http", metavar="[HOST:]PORT", help="Serve /metrics, /livez and /readyz there (loopback by default).")
 @click.option(
-    "--history", type=click.IntRange(min=0), default=0, metavar="N", help="Keep about N attempts for reports."
+    "--http",
+    metavar="[HOST:]PORT",
+    help="Serve /metrics, /livez and /readyz at this address (default host: loopback).",
+)
+@click.option(
+    "--history",
+    type=click.IntRange(min=0),
+    default=0,
+    metavar="N",
+    help="Keep the history of about N attempts in the store.",
 )
 @click.option(
     "--reference-above",
     type=click.IntRange(min=0),
     default=0,
     metavar="BYTES",
-    help="Leave larger payloads in the Kafka retry topic; the store holds references (default: none).",
+    help="Leave larger payloads in the Kafka retry topic; the store refers to them (default 0: store all).",
 )
 @topics_options
 @json_option
@@ -147,7 +160,7 @@ def serve(
 
 
 class _Stop:
-    """The signals to stop that have come. The first one asks, the second one ends the process at once."""
+    """Handles signals to stop. The first one sets `asked`; the second one ends the process at once."""
 
     def __init__(self) -> None:
         self.asked = threading.Event()
@@ -175,7 +188,7 @@ def _stop_signals() -> Iterator[_Stop]:
 
 @contextlib.contextmanager
 def _frozen_heap() -> Iterator[None]:
-    """Keep the loaded modules out of full garbage collections, each of which would delay messages by tens of ms."""
+    """Exclude loaded modules from garbage collection: with them, a full collection delays messages by tens of ms."""
     gc.collect()
     gc.freeze()
     try:
@@ -195,7 +208,7 @@ def _show(services: Sequence[RetryService], as_json: bool) -> None:
 
 
 def _embedded(settings: Settings) -> EmbeddedServer | None:
-    """Open the embedded server of the settings, if there is one. When it ends, the service takes it over."""
+    """Open the embedded server of the settings, if there is one. When it ends, the service starts it again."""
     folder = embedded_folder(settings)
     if folder is None:
         return None
@@ -206,7 +219,7 @@ def _embedded(settings: Settings) -> EmbeddedServer | None:
 
 
 def _take_over(server: EmbeddedServer) -> None:
-    """Start the server again after its end, unless another process was faster. The folder holds what it had stored.
+    """Start the server again after its end, unless another process was faster. The data is still in the folder.
 
     Raises:
         EmbeddedServerError: the server cannot be started, or has another address now.
@@ -215,14 +228,14 @@ def _take_over(server: EmbeddedServer) -> None:
     if server.take_over():
         if server.url != url:
             raise EmbeddedServerError(
-                f"the embedded server (pid {pid}) has ended, and its successor has another socket, for the path of "
-                f"{server.folder} is too long for one: start `wheel-sched serve` again"
+                f"the embedded server (pid {pid}) has ended, and the new server has another socket, because the path "
+                f"of {server.folder} is too long for one: start `wheel-sched serve` again"
             )
         note(f"the server in {server.folder} (pid {pid}) had ended; it runs again (pid {server.pid})")
 
 
 def _endpoint(address: tuple[str, int], services: Mapping[str, RetryService], connection: Connection) -> Endpoint:
-    """Serve the pages for operators. Without the extra `metrics` the page /metrics says how to install it."""
+    """Serve metrics and health pages. Without the extra `metrics` the page /metrics says how to install it."""
     pages = {
         "/livez": verdict(lambda: dead_parts(services)),
         "/readyz": verdict(lambda: unready_parts(services)),

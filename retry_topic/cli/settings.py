@@ -25,8 +25,8 @@ class RetrySettings(Settings):
             not signed.
         retry_topic: the topic into which a group's consumers put failed messages, for commands about one group.
             Defaults to None: the topic named after the group.
-        redelivery_topic: the topic into which due retries of that group go. Defaults to None: likewise.
-        dead_topic: the topic into which dead letters of that group go. Defaults to None: likewise.
+        redelivery_topic: the topic into which due retries of that group go. Defaults to None: named after the group.
+        dead_topic: the topic into which dead letters of that group go. Defaults to None: named after the group.
     """
 
     prefix: str = setting("", SettingSpec(may_be_empty=True))
@@ -35,7 +35,7 @@ class RetrySettings(Settings):
         None,
         SettingSpec(
             file=".properties",
-            flag_help="Use the topics of a Kafka cluster; or FILE.properties with the settings of its client.",
+            flag_help="Use the topics of a Kafka cluster: its address, or FILE.properties with client settings.",
             metavar="HOST:PORT",
         ),
     )
@@ -51,8 +51,8 @@ class RetrySettings(Settings):
         True,
         SettingSpec(
             kind="switch",
-            flag_help="Without Kafka's transactions messages may be delivered twice; their headers retry-id and "
-            "retry-attempt are the same then.",
+            flag_help="Whether to use Kafka's transactions. Without them a message may be delivered twice, with equal "
+            "headers retry-id and retry-attempt.",
         ),
     )
     secrets: str | None = setting(
@@ -70,6 +70,6 @@ def settings_of(session: Session) -> RetrySettings:
     """The settings of a command.
 
     Raises:
-        ConfigError: with every mistake of flags, environment and file.
+        ConfigError: lists every mistake in flags, environment and file.
     """
     return session.loaded.read(RetrySettings)

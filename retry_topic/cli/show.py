@@ -1,4 +1,4 @@
-"""`wheel-sched show ID`: the whole story of one message, and the reason for its due time."""
+"""`wheel-sched show ID`: shows everything about one message, and the reason for its due time."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ _PREVIEW = 300  # characters of the payload
 @json_option
 @pass_session
 def show(session: Session, message_id: str, raw: bool, as_json: bool) -> None:
-    """Show the whole story of one message: state, due time and why, attempts, error, headers, payload.
+    """Show everything about one message: state, due time and its reason, attempts, error, headers, payload.
 
-    ID is what `list` shows. The latest attempt is shown when ID lacks its last part, the attempt, or is the id in a
-    consumer's log.
+    ID is what `list` shows. Without its last part, the attempt, ID means the latest attempt. The id in a consumer's log
+    works too.
 
     \b
     Examples:
@@ -68,15 +68,15 @@ def why_due(entry: ListedMessage, paused: bool = False, flows: Sequence[Flow] = 
     if found.state == "dead":
         return f"given up: {found.reason or 'no reason is on record'}"
     if found.state == "held":
-        due = f"; its due stays {instant(found.score_ms)}" if found.score_ms else ""
+        due = f"; its due time stays {instant(found.score_ms)}" if found.score_ms else ""
         reason = "its topic is paused" if found.reason == "paused" else found.reason
         return f"held: {reason}{due}"
     at_ms = entry.at_ms or 0
     if state.attempt == 0 or state.due_ms is None:
         text = "published for then; it has not failed" if not state.replays else "replayed from the dead"
     elif at_ms > state.due_ms and (held_back := _held_back(entry, flows)):
-        said = f"policy {state.policy or 'unknown'} had said {instant(state.due_ms)}"
-        text = f"{said}; flow control holds it back: {held_back}"
+        planned = f"policy {state.policy or 'unknown'} had said {instant(state.due_ms)}"
+        text = f"{planned}; flow control holds it back: {held_back}"
     elif at_ms != state.due_ms:
         text = f"rescheduled by hand; policy {state.policy or 'unknown'} had said {instant(state.due_ms)}"
     else:

@@ -49,13 +49,13 @@ def topics(session: Session, as_json: bool) -> None:
         note("no topics yet; `wheel-sched publish TOPIC VALUE --create` makes one")
 
 
-force_option = click.option("--force", is_flag=True, help="Accept a topic that does not exist yet.")
+force_option = click.option("--force", is_flag=True, help="Also accept a topic that does not exist.")
 
 
 def unknown_topic(connection: Connection, topic: str) -> str | None:
     """A sentence about a topic that neither the broker nor the store knows; None for a known topic.
 
-    An unknown topic is mostly a typing mistake.
+    It is for commands that change something, because an unknown topic is mostly a typing mistake.
     """
     counts = connection.store.counts()
     known = {*counts.topics, *counts.paused} - {""}
@@ -72,7 +72,7 @@ def unknown_topic(connection: Connection, topic: str) -> str | None:
 
 
 def known_topic(connection: Connection, topic: str) -> None:
-    """Refuse an unknown topic.
+    """Raise an error for an unknown topic.
 
     Raises:
         CommandFailed: the topic is unknown; nothing was changed.
@@ -87,7 +87,7 @@ def known_topic(connection: Connection, topic: str) -> None:
 @json_option
 @pass_session
 def pause(session: Session, topic: str, force: bool, as_json: bool) -> None:
-    """Hold all messages of TOPIC until `resume`, also later ones. Messages in flight end their attempt.
+    """Hold all messages of TOPIC until `resume`, including later ones. Messages in flight finish their attempt.
 
     \b
     Examples:
@@ -111,7 +111,7 @@ def pause(session: Session, topic: str, force: bool, as_json: bool) -> None:
     type=DURATION,
     default=0,
     metavar="DURATION",
-    help="Spread the overdue over this.",
+    help="Spread overdue messages over this time.",
 )
 @force_option
 @json_option

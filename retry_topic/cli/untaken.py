@@ -1,9 +1,9 @@
-"""Failed messages that no retry service reads: they lie in a retry topic, unknown to the store and to any policy.
+"""Finds failed messages that no retry service reads: they are in a retry topic, and the store does not know them.
 
-`stats`, `list` and `doctor` report them for topics that are streams. On Kafka nothing is looked at here, and the
-commands say so: there `wheel-sched kafka lag` shows how far the intake of each group is. A topic is a retry topic when
-its name ends so, or when its oldest record was written by a consumer for a service. The cost is a few small commands
-per topic; nothing is changed.
+`stats`, `list` and `doctor` report them for topics that are Redis streams. For topics on Kafka these commands point to
+`wheel-sched kafka lag`, which shows how far the intake of each group is. A topic counts as a retry topic when its name
+ends with `.retry`, or when its oldest record was written by a consumer for a retry service. The cost is a few small
+commands for each topic. Nothing is changed.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class UntakenRetries:
 
     @property
     def fix(self) -> str:
-        """What a user does about it. The service needs the names of all the group's topics; only one is known here."""
+        """Advice for the user. The service needs the names of all the group's topics; only one is known here."""
         others = ", and with the --redelivery-topic and --dead-topic that its consumers have" if self._is_named else ""
         return f"start `{self.command}`{others}"
 
@@ -64,7 +64,7 @@ class UntakenRetries:
         verb, them = ("waits", "it") if self.waiting == 1 else ("wait", "them")
         retries = "1 retry" if self.waiting == 1 else f"{self.waiting:,} retries"
         seen = "" if self.silent_ms is None else f" (the last service asked {span(self.silent_ms)} ago)"
-        return f"{retries} {verb} in {self.topic}{first}, and nobody takes {them} in{seen}"
+        return f"{retries} {verb} in {self.topic}{first}, and no service reads {them}{seen}"
 
     def line(self, now_ms: int) -> str:
         """The sentence of `what`, and then how to start the service that reads the retries."""
@@ -79,7 +79,7 @@ def untaken_retries(broker: Broker, named: str | None = None) -> list[UntakenRet
     """Find the retry topics that hold messages and that no service reads.
 
     Args:
-        broker: the broker of the topics. One that cannot tell what waits gives an empty list.
+        broker: the broker of the topics. For one that cannot count a group's records the result is empty.
         named: a retry topic that is not named after its group. Defaults to None.
 
     Raises:

@@ -324,7 +324,7 @@ class Consumer:
                 self._calm(0)
 
     def _calm(self, count: int) -> bool:
-        """Wait until at most `count` are in flight, but no longer than `idle_ms`. False: it is time to stop."""
+        """Wait until at most `count` are in flight, at most `idle_ms`. Returns False when it is time to stop."""
         until = time.monotonic() + self.config.idle_ms / 1000
         while not self._in_flight.wait_until_at_most(count, 0.2) and time.monotonic() < until:
             if self._stopping.is_set():

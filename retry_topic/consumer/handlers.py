@@ -98,12 +98,12 @@ class HandlerCalls:
 class HandlerThreads:
     """The threads on which plain handlers run.
 
-    `give` takes what `HandlerCalls.call` takes and calls it on a free thread, soon.
+    `give` takes the arguments of `HandlerCalls.call`, and makes that call on the next free thread.
 
     Args:
         calls: calls the handler.
         concurrency: the number of threads.
-        name: of the threads.
+        name: the prefix of the threads' names.
     """
 
     def __init__(self, calls: HandlerCalls, concurrency: int, name: str) -> None:
@@ -146,7 +146,7 @@ class HandlerLoop:
         self._gathering = False
         self._tasks: dict[asyncio.Task[Any] | None, Job] = {}  # tasks whose delivery has no outcome yet
         self._outcomes: dict[Sink, list[HandlerOutcome]] = {}
-        self.cut_off = False  # True: a cancelled task is no failure any more
+        self.cut_off = False  # set by `end`: from then on a cancelled task is not a failure
         self.ending = threading.Event()
 
     def __repr__(self) -> str:
@@ -216,7 +216,7 @@ class HandlerLoop:
                 task.add_done_callback(self._done)
 
     def _done(self, task: asyncio.Task[None]) -> None:
-        """A task that was cancelled before its first step never entered its coroutine, so nothing else reports it.
+        """Report a task that ended without an outcome, because it was cancelled before its coroutine began.
 
         A task that cancelled itself and then returned already has an outcome, although it counts as cancelled.
         """

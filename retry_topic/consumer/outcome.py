@@ -59,7 +59,7 @@ class Retry:
     Args:
         after: the delay in seconds or as a timedelta, at most the policy's `retry_after_max`. Defaults to None: the
             policy's delay.
-        reason: for people. Defaults to "".
+        reason: text for logs and for people who look at the message. Defaults to "".
     """
 
     after: float | timedelta | None = None
@@ -91,7 +91,7 @@ class DeadLetter:
     """Give the message up immediately, and keep it as a dead letter.
 
     Args:
-        reason: for people; shown with the dead letter.
+        reason: text that is shown with the dead letter.
     """
 
     reason: str
@@ -125,7 +125,7 @@ class HandlerOutcome:
 
     Args:
         delivery: the delivery.
-        ended: the counter to raise after it is settled.
+        ended: how it ended; also the name of the counter to raise after it is settled.
         forward: the message to publish in the same step that settles the delivery. Defaults to None: the delivery is
             only acknowledged.
         refusals: how often the broker has refused `forward` for good. Defaults to 0.
@@ -161,7 +161,7 @@ class Outcomes:
         group: the consumer group.
         config: see `ConsumerConfig`.
         failure_log: called for each failed attempt.
-        shards: the store's number of shards, for the attempt history; None: the id does not decide the shard.
+        shards: the store's number of shards, for the attempt history; None if the id does not decide the shard.
     """
 
     def __init__(self, group: str, config: ConsumerConfig, failure_log: FailureLog, shards: int | None) -> None:
@@ -232,7 +232,7 @@ class Outcomes:
 
 
 def success_of(group: str, message: Message, state: RetryState) -> str | None:
-    """The key under which the store remembers the success of `message`; None: it remembers nothing.
+    """The key under which the store remembers the success of `message`; None if it remembers nothing.
 
     Only a message that has passed the store can have a second copy. An id that is made of the payload belongs to all
     messages with that payload, so the store does not remember those either.
@@ -288,7 +288,7 @@ def is_suspect(delivery: Delivery, crash_cap: int) -> bool:
 
 
 class FailureLog:
-    """See the module.
+    """Logs failed attempts, and calls the application's hook for each.
 
     Args:
         hook: called with the message as the handler saw it, the error (None: the handler returned a verdict or was not
@@ -343,7 +343,7 @@ def _line(seen: Message, forward: Message, attempt: int, failure: Failure, error
         what = "the handler gives it up" if failure.verdict == "dead" else "the handler asks for a retry"
     reason = f"{what}: {failure.message}" if failure.message else what
     following = (
-        "it goes to the dead letters, unless the retry service knows it for a second copy"
+        "it goes to the dead letters, unless the retry service finds that it is a second copy"
         if failure.verdict == "dead"
         else "the retry service decides when it is tried again"
     )

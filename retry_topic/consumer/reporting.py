@@ -30,7 +30,7 @@ class Reporter:
     Args:
         store: the store that receives the reports.
         group: the consumer group.
-        destination: the header that names the destination; "": the topic.
+        destination: the header that names the destination; "" for the topic.
     """
 
     def __init__(self, store: DelayStore, group: str, destination: str) -> None:

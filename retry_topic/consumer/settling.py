@@ -1,9 +1,9 @@
 """Settling: acknowledges deliveries or forwards them to the retry topic, and keeps unsettled ones alive at the broker.
 
 Invariant: a delivery is in flight from the moment it was read until the broker has confirmed that it is settled. While
-it is in flight, its hold at the broker is renewed whenever a third of `idle_ms` has passed since the last time; a
-`HeartbeatMonitor` knows which holds are due. An outcome that the broker refuses stays in flight and is tried again
-with a growing delay. The consumer never forgets a message; it stops reading new ones instead.
+it is in flight, `beat` is called for it whenever a third of `idle_ms` has passed since the last time; a
+`HeartbeatMonitor` knows which deliveries are due for it. An outcome that the broker refuses stays in flight and is
+tried again with a growing delay. The consumer never forgets a message; it stops reading new ones instead.
 
 Threads: handlers put outcomes; one thread settles and renews; another thread reads from the same broker consumer.
 """
@@ -59,9 +59,9 @@ class InFlightDeliveries:
         return len(self._held)
 
     def add(self, delivery: Delivery) -> bool:
-        """Add a delivery. False: the same record is already in flight.
+        """Add a delivery. Returns False if the same record is already in flight.
 
-        That happens when its hold was not renewed in time and the broker delivered it again. The running handler
+        That happens when `beat` was called too late and the broker delivered it again. The running handler
         continues, and the new handle settles the delivery.
         """
         key = _key(delivery)
@@ -91,7 +91,7 @@ class InFlightDeliveries:
             self._changed.notify_all()
 
     def to_renew(self) -> list[Delivery]:
-        """The deliveries whose holds are due for renewal. Each counts as renewed from now on. One thread."""
+        """The deliveries for which `beat` is due. Each counts as renewed from now on. One thread."""
         self._holds.run_due()
         with self._changed:
             lapsing, self._lapsing[:] = list(self._lapsing), ()
@@ -122,7 +122,7 @@ def _key(delivery: Delivery) -> object:
 
 
 class Settler:
-    """Settles outcomes and renews the holds of deliveries in flight, in the one thread that calls `run` (or `step`).
+    """Settles outcomes and keeps the deliveries in flight alive, in the one thread that calls `run` (or `step`).
 
     Args:
         broker: creates the retry topic again if it was deleted.
@@ -182,7 +182,7 @@ class Settler:
             pass
 
     def step(self) -> bool:
-        """Wait for outcomes until the next hold must be renewed. Settle them and renew. False: all is settled."""
+        """Wait for outcomes until the next `beat` is due, settle them, `beat`. Returns False when all is settled."""
         until = time.monotonic() + self._look_s  # holds of deliveries read meanwhile are due later
         if (renewal_s := self._in_flight.next_renewal_s()) is not None:
             until = min(until, renewal_s)
@@ -221,7 +221,7 @@ class Settler:
                 continue
             try:
                 left += settle(part)
-            except Exception as error:  # a bug in a broker must not end the thread that renews holds
+            except Exception as error:  # a bug in a broker must not end the thread that calls `beat`
                 if not isinstance(error, BrokerError):
                     logger.exception("consumer.settling_failed")
                 elif self._failures == 0:
@@ -240,7 +240,7 @@ class Settler:
         return []
 
     def _forward(self, outcomes: list[HandlerOutcome]) -> list[HandlerOutcome]:
-        """Forward outcomes. Answers those that the broker refused, changed if it would refuse them for ever."""
+        """Forward outcomes. Returns those that the broker refused; those that it refuses for good are changed."""
         pairs = [(self._in_flight.current(one.delivery), one.forward) for one in outcomes if one.forward is not None]
         answers = self._consumer.forward(pairs)
         done: list[HandlerOutcome] = []
@@ -258,7 +258,8 @@ class Settler:
         return left
 
     def _refused(self, outcome: HandlerOutcome) -> None:
-        """The broker refused a record for good: the retry topic was deleted, or our headers make the record too large.
+        """Change an outcome whose record the broker refused for good: the retry topic was deleted, or our headers make
+        the record too large.
 
         After the first refusal the topic is created again. After the second, the record goes without our new headers.
         """

@@ -1,6 +1,6 @@
 """Dead letters: select them, group them by error, replay them, delete them.
 
-`letters.py` is the face. `selection.py`, `groups.py` and `replay.py` do its work on the letters of a store.
+`letters.py` has the public class `DeadLetters`; `selection.py`, `groups.py` and `replay.py` do its work.
 `dead_topic.py` replays a dead topic on Kafka, and `loop_guard.py` bounds how often one message is replayed.
 """
 

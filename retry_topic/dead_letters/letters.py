@@ -128,7 +128,7 @@ class DeadLetters:
     def delete(
         self, selection: DeadLetterFilter | None = None, *, dry_run: bool = False, limit: int | None = None
     ) -> int:
-        """Delete dead letters for good. Answers the number of deleted letters."""
+        """Delete dead letters for good. Returns the number of deleted letters."""
         letters = [*itertools.islice(self.select(selection), limit)]
         if dry_run:
             return len(letters)

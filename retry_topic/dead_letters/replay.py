@@ -60,8 +60,8 @@ class LetterReplay:
     Args:
         store: holds the letters and the counts of the loop guard.
         now_ms: the store's time at the start.
-        due_ms: the due time of a letter, given its place among the replayed letters.
-        edit: the message that is sent for a letter; its second argument is the message that the letter holds.
+        due_ms: gives the due time of a letter from its number among the replayed letters.
+        edit: gives the message that is sent for a letter; its second argument is the message that the letter holds.
         max_replays: the loop guard's limit.
         dry_run: whether the letters are only counted.
         target: send to this topic instead of the message's own. Defaults to None.

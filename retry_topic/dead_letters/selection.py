@@ -1,4 +1,4 @@
-"""Which dead letters: reads them from the store and filters them."""
+"""Selects dead letters: reads them from the store and filters them."""
 
 from __future__ import annotations
 
@@ -49,13 +49,13 @@ class DeadLetterFilter:
     """Chooses dead letters. All conditions must hold. Defaults to all letters.
 
     Args:
-        topic: the topic on which it first failed.
-        error: a glob for the error class, its message or the reason.
-        fingerprint: the fingerprint of the error.
-        since_ms: died at or after.
-        until_ms: died before.
-        key: the message's key.
-        ids: exactly these.
+        topic: only letters that first failed on this topic.
+        error: a glob that must match the error class, its message or the reason.
+        fingerprint: only errors with this fingerprint.
+        since_ms: only letters that died at this time (epoch ms) or later.
+        until_ms: only letters that died before this time.
+        key: only messages with this key.
+        ids: only letters with these ids.
     """
 
     topic: str | None = None

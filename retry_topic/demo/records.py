@@ -22,7 +22,7 @@ def load_records(path: str | None, count: int | None) -> list[tuple[str, bytes]]
         import airportsdata
     except ImportError as error:
         raise ConfigError(
-            "the demo needs its data: run `pip install wheel-sched[demo]`, or give INPUT=events.jsonl"
+            "the demo needs its data: run `pip install wheel-sched[demo]`, or give your own records with --input FILE"
         ) from error
     chosen = list(airportsdata.load("ICAO").items())[: count or DEFAULT_COUNT]
     return [(code, json.dumps(airport, ensure_ascii=False).encode()) for code, airport in chosen]

@@ -54,7 +54,7 @@ def releasing_shard(state: RetryState, number: int, shards: int | None) -> int |
     Args:
         state: the retry state of the message.
         number: the number of the attempt.
-        shards: the number of shards; None: the id does not decide the shard.
+        shards: the number of shards; None if the id does not decide the shard.
     """
     if number <= 1 or shards is None:
         return None

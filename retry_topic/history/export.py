@@ -21,7 +21,14 @@ _BATCH = 20_000  # rows of one row group
 
 @dataclass(slots=True)
 class Exported:
-    """The counts of an export."""
+    """The counts of an export.
+
+    Args:
+        rows: rows that were exported.
+        unreadable: entries that are no rows of this version.
+        first_ms, last_ms: start of the earliest and the latest attempt, epoch ms; None without rows.
+        schema: the version of the rows.
+    """
 
     rows: int = 0
     unreadable: int = 0

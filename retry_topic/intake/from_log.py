@@ -21,7 +21,6 @@ that the store refused.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -40,8 +39,6 @@ from wheel_sched.store.core.call import new_token
 from wheel_sched.store.core.plans import shard_of
 from wheel_sched.store.log_intake import LogIntake
 from wheel_sched.store.ordering import route_of
-
-_ASK_NS = 1_000_000_000  # for this time the process's own clock continues the store's last time
 
 
 @dataclass(slots=True)
@@ -71,8 +68,6 @@ class IntakeFromLog(Transport):
 
     from_log = True
     _underway: _Batch | None = None
-    _asked_ns: int | None = None
-    _said_ms = 0
 
     def __init__(self, connection: Connection, group: str, policies: PolicySet, **settings: Any) -> None:
         super().__init__(connection, group, policies, **settings)
@@ -96,11 +91,11 @@ class IntakeFromLog(Transport):
         return [*self.offer(reader, part, until_available), *self.finish(until_available)]
 
     def offer(self, reader: LogReader, part: LogBatch, until_available: UntilAvailable) -> list[Taken]:
-        """Send a batch after the one before it is stored. Answers the results of the one before.
+        """Send a batch after the one before it is stored. Returns the results of the one before.
 
         If the store refused the batch before it of the same source, this batch is dropped: the reader reads it again.
         """
-        now_ms = self._now_ms(until_available)
+        now_ms = until_available(self._store.now_ms)  # asked after the read, so no due is early by the store's clock
         made = self._plan(part.deliveries, Known(), now_ms, self._route(part))
         batch = _Batch(reader, part, Position(part.source, part.expected, part.next), now_ms, made)
         before, rewound = self._end(until_available)
@@ -117,11 +112,11 @@ class IntakeFromLog(Transport):
         return before
 
     def finish(self, until_available: UntilAvailable) -> list[Taken]:
-        """Wait for the batch in flight. Answers its results; none without such a batch."""
+        """Wait for the batch in flight. Returns its results; none without such a batch."""
         return self._end(until_available)[0]
 
     def positions(self, sources: Sequence[str]) -> list[int | None]:
-        """The positions up to which the store has taken in these sources; None: it has nothing of the source."""
+        """The positions up to which the store has taken in these sources; None if it has nothing of the source."""
         return self._intake.positions(sources)
 
     def look_back(self, reader: LogReader, until_available: UntilAvailable) -> None:
@@ -186,7 +181,7 @@ class IntakeFromLog(Transport):
         self._adopt(batch, made, known, until_available)
 
     def _announce(self, batch: _Batch, until_available: UntilAvailable) -> None:
-        """Send dead letters to the dead topic before they are stored: a crash sends them twice, never not at all."""
+        """Send dead letters to the dead topic before they are stored: a crash can repeat them, but never lose them."""
         news = [one for one in batch.plan.dead if one.member not in batch.announced]
         if news:
             until_available(lambda: self._send_dead(news))
@@ -281,14 +276,6 @@ class IntakeFromLog(Transport):
             self._positions[place] = stored.position
             # another member may have raised the counts with the same records: plan them again from the start
             work = [self._rules.read(one.delivery) for one in entries]
-
-    def _now_ms(self, until_available: UntilAvailable) -> int:
-        """The store's time or a little later. Asks the store once a second."""
-        store, ns = self._store, time.monotonic_ns()
-        if not store.ticks or self._asked_ns is None or ns - self._asked_ns > _ASK_NS:
-            self._asked_ns, self._said_ms = ns, until_available(store.now_ms)
-            return self._said_ms
-        return self._said_ms - (self._asked_ns - ns) // 1_000_000  # rounded up to whole ms: nothing is due early
 
     def _send_dead(self, dead: Sequence[Decided]) -> None:
         """Publish dead letters to the group's dead topic.

@@ -139,7 +139,7 @@ class IntakeFromQueue(Transport):
 
 
 def _refused(consumer: BrokerConsumer, pairs: Sequence[tuple[Delivery, Message]]) -> list[tuple[Delivery, Message]]:
-    """Forward the pairs. Answers those that the broker refuses for good."""
+    """Forward the pairs. Returns those that the broker refuses for good."""
     if not pairs:
         return []
     refused = []

@@ -3,7 +3,7 @@
 A client that can write to a retry topic can also write headers. So a topic in the headers must be one of the configured
 topics. If none are configured, it must be a topic that the group reads, as the broker reports.
 
-Cost: one request to the broker for each new topic; a yes is remembered. One thread.
+Cost: one request to the broker for each new topic; a positive answer is remembered. One thread.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from wheel_sched.escaping import logger_of
 
 logger = logger_of("retry_topic.intake")
 
-_NO_FOR_S = 1.0  # a group may join a topic at any time
+_NO_FOR_S = 1.0  # how long a negative answer counts: a group may join a topic at any time
 _MOST = 1_024  # how many names of topics that the group does not read are remembered
 
 
@@ -66,8 +66,8 @@ class Origins:
             return
         if before is None:
             logger.warning(
-                "intake.unknown_origin: headers name the topic %r, which group %s does not read and nobody configured; "
-                "its records are kept as dead letters",
+                "intake.unknown_origin: headers name the topic %r, which group %s does not read and "
+                "which is not configured; its records are kept as dead letters",
                 topic,
                 self._group,
             )
@@ -77,7 +77,7 @@ class Origins:
 
 
 def origins_problems(origins: object, redelivery: str) -> list[str]:
-    """The problems of configured origins, in words."""
+    """The problems of configured origins; one text for each."""
     if not isinstance(origins, tuple) or not all(isinstance(topic, str) and topic for topic in origins):
         return [f"expected origins to be a tuple of names of topics, got: {origins!r}"]
     if origins and redelivery != "origin":

@@ -170,7 +170,7 @@ def plan(
 def _count(
     record: IntakeRecord, known: Known, numbers: dict[str, int], rules: Rules, questions: Questions
 ) -> Decided | None:
-    """The record with the greater count of header and store, or marked as known; None: a question is open."""
+    """The record with the greater count of header and store, or marked as known; None when a question is open."""
     message, given = record.delivery.message, record.state
     of_replays = replays_key(given.known_as)
     replays = known.counts.get(of_replays)
@@ -235,7 +235,7 @@ def is_copy(state: RetryState, replays: int, count: int) -> bool:
 
 
 def _count_again(one: Decided, count: int, taken_in: bool, known: Known, questions: Questions) -> Decided | None:
-    """Decide about a record whose attempt is counted already: a repeat, or one more. None: ask the store first."""
+    """Decide about a record whose attempt is counted already: a repeat, or one more. None: the store must be asked."""
     claimed = one.state.attempt
     one.state = replace(one.state, attempt=max(count, claimed))
     if one.member not in known.items:
@@ -253,7 +253,7 @@ def _count_again(one: Decided, count: int, taken_in: bool, known: Known, questio
 
 
 def _decide(one: Decided, known: Known, now_ms: int, rules: Rules, questions: Questions) -> bool:
-    """Decide by policy and write the item; False: a question is open."""
+    """Decide by policy and write the item. Returns False when a question is open."""
     record = one.record
     origins = rules.origins if rules.returns_to_origin(one) else None
     if origins is not None and record.topic not in origins and record.topic not in known.origins:
@@ -315,17 +315,19 @@ def _distinct(
 
 
 def make_way(one: Decided, found: Found | None, rules: Rules) -> bool:
-    """Decide about a record whose id the store already has. True: the record got another id; store it again.
+    """Decide about a record whose id the store already has. Returns True if it got another id and must be stored again.
 
     Args:
         one: the record.
         found: the store's item with this id, if it still exists.
         rules: the intake's rules.
     """
-    told = one.dead is not None and found is not None and found.state == "dead" and not found.body
+    known_dead = one.dead is not None and found is not None and found.state == "dead" and not found.body
     here = one.is_in(found) and (one.record.repeated or not one.state.unsigned)  # many unsigned records can be equal
-    own = one.state.id == one.record.own_id and (found is None or one.is_in(found))  # no other record has that id
-    if told or here or own or (found is None and one.record.repeated):
+    # no other record has an id that comes from its place, or that contains the time at which it was published
+    unique = one.state.id == one.record.own_id or (one.state.published_ms is not None and not one.state.unsigned)
+    own = unique and (found is None or one.is_in(found))
+    if known_dead or here or own or (found is None and one.record.repeated):
         if one.dead is None or rules.from_log:
             one.mark_known()  # a queue's dead letter is sent to the dead topic again
         return False

@@ -59,9 +59,9 @@ class Taken:
         id: the id of this attempt in the delay store.
         topic: the topic on which the message first failed.
         attempt: the number of the delivery that failed.
-        due_ms: when it is delivered again; None: never.
-        dead: why it is a dead letter; None: it is none.
-        decision: the policy's decision; None: there was nothing to decide.
+        due_ms: when it is delivered again; None if never.
+        dead: why it is a dead letter; None if it is not.
+        decision: the policy's decision; None if there was nothing to decide.
         duplicate: whether the failure was already known, so that nothing was stored.
     """
 
@@ -221,8 +221,8 @@ class Known:
     """The store's answers about the records of one batch.
 
     Args:
-        ask: True: read every count from the store. False: use the counts of the headers, because the store compares
-            them when it stores the batch. Defaults to False.
+        ask: whether to read every count from the store. Otherwise the plan uses the counts of the headers, and the
+            store compares them when it stores the batch. Defaults to False.
         counts: by key: attempts, replays, and records that were taken in.
         items: by id, for records that are not the first of their attempt.
         origins: topics about which the broker has answered.
@@ -342,8 +342,8 @@ def fingerprint_of(one: Decided) -> str:
 
 
 def _item(one: Decided, message: Message) -> tuple[Item, str | None]:
-    """The item, and why it cannot wait in the store (None: it can). Only the dead topic keeps a message that the store
-    cannot hold."""
+    """The item, and why it cannot wait in the store (None if it can). Only the dead topic keeps a message that the
+    store cannot hold."""
     topic, key_lock = one.record.topic[:_MAX_NAME], one.state.key_lock
     refs, route = ((), None) if key_lock is None else ((ref_of(key_lock),), route_of(key_lock))
     try:

@@ -216,7 +216,7 @@ class Templates:
         return len(self._seen)
 
     def prepare(self, delivery: Delivery, now_ms: int) -> Prepared | None:
-        """The prepared record of a delivery; None: the plan must decide it."""
+        """The prepared record of a delivery; None if the plan must decide it."""
         message = delivery.message
         if not message.headers:
             return None
@@ -289,7 +289,7 @@ def _pieces(message: Message, gaps: tuple[bytes, ...], decision: RetryDecision) 
 
 
 def _template(one: Decided, known: _Names, values: Sequence[bytes], policies: PolicySet) -> Template | None:
-    """The template of a record; None: it would make another item than the plan."""
+    """The template of a record; None if it would make another item than the plan."""
     record, state, decision, item = one.record, one.state, one.decision, one.item
     message = record.delivery.message
     if item is None or not isinstance(decision, RetryDecision) or record.given.attempt < 1 or state.oddities:

@@ -54,10 +54,10 @@ class Transport:
         secrets: to verify signatures with; the first one signs. Defaults to none: headers are not signed.
         seen: called with each `Taken`. An exception that it raises is logged. Defaults to nothing.
         history: how many rows of the attempt history the store keeps, see `retry_topic.history`. Defaults to 0: none.
-        reference_above: payloads of more bytes stay in the retry topic, and the store holds a reference. Defaults to 0:
+        reference_above: payloads of more bytes stay in the retry topic, and the store holds a reference.
             none.
         dead_kept: about how many letters stay in the dead topic. Letters that a group has not read there stay as well.
-            Brokers that bound their topics themselves, like Kafka, do not need it. Defaults to 0: all.
+            Brokers that bound their topics themselves, like Kafka, do not need it. Defaults to 0: all letters stay.
         topics: the group's topics. Defaults to topics named after the group.
         rng: the source of randomness for delays.
         cached: whether the decision cache is used. Defaults to True.
@@ -141,7 +141,7 @@ class Transport:
         return made
 
     def _answer(self, asking: Plan, known: Known, until_available: UntilAvailable) -> int:
-        """Answer a plan's questions. Answers the store's time."""
+        """Answer a plan's questions. Returns the store's time."""
         keys, ids, topics = asking.questions.keys, asking.questions.ids, asking.questions.topics
         if keys:
             asked = [(key, 0, 0) for key in dict.fromkeys(keys)]

@@ -119,12 +119,12 @@ class IntakeWorker:
         self._failures += 1
 
     def _read(self) -> Generator[None]:
-        """Read with one consumer, a poll a turn, until the generator is closed or fails."""
+        """Read with one consumer: one poll in each step of the generator, until it is closed or fails."""
         intake = self._intake
         return self._read_log(intake) if isinstance(intake, IntakeFromLog) else self._read_queue(intake)
 
     def _polled(self, since_s: float, *, anything: bool) -> None:
-        """Note a poll without a failure. `since_s`: when the reader was made."""
+        """Record a poll that did not fail. `since_s`: when the reader was made."""
         if self._failures and (anything or time.monotonic() - since_s >= _HEALTHY_S):
             self._refused, self._failures = False, 0
 

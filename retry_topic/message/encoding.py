@@ -1,4 +1,5 @@
-"""A message as the fields of a stream entry, and as the body of an item in the delay store. Pure; no byte is lost.
+"""A message as the fields of a stream entry, and as the body of an item in the delay store. Pure functions; no byte is
+lost.
 
 **Stream encoding**: a flat list of fields and values.
 
@@ -137,7 +138,7 @@ def decode_body(body: bytes) -> Message:
 
 
 def split_reference(body: bytes) -> tuple[Reference | None, bytes]:
-    """The reference in front of a body (None: the body holds its payload), and the push form behind it.
+    """The reference in front of a body (None if the body holds its payload), and the push form behind it.
 
     Raises:
         Rejected: the reference cannot be read.

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, fields
 
 from wheel_sched.errors import ConfigError
 
+_GROUP = re.compile(r"[^\s\0{}]{1,200}")
+
 
 def check_group(group: str) -> str:
-    """Answers `group` if topics can be named after it.
+    """Check that topics can be named after `group`, and return it.
 
     Raises:
         ConfigError: they cannot.
     """
-    if not group or len(group) > 200 or any(c.isspace() or c in "\0{}" for c in group):
+    if _GROUP.fullmatch(group) is None:
         raise ConfigError(f"expected group to be 1 to 200 characters without blanks or braces, got: {group!r}")
     return group
 

@@ -1,5 +1,5 @@
-"""Retry policies: pure decisions about failed messages. A policy is data: it has a version, a file format and an
-explanation for each decision."""
+"""Retry policies: they decide about failed messages, without side effects. A policy is data: it has a version, a file
+format and an explanation for each decision."""
 
 from retry_topic.policy.decision import DeadDecision, DeadReason, Decision, RetryDecision, Why, decide, decide_by
 from retry_topic.policy.delays import Decorrelated, Delay, Draw, Exponential, Fixed, Jitter, Linear, Listed

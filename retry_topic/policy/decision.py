@@ -1,4 +1,5 @@
-"""Decides about a failed message: retry it at a time, or give it up. Pure; the caller carries out the decision.
+"""Decides about a failed message: retry it at a time, or give it up. No side effects; the caller carries out the
+decision.
 
 The first of these steps that applies decides:
 

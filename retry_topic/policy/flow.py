@@ -1,6 +1,6 @@
 """Flow control as data: how fast retries of a topic are released, and when retries to a failing destination stop.
 
-A message that is held back waits in the store with a later due. Waiting is not an attempt, and no message is lost.
+A message that is held back waits in the store with a later due time. Waiting is not an attempt, and no message is lost.
 """
 
 from __future__ import annotations
@@ -114,9 +114,7 @@ def describe(
     """What the settings do, in words, one line each."""
     lines = []
     if spread_ms:
-        lines.append(
-            f"spread: each due is delayed by up to {format_duration(spread_ms)}, evenly, so that equal dues separate"
-        )
+        lines.append(f"spread: each due time is delayed by a random time up to {format_duration(spread_ms)}")
     if rate:
         at_once = f"{burst} at once" if burst else "a second's worth at once"
         lines.append(f"rate: at most {rate} are released, after a pause {at_once}; the rest waits in line")

@@ -35,7 +35,8 @@ class RetryPolicy:
         rules: exceptions for some errors; the first match wins. Defaults to none.
         rate: most retries of the topic released per unit of time. Defaults to None: no limit.
         burst: most retries released at once after a pause. Defaults to 0: a second's worth.
-        spread_ms: each due is delayed by up to this, evenly, so that equal dues separate. Defaults to 0.
+        spread_ms: each due time is delayed by a random time up to this, so that equal due times separate. Defaults to
+            0.
         budget: limits retries to a share of the first attempts. Defaults to None: no limit.
         breaker: holds back retries to a failing destination. Defaults to None: no circuit breaker.
     """

@@ -4,7 +4,7 @@
        1  ░░▒▒▓             1.97s  (2ms to 4s)  after 1.97s
        2  ░░░░░▒▒▒▒▓        4.06s  (3ms to 7.99s)  after 6.04s  dead: 12.1% max-age
 
-The bar shows the least delay, the median, the 90th percentile and the greatest delay. Its scale is linear. Pure.
+The bar shows the least delay, the median, the 90th percentile and the greatest delay. Its scale is linear.
 """
 
 from __future__ import annotations

@@ -6,8 +6,8 @@ max_attempts = 8               # or "unlimited"
 max_age = "7d"                 # or "unlimited"
 retry_after_max = "1d"
 delay = { kind = "exponential", base = "1s", factor = 2, cap = "1h", jitter = "full" }
-spread = "0ms"                 # each due is delayed by up to this
-rate = "100/s"                 # of releases: per s, m or h; or "unlimited"
+spread = "0ms"                 # each due time is delayed by up to this
+rate = "100/s"                 # most releases per s, m or h; or "unlimited"
 burst = 0                      # released at once after a pause; 0 = a second's worth
 budget = { share = "20%", least = "1/s" }                                         # or "off"
 breaker = { failures = "50%", of = 20, within = "1m", open = "30s", by = "" }     # or "off"

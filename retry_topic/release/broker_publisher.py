@@ -1,4 +1,4 @@
-"""Broker publisher: sends due items of the store as messages to a broker, and answers each item."""
+"""Broker publisher: sends due items of the store as messages to a broker, and reports the result for each item."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ class BrokerPublisher:
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
+        self._fields = broker if isinstance(broker, FieldsBroker) else None
         self.traits = PublisherTraits(never_waits=isinstance(broker, InstantBroker) and broker.instant)
 
     def publish(self, batch: Batch) -> None:
@@ -33,8 +34,8 @@ class BrokerPublisher:
             )
 
     def _send(self, entries: list[Entry]) -> list[PublishFailure | None]:
-        if isinstance(self._broker, FieldsBroker):
-            return self._broker.publish_fields(entries)
+        if self._fields is not None:
+            return self._fields.publish_fields(entries)
         return self._broker.publish([return_to_origin(from_fields(topic, fields)) for topic, fields in entries])
 
     def refuse(self, item: Claimed, reason: str) -> Answer:

@@ -35,7 +35,7 @@ def flow_of(group: str, topic: str) -> str:
 
 
 def destination_of(headers: Headers, by: str) -> str:
-    """The destination in a message's header `by`; "": the header is absent."""
+    """The destination in a message's header `by`; "" if the header is absent."""
     if not by:
         return ""
     found = next((content for name, content in reversed(headers) if name == by), b"")
@@ -134,12 +134,12 @@ class FlowPublisher:
 
 
 def due_of(answer: Admitted, number: int) -> int:
-    """The time at which the held-back message number `number` asks again, in ms, rounded up."""
+    """The new due time (ms, rounded up) of held-back message number `number`; then it needs a permission again."""
     return -(-(answer.first_us + number * answer.step_us) // 1000)
 
 
 def _read(item: Claimed, policy: RetryPolicy) -> tuple[str | None, str]:
-    """The group that gets the item back (None: the item is no retry), and its destination."""
+    """The group that gets the item back (None if the item is no retry), and its destination."""
     try:
         fields = decode_push(split_reference(item.body)[1]).pieces
     except Rejected:

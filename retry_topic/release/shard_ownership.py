@@ -124,7 +124,7 @@ class ShardOwner:
                     owned.refused = str(error)
 
     def elsewhere_until_ms(self, shard: int) -> int:
-        """The end of another process's ownership, by the store's clock; 0: no other owner is known."""
+        """The end of another process's ownership, by the store's clock; 0 if no other owner is known."""
         return self._elsewhere_until_ms.get(shard, 0)
 
     def renew(self, shard: int) -> None:
@@ -135,7 +135,7 @@ class ShardOwner:
             self._try_to_ask(shard)
 
     def extend(self, shard: int, number: int) -> bool:
-        """Extend the ownership of a shard for a claim. False: the claim was made in an earlier ownership.
+        """Extend the ownership of a shard for a claim. Returns False if the claim is of an earlier ownership.
 
         Raises:
             StoreError: the store could not say who owns the shard.
@@ -165,7 +165,7 @@ class ShardOwner:
 
     @contextlib.contextmanager
     def sending(self, shard: int, number: int) -> Iterator[bool]:
-        """Whether a claim may be sent now. While it is sent, this process does not take the shard over.
+        """Yield whether a claim may be sent now. Until the block ends, this process does not take the shard over.
 
         A claim is sent only after the results of all claims with lower numbers are known, because its own number would
         mean that they were sent.
@@ -324,7 +324,7 @@ class ShardOwner:
             self.renew(shard)
 
     def take_over_once(self, shard: int, owned: OwnedShard) -> bool:
-        """Try once to take a shard over. False: store or broker did not answer; repeat the call."""
+        """Try once to take a shard over. Returns False if store or broker did not answer: repeat the call."""
         try:
             with self._sending[shard]:
                 owned.server = self._store.backend.identity()

@@ -77,7 +77,7 @@ class OwnedShards:
             self._ownership.prepare(window.shard)
 
     def claim(self, shard: int, limit: int, epoch: int | None) -> Call[Any]:
-        """The call that claims, if the shard is owned and taken over; else the call of `look`."""
+        """The call that claims, if this process owns the shard and has taken it over; else the call of `look`."""
         owned = self._ownership.acquire(shard)
         if owned is None:
             return Call(shard, Look(0, 0))
@@ -175,7 +175,7 @@ class TransactionalPublisher:
         self._stopping.set()
 
     def _send(self, batch: Batch, claim: Claim, messages: dict[int, Message], answers: dict[int, Answer]) -> bool:
-        """Send until the claim's result is known. False: this process does not learn the result."""
+        """Send until the claim's result is known. Returns False if this process cannot learn the result."""
         failures = 0
         early: set[int] = set()
         while True:
@@ -226,7 +226,7 @@ class TransactionalPublisher:
             logger.warning("ownership.away: %s", error)
 
     def _stopped_after_wait(self, claim: Claim, failures: int) -> bool:
-        """Wait before the next attempt, and extend the ownership meanwhile. True: the service stops."""
+        """Wait before the next attempt, and extend the ownership meanwhile. Returns True when the service stops."""
         if self._stopping.wait(_AGAIN_S[min(failures, len(_AGAIN_S) - 1)]):
             return True
         self._ownership.renew(claim.shard)
@@ -258,7 +258,7 @@ class TransactionalPublisher:
         return True
 
     def _ask(self, claim: Claim) -> bool | None:
-        """Whether a claim in doubt was sent; None: this process does not learn it."""
+        """Whether a claim in doubt was sent; None if this process cannot learn it."""
         failures = 0
         while True:
             try:

@@ -8,43 +8,51 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Sequence
 
-from retry_topic.simulation.retry_world import (
-    DELAY_MS,
-    GROUP,
-    IDLE_MS,
-    LEASE_MS,
-    MAX_ATTEMPTS,
-    TOPIC,
-    HandlerCall,
-    RetryWorld,
-    draw,
-)
-from wheel_sched.simulation.scenario import Fault, Scenario
+from retry_topic.message.encoding import decode_body
+from retry_topic.simulation.drawing import AT_ONCE, DELAY_MS, GROUP, IDLE_MS, LEASE_MS, MAX_ATTEMPTS, TOPIC, draw
+from retry_topic.simulation.hostile import is_forged, number_in
+from retry_topic.simulation.hostile_checker import excused, hostile_violations
+from retry_topic.simulation.key_order import key_leaks, order_violations
+from retry_topic.simulation.lateness import late_attempts
+from retry_topic.simulation.log_server import LogServer
+from retry_topic.simulation.retry_world import HandlerCall, RetryWorld
+from wheel_sched.simulation.calls import MS
+from wheel_sched.simulation.scenario import FORGETTING, Fault, Scenario
 from wheel_sched.simulation.trace import Trace
-from wheel_sched.simulation.world import MS
+from wheel_sched.store.core.shard import CLAMP_MS
 
-AT_ONCE = 40  # messages that one process holds at most: what it has read, and what it publishes
+REPORTED_MS = 1_000  # by then a consumer that no fault hits has reported a success
 
 
-def _allows(fault: Fault, call: str, log: bool) -> int:
+def _allows(fault: Fault, call: str, in_hand: int, run: RetryWorld) -> int:
     """How many attempts may come again because of a fault; 0: the product makes up for it.
 
     A repeat comes from a process that dies or stands still with messages in its hands, from a broker's reply that was
     lost while it published, and from a server that forgot. A lost reply of the store, an acknowledgement that is
     repeated, a process that is stopped in order and a server that is away for a moment cause none.
     """
+    log = run.log
     long = fault.amount >= min(IDLE_MS, LEASE_MS) // 2
     match fault.kind:
         case "stop":
             return AT_ONCE if log else 0  # partitions move, and others may have records of them in their hands
-        case "kill-before" | "kill-after" | "kill" | "rewind":
-            return 0 if fault.target == "producer" and not log else AT_ONCE
-        case "redeliver":
+        case "kill-before" | "kill-after" | "kill":
+            return 0 if fault.target == "producer" and not log else in_hand
+        case "rewind" | "failover":
             return AT_ONCE
+        case "redeliver":
+            return in_hand
+        case "expel" | "recreate" | "start":
+            return AT_ONCE if log else 0  # partitions move
+        case "late-commit" | "untold-commit":  # a transaction carries its number; who forwards in doubt joins again
+            return AT_ONCE if call.startswith("broker forward") else 0
+        case "late-produce":
+            return AT_ONCE if call else 0
         case "pause":
-            return AT_ONCE if long and fault.target != "producer" else 0
-        case "outage" | "read-only" | "full":
+            return in_hand if long and fault.target != "producer" else 0
+        case "outage" | "read-only" | "full" | "loading":
             return AT_ONCE if long else 0
         case "step-clock":
             return AT_ONCE if fault.amount > 0 else 0
@@ -66,13 +74,20 @@ def violations(run: RetryWorld) -> list[str]:
     calls: dict[int, list[HandlerCall]] = {}
     for attempt in run.attempts:
         calls.setdefault(attempt.number, []).append(attempt)
-    dead = _dead_letters(run)
-    found += _lost(run, calls, dead)
+    dead, undone = _dead_letters(run), _undone(run) | excused(run)
+    found += _lost(run, calls, dead, undone)
     found += _early(run, calls)
     found += _caps(run, calls, dead)
     found += _duplicates(run, calls)
+    found += _ended(run, calls, dead)
     found += _released_once(run)
-    found += _leaks(run)
+    found += _leaks(run, undone)
+    found += hostile_violations(run, calls, _letters(run))
+    if run.ordered:
+        found += order_violations(run, calls, dead, undone)
+        found += key_leaks(run, undone)
+    else:
+        found += late_attempts(run, calls)
     return found
 
 
@@ -82,12 +97,17 @@ def _kinds(run: RetryWorld) -> Counter[str]:
 
 def _dead_letters(run: RetryWorld) -> dict[int, int]:
     """The messages among the dead letters of the store, and how often each is there."""
-    found: Counter[int] = Counter()
-    for shard in run.store.backend.shards:
-        for item in shard.items.values():
-            if item.state == "dead":
-                found[_number_in(item.id)] += 1
-    return dict(found)
+    return {number: len(reasons) for number, reasons in _letters(run).items()}
+
+
+def _letters(run: RetryWorld) -> dict[int, list[str]]:
+    """The reasons of the dead letters of the store, by message. A letter without a body is known by its id."""
+    found: dict[int, list[str]] = {}
+    for item in run.store.contents.items():
+        if item.state == "dead":
+            number = number_in(decode_body(item.body).value) if item.body else _number_in(item.id)
+            found.setdefault(number, []).append(item.reason)
+    return found
 
 
 def _number_in(item_id: str) -> int:
@@ -96,10 +116,9 @@ def _number_in(item_id: str) -> int:
     return int(found[1]) if found else -1
 
 
-def _lost(run: RetryWorld, calls: dict[int, list[HandlerCall]], dead: dict[int, int]) -> list[str]:
+def _lost(run: RetryWorld, calls: dict[int, list[HandlerCall]], dead: dict[int, int], undone: set[int]) -> list[str]:
     """Every message that the producer was told is sent ends: a handler succeeds, or it is a dead letter."""
     found = []
-    undone = _undone(run)
     for number, told in sorted(run.told.items()):
         done = any(one.outcome == "ok" for one in calls.get(number, ()))
         if told.outcome != "sent" or done or number in dead or number in undone:
@@ -109,29 +128,56 @@ def _lost(run: RetryWorld, calls: dict[int, list[HandlerCall]], dead: dict[int, 
 
 
 def _undone(run: RetryWorld) -> set[int]:
-    """The messages of which the server has lost a write: with `everysec` that is allowed."""
-    return {int(number) for call in run.store.lost_calls for number in re.findall(r"\bm(\d+)", repr(call))}
+    """The messages of which the server has lost a write: with `everysec` that is allowed.
 
-
-def _stepped(run: RetryWorld, since_ns: int, until_ns: int) -> bool:
-    """Whether the store's clock jumped forward between two moments, or up to 1.5 s before.
-
-    The intake from a log lets its own clock continue the store's time for a second. A due time that it gives just after
-    a jump is that of the clock before the jump, as for a message that failed just before it.
+    In the ordered kinds all messages of their keys count: behind a head that the server has lost, they wait for a
+    person (docs/ordering.md).
     """
-    moments = (fault.at * MS for fault, _ in run.world.struck if fault.kind == "step-clock" and fault.amount > 0)
-    return any(since_ns - 1_500 * MS <= moment <= until_ns for moment in moments)
+    undone = {int(number) for call in run.store.lost_calls for number in re.findall(r"\bm(\d+)", repr(call))}
+    for call in run.store.lost_calls:  # a forged record may have the id of another message: its value counts
+        operation = call.operation
+        stored = [*getattr(operation, "items", ()), *getattr(operation, "found", ())]
+        stored += [item for item, _ in getattr(operation, "dead_letters", ())]
+        undone |= {number_in(decode_body(item.body).value) for item in stored}
+    keys = {run.sends[number].key for number in undone} - {""}
+    return undone | {number for number, send in run.sends.items() if send.key in keys}
+
+
+def _apart_ms(run: RetryWorld) -> int:
+    """How far the times of two shards may be apart.
+
+    A shard ignores a step back of up to 5 s: its time stands still. A shard that was not called since then, and was
+    called last before that time, goes on with the clock.
+    """
+    if run.world.scenario.options["shards"] == 1:
+        return 0
+    steps = (-fault.amount for fault, _ in run.world.struck if fault.kind == "step-clock")
+    return min(CLAMP_MS, sum(step for step in steps if 0 < step <= CLAMP_MS))
 
 
 def _early(run: RetryWorld, calls: dict[int, list[HandlerCall]]) -> list[str]:
     """No attempt begins before its time: the delay after the failure, by the store's clock."""
     found = []
-    # a step back of up to 5 s is ignored, so for that time the clocks of two shards may differ by it
-    back_ms = 2 * run.store.steps_back_ms
+    apart_ms = _apart_ms(run)
+
+    def passed_ms(since_ns: int, since_wall_ms: int, one: HandlerCall) -> int:
+        """The longest time that the store's clock has shown to pass, from a moment on until the attempt began.
+
+        The store counts a delay from when it was told of it. If the clock stepped back since, that may be before or
+        after the step.
+        """
+        longest, lowest_ms = 0, since_wall_ms
+        for at_ns, before_ms, after_ms in run.store.steps:
+            if since_ns <= at_ns <= one.began_ns:
+                longest, lowest_ms = max(longest, before_ms - lowest_ms), min(lowest_ms, after_ms)
+        return max(longest, one.began_wall_ms - lowest_ms) + apart_ms
+
     for number, attempts in sorted(calls.items()):
         told, send = run.told.get(number), run.sends[number]
+        if is_forged(send):
+            continue  # its headers may name any time
         first = min(attempts, key=lambda one: one.began_ns)
-        if told is not None and first.began_wall_ms + back_ms < told.wall_ms + send.delay:
+        if told is not None and passed_ms(told.at_ns, told.wall_ms, first) < send.delay:
             found.append(f"early: message {number} came at {first.began_ns // MS} ms, before its delay had passed")
         for one in attempts:
             before = [
@@ -141,11 +187,7 @@ def _early(run: RetryWorld, calls: dict[int, list[HandlerCall]]) -> list[str]:
             ]
             if one.attempt and not before:
                 found.append(f"early: message {number} came as attempt {one.attempt} without a failure before it")
-            elif (
-                before
-                and one.began_wall_ms + back_ms < min(other.ended_wall_ms for other in before) + DELAY_MS
-                and not _stepped(run, min(other.ended_ns for other in before), one.began_ns)
-            ):
+            elif before and all(passed_ms(other.ended_ns, other.ended_wall_ms, one) < DELAY_MS for other in before):
                 found.append(f"early: message {number}, attempt {one.attempt}, came at {one.began_ns // MS} ms")
     return found
 
@@ -154,12 +196,15 @@ def _caps(run: RetryWorld, calls: dict[int, list[HandlerCall]], dead: dict[int, 
     """No message has more attempts than its policy allows, and none dies before it has had them."""
     found = []
     for number, attempts in sorted(calls.items()):
-        greatest = max(one.attempt for one in attempts)
+        send, greatest = run.sends[number], max(one.attempt for one in attempts)
+        if is_forged(send) or send.kind in ("just-fits", "huge"):
+            continue  # see `hostile_checker`
         if greatest >= MAX_ATTEMPTS:
             found.append(f"caps: message {number} came as attempt {greatest}, and {MAX_ATTEMPTS} are allowed")
-        poisoned = any(one.outcome == "running" for one in attempts)
-        if number in dead and run.sends[number].fails < MAX_ATTEMPTS and not poisoned and not _kinds(run):
-            found.append(f"caps: message {number} died although attempt {run.sends[number].fails} would succeed")
+        # what was read together with a message that kills its process can be taken for poison too
+        poisoned = run.fatal or any(one.outcome == "running" for one in attempts)
+        if number in dead and send.fails < MAX_ATTEMPTS and not poisoned and not _kinds(run):
+            found.append(f"caps: message {number} died although attempt {send.fails} would succeed")
     for number, count in sorted(dead.items()):
         if count > 1 and not _kinds(run):
             found.append(f"duplicates: message {number} is {count} dead letters")
@@ -172,18 +217,66 @@ def _duplicates(run: RetryWorld, calls: dict[int, list[HandlerCall]]) -> list[st
     for number, attempts in sorted(calls.items()):
         seen: set[int] = set()
         ended_ns: int | None = None
+        send = run.sends[number]
+        twice = send.kind == "duplicated"
         for one in attempts:
-            if one.attempt in seen:
+            if is_forged(send) and ended_ns is None:
+                pass  # the number is the stranger's, see `hostile_checker`
+            elif one.attempt in seen and one.attempt == 0 and twice:
+                twice = False  # the second record
+            elif one.attempt in seen:
                 again.append(f"message {number}, attempt {one.attempt}, at {one.began_ns // MS} ms")
-            elif ended_ns is not None and one.began_ns > ended_ns:
+            elif ended_ns is not None and one.began_ns > ended_ns and not _follows_copy(one, attempts, ended_ns):
                 again.append(f"message {number}, attempt {one.attempt}, at {one.began_ns // MS} ms after its success")
             seen.add(one.attempt)
             if one.outcome == "ok" and (ended_ns is None or one.ended_ns < ended_ns):
                 ended_ns = one.ended_ns
-    log = run.world.scenario.world == "retry-log"
-    allowed = sum(_allows(fault, call, log) for fault, call in run.world.struck)
+    allowed = AT_ONCE * run.fatal
+    for place, (fault, call) in enumerate(run.world.struck):
+        allowed += _allows(fault, call, run.in_hand.get(place, AT_ONCE), run)
     if len(again) > allowed:
         return [f"duplicates: {len(again)} attempts came again, {allowed} may; first: {again[0]}"]
+    return []
+
+
+def _follows_copy(one: HandlerCall, attempts: Sequence[HandlerCall], ended_ns: int) -> bool:
+    """Whether an attempt follows a copy that failed after the success. The copy is counted already."""
+    return any(
+        copy.attempt == one.attempt - 1 and copy.outcome == "failed" and ended_ns < copy.began_ns < one.began_ns
+        for copy in attempts
+    )
+
+
+def _ended(run: RetryWorld, calls: dict[int, list[HandlerCall]], dead: dict[int, int]) -> list[str]:
+    """A message that has passed the store and has succeeded is not tried again because a second copy of it fails.
+
+    The consumer reports the success to the store. This looks only at successes whose report no fault can have hit, and
+    at copies that began when the report had been made.
+    """
+    hit = {fault.target for fault, _ in run.world.struck}
+    # over a log, a record that the producer repeats in doubt is a message of its own
+    if "store" in hit or (run.log and hit & {"producer", "broker"}):
+        return []
+    found = []
+    for number, attempts in sorted(calls.items()):
+        for success in attempts:
+            passed = success.attempt > 0 or run.sends[number].delay > 0
+            if (
+                run.sends[number].kind != "then-fails"
+                or success.outcome != "ok"
+                or not passed
+                or success.process.partition(".")[0] in hit
+            ):
+                continue
+            found += _tried_again(number, success, attempts, number in dead)
+    return found
+
+
+def _tried_again(number: int, success: HandlerCall, attempts: Sequence[HandlerCall], dead: bool) -> list[str]:
+    copies = [one for one in attempts if one.outcome == "failed" and one.began_ns > success.ended_ns + REPORTED_MS * MS]
+    for copy in copies:
+        if dead or any(one.attempt > copy.attempt and one.began_ns > copy.ended_ns for one in attempts):
+            return [f"ended: message {number} succeeded at {success.ended_ns // MS} ms, and its copy was tried again"]
     return []
 
 
@@ -192,26 +285,30 @@ def _released_once(run: RetryWorld) -> list[str]:
 
     A producer that repeats a call in doubt may send a second record. Each record is a message of its own.
     """
-    if run.world.scenario.world != "retry-log" or "rewind" in _kinds(run):
+    if not run.log or _kinds(run).keys() & FORGETTING:
         return []
-    records = Counter(record.value for record in run.broker.records(TOPIC))
+    assert isinstance(run.broker, LogServer)  # noqa: S101  # the kind of the world
+    records = Counter(number_in(record.value) for record in run.broker.appended.get(TOPIC, ()))
+    for number, send in run.sends.items():
+        if is_forged(send):  # in the redelivery topic it is itself one of the records that are counted
+            records[number] += run.tries.get(number, 0) * (2 if "redelivery" in send.kind else 1)
     released = Counter(
-        (record.value, record.header("retry-attempt")) for record in run.broker.records(f"{GROUP}.redelivery")
+        (number_in(record.value), record.header("retry-attempt"))
+        for record in run.broker.appended.get(f"{GROUP}.redelivery", ())
     )
     return [
-        f"once: message {value.decode()}, attempt {(attempt or b'?').decode()}, was released {count} times"
-        for (value, attempt), count in released.items()
-        if count > records[value]
+        f"once: message {number}, attempt {(attempt or b'?').decode(errors='replace')}, was released {count} times"
+        for (number, attempt), count in released.items()
+        if count > records[number]
     ]
 
 
-def _leaks(run: RetryWorld) -> list[str]:
+def _leaks(run: RetryWorld, undone: set[int]) -> list[str]:
     """At the end nothing waits, nothing is leased, and every record is settled."""
     found = []
-    for shard in run.store.backend.shards:
-        left = Counter(item.state for item in shard.items.values())
-        del left["dead"]
-        found += [f"leak: shard {shard.number} has {count} items {state}" for state, count in sorted(left.items())]
+    items = (item for item in run.store.contents.items() if not (run.ordered and _number_in(item.id) in undone))
+    left = Counter((item.shard, item.state) for item in items if item.state != "dead")
+    found += [f"leak: shard {shard} has {count} items {state}" for (shard, state), count in sorted(left.items())]
     found += [f"leak: {topic} has {count} unsettled records" for topic, count in sorted(run.unsettled().items())]
     return found
 
@@ -241,3 +338,23 @@ class RetryLogKind(RetryKind):
     def draw(self, seed: int) -> Scenario:
         """See `Kind`."""
         return draw(seed, log=True)
+
+
+class RetryOrderedKind(RetryKind):
+    """Consumers that keep the order of keys, over queues."""
+
+    name = "retry-ordered"
+
+    def draw(self, seed: int) -> Scenario:
+        """See `Kind`."""
+        return draw(seed, ordered=True)
+
+
+class RetryLogOrderedKind(RetryKind):
+    """Consumers that keep the order of keys, over logs with transactions."""
+
+    name = "retry-log-ordered"
+
+    def draw(self, seed: int) -> Scenario:
+        """See `Kind`."""
+        return draw(seed, log=True, ordered=True)

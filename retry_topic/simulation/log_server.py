@@ -5,33 +5,32 @@ its partitions, what it has handed out, and the epoch of its producers. The serv
 process that stood still and wakes up later meets the same refusals as with Kafka:
 
 - a member that was silent for its session time is expelled, and its partitions go to others
-- only the present owner of a partition commits offsets there
+- a partition that moves stays with its member until that member gives it up
+- only the present owner of a partition commits offsets there; a commit names the topic, not the topic's id
 - a newer producer with the same id fences the older one; a transaction of the older one is refused as a whole
+- a record above the size limit is refused, and so is each record for an absent topic
 
 Source: KIP-98 (transactions), KIP-447 (offsets with group metadata), KIP-429 (partitions stay where they can).
 """
 
 from __future__ import annotations
 
-import threading
 import zlib
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TypeVar
 
-from retry_topic.brokers.protocol import (
-    Fenced,
-    PublishFailure,
-)
-from retry_topic.message import Message, Source
-from retry_topic.message.topic_names import source_of
+from retry_topic.brokers.kafka.offset_tracker import PartitionOffsets
+from retry_topic.brokers.protocol import Fenced, PublishFailure
+from retry_topic.message import Message, Source, topic_names
+from retry_topic.simulation.broker_faults import BrokerServer
+from wheel_sched.simulation.calls import MS
 from wheel_sched.simulation.scenario import Fault
-from wheel_sched.simulation.world import MS, SimulatedServer, World
+from wheel_sched.simulation.world import World
 
-T = TypeVar("T")
 Place = tuple[str, int]  # topic and partition
 
-PARTITIONS = 2
+LARGEST_BYTES = 8 * 1024 * 1024  # `max.message.bytes` of the topics that the product creates
 
 
 @dataclass(slots=True)
@@ -47,45 +46,82 @@ class _Member:
     seen_ns: int
 
 
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """An offset to commit, with the text beside it.
+
+    Args:
+        number: the number of the partition's assignment.
+        sequence: rises with each request of a member, because the requests of a connection keep their order.
+        offset: the offset.
+        text: the text.
+    """
+
+    number: int
+    sequence: int
+    offset: int
+    text: str
+
+
 @dataclass(slots=True)
 class _Group:
     members: dict[str, _Member] = field(default_factory=dict)
     owners: dict[Place, tuple[str, int]] = field(default_factory=dict)  # member and number of the assignment
-    offsets: dict[tuple[str, int], int] = field(default_factory=dict)  # by topic id and partition
-    commits: dict[tuple[str, int], tuple[int, int]] = field(default_factory=dict)  # number of the assignment, offset
-    deliveries: dict[tuple[str, int, int], int] = field(default_factory=dict)
+    moving: set[Place] = field(default_factory=set)  # partitions that their owners have to give up
+    committed: dict[Place, Committed] = field(default_factory=dict)
+    assigned: int = 0  # how often the partitions were assigned
 
 
 class Expelled(Exception):
     """The member does not own the partition any more."""
 
 
-class LogServer(SimulatedServer):
-    """The cluster. Every method is one request."""
+class LogServer(BrokerServer):
+    """The cluster. Every method is one request.
 
-    def __init__(self, world: World) -> None:
-        super().__init__(world, "broker")
-        world.servers["broker"] = self
+    Args:
+        world: the world.
+        partitions: the number of partitions of each topic. Defaults to 2.
+    """
+
+    def __init__(self, world: World, partitions: int = 2) -> None:
+        super().__init__(world)
+        self._partitions = partitions
         self.topics: dict[str, _Topic] = {}
         self.groups: dict[str, _Group] = {}
         self.epochs: dict[str, int] = {}  # of producers, by transactional id
         self.claims: dict[tuple[str, int], int] = {}
-        self.changed = threading.Condition()
+        self.positions: Callable[[], Mapping[str, int]] = dict  # what the store has taken in, by source
+        self.appended: dict[str, list[Message]] = {}  # by topic: all records of all its lives
+        self.deleted: list[Message] = []  # records of topics that were made anew
+        self.lost: list[Message] = []  # those of them that no group had settled
+        self._slow_until_ns = 0
         self._numbers = 0
 
     def strike(self, fault: Fault) -> None:
-        """See `SimulatedServer`. "redeliver" expels all members: each joins again, and partitions may change hands."""
-        if fault.kind != "redeliver":
-            super().strike(fault)
-            return
-        for group in self.groups.values():
-            group.members.clear()
-            group.owners.clear()
-        self._wake()
-
-    def _wake(self) -> None:
-        with self.changed:
-            self.changed.notify_all()
+        """See `SimulatedServer`."""
+        rng = self.world.rng
+        match fault.kind:
+            case "redeliver":  # all members are expelled: each joins again, and partitions may change hands
+                for group in self.groups.values():
+                    group.members.clear()
+                    self._assign(group)
+            case "expel":
+                known = [(name, member) for name, group in self.groups.items() for member in group.members]
+                if known:
+                    name, member = rng.choice(known)
+                    self.world.note("broker", f"expels {member}")
+                    self.leave(name, member)
+            case "fence":  # as the coordinator does to a producer whose transaction has timed out
+                for name in self.epochs:
+                    self.epochs[name] += 1
+            case "recreate":
+                self._recreate(rng.choice([*self.topics]))
+            case "slow-fetch":
+                self._slow_until_ns = self.world.scheduler.now_ns + fault.amount * MS
+            case _:
+                super().strike(fault)
+        self.answer_waiting()
 
     def _number(self) -> int:
         self._numbers += 1
@@ -93,25 +129,49 @@ class LogServer(SimulatedServer):
 
     # -- topics
 
-    def create(self, topic: str) -> None:
+    def create(self, *topics: str) -> None:
+        for topic in topics:
+            self._create(topic)
+
+    def _create(self, topic: str) -> None:
         if topic not in self.topics:
-            self.topics[topic] = _Topic(f"t{self._number()}", [[] for _ in range(PARTITIONS)])
+            self.topics[topic] = _Topic(f"t{self._number()}", [[] for _ in range(self._partitions)])
+
+    def _recreate(self, name: str) -> None:
+        """Delete a topic and create it again: its records are gone, and so are the offsets that groups committed."""
+        self.world.note("broker", f"{name} is deleted and made anew")
+        self.lost += self._unsettled_of(name)
+        self.deleted += self.records(name)
+        del self.topics[name]
+        self.create(name)
+        for group in self.groups.values():
+            for partition in range(self._partitions):
+                group.committed.pop((name, partition), None)
 
     def append(self, messages: Sequence[Message]) -> list[PublishFailure | None]:
-        """Append each message to its topic; a failure for each whose topic is absent."""
-        answers: list[PublishFailure | None] = []
-        for message in messages:
-            topic = self.topics.get(message.topic)
-            if topic is None:
-                answers.append(PublishFailure(f"unknown topic {message.topic!r}", transient=False))
+        """Append each message to its topic; a failure for each that cannot be appended."""
+        answers = self._refusals(messages)
+        for message, refusal in zip(messages, answers, strict=True):
+            if refusal is not None:
                 continue
+            topic = self.topics[message.topic]
             count = len(topic.logs)
             place = message.partition
             if place is None or place >= count:
                 place = zlib.crc32(message.key) % count if message.key is not None else self._number() % count
             topic.logs[place].append((message, self.wall_ms()))
-            answers.append(None)
-        self._wake()
+            self.appended.setdefault(message.topic, []).append(message)
+        return answers
+
+    def _refusals(self, messages: Sequence[Message]) -> list[PublishFailure | None]:
+        answers: list[PublishFailure | None] = []
+        for message in messages:
+            failure = None
+            if message.topic not in self.topics:
+                failure = PublishFailure(f"unknown topic {message.topic!r}", transient=False)
+            elif _size(message) > LARGEST_BYTES:
+                failure = PublishFailure(f"{message.topic}: message size too large", transient=False)
+            answers.append(failure)
         return answers
 
     def records(self, topic: str) -> list[Message]:
@@ -119,12 +179,28 @@ class LogServer(SimulatedServer):
         found = self.topics.get(topic)
         return [] if found is None else [message for log in found.logs for message, _ in log]
 
-    def read(self, topic: str, partition: int, start: int, limit: int) -> list[Message]:
+    def read(self, place: Place, start: int, limit: int) -> list[tuple[int, Message]]:
+        """Records with their offsets. A position beyond the end is out of range: the client begins at 0."""
+        topic, partition = place
         log = self.topics[topic].logs[partition]
+        start = start if start <= len(log) else 0
+        if self._slow_until_ns > self.world.scheduler.now_ns:
+            limit = min(limit, 1)
         return [
-            Message(topic, one.value, one.key, one.headers, Source(topic, partition, str(start + offset), at_ms))
-            for offset, (one, at_ms) in enumerate(log[start : start + limit])
+            (at, Message(topic, one.value, one.key, one.headers, Source(topic, partition, str(at), at_ms)))
+            for at, (one, at_ms) in enumerate(log[start : start + max(0, limit)], start)
         ]
+
+    def fetch(
+        self, group: str, member: str, positions: Mapping[Place, int], limit: int
+    ) -> tuple[dict[Place, int], list[tuple[Place, int, Message]]]:
+        """The member's partitions, and records of those that it has told a position of."""
+        ours = self.assignments(group, member)
+        found: list[tuple[Place, int, Message]] = []
+        for place, position in positions.items():
+            if place in ours:
+                found += [(place, *one) for one in self.read(place, position, limit - len(found))]
+        return ours, found
 
     # -- groups
 
@@ -140,8 +216,8 @@ class LogServer(SimulatedServer):
         held.members.pop(member, None)
         self._assign(held)
 
-    def beat(self, group: str, member: str) -> bool:
-        """A sign of life; False: the member was expelled and has to join again."""
+    def beat(self, group: str, member: str) -> list[Place] | None:
+        """A sign of life. Answers the partitions to give up; None: the member was expelled and has to join again."""
         held = self.groups.setdefault(group, _Group())
         now_ns = self.world.scheduler.now_ns
         known = held.members.get(member)
@@ -152,11 +228,20 @@ class LogServer(SimulatedServer):
             del held.members[name]
         if silent:
             self._assign(held)
-        return known is not None
+        return None if known is None else sorted(place for place in held.moving if held.owners[place][0] == member)
+
+    def give_up(self, group: str, member: str, places: Sequence[Place]) -> None:
+        """Let partitions go to their next members."""
+        held = self.groups.setdefault(group, _Group())
+        for place in places:
+            if place in held.moving and held.owners[place][0] == member:
+                del held.owners[place]
+        self._assign(held)
 
     def _assign(self, group: _Group) -> None:
-        """Give each partition a member. A partition stays with its member while that is fair."""
-        old, group.owners = group.owners, {}
+        """Give each partition a member. A partition stays with its member while that is fair, or until given up."""
+        old, group.owners, group.moving = group.owners, {}, set()
+        group.assigned += 1
         wanted = sorted({topic for member in group.members.values() for topic in member.topics})
         for topic in wanted:
             able = [name for name, member in group.members.items() if topic in member.topics]
@@ -164,42 +249,38 @@ class LogServer(SimulatedServer):
                 place = topic, partition
                 owner = able[(partition + len(topic)) % len(able)]
                 before = old.get(place)
-                number = before[1] if before is not None and before[0] == owner else self._number()
-                group.owners[place] = owner, number
-        self._wake()
+                if before is not None and before[0] in group.members:
+                    group.owners[place] = before
+                    if before[0] != owner:
+                        group.moving.add(place)
+                else:
+                    group.owners[place] = owner, self._number()
 
     def assignments(self, group: str, member: str) -> dict[Place, int]:
+        """The partitions of a member, each with the number of the assignment."""
         held = self.groups.setdefault(group, _Group())
         return {place: number for place, (owner, number) in held.owners.items() if owner == member}
 
-    def committed(self, group: str, place: Place) -> int:
-        held = self.groups.setdefault(group, _Group())
-        return held.offsets.get((self.topics[place[0]].id, place[1]), 0)
+    def committed(self, group: str, places: Sequence[Place]) -> list[tuple[int, str]]:
+        """The committed offset of each partition and the text beside it; -1: there is none."""
+        held = self.groups.setdefault(group, _Group()).committed
+        return [(held[place].offset, held[place].text) if place in held else (-1, "") for place in places]
 
-    def commit(self, group: str, member: str | None, offsets: Mapping[Place, tuple[int, int]]) -> None:
-        """Commit offsets, given with the number of the assignment.
+    def commit(self, group: str, member: str, offsets: Mapping[Place, Committed]) -> None:
+        """Commit offsets.
 
         Raises:
             Expelled: the member does not own all of the partitions. Nothing was committed.
         """
         held = self.groups.setdefault(group, _Group())
-        for place, (_, number) in offsets.items():
-            if member is not None and held.owners.get(place) != (member, number):
+        for place, one in offsets.items():
+            if held.owners.get(place) != (member, one.number):
                 raise Expelled
-        for (topic, partition), (offset, number) in offsets.items():
-            key = self.topics[topic].id, partition
-            before = held.commits.get(key)
+        for place, one in offsets.items():
+            before = held.committed.get(place)
             # requests of one connection keep their order: a late commit of the same assignment is not the last word
-            if before is None or before[0] != number or before[1] <= offset:
-                held.commits[key] = number, offset
-                held.offsets[key] = offset
-
-    def deliver(self, group: str, place: Place, offset: int) -> int:
-        """Count that a record is handed out; answers how often it was, this time included."""
-        counts = self.groups[group].deliveries
-        key = self.topics[place[0]].id, place[1], offset
-        counts[key] = counts.get(key, 0) + 1
-        return counts[key]
+            if before is None or before.number != one.number or before.sequence < one.sequence:
+                held.committed[place] = one
 
     def unsettled(self, taken_in: Mapping[str, int]) -> dict[str, int]:
         """The number of records that a group has not settled, by topic.
@@ -208,21 +289,52 @@ class LogServer(SimulatedServer):
             taken_in: the positions that the store keeps, by source. They count for the groups of the intake, whose
                 committed offsets only show the progress.
         """
-        found: dict[str, int] = {}
+        found: Counter[str] = Counter()
         for name, group in self.groups.items():
-            positions = {
-                (topic.id, partition): taken_in.get(source_of(name, topic.id, partition), 0)
-                for topic in self.topics.values()
-                for partition in range(len(topic.logs))
-            }
-            offsets = positions if name.endswith(".intake") else group.offsets
             for topic in {topic for member in group.members.values() for topic in member.topics}:
-                held = self.topics[topic]
-                for partition, log in enumerate(held.logs):
-                    left = len(log) - offsets.get((held.id, partition), 0)
-                    if left:
-                        found[topic] = found.get(topic, 0) + left
-        return found
+                for partition in range(self._partitions):
+                    found[topic] += len(self._left(name, (topic, partition), taken_in))
+        return {topic: count for topic, count in found.items() if count}
+
+    def _left(self, group: str, place: Place, taken_in: Mapping[str, int]) -> list[Message]:
+        """The records of a partition that a group has not settled; the text beside an offset names settled ones."""
+        log, start = self.topics[place[0]].logs[place[1]], PartitionOffsets(*self._position(group, place, taken_in))
+        return [
+            log[offset][0]
+            for offset in range(start.position, len(log))
+            if start.admit(offset, log[offset][0], 0) is not None
+        ]
+
+    def _position(self, group: str, place: Place, taken_in: Mapping[str, int]) -> tuple[int, str]:
+        """The offset of the first record that a group has not settled, and the text beside it."""
+        topic_id = self.topics[place[0]].id
+        source = topic_names.source_of(group, topic_id, place[1])
+        if group.endswith(".intake") and source in taken_in:  # without a position in the store, the offset counts
+            return taken_in[source], ""
+        held = self.groups.get(group, _Group())
+        known = held.committed.get(place)
+        if known is not None and group.endswith(".intake"):
+            return known.offset, ""
+        if known is None or not known.text.endswith(f"id:{topic_id}"):  # the offset of a deleted topic
+            return 0, ""
+        return known.offset, known.text.partition(" id:")[0]
+
+    def _unsettled_of(self, topic: str) -> list[Message]:
+        """The records of a topic that a group which reads it has not settled; all if no group reads it."""
+        readers = [
+            name
+            for name, group in self.groups.items()
+            if self.reads(name, topic) or any(place[0] == topic for place in group.committed)
+        ]
+        if not readers:
+            return self.records(topic)
+        taken_in = self.positions()
+        return [
+            one
+            for name in readers
+            for partition in range(self._partitions)
+            for one in self._left(name, (topic, partition), taken_in)
+        ]
 
     # -- transactions
 
@@ -239,12 +351,7 @@ class LogServer(SimulatedServer):
     ) -> list[PublishFailure | None]:
         """Append messages and commit the claim's number, all or nothing."""
         self.check_producer(name, epoch)
-        failures = [
-            None
-            if message.topic in self.topics
-            else PublishFailure(f"unknown topic {message.topic!r}", transient=False)
-            for message in messages
-        ]
+        failures = self._refusals(messages)
         if any(failures):
             return failures
         namespace, shard, number = claim
@@ -253,15 +360,16 @@ class LogServer(SimulatedServer):
         return failures
 
     def send_forwards(
-        self, group: str, member: str, offsets: Mapping[Place, tuple[int, int]], messages: Sequence[Message]
+        self,
+        producer: tuple[str, int],
+        group: str,
+        member: str,
+        offsets: Mapping[Place, Committed],
+        messages: Sequence[Message],
     ) -> list[PublishFailure | None]:
-        """Append messages and commit offsets, all or nothing."""
-        failures = [
-            None
-            if message.topic in self.topics
-            else PublishFailure(f"unknown topic {message.topic!r}", transient=False)
-            for message in messages
-        ]
+        """Append messages and commit offsets, all or nothing. `producer`: its transactional id and epoch."""
+        self.check_producer(*producer)
+        failures = self._refusals(messages)
         if any(failures):
             return failures
         self.commit(group, member, offsets)
@@ -272,3 +380,8 @@ class LogServer(SimulatedServer):
         """Whether a member of the group reads the topic."""
         held = self.groups.get(group, _Group())
         return any(topic in member.topics for member in held.members.values())
+
+
+def _size(message: Message) -> int:
+    headers = sum(len(name) + len(content) for name, content in message.headers)
+    return len(message.value) + len(message.key or b"") + headers

@@ -9,19 +9,20 @@ from typing import TypeVar
 from retry_topic.brokers.memory import MemoryBroker, MemoryConsumer
 from retry_topic.brokers.protocol import Delivery, PublishFailure
 from retry_topic.message import Message
+from retry_topic.simulation.broker_faults import BrokerServer, call_broker
 from wheel_sched.errors import BrokerUnavailable
+from wheel_sched.simulation.calls import ConnectionRefused, Lost, once
 from wheel_sched.simulation.scenario import Fault
-from wheel_sched.simulation.world import ConnectionRefused, Lost, SimulatedServer, World
+from wheel_sched.simulation.world import World
 
 T = TypeVar("T")
 
 
-class QueueServer(SimulatedServer):
+class QueueServer(BrokerServer):
     """The server of the topics."""
 
     def __init__(self, world: World) -> None:
-        super().__init__(world, "broker")
-        world.servers["broker"] = self
+        super().__init__(world)
         self.broker = MemoryBroker(monotonic_ms=self.monotonic_ms, wall_ms=self.wall_ms)
 
     def create(self, topic: str) -> None:
@@ -42,7 +43,12 @@ class QueueServer(SimulatedServer):
                 for group in topic.groups.values():
                     for lease in group.leases.values():
                         lease.since_ms = -(10**9)
-            self.broker._changed.notify_all()
+        self.answer_waiting()
+
+    def leased(self, topics: Sequence[str]) -> int:
+        """How many records of these topics are in the hands of consumers."""
+        known = (self.broker._topics.get(name) for name in topics)
+        return sum(len(group.leases) for topic in known if topic is not None for group in topic.groups.values())
 
     def unsettled(self, taken_in: Mapping[str, int]) -> dict[str, int]:
         """The number of records that a group has not settled, by topic. A queue needs no positions of the store."""
@@ -61,7 +67,7 @@ class _Client:
 
     def _call(self, what: str, perform: Callable[[], T]) -> T:
         try:
-            return self._world.call(self._server, what, perform)
+            return call_broker(self._world, self._server, what, perform)
         except ConnectionRefused:
             raise BrokerUnavailable("the broker is away: nothing was done") from None
         except Lost:
@@ -137,24 +143,31 @@ class RemoteConsumer(_Client):
         self._inner = inner
 
     def poll(self, limit: int, timeout_ms: int) -> list[Delivery]:
-        """See `BrokerConsumer`. The wait is a part of the call; faults strike when the answer is made."""
-        server, inner = self._server, self._inner
-        if limit > 0 and timeout_ms > 0 and server.away_until_ns <= self._world.scheduler.now_ns:
-            self._wait(timeout_ms)
-        return self._call("poll", lambda: inner.poll(limit, 0))
+        """See `BrokerConsumer`. A poll that finds nothing is no call: faults strike when there is an answer.
 
-    def _wait(self, timeout_ms: int) -> None:
-        """Wait until the topics may have something for this member."""
-        inner, broker = self._inner, self._server.broker
-        with broker._changed:
-            if inner._closed:
-                return
-            ready = any(
-                (topic := broker._topics[name]).end > topic.groups[inner._group].position for name in inner._topics
-            )
-            orphan_ms = inner._orphan_in_seconds(broker._monotonic_ms()) * 1_000
-            if not ready:
-                broker._changed.wait(min(timeout_ms, orphan_ms) / 1_000)
+        The request of a poll never arrives twice: the product's client does not repeat it.
+        """
+        server, inner = self._server, self._inner
+        if limit > 0 and not inner._closed and server.away_until_ns <= self._world.scheduler.now_ns:
+            topics = [inner._broker._topics[name] for name in inner._topics]
+            groups = [(topic, topic.groups[inner._group]) for topic in topics]
+            now_ms = server.monotonic_ms()
+            for _, group in groups:
+                group.asked[inner._member] = now_ms
+
+            def anything() -> bool:
+                """Whether there is a record for this member: a new one, or one whose lease has run out."""
+                for topic, group in groups:
+                    if topic.base + len(topic.records) > group.position:
+                        return True
+                    if group.leases and group.expired(server.monotonic_ms(), inner._idle_ms, 1):
+                        return True
+                return inner._closed
+
+            orphan_ms = inner._orphan_in_seconds(now_ms) * 1_000
+            if not server.wait_until(anything, min(timeout_ms, orphan_ms)):
+                return []
+        return self._call("poll", once(lambda: inner.poll(limit, 0)))
 
     def ack(self, deliveries: Sequence[Delivery]) -> None:
         """See `BrokerConsumer`."""

@@ -1,6 +1,9 @@
-"""The world of retry topics: consumers, retry services and a producer over one store and one queue broker.
+"""The world of retry topics: consumers, retry services and a producer over one store and one broker.
 
     producer ─► orders ─► consumers ─► retry topic ─► services ─► store ─► services ─► redelivery topic ─► consumers
+
+The broker's topics are queues, or logs of partitions. In the ordered kinds each message has a key, and the consumers
+keep the order of keys.
 
 The products' own classes run in simulated processes. The handler does what the scenario says and writes down each call.
 `checker` judges what producers were told and what handlers saw.
@@ -8,7 +11,7 @@ The products' own classes run in simulated processes. The handler does what the 
 
 from __future__ import annotations
 
-import random
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -18,30 +21,37 @@ from retry_topic.consumer.consumer import Consumer
 from retry_topic.message import Message
 from retry_topic.policy import Fixed, RetryPolicy
 from retry_topic.service import RetryService, ServiceConfig
+from retry_topic.simulation.drawing import (
+    CRASH_CAP,
+    DELAY_MS,
+    END_MS,
+    GROUP,
+    IDLE_MS,
+    JOINED_MS,
+    LEASE_MS,
+    MAX_ATTEMPTS,
+    OUT,
+    QUIET_MS,
+    SWEEP_MS,
+    TOPIC,
+    WAIT_MS,
+    processes_of,
+)
+from retry_topic.simulation.hostile import is_forged, number_in, record_of, value_of
 from retry_topic.simulation.log_client import RemoteLogBroker
 from retry_topic.simulation.log_server import LogServer
 from retry_topic.simulation.queue_broker import QueueServer, RemoteBroker
 from wheel_sched.dispatcher import DispatcherConfig
-from wheel_sched.errors import WheelSchedError
-from wheel_sched.simulation.scenario import HandIn, Scenario, Step, draw_faults
+from wheel_sched.errors import BrokerError, BrokerUnavailable, WheelSchedError
+from wheel_sched.simulation.calls import MS
+from wheel_sched.simulation.scenario import (
+    Fault,
+    HandIn,
+    Scenario,
+)
+from wheel_sched.simulation.scheduler import tasks_of
 from wheel_sched.simulation.store import StoreServer, remote_store
-from wheel_sched.simulation.world import MS, World
-from wheel_sched.store.log_intake import LogIntakeInMemory
-
-GROUP = "billing"
-TOPIC = "orders"
-SPAN_MS = 8_000
-DELAY_MS = 1_000
-MAX_ATTEMPTS = 4
-IDLE_MS = 2_000
-LEASE_MS = 2_000
-QUIET_MS = 8_000  # longer than each lease, pause and backoff
-END_MS = 90_000  # everything must have ended by then: see `checker`
-
-SERVER_FAULTS = {
-    "store": ("outage", "step-clock", "read-only", "full", "rewind"),
-    "broker": ("outage", "redeliver"),
-}
+from wheel_sched.simulation.world import World
 
 
 @dataclass(slots=True)
@@ -70,67 +80,55 @@ class HandlerCall:
     ended_wall_ms: int = 0
 
 
+def attempt_in(item_id: str) -> tuple[int, int] | None:
+    """The message's number and the attempt: the producer gave it the id m<number>, and the store adds the attempt."""
+    found = re.match(r"m(\d+)(?:~[^.]*)?(?:\.(\d+))?", item_id)
+    return (int(found[1]), int(found[2] or 0)) if found else None
+
+
+def attempt_of(record: Message) -> tuple[int, int]:
+    """The message's number and the attempt."""
+    header = record.header("retry-attempt") or b"0"
+    return number_in(record.value), int(header) if header.isdigit() else 0
+
+
 class Failing(Exception):
     """The handler fails, because the scenario says so."""
 
 
-def draw(seed: int, *, log: bool = False, messages: int = 20, faults: int | None = None) -> Scenario:
-    """Draw a scenario. One history in four has few faults, so that each repeat must have its reason.
+class RetryWorld:
+    """Runs a scenario and keeps what was told and seen.
 
     Args:
-        seed: decides everything.
-        log: whether the topics are logs with transactions, as Kafka's, instead of queues. Defaults to False.
-        messages: how many messages. Defaults to 20.
-        faults: how many faults. Defaults to 0 to 5.
+        scenario: what happens.
+        policy: what the services retry by. Defaults to None: `MAX_ATTEMPTS` attempts, each `DELAY_MS` after the last.
+        most_steps: see `TooManySteps`. Defaults to None: the world's own limit.
     """
-    name = "retry-log" if log else "retry"
-    rng = random.Random(f"{name} {seed}")
-    faults = rng.choice((0, 1, 1, 2, *[5] * 12)) if faults is None else faults
-    steps: list[Step] = []
-    for number in range(messages):
-        steps.append(
-            HandIn(
-                number,
-                at=rng.randrange(SPAN_MS // 2),
-                delay=rng.choice((0, 0, 0, 300, 1_500)),
-                fails=rng.choice((0, 0, 1, 1, 2, MAX_ATTEMPTS)),
-                lasts=rng.choice((0, 0, 0, 0, 5, 50, 1_000, 3_000)),
-                kind="plain" if log else rng.choice(("plain", "plain", "plain", "twice")),
-            )
+
+    def __init__(self, scenario: Scenario, policy: RetryPolicy | None = None, most_steps: int | None = None) -> None:
+        self.world = world = World(scenario) if most_steps is None else World(scenario, most_steps=most_steps)
+        self.policy = policy or RetryPolicy(
+            delay=Fixed(DELAY_MS), max_attempts=MAX_ATTEMPTS, retry_after_max_ms=WAIT_MS
         )
-    options = {
-        "services": rng.choice((1, 1, 2)),
-        "consumers": rng.choice((1, 2)),
-        "shards": rng.choice((1, 2)),
-        "workers": rng.choice((1, 1, 2)),
-    }
-    processes = _processes(options)
-    steps += draw_faults(
-        rng, faults, processes, SERVER_FAULTS, calls=60, span_ms=SPAN_MS, pause_ms=(100, 1_000, 3_000, 7_000)
-    )
-    return Scenario(seed, name, rng.getrandbits(32), tuple(steps), options)
-
-
-def _processes(options: dict[str, int]) -> list[str]:
-    services = [f"service-{number}" for number in range(options["services"])]
-    return [*services, *(f"consumer-{number}" for number in range(options["consumers"])), "producer"]
-
-
-class RetryWorld:
-    """Runs a scenario and keeps what was told and seen."""
-
-    def __init__(self, scenario: Scenario) -> None:
-        self.world = world = World(scenario)
         options = scenario.options
         self.store = StoreServer(world, options["shards"])
-        self.broker: QueueServer | LogServer = LogServer(world) if scenario.world == "retry-log" else QueueServer(world)
+        self.log = scenario.world.startswith("retry-log")
+        self.ordered = scenario.world.endswith("-ordered")
+        self.broker: QueueServer | LogServer = LogServer(world) if self.log else QueueServer(world)
         self.broker.create(TOPIC)
+        if isinstance(self.broker, LogServer):
+            self.broker.positions = self._positions
+        self.secrets = (b"a secret of the group",) if options.get("signed") else ()
+        self.tries: dict[int, int] = {}  # how often each message was published
+        self.fatal = 0  # how many processes a handler has killed
         self.told: dict[int, Told] = {}
         self.begun: dict[int, tuple[int, int]] = {}  # when a producer began to publish: store's wall ms, true ns
         self.attempts: list[HandlerCall] = []
+        self.in_hand: dict[int, int] = {}  # by the place of a fault in `struck`: see `_count_in_hand`
+        world.on_strike = self._count_in_hand
         self.sends = {send.number: send for send in scenario.sends}
         start = {"service": self._service, "consumer": self._consumer, "producer": self._producer}
-        for name in _processes(options):
+        for name in processes_of(options):
             world.add_host(name, start[name.partition("-")[0]])
 
     def run(self) -> None:
@@ -142,41 +140,71 @@ class RetryWorld:
 
     def _ended(self) -> bool:
         """Whether nothing waits any more, in the store and in the topics."""
-        waiting = any(shard.due or shard.leased or shard.held for shard in self.store.backend.shards)
-        return not waiting and len(self.told) == len(self.sends) and not self.unsettled()
+        return not self.store.contents.waiting() and len(self.told) == len(self.sends) and not self.unsettled()
 
     def unsettled(self) -> dict[str, int]:
         """The number of records that a group has not settled, by topic. Nobody reads the dead topic."""
-        positions: dict[str, int] = {}
-        for shard in self.store.backend.shards:
-            for source, position in shard.room(LogIntakeInMemory).positions.items():
-                positions[source] = max(position, positions.get(source, 0))
-        found = self.broker.unsettled(positions)
+        found = self.broker.unsettled(self._positions())
         found.pop(f"{GROUP}.dead", None)
         return found
+
+    def _positions(self) -> dict[str, int]:
+        """What the store has taken in, by source."""
+        return self.store.contents.positions()
+
+    def _count_in_hand(self, fault: Fault, call: str) -> None:
+        """Count the messages that a fault may let come again: those that the processes of its role have in their hands.
+
+        A service that dies or stands still can repeat a message that is claimed, once it is published. A consumer can
+        repeat what it has read and not settled. Over a log partitions move as well, so nothing is counted.
+        """
+        broker, role = self.broker, fault.target.partition("-")[0]
+        if isinstance(broker, LogServer):
+            return
+        if role == "service":
+            published = {None, *(attempt_of(record) for topic in OUT for record in broker.records(topic))}
+            publishing = call.startswith("broker publish") or self._is_calling(fault.target, "broker publish")
+            claimed = [item for item in self.store.contents.items() if item.state == "leased"]
+            found = sum(publishing or attempt_in(item.id) in published for item in claimed)
+            if self.world.scenario.options["shards"] > 1:  # a record is noted in a second call
+                found += broker.leased([f"{GROUP}.retry"])
+        else:
+            found = broker.leased([TOPIC, f"{GROUP}.redelivery"])
+        self.in_hand[len(self.world.struck)] = found
+
+    def _is_calling(self, host: str, call: str) -> bool:
+        """Whether a thread of a process has sent a call that has not arrived yet."""
+        process = self.world.hosts[host].process
+        return any(task.calling.startswith(call) for task in tasks_of(process))
 
     def _connection(self) -> Connection:
         world, server = self.world, self.broker
         broker = RemoteBroker(world, server) if isinstance(server, QueueServer) else RemoteLogBroker(world, server)
-        return Connection(remote_store(world, self.store, self.store._shards), broker)
+        return Connection(remote_store(world, self.store, self.store.shards), broker)
 
     def _service(self) -> Callable[[], object]:
         config = ServiceConfig(
             idle_ms=IDLE_MS,
+            secrets=self.secrets,
             dispatcher=DispatcherConfig(
                 lease_ms=LEASE_MS,
                 workers=self.world.scenario.options["workers"],
-                sweep_ms=5_000,
+                sweep_ms=SWEEP_MS,
                 publish_timeout_ms=20_000,
             ),
         )
-        policy = RetryPolicy(delay=Fixed(DELAY_MS), max_attempts=MAX_ATTEMPTS)
-        service = RetryService(self._connection(), GROUP, policy, config=config)
+        service = RetryService(self._connection(), GROUP, self.policy, config=config)
         self._until_started(service.start)
         return service.stop
 
     def _consumer(self) -> Callable[[], object]:
-        config = ConsumerConfig(concurrency=3, idle_ms=IDLE_MS)
+        config = ConsumerConfig(
+            concurrency=3,
+            idle_ms=IDLE_MS,
+            crash_cap=CRASH_CAP,
+            secrets=self.secrets,
+            ordering="key" if self.ordered else "none",
+        )
         consumer = Consumer(self._connection(), TOPIC, self._handle, group=GROUP, config=config)
         self._until_started(consumer.start)
         return consumer.stop
@@ -194,7 +222,8 @@ class RetryWorld:
         connection = self._connection()
         for send in sorted(self.sends.values(), key=lambda send: (send.at, send.number)):
             if send.number not in self.told:
-                self.world.scheduler.sleep_ns(max(0, send.at * MS - self.world.scheduler.now_ns))
+                at_ms = send.at + (JOINED_MS if isinstance(self.broker, LogServer) else 0)
+                self.world.scheduler.sleep_ns(max(0, at_ms * MS - self.world.scheduler.now_ns))
                 self._publish(connection, send)
         return lambda: None
 
@@ -208,9 +237,13 @@ class RetryWorld:
         times = 2 if send.kind == "twice" else 1
         for _ in range(30):
             try:
-                delay = send.delay / 1_000 if send.delay else None
-                connection.publish(TOPIC, b"%d" % send.number, delay=delay, id=f"m{send.number}")
+                self.tries[send.number] = self.tries.get(send.number, 0) + 1
+                self._publish_once(connection, send)
             except WheelSchedError as error:
+                if isinstance(error, BrokerError) and not isinstance(error, BrokerUnavailable):
+                    world.note("producer", f"message {send.number} is refused: {error}")
+                    self.told[send.number] = Told("refused", wall_ms, at_ns)
+                    return
                 world.note("producer", f"publish {send.number}: {error}")
                 world.scheduler.sleep_ns(400 * MS)
                 continue
@@ -220,20 +253,44 @@ class RetryWorld:
         world.note("producer", f"message {send.number} is {'in doubt' if times else 'sent'}")
         self.told[send.number] = Told("in doubt" if times else "sent", wall_ms, at_ns)
 
+    def _publish_once(self, connection: Connection, send: HandIn) -> None:
+        if is_forged(send) or send.kind == "duplicated":
+            record = record_of(send, GROUP, TOPIC)
+            for failure in connection.broker.publish([record] * (2 if send.kind == "duplicated" else 1)):
+                if failure is not None:
+                    raise BrokerUnavailable(failure.reason, in_doubt=failure.in_doubt)
+            return
+        delay, key = send.delay / 1_000 if send.delay else None, send.key.encode() or None
+        connection.publish(TOPIC, self.value_of(send), key=key, delay=delay, id=f"m{send.number}")
+
+    def value_of(self, send: HandIn) -> bytes:
+        """The payload of a message."""
+        return value_of(send)
+
     def _handle(self, message: Message) -> None:
         world = self.world
         scheduler = world.scheduler
-        number = int(message.value)
-        header = message.header("retry-attempt")
+        number = number_in(message.value)
+        header = message.header("retry-attempt") or b"0"
         send = self.sends[number]
+        before = sum(one.number == number and one.outcome == "failed" for one in self.attempts)
         attempt = HandlerCall(
-            number, int(header or b"0"), scheduler.process.name, scheduler.now_ns, self.store.wall_ms()
+            number,
+            int(header) if header.isdigit() else 0,
+            scheduler.process.name,
+            scheduler.now_ns,
+            self.store.wall_ms(),
         )
         self.attempts.append(attempt)
         if send.lasts:
             scheduler.sleep_ns(send.lasts * MS)
         attempt.ended_ns, attempt.ended_wall_ms = scheduler.now_ns, self.store.wall_ms()
-        if attempt.attempt < send.fails:
+        again = send.kind == "then-fails" and any(one.number == number and one.outcome == "ok" for one in self.attempts)
+        if send.kind == "poison":
+            self.fatal += 1
+            world.hosts_of[scheduler.process].die(f"message {number} kills it")
+            scheduler.block(None)
+        if (before if is_forged(send) else attempt.attempt) < send.fails or again:
             attempt.outcome = "failed"
             world.note(attempt.process, f"message {number}, attempt {attempt.attempt}: fails")
             raise Failing(f"attempt {attempt.attempt}")

@@ -1,7 +1,7 @@
 """`wheel-sched spark JOB`: the jobs on the command line, or under spark-submit.
 
-Each command starts a Spark session for its job and stops it afterwards; `--master` says where. A running session is
-used and left running. Spark's own log goes to stderr, errors only.
+Each command starts a Spark session for its job and stops it afterwards. `--master` names the Spark master. If a session
+is already running, the command uses it and leaves it running. Spark's log goes to stderr, errors only.
 """
 
 from __future__ import annotations
@@ -58,9 +58,11 @@ spark.add_command(intake)
     type=click.IntRange(1, 1_000),
     default=50,
     show_default=True,
-    help="Most pairs of topic and error class.",
+    help="At most this many pairs of topic and error class.",
 )
-@click.option("--seed", type=int, default=0, show_default=True, help="The same seed gives the same proposal.")
+@click.option(
+    "--seed", type=int, default=0, show_default=True, help="Seed of the search; equal seeds give equal proposals."
+)
 @master_option
 @dry_run_option
 @json_option
@@ -140,7 +142,11 @@ def _print_verdicts(verdicts: Sequence[Verdict]) -> None:
     "--job-id", required=True, metavar="NAME", help="Name of this set of rows; a second run stores only the rest."
 )
 @click.option(
-    "--column", "columns", multiple=True, metavar="NAME=SQL", help="SQL for id, due_ms, topic, value, key, ..."
+    "--column",
+    "columns",
+    multiple=True,
+    metavar="NAME=SQL",
+    help="SQL expression for the column id, due_ms, topic, value, key, ...",
 )
 @click.option(
     "--spread",
@@ -148,16 +154,21 @@ def _print_verdicts(verdicts: Sequence[Verdict]) -> None:
     type=DURATION,
     default=0,
     metavar="DURATION",
-    help="Delay each due by up to this, by a hash of its id.",
+    help="Delay each due time by up to this; a hash of the id chooses the delay.",
 )
 @click.option(
-    "--rate", type=click.FloatRange(0, 1e6, min_open=True), metavar="N", help="Or: about N a second from now on."
+    "--rate",
+    type=click.FloatRange(0, 1e6, min_open=True),
+    metavar="N",
+    help="Instead of --spread: about N rows a second from now on.",
 )
-@click.option("--memory-limit", type=click.IntRange(min=1), metavar="BYTES", help="Most memory the server may use.")
+@click.option(
+    "--memory-limit", type=click.IntRange(min=1), metavar="BYTES", help="Memory that the server may use in the end."
+)
 @click.option(
     "--rejects", metavar="FOLDER", help="Folder for rows that cannot be stored; without it one such row stops the job."
 )
-@click.option("--past", is_flag=True, help="Store rows whose due has passed; they are due at once.")
+@click.option("--past", is_flag=True, help="Also store rows whose due time has passed; they are due at once.")
 @master_option
 @dry_run_option
 @json_option
@@ -215,9 +226,20 @@ def backfill(
 
 @spark.command()
 @click.argument("history", required=False)
-@click.option("--target", "target_ms", type=DURATION, default="1s", show_default=True, help="A later delivery is late.")
 @click.option(
-    "--objective", type=click.FloatRange(0, 1, min_open=True, max_open=True), default=0.999, show_default=True
+    "--target",
+    "target_ms",
+    type=DURATION,
+    default="1s",
+    show_default=True,
+    help="A delivery that starts later than this after its due time is late.",
+)
+@click.option(
+    "--objective",
+    type=click.FloatRange(0, 1, min_open=True, max_open=True),
+    default=0.999,
+    show_default=True,
+    help="Share of deliveries that must not be late.",
 )
 @click.option("--html", metavar="FILE", help="Write the report as an HTML page with plots.")
 @force_option
@@ -272,9 +294,15 @@ def slo(
 
 @spark.command()
 @click.option("--from", "arrivals", metavar="PATH", help="Read arrivals (id, created_ms, due_ms) instead of the store.")
-@click.option("--precision", "precision_ms", type=DURATION, default="1ms", show_default=True, help="The coarsest tick.")
 @click.option(
-    "--sample", type=click.IntRange(1, 1_000_000), default=50_000, show_default=True, help="Messages in the sample."
+    "--precision", "precision_ms", type=DURATION, default="1ms", show_default=True, help="The coarsest acceptable tick."
+)
+@click.option(
+    "--sample",
+    type=click.IntRange(1, 1_000_000),
+    default=50_000,
+    show_default=True,
+    help="Number of messages in the sample.",
 )
 @master_option
 @dry_run_option
@@ -347,7 +375,7 @@ def capacity(
     type=DURATION,
     default="1m",
     show_default=True,
-    help="Report a due or a lease that is over for longer.",
+    help="Report items whose due time or lease ended longer ago than this.",
 )
 @click.option("--repair", is_flag=True, help="Repair what can be repaired; let items with an expired lease wait again.")
 @master_option

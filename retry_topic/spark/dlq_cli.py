@@ -1,4 +1,4 @@
-"""`wheel-sched spark dlq`: many dead letters at once, from a store, a Kafka topic or an archive."""
+"""`wheel-sched spark dlq`: groups and replays many dead letters of a store, a Kafka topic or an archive."""
 
 from __future__ import annotations
 
@@ -28,7 +28,11 @@ if TYPE_CHECKING:
 @click.option("--repair", metavar="SQL", help="New payload, e.g. \"replace(text, 'EURO', 'EUR')\".")
 @click.option("--rate", type=click.FloatRange(0, 1e6, min_open=True), metavar="N", help="Replay about N a second.")
 @click.option(
-    "--max-replays", type=click.IntRange(min=1), default=3, show_default=True, help="Most replays of one message."
+    "--max-replays",
+    type=click.IntRange(min=1),
+    default=3,
+    show_default=True,
+    help="Replay one message at most this often.",
 )
 @click.option(
     "--from",
@@ -123,7 +127,7 @@ def _check_replay(archive: str | None, topic: str | None, selected: bool, limite
 
 @contextlib.contextmanager
 def _letters(session: Session, master: str | None, archive: str | None, topic: str | None) -> Iterator[Any]:
-    """The letters of the topic, of the archive or else of the store; and the store, None for the other two."""
+    """Yield the selected source's letters, and the store when they come from it; for a topic or an archive None."""
     from retry_topic.spark.jobs import dead_letters, topic_letters
     from retry_topic.spark.jobs.history import load_table
 

@@ -1,4 +1,4 @@
-"""`wheel-sched spark intake`: what failed, from a group's retry topic on Kafka into the store."""
+"""`wheel-sched spark intake`: stores the failed messages of a group's Kafka retry topic."""
 
 from __future__ import annotations
 
@@ -44,7 +44,9 @@ if TYPE_CHECKING:
 @click.option("--most", type=click.IntRange(min=1), metavar="N", help="Read about N offsets in one batch.")
 @click.option("--connector", type=click.Choice(["auto", "jvm", "python"]), default="auto", show_default=True)
 @click.option(
-    "--checkpoint", metavar="PATH", help="Folder of the query; without it the run begins at the position in the store."
+    "--checkpoint",
+    metavar="PATH",
+    help="Checkpoint folder of the Spark query; without it the run begins at the position in the store.",
 )
 @topics_options
 @master_option
@@ -70,8 +72,8 @@ def intake(
 ) -> None:
     """Store the failed messages of GROUP's retry topic, each record once.
 
-    Services of the group may run at the same time; they publish the due messages. Give the policies, the redelivery
-    and the topics that they have.
+    Services of the group may run at the same time; they publish the due messages. Use the same policies, redelivery and
+    topics as these services.
 
     \b
     Examples:

@@ -1,4 +1,4 @@
-"""What the Spark commands open: a session, a store, an attempt history."""
+"""Opens what the Spark commands work on: a session, a store, an attempt history."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def with_store(settings: Session, master: str | None) -> Iterator[JobContext]:
 
 @contextlib.contextmanager
 def attempts(settings: Session, master: str | None, file: str | None) -> Iterator[DataFrame]:
-    """The attempt history from a file, from a topic (`kafka:TOPIC`), or from the store's log when `file` is None."""
+    """The attempt history from a file, from a topic (`kafka:TOPIC`), or from the store when `file` is None."""
     from retry_topic.spark.jobs.history import load_history, store_history, topic_history
 
     if file is not None and file.startswith(TOPIC):

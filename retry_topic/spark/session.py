@@ -50,7 +50,7 @@ def spark_session(
     settings: Mapping[str, str] | None = None,
     progress: bool = False,
 ) -> SparkSession:
-    """A session that knows our formats. Returns the running session when there is one.
+    """Start a session with our data sources, or return the running session.
 
     Args:
         master: `local[N]`, `spark://host:port` or any other master of Spark, or `sc://host:port` of a Spark Connect
@@ -126,14 +126,14 @@ def check_java() -> str:
     Raises:
         JavaMissing: Java is missing or too old; the error says what to install.
     """
-    home = os.environ.get("JAVA_HOME")
-    program = str(Path(home) / "bin" / "java") if home else shutil.which("java")
+    java_home = os.environ.get("JAVA_HOME")
+    program = str(Path(java_home) / "bin" / "java") if java_home else shutil.which("java")
     advice = (
         f"install Java {LEAST_JAVA} (Debian, Ubuntu: apt-get install openjdk-17-jre-headless; macOS: brew install "
         "openjdk@17) or point JAVA_HOME to one; nothing was started"
     )
     if program is None or not Path(program).exists():
-        raise JavaMissing(f"there is no java {f'in JAVA_HOME ({home})' if home else 'on the PATH'}: {advice}")
+        raise JavaMissing(f"there is no java {f'in JAVA_HOME ({java_home})' if java_home else 'on the PATH'}: {advice}")
     output = subprocess.run([program, "-version"], capture_output=True, text=True, check=False).stderr
     version = re.search(r'version "(\d+)', output)
     if version is None or int(version[1]) < LEAST_JAVA:

@@ -12,7 +12,7 @@ import pytest
 
 from wheel_sched.store import AttemptCounts, DelayStore, Item, open_store
 from wheel_sched.store.core.items import STATES
-from wheel_sched.store.maintenance.backup import all_items, all_tries, write_backup
+from wheel_sched.store.maintenance.backup import all_attempt_counts, all_items, write_backup
 from wheel_sched.store.maintenance.restoring import (
     BadBackup,
     NamespaceNotEmpty,
@@ -37,7 +37,7 @@ def contents(store: DelayStore) -> list[tuple[Any, ...]]:
 
 
 def attempt_counts(store: DelayStore) -> set[tuple[str, int, int]]:
-    return {(r.key, r.attempts, r.expiry_ms) for s in range(store.shards) for r in all_tries(store, s)}
+    return {(r.key, r.attempts, r.expiry_ms) for s in range(store.shards) for r in all_attempt_counts(store, s)}
 
 
 @pytest.fixture(params=["memory", pytest.param("real", marks=pytest.mark.real)])

@@ -137,9 +137,9 @@ def test_a_wrong_shard_count_is_refused(cli: Any, opened: Any) -> None:
 
 def test_a_server_that_is_away_is_69(cli_at: Any) -> None:
     """Exit code 69 tells scripts to try again later."""
-    told = cli_at("redis://127.0.0.1:1/0")("stats", code=69).stderr
-    assert "no connection to the server" in told
-    assert "executed" not in told  # nothing was sent, and listing changes nothing
+    error_text = cli_at("redis://127.0.0.1:1/0")("stats", code=69).stderr
+    assert "no connection to the server" in error_text
+    assert "executed" not in error_text  # nothing was sent, and listing changes nothing
 
 
 def test_a_store_that_is_no_url_is_wrong_usage(cli_at: Any) -> None:

@@ -21,7 +21,7 @@ from wheel_sched.store.core.call import Call
 from wheel_sched.store.core.get import Get
 from wheel_sched.store.core.items import STATES
 from wheel_sched.store.core.plans import shard_of
-from wheel_sched.store.maintenance.backup import all_items, all_tries
+from wheel_sched.store.maintenance.backup import all_attempt_counts, all_items
 from wheel_sched.store.maintenance.listeners import listeners
 from wheel_sched.store.maintenance.operations import Freeze
 from wheel_sched.store.maintenance.reshard import ReshardRefused, reshard
@@ -75,7 +75,7 @@ def everything(store: DelayStore) -> tuple[Any, ...]:
         for f in all_items(store, state):
             assert f.shard == shard_of(f.route or f.id, store.shards)
             items.append((f.id, f.state, f.score_ms, f.version, f.topic, f.body, f.reason, f.refs, f.route or ""))
-    records = {(r.key, r.attempts, r.expiry_ms) for s in range(store.shards) for r in all_tries(store, s)}
+    records = {(r.key, r.attempts, r.expiry_ms) for s in range(store.shards) for r in all_attempt_counts(store, s)}
     refs = [sorted(store.find(ref, limit=10_000)) for ref in ("r0", "r1", "r2", "r3", "dead")]
     return sorted(items), records, refs, counts.now, counts.ever
 

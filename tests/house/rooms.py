@@ -1,4 +1,4 @@
-"""How many modules of the product one message, job, task or timer enters: each way is run for real, and traced.
+"""Counts the modules of the product that one message, job, task or timer enters, by tracing real runs.
 
 A way is a small program in `ways/`. It runs in a process of its own, with the measured tree first on the path.
 Servers, connections and services are started first. Counting begins just before the message is handed in. It ends
@@ -9,8 +9,8 @@ process of a way that has one. These do not count:
 
 - a module that is only imported, and calls made while a module is being imported
 - a class without methods of its own, as its instances are made by generated code
-- a loop that was entered before the span; what it calls does count. Threads that watch all the time, such as
-  heartbeats, therefore count when they call something
+- a loop that was entered before the span, such as that of a heartbeat thread; the functions that it calls in the span
+  do count
 - Lua scripts
 
 The wheel runs in Python and not compiled: a compiled module cannot be traced, and a checkout need not be built.

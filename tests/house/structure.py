@@ -1,4 +1,4 @@
-"""The figures that need no running program: circles, class names, imports against the layers, sizes, public names."""
+"""Figures that are read from the source: import circles, class names, layers, sizes, public names."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ def _goes_up(tree: Tree, item: Import) -> bool:
 
 
 def _contracts(tree: Tree) -> Iterable[dict[str, tuple[int, int | None]]]:
-    """One table a contract and container: full name of a layer -> (height, number among siblings kept apart)."""
+    """One table for each contract and container: full name of a layer -> (height, number among siblings kept apart)."""
     path = tree.root / "pyproject.toml"
     linter = tomllib.loads(path.read_text("utf-8")).get("tool", {}).get("importlinter", {}) if path.exists() else {}
     for contract in linter.get("contracts", []):

@@ -1,8 +1,9 @@
 """Fixtures of the Kafka tests. The session's broker (`kafka`) and unused names on it (`name`) come from
 tests/conftest.py.
 
-A crew is a group whose services and consumers are processes. A test kills a process at a chosen moment: it stops the
-process, looks at its state, and kills it only if the state is the wanted one. Otherwise the process continues.
+A crew is a group whose services and consumers run in separate processes. A test kills a process in a chosen state: it
+stops the process, looks at the state, and kills it only if the state is the wanted one. Otherwise the process
+continues.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ CLASSIC = {"session.timeout.ms": 3_000, "heartbeat.interval.ms": 500}
 
 @pytest.fixture(autouse=True)
 def patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A group's rebalance takes seconds, so tests wait longer here."""
+    """Make the waits of the conformance suite longer, because a group's rebalance takes seconds."""
     monkeypatch.setattr("retry_topic.brokers.conformance.PATIENCE_MS", 60_000)
 
 
@@ -102,7 +103,7 @@ def _found(servers: str, topic: str, level: str) -> list[Message]:
 
 def until(
     condition: Callable[[], bool],
-    told: Callable[[], object] = lambda: "",
+    describe: Callable[[], object] = lambda: "",
     *,
     despite: type[Exception] | tuple[()] = (),
     pause_s: float = 0.02,
@@ -111,7 +112,7 @@ def until(
 
     Args:
         condition: called again and again until it is true.
-        told: describes the state for the error when the time is over.
+        describe: describes the state for the error when the time is over.
         despite: errors that `condition` may raise meanwhile.
         pause_s: seconds between two calls.
     """
@@ -122,8 +123,8 @@ def until(
                 return
         except despite:
             pass
-        assert time.monotonic() < until_s, f"waited in vain: {told()}"
-        time.sleep(pause_s)  # others' doing; there is nothing to wait on
+        assert time.monotonic() < until_s, f"waited in vain: {describe()}"
+        time.sleep(pause_s)  # polls: other processes send no event
 
 
 class Until(Protocol):
@@ -132,7 +133,7 @@ class Until(Protocol):
     def __call__(
         self,
         condition: Callable[[], bool],
-        told: Callable[[], object] = ...,
+        describe: Callable[[], object] = ...,
         *,
         despite: type[Exception] | tuple[()] = ...,
         pause_s: float = ...,
@@ -150,19 +151,19 @@ class Member:
 
     def __init__(self, script: str, place: Path, settings: dict[str, Any]) -> None:
         self.script = script
-        files = {what: str(place.with_suffix(f".{what}")) for what in ("told", "log", "handled")}
-        self.told, self.log = Path(files["told"]), Path(files["log"])
+        files = {what: str(place.with_suffix(f".{what}")) for what in ("facts_file", "log", "handled")}
+        self.facts_file, self.log = Path(files["facts_file"]), Path(files["log"])
         command = [sys.executable, str(SCRIPTS / f"{script}.py"), json.dumps({**settings, **files})]
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stderr=log)
 
     def __repr__(self) -> str:
-        return f"<{self.script} {self.told.stem} {self.process.poll()} {self.facts()}>"
+        return f"<{self.script} {self.facts_file.stem} {self.process.poll()} {self.facts()}>"
 
     def facts(self) -> dict[str, Any]:
         """The facts that it reported last; empty before it runs."""
         try:
-            facts: dict[str, Any] = json.loads(self.told.read_text())
+            facts: dict[str, Any] = json.loads(self.facts_file.read_text())
         except FileNotFoundError:
             return {}
         return facts
@@ -172,14 +173,14 @@ class Member:
         """The partitions of the retry topic that it reads."""
         return {*self.facts().get("parts", ())}
 
-    def said(self) -> str:
+    def log_text(self) -> str:
         """Its log, and the output of librdkafka."""
         return self.log.read_text() if self.log.exists() else ""
 
     def up(self) -> Member:
         """Wait until it runs."""
-        until(lambda: self.told.exists() or self.process.poll() is not None)
-        assert self.process.poll() is None, self.said()
+        until(lambda: self.facts_file.exists() or self.process.poll() is not None)
+        assert self.process.poll() is None, self.log_text()
         return self
 
     def freeze(self) -> None:
@@ -187,7 +188,7 @@ class Member:
         self.process.send_signal(signal.SIGSTOP)
         happened = os.waitid(os.P_PID, self.process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
         assert happened is not None
-        assert happened.si_code == os.CLD_STOPPED, f"it has ended by itself: {self.said()}"
+        assert happened.si_code == os.CLD_STOPPED, f"it has ended by itself: {self.log_text()}"
 
     def thaw(self) -> None:
         self.process.send_signal(signal.SIGCONT)
@@ -206,10 +207,10 @@ class Member:
         self.process.wait(30)
 
     def leave(self) -> None:
-        """Let it end in good order."""
+        """End it as a user would: close its stdin and wait."""
         assert self.process.stdin is not None
         self.process.stdin.close()
-        assert self.process.wait(60) == 0, self.said()
+        assert self.process.wait(60) == 0, self.log_text()
 
     def close(self) -> None:
         """End it in any state. Idempotent."""
@@ -259,8 +260,8 @@ class Crew:
         }
         self._service = {"delay_ms": 300, "cap": 4, "batch": 250, "dispatcher": {"lease_ms": 1_000}, **service}
         self.broker = KafkaBroker(kafka.bootstrap, partitions=partitions)
-        self.home: Connection = connect(server.url, broker=self.broker, namespace=name, shards=shards)
-        stack.callback(self.home.close)
+        self.connection: Connection = connect(server.url, broker=self.broker, namespace=name, shards=shards)
+        stack.callback(self.connection.close)
         self._redis = stack.enter_context(redis.Redis.from_url(server.url))
         for topic in (self.topic, retry_topic_of(name), redelivery_topic_of(name), dead_topic_of(name)):
             self.broker.create_topic(topic)
@@ -310,14 +311,14 @@ class Crew:
             if time.monotonic() - fed_s > wait_s and not self.busy():
                 feed()
                 fed_s, wait_s = time.monotonic(), 2 * wait_s
-            assert time.monotonic() < until_s, f"nobody to hit: {kind} {self.home.store.counts()}"
+            assert time.monotonic() < until_s, f"nobody to hit: {kind} {self.connection.store.counts()}"
             time.sleep(0.001)  # other processes' doing; there is nothing to wait on
 
     def restart_server(self) -> None:
         """Kill the store's server and start it again on its log."""
         self.server.sigkill()
         self.server.restart()
-        self.until(lambda: self.home.store.now_ms() > 0)
+        self.until(lambda: self.connection.store.now_ms() > 0)
 
     # -- what is known of it
 
@@ -337,7 +338,7 @@ class Crew:
 
     def busy(self) -> bool:
         """Whether a message is on its way, or will be within a second."""
-        counts = self.home.store.counts()
+        counts = self.connection.store.counts()
         soon_ms = counts.now_us // 1_000 + 1_000
         return counts.total("leased") > 0 or (counts.due_head_ms is not None and counts.due_head_ms <= soon_ms)
 
@@ -354,7 +355,7 @@ class Crew:
         sources = [source_of(intake_group_of(self.name), self._topic_id, number) for number in numbers]
         return {
             number: found or 0
-            for number, found in zip(numbers, LogIntake(self.home.store).positions(sources), strict=True)
+            for number, found in zip(numbers, LogIntake(self.connection.store).positions(sources), strict=True)
         }
 
     def lag(self, parts: Iterable[int]) -> int:
@@ -379,14 +380,14 @@ class Crew:
         found: Counter[int] = Counter()
         cursor = None
         while True:
-            page = self.home.store.list_items(state, cursor=cursor, limit=500)
+            page = self.connection.store.list_items(state, cursor=cursor, limit=500)
             found.update(int(decode_body(one.body).value) for one in page.found)
             if (cursor := page.cursor) is None:
                 return found
 
     def done(self) -> bool:
         """Whether nothing waits any more, neither in the retry topic nor in the store."""
-        counts = self.home.store.counts()
+        counts = self.connection.store.counts()
         return sum(counts.total(state) for state in ("due", "leased", "held")) == 0
 
 

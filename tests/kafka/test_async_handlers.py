@@ -25,7 +25,7 @@ COUNT, CAP, SIDE_BY_SIDE = 2_000, 3, 50
 
 
 def test_coroutines_fail_are_retried_and_die_at_the_cap(kafka: TemporaryKafka, name: str, until: Until) -> None:
-    """Of 2,000 messages every tenth fails once and every fiftieth fails always. Each attempt is handled once, and no
+    """Of 2,000 messages every tenth fails once and every fiftieth always fails. Each attempt is handled once, and no
     message exceeds its attempts. Many handlers run at a time, in one event loop."""
     attempts: Counter[tuple[bytes, int]] = Counter()
     loops: set[asyncio.AbstractEventLoop] = set()
@@ -53,17 +53,20 @@ def test_coroutines_fail_are_retried_and_die_at_the_cap(kafka: TemporaryKafka, n
     expected += Counter((b"%d" % n, 3) for n in range(0, COUNT, 50))
     broker = KafkaBroker(kafka.bootstrap, partitions=3)
     policy = RetryPolicy(delay=Fixed(base_ms=50), max_attempts=CAP)
-    with connect("memory:", broker=broker, namespace=name) as home:
+    with connect("memory:", broker=broker, namespace=name) as connection:
         broker.create_topic(name)
         assert not any(broker.publish([Message(name, b"%d" % n, b"%d" % (n % 70)) for n in range(COUNT)]))
         config = ConsumerConfig(concurrency=SIDE_BY_SIDE)
-        with RetryService(home, name, policy), Consumer(home, name, handle, group=name, config=config) as consumer:
+        with (
+            RetryService(connection, name, policy),
+            Consumer(connection, name, handle, group=name, config=config) as consumer,
+        ):
             until(
-                lambda: attempts.total() >= expected.total() and home.store.counts().total("dead") >= COUNT // 50,
-                lambda: (attempts.total(), home.store.counts(), consumer.stats),
+                lambda: attempts.total() >= expected.total() and connection.store.counts().total("dead") >= COUNT // 50,
+                lambda: (attempts.total(), connection.store.counts(), consumer.stats),
             )
         stats = consumer.stats
-        letters = list(DeadLetters(home).select())
+        letters = list(DeadLetters(connection).select())
     assert attempts == expected
     assert {letter.state.attempt for letter in letters} == {CAP}
     assert (len(loops), len(threads)) == (1, 1)

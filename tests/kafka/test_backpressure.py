@@ -1,4 +1,4 @@
-"""Handlers that stand still: the buffer stays within its limit of bytes, and the member stays in its group."""
+"""Blocked handlers: the buffer stays within its limit of bytes, and the member stays in its group."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ pytestmark = [pytest.mark.kafka, pytest.mark.timeout(240)]
 
 COUNT, BYTES, LIMIT = 10_000, 10_000, 4 * 1024 * 1024
 SESSION_MS = 6_000
-STOOD_S = 240.0  # longer than a handler ever has to
-LOOK_S = 0.005  # what is in memory for a moment is to be seen
+STOOD_S = 240.0  # an upper bound: longer than the handler is blocked
+LOOK_S = 0.005  # short, so that the test sees a brief peak of memory
 
 
 def test_a_handler_that_stands_still_holds_up_fetching_and_nothing_else(
     kafka: TemporaryKafka, name: str, until: Until
 ) -> None:
-    """10,000 records of 10 kB, and a buffer of 4 MiB. For longer than a session no more is in memory, the member is not
-    expelled, and each record is handled once."""
+    """10,000 records of 10 kB, and a buffer of 4 MiB. The handler is blocked for longer than a session. Meanwhile
+    memory stays within the buffer, the member is not expelled, and each record is handled once."""
     broker = KafkaBroker(
         {"bootstrap.servers": kafka.bootstrap, "session.timeout.ms": SESSION_MS}, partitions=2, buffer_bytes=LIMIT
     )
@@ -56,10 +56,10 @@ def test_a_handler_that_stands_still_holds_up_fetching_and_nothing_else(
         return member._tracker.fetched
 
     config = ConsumerConfig(concurrency=100, idle_ms=SESSION_MS)
-    with connect("memory:", broker=broker, namespace=name) as home:
+    with connect("memory:", broker=broker, namespace=name) as connection:
         with (
-            RetryService(home, name, RetryPolicy(delay=Fixed(base_ms=50))),
-            Consumer(home, name, handle, group=name, config=config) as consumer,
+            RetryService(connection, name, RetryPolicy(delay=Fixed(base_ms=50))),
+            Consumer(connection, name, handle, group=name, config=config) as consumer,
         ):
             member = consumer._consumer
             until(lambda: watch() > 100, lambda: member, pause_s=LOOK_S)

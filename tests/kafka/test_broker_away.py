@@ -1,4 +1,7 @@
-"""A broker that stands still, or answers late, for longer than every lease. Nothing grows, is lost or is doubled."""
+"""A broker that does nothing, or answers late, for longer than every lease.
+
+Memory does not grow; no message is lost or doubled.
+"""
 
 from __future__ import annotations
 
@@ -30,11 +33,11 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.kafka, pytest.mark.timeout(420)]
 
-LEASE_MS = 25_000  # renewed every eight seconds or so, by whoever gets the processor
+LEASE_MS = 25_000  # renewed about every eight seconds; long, because the machine may be busy
 AWAY_S = 60.0  # longer than the lease, a delivery (8 s) and a transaction (30 s) may last
-COUNT = 20_000  # that are due
-FAILED = 20_000  # that come into the retry topic
-GROWTH_MB = 50  # what is in hand when it begins, and no more: a fiftieth of that was seen
+COUNT = 20_000  # messages that are due
+FAILED = 20_000  # messages in the retry topic
+GROWTH_MB = 50  # the messages in memory at the start need this; far less was measured
 
 
 @pytest.fixture
@@ -46,7 +49,7 @@ def proxy(kafka: TemporaryKafka) -> Iterator[FaultyProxy]:
 
 @contextmanager
 def frozen(kafka: TemporaryKafka, proxy: FaultyProxy) -> Iterator[None]:
-    """The broker does nothing."""
+    """Stop the broker's process for the block. Its connections stay open."""
     kafka.freeze()
     try:
         yield
@@ -76,14 +79,14 @@ def test_a_broker_that_is_away_for_a_minute(
     """The broker is away while messages are sent and taken in. No more claims open than before, and the shard keeps its
     owner. When the broker continues, each message arrives once."""
     topic = redelivery_topic_of(name)
-    # ends a transaction that nobody goes on with before the outage is over
+    # shorter than the outage, so that an abandoned transaction ends before it
     broker = KafkaBroker(f"127.0.0.1:{proxy.port}", partitions=2, transaction_timeout_ms=30_000)
-    policy = RetryPolicy(delay=Fixed(base_ms=86_400_000))  # what is taken in stays
+    policy = RetryPolicy(delay=Fixed(base_ms=86_400_000))  # messages that are taken in wait in the store
     config = ServiceConfig(batch=20, dispatcher=DispatcherConfig(lease_ms=LEASE_MS))
     taken: list[Taken] = []
     with (
         temporary_server() as server,
-        connect(server.url, broker=broker, namespace=name) as home,
+        connect(server.url, broker=broker, namespace=name) as connection,
         closing(KafkaBroker(kafka.bootstrap)) as direct,
     ):
 
@@ -91,20 +94,20 @@ def test_a_broker_that_is_away_for_a_minute(
             for start in range(first, last, MAX_BATCH):
                 numbers = range(start, start + MAX_BATCH)
                 items = [Item(f"m{n}", 0, encode_body(Message(topic, b"%d" % n)), topic) for n in numbers]
-                home.store.schedule(items)
+                connection.store.schedule(items)
 
         def fail(first: int, last: int) -> None:
             records = [Message(retry_topic_of(name), b"%d" % n, b"%d" % n) for n in range(first, last)]
             assert not any(direct.publish(records))
 
         def completed() -> int:
-            return home.store.counts().happened("completed")
+            return connection.store.counts().happened("completed")
 
-        with RetryService(home, name, policy, config=config, seen=taken.append) as service:
+        with RetryService(connection, name, policy, config=config, seen=taken.append) as service:
             fail(0, 100)
             schedule(0, COUNT // 2)
             until(lambda: service.stats.published > 0 and len(taken) > 0, lambda: (service, len(taken)))
-            with RetryService(home, name, policy, config=config, seen=taken.append) as standing_by:
+            with RetryService(connection, name, policy, config=config, seen=taken.append) as standing_by:
                 schedule(COUNT // 2, COUNT)
                 fail(100, FAILED)
                 with away(kafka, proxy):
@@ -114,27 +117,30 @@ def test_a_broker_that_is_away_for_a_minute(
                     until_s = time.monotonic() + AWAY_S
                     while time.monotonic() < until_s:
                         assert service.stats.in_flight <= 3 * MAX_BATCH
-                        time.sleep(0.05)  # the outage lasts as long as it lasts
+                        time.sleep(0.05)  # polls while the outage lasts
                     grown_mb = _memory_mb() - before
-                    open_ids = home.store.counts().total("leased")
+                    open_ids = connection.store.counts().total("leased")
                 assert open_ids <= 2 * MAX_BATCH
                 assert grown_mb < GROWTH_MB
                 until(
-                    lambda: completed() == COUNT and home.store.counts().now == {("due", retry_topic_of(name)): FAILED},
-                    lambda: (home.store.counts(), service, standing_by),
+                    lambda: (
+                        completed() == COUNT
+                        and connection.store.counts().now == {("due", retry_topic_of(name)): FAILED}
+                    ),
+                    lambda: (connection.store.counts(), service, standing_by),
                     pause_s=0.05,
                 )
                 sent = standing_by.stats.published
-        stored = Counter(int(message.value) for message in _waiting(home))
+        stored = Counter(int(message.value) for message in _waiting(connection))
     assert sent == 0, "the owner's lease has run out"
     assert Counter(int(message.value) for message in committed(topic)) == Counter(range(COUNT))
     assert stored == Counter(range(FAILED))
 
 
-def _waiting(home: Connection) -> Iterator[Message]:
+def _waiting(connection: Connection) -> Iterator[Message]:
     cursor = None
     while True:
-        page = home.store.list_items("due", cursor=cursor, limit=MAX_BATCH)
+        page = connection.store.list_items("due", cursor=cursor, limit=MAX_BATCH)
         for found in page.found:
             yield decode_body(found.body)
         if (cursor := page.cursor) is None:

@@ -37,7 +37,7 @@ pytestmark = [pytest.mark.kafka, pytest.mark.timeout(180)]
 
 DAY_MS = 86_400_000
 SECRET = b"sixteen bytes ok"
-_admin: Any = _typed_admin  # which does not say all it exports
+_admin: Any = _typed_admin  # its types do not declare all it exports
 
 
 @pytest.fixture
@@ -60,7 +60,7 @@ def wheel_sched(kafka: str, name: str, *words: str) -> list[str]:
 
 
 def run(kafka: str, name: str, *words: str, code: int = 0) -> tuple[list[dict[str, Any]], str]:
-    """Run a command and check its exit code. Answers its output and its messages."""
+    """Run a command and check its exit code. Returns its stdout and its stderr."""
     line = wheel_sched(kafka, name, *words, "--json")
     ended = subprocess.run(line, capture_output=True, text=True, timeout=120, check=False)
     assert ended.returncode == code, ended.stderr
@@ -78,12 +78,18 @@ def settings_of(broker: KafkaBroker, topic: str) -> dict[str, str]:
 def test_a_groups_topics_have_sane_settings_whoever_creates_them(
     kafka: TemporaryKafka, broker: KafkaBroker, name: str
 ) -> None:
-    """`init` with the user's settings, and a service that starts without `init`. The test reads the settings back."""
+    """`init` with the user's settings, and a service that starts without `init`.
+
+    The test reads the topics' settings from the cluster: those given by the user, and our defaults.
+    """
     run(
         kafka.bootstrap, name, "kafka", "init", name, "--setting", "retention.ms=3600000", "--dead-topic", f"{name}-dlt"
     )
     other = f"{name}-other"
-    with connect("memory:", broker=KafkaBroker(kafka.bootstrap), namespace=name) as home, RetryService(home, other):
+    with (
+        connect("memory:", broker=KafkaBroker(kafka.bootstrap), namespace=name) as connection,
+        RetryService(connection, other),
+    ):
         pass
     expected = {
         f"{name}.retry": 3_600_000,
@@ -104,11 +110,11 @@ def test_what_the_cluster_refuses_is_reported_in_its_words(
     kafka: TemporaryKafka, broker: KafkaBroker, name: str
 ) -> None:
     """More copies than brokers, and an unknown setting: each gives one line, and no topic is created."""
-    _, said = run(kafka.bootstrap, name, "kafka", "init", name, "--replication", "3", code=1)
-    assert f"topic '{name}.retry' could not be created" in said
-    assert "replication" in said.lower()
-    _, said = run(kafka.bootstrap, name, "kafka", "init", name, "--setting", "retenton.ms=1", code=1)
-    assert "retenton.ms" in said
+    _, output = run(kafka.bootstrap, name, "kafka", "init", name, "--replication", "3", code=1)
+    assert f"topic '{name}.retry' could not be created" in output
+    assert "replication" in output.lower()
+    _, output = run(kafka.bootstrap, name, "kafka", "init", name, "--setting", "retenton.ms=1", code=1)
+    assert "retenton.ms" in output
     assert not [topic for topic in broker.topics() if topic.startswith(name)]
 
 
@@ -152,13 +158,13 @@ def test_the_doctor_finds_missing_topics_partitions_and_rights(
     assert problems["claims"]["evidence"] == f"{name}.claims has 1 partition for 2 shards"
     assert "authorization failed" in problems["rights"]["evidence"].lower()
     (report,), _ = run(str(file), name, "--no-transactions", "kafka", "doctor", f"{name}-b", code=1)
-    assert "rights" not in {one["check"] for one in report["findings"]}  # nothing of it is used
+    assert "rights" not in {one["check"] for one in report["findings"]}  # not needed without transactions
 
 
 def test_signed_letters_are_replayed_signed_and_not_for_ever(
     kafka: TemporaryKafka, name: str, until: Until, tmp_path: Path
 ) -> None:
-    """A replay signs the messages again, or refuses. An unsigned message would be dead at its next failure. The loop
+    """A replay signs the messages again; without a secret it refuses. The loop
     guard holds back a message that dies each time."""
     file = tmp_path / "secrets"
     file.write_bytes(SECRET)
@@ -171,19 +177,19 @@ def test_signed_letters_are_replayed_signed_and_not_for_ever(
     broker = KafkaBroker(kafka.bootstrap)
     broker.create_topic(f"{name}-orders")
     with (
-        connect("embedded:data", broker=broker, namespace=name) as home,
-        RetryService(home, name, RetryPolicy(max_attempts=1), config=ServiceConfig(secrets=(SECRET,))),
-        Consumer(home, f"{name}-orders", handle, group=name, config=ConsumerConfig(secrets=(SECRET,))),
+        connect("embedded:data", broker=broker, namespace=name) as connection,
+        RetryService(connection, name, RetryPolicy(max_attempts=1), config=ServiceConfig(secrets=(SECRET,))),
+        Consumer(connection, f"{name}-orders", handle, group=name, config=ConsumerConfig(secrets=(SECRET,))),
     ):
         assert not any(broker.publish([Message(f"{name}-orders", b"letter", b"key")]))
-        until(lambda: home.store.counts().total("dead") == 1)
-        _, said = run(kafka.bootstrap, name, "--store", "embedded:data", *words, code=2)
-        assert "--secrets FILE" in said
+        until(lambda: connection.store.counts().total("dead") == 1)
+        _, output = run(kafka.bootstrap, name, "--store", "embedded:data", *words, code=2)
+        assert "--secrets FILE" in output
         store = ("--store", "embedded:data", "--secrets", str(file))
         done, _ = run(kafka.bootstrap, name, *store, *words)
         assert done == [{"replayed": 1, "guarded": 0}]
-        until(lambda: home.store.counts().total("dead") == 2)
-        letters = [*DeadLetters(home).select()]
+        until(lambda: connection.store.counts().total("dead") == 2)
+        letters = [*DeadLetters(connection).select()]
         found = [letter.state for letter in letters]
         assert sorted((one.attempt, one.replays, one.original_topic) for one in found) == [
             (1, 0, f"{name}-orders"),
@@ -215,12 +221,12 @@ def test_a_service_brings_back_what_failed(
         wheel_sched(kafka.bootstrap, name, *words), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
     try:
-        said = ""
+        output = ""
         assert service.stderr is not None
-        while "serving" not in said:
-            said = service.stderr.readline()
-            assert said, "the service has ended"
-        assert f"hand-over: {hand_over}" in said
+        while "serving" not in output:
+            output = service.stderr.readline()
+            assert output, "the service has ended"
+        assert f"hand-over: {hand_over}" in output
         seen: list[str] = []
         done = threading.Event()
 
@@ -231,10 +237,10 @@ def test_a_service_brings_back_what_failed(
             done.set()
 
         client = KafkaBroker(kafka.bootstrap, transactions="--no-transactions" not in options)
-        with connect("embedded:data", broker=client, namespace=name) as home:
+        with connect("embedded:data", broker=client, namespace=name) as connection:
             config = ConsumerConfig(group_topics=topics)
             client.create_topic(f"{name}-orders")
-            with Consumer(home, f"{name}-orders", handle, group=name, config=config):
+            with Consumer(connection, f"{name}-orders", handle, group=name, config=config):
                 assert not any(client.publish([Message(f"{name}-orders", b"one")]))
                 assert done.wait(90), seen
         assert seen[:3] == [f"{name}-orders"] * 3

@@ -48,7 +48,7 @@ class TestKip848(OnKafka):
 
     protocol = "consumer"
 
-    # these are the same member's doing in both protocols
+    # these cases do not depend on the group protocol
     test_a_topic_keeps_its_order = None  # type: ignore[assignment]
     test_a_delivery_says_where_it_was_read = None  # type: ignore[assignment]
     test_a_consumer_creates_its_topic = None  # type: ignore[assignment]

@@ -1,4 +1,4 @@
-"""A refusal of one message concerns this message alone. Clients log in."""
+"""A refused message does not affect the others of its batch. The clients log in."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.kafka, pytest.mark.timeout(240)]
 
 PATIENCE_S = 60.0
-_admin: Any = _typed_admin  # which does not say all it exports
+_admin: Any = _typed_admin  # its types do not declare all it exports
 
 
 def show_only(kafka: TemporaryKafka, topic: str) -> None:
@@ -86,12 +86,17 @@ def test_what_is_refused_is_dead_alone_and_the_rest_of_its_claim_goes_out(
     """An absent topic, a message too large for its topic, and a missing right to write; over a login."""
     bodies = some_refused(kafka, host, name)
     broker = KafkaBroker(kafka.as_guest(), transactions=transactions)
-    with connect("memory:", broker=broker, namespace=name) as home:
-        home.store.schedule([Item(each, 0, encode_body(message), message.topic) for each, message in bodies.items()])
-        with RetryService(home, name) as service:
+    with connect("memory:", broker=broker, namespace=name) as connection:
+        connection.store.schedule(
+            [Item(each, 0, encode_body(message), message.topic) for each, message in bodies.items()]
+        )
+        with RetryService(connection, name) as service:
             assert service.hand_over == ("transactions" if transactions else "claim, publish, settle")
-            until(lambda: not home.store.counts().total("due") + home.store.counts().total("leased"), home.store.counts)
-        reasons = {letter.id: letter.reason for letter in DeadLetters(home).select()}
+            until(
+                lambda: not connection.store.counts().total("due") + connection.store.counts().total("leased"),
+                connection.store.counts,
+            )
+        reasons = {letter.id: letter.reason for letter in DeadLetters(connection).select()}
     assert_refused(reasons)
     reader = host.consumer([f"{name}-good"], f"{name}-looker")
     assert values(receive(reader, 2)) == [b"1", b"2"]
@@ -132,11 +137,11 @@ def test_failed_messages_come_back_over_a_login(
             raise OSError("not yet")
         done.set()
 
-    with connect("memory:", broker=KafkaBroker(kafka.as_guest()), namespace=name) as home:
-        home.broker.create_topic(f"{name}-orders")
+    with connect("memory:", broker=KafkaBroker(kafka.as_guest()), namespace=name) as connection:
+        connection.broker.create_topic(f"{name}-orders")
         policy = RetryPolicy(delay=Fixed(base_ms=50))
-        with RetryService(home, name, policy), Consumer(home, f"{name}-orders", handle, group=name):
-            assert not any(home.broker.publish([Message(f"{name}-orders", b"one")]))
+        with RetryService(connection, name, policy), Consumer(connection, f"{name}-orders", handle, group=name):
+            assert not any(connection.broker.publish([Message(f"{name}-orders", b"one")]))
             assert done.wait(PATIENCE_S)
     assert seen == [b"one"] * 3
     monkeypatch.setattr("retry_topic.brokers.kafka.topology.TIMEOUT_S", 8.0)  # it is tried again all that time

@@ -38,7 +38,7 @@ def broker(kafka: TemporaryKafka) -> Iterator[KafkaBroker]:
 
 
 def run(*arguments: object, cwd: Path, code: int = 0) -> list[str]:
-    """Run a program and check its exit code. Answers the lines that it prints."""
+    """Run a program and check its exit code. Returns the lines that it prints."""
     ended = subprocess.run(
         [sys.executable, *map(str, arguments)], cwd=cwd, capture_output=True, text=True, timeout=120, check=False
     )

@@ -41,7 +41,7 @@ COUNT = 2_000
 
 
 class Pair:
-    """A primary and its replica (with one of its own), and an address that leads to the present primary."""
+    """A primary, its replica, a replica of that one, and an address that leads to the present primary."""
 
     def __init__(self, stack: ExitStack) -> None:
         self.primary = stack.enter_context(temporary_server(tcp=True))
@@ -95,15 +95,15 @@ class Group:
         self.name = name
         for topic in (retry_topic_of(name), redelivery_topic_of(name), dead_topic_of(name)):
             self.broker.create_topic(topic)
-        self.home = Connection(open_store(pair.address.url, namespace=name, durability=durability), self.broker)
+        self.connection = Connection(open_store(pair.address.url, namespace=name, durability=durability), self.broker)
         policy = RetryPolicy(delay=Fixed(base_ms=delay_ms))
         config = ServiceConfig(dispatcher=DispatcherConfig(lease_ms=2_000, batch=50))
-        self.service = RetryService(self.home, name, policy, config=config)
+        self.service = RetryService(self.connection, name, policy, config=config)
         self.service.start()
 
     def close(self) -> None:
         self.service.stop()
-        self.home.close()
+        self.connection.close()
 
     def fail(self, first: int, last: int) -> None:
         """Write failures with these numbers to the retry topic."""
@@ -117,23 +117,23 @@ class Group:
         return Counter(int(message.value) for message in self._committed(redelivery_topic_of(self.name)))
 
     def wait_for(self, count: int) -> None:
-        """Wait until so many messages wait in the store."""
-        self._until(lambda: self.home.store.counts().total("due") == count, self.home.store.counts)
+        """Wait until `count` messages wait in the store."""
+        self._until(lambda: self.connection.store.counts().total("due") == count, self.connection.store.counts)
 
     def bring_forward(self, count: int, of: int) -> set[int]:
-        """Make this number of the `of` waiting messages due now. Answers their numbers."""
+        """Make this number of the `of` waiting messages due now. Returns their numbers."""
         self.wait_for(of)
         cursor, found = None, []
         while len(found) < count:
-            page = self.home.store.list_items("due", cursor=cursor, limit=500)
+            page = self.connection.store.list_items("due", cursor=cursor, limit=500)
             found += page.found
             cursor = page.cursor
         for start in range(0, count, 500):
-            self.home.store.reschedule([item.id for item in found[start : min(count, start + 500)]], 0)
+            self.connection.store.reschedule([item.id for item in found[start : min(count, start + 500)]], 0)
         return {int(decode_body(item.body).value) for item in found[:count]}
 
     def completed(self) -> int:
-        return self.home.store.counts().ever.get(("completed", retry_topic_of(self.name)), 0)
+        return self.connection.store.counts().ever.get(("completed", retry_topic_of(self.name)), 0)
 
     def last_claim(self) -> int:
         """The number of the last published claim, read from the broker."""
@@ -153,26 +153,27 @@ def test_a_replicated_store_loses_and_doubles_nothing(
     def caught() -> bool:
         """Stop the primary while its replica has open claims."""
         nonlocal count, fed_s
-        if time.monotonic() - fed_s > 1:  # so that there is always something on its way
+        if time.monotonic() - fed_s > 1:  # so that messages are always in flight
             group.fail(count, count + 500)
             count, fed_s = count + 500, time.monotonic()
         if group.completed() < 100 or not ask(pair.replica, "HLEN", claims):
             return False
-        os.kill(pair.primary.pid, signal.SIGSTOP)  # what it had sent to its replica arrives there
-        time.sleep(0.05)  # for that
+        os.kill(pair.primary.pid, signal.SIGSTOP)  # writes that it had sent before reach its replica
+        time.sleep(0.05)  # time for these writes to arrive
         if ask(pair.replica, "HLEN", claims):
             return True
         os.kill(pair.primary.pid, signal.SIGCONT)
         return False
 
     try:
-        until(caught, group.home.store.counts, despite=(), pause_s=0)
+        until(caught, group.connection.store.counts, despite=(), pause_s=0)
         pair.fail_over()
         group.fail(count, count + 500)
         count += 500
-        until(lambda: len(group.sent()) == count, lambda: (len(group.sent()), group.home.store.counts()))
+        until(lambda: len(group.sent()) == count, lambda: (len(group.sent()), group.connection.store.counts()))
         until(
-            lambda: not sum(group.home.store.counts().total(state) for state in ("due", "leased", "held")), lambda: ""
+            lambda: not sum(group.connection.store.counts().total(state) for state in ("due", "leased", "held")),
+            lambda: "",
         )
     finally:
         group.close()
@@ -187,29 +188,29 @@ def test_a_store_that_has_forgotten_the_last_of_it_is_read_it_again(
     until: Until,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Under `everysec` a replica may lack the last writes. The intake reads again from the replica's position, without
-    waiting for another record. Only messages whose publishing the replica has forgotten are published twice, and a log
-    line says so. New claims get higher numbers than the published ones."""
+    """Under `everysec` a replica may lack the last writes. The intake reads again from the replica's position at once;
+    it does not wait for another record. Only messages whose publishing the replica does not know are published twice,
+    and a log line says so. New claims get higher numbers than the published ones."""
     group = Group(kafka, pair, name, "everysec", 3_600_000, committed, until)
     half, forgotten = COUNT // 2, COUNT // 8
     try:
         group.fail(0, half)
         group.bring_forward(half, half)
-        until(lambda: group.completed() == half, group.home.store.counts)
+        until(lambda: group.completed() == half, group.connection.store.counts)
         with redis.Redis(port=pair.primary.port or 0) as client:
             client.set("reached", 1)
             assert client.wait(1, 30_000) == 1
-        pair.promote()  # from here on it hears nothing, as one whose link is slow
+        pair.promote()  # from here on it gets no writes, like a replica with a slow link
         group.fail(half, COUNT)
         gone = group.bring_forward(forgotten, COUNT - half)
-        until(lambda: group.completed() == half + forgotten, group.home.store.counts)
+        until(lambda: group.completed() == half + forgotten, group.connection.store.counts)
         last = group.last_claim()
         known = int(ask(pair.replica, "HGET", f"{{{name}:0}}:meta", "claims"))
         assert known < last, "the replica knows of all that went out"
         pair.fail_over()
         group.bring_forward(COUNT - half, COUNT - half)
         until(lambda: set(group.sent()) == set(range(COUNT)), lambda: len(group.sent()))
-        until(lambda: group.completed() == COUNT, group.home.store.counts)
+        until(lambda: group.completed() == COUNT, group.connection.store.counts)
         assert group.last_claim() > last
     finally:
         group.close()

@@ -1,4 +1,4 @@
-"""Processes that stand still for longer than their lease and then continue: their late writes have no effect."""
+"""Processes that are stopped for longer than their lease and then continue: their late writes have no effect."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.kafka, pytest.mark.timeout(240)]
 
-# so much is taken in from memory before the broker, which would tell of the lost session, is asked again
+# this many records are taken in from memory before the next call of the broker, which would report the lost session
 BUFFERED = 1_500
 CONSUMER_PROTOCOL: dict[str, Any] = {"client": {}, "broker": {"group_protocol": "consumer"}}
 
@@ -63,7 +63,7 @@ def test_a_dispatcher_that_stood_still_is_fenced(
         if crew.has_claims(stopped):
             stopped.freeze()
             if in_transaction(stopped):
-                time.sleep(0.1)  # for the broker to do what it had been asked for before
+                time.sleep(0.1)  # time for the broker to finish earlier requests
                 if in_transaction(stopped):
                     return True
             stopped.thaw()
@@ -72,19 +72,19 @@ def test_a_dispatcher_that_stood_still_is_fenced(
     until(caught, lambda: crew.services, pause_s=0)
     owner, claims = crew.shard(0)
     crew.until(lambda: crew.shard(0).owner not in ("", owner), lambda: crew.shard(0))
-    crew.until(crew.done, crew.home.store.counts)
-    crew.until(lambda: len(committed(done)) == failures.count, crew.home.store.counts)
+    crew.until(crew.done, crew.connection.store.counts)
+    crew.until(lambda: len(committed(done)) == failures.count, crew.connection.store.counts)
     (_, given_back) = re.findall(
-        r"ownership.resolved: shard 0: (\d+) messages were sent before, (\d+) were not", other.said()
+        r"ownership.resolved: shard 0: (\d+) messages were sent before, (\d+) were not", other.log_text()
     )[-1]
     assert int(given_back) > 0
     assert claims
     stopped.thaw()
-    crew.until(lambda: "_FENCED" in stopped.said(), stopped.said)  # the client's own word, whoever hears it first
+    crew.until(lambda: "_FENCED" in stopped.log_text(), stopped.log_text)  # the client logs this word
     crew.until(lambda: stopped.facts()["owner"] is not None)
-    failures.feed(500)  # both go on
-    crew.until(lambda: len(committed(done)) == failures.count, crew.home.store.counts)
-    crew.until(crew.done, crew.home.store.counts)
+    failures.feed(500)  # both processes run now
+    crew.until(lambda: len(committed(done)) == failures.count, crew.connection.store.counts)
+    crew.until(crew.done, crew.connection.store.counts)
     stopped.leave()
     other.leave()
     assert Counter(int(message.value) for message in committed(done)) == Counter(range(failures.count))
@@ -117,12 +117,12 @@ def test_an_intake_that_stood_still_writes_nothing(
     lost = stopped.parts
     assert lost
     crew.until(lambda: other.parts == set(range(crew.partitions)), lambda: crew.services)
-    crew.until(lambda: crew.home.store.counts().total("due") == failures.count, crew.home.store.counts)
+    crew.until(lambda: crew.connection.store.counts().total("due") == failures.count, crew.connection.store.counts)
     stopped.thaw()
-    crew.until(lambda: "intake.rewound" in stopped.said(), stopped.said)
+    crew.until(lambda: "intake.rewound" in stopped.log_text(), stopped.log_text)
     crew.until(lambda: bool(stopped.parts), lambda: crew.services)
-    failures.feed(1_000)  # both go on
-    crew.until(lambda: crew.home.store.counts().total("due") == failures.count, crew.home.store.counts)
+    failures.feed(1_000)  # both processes run now
+    crew.until(lambda: crew.connection.store.counts().total("due") == failures.count, crew.connection.store.counts)
     stopped.leave()
     other.leave()
     assert crew.stored("due") == Counter(range(failures.count))

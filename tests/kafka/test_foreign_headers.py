@@ -54,14 +54,14 @@ def test_messages_of_smallrye_and_pulsar_go_on_from_their_counts(
 
     broker = KafkaBroker(kafka.bootstrap, partitions=3)
     policy = RetryPolicy(delay=Fixed(base_ms=10), max_attempts=5)
-    with connect("memory:", broker=broker, namespace=name) as home:
+    with connect("memory:", broker=broker, namespace=name) as connection:
         broker.create_topic(name)
         broker.create_topic(retry_topic_of(name))
         sent = [Message(retry_topic_of(name), value, b"key", headers) for value, headers in foreign.items()]
         assert not any(broker.publish(sent))
-        service = RetryService(home, name, policy, config=ServiceConfig(redelivery="origin"))
-        with service, Consumer(home, name, handle, group=name):
-            until(lambda: home.store.counts().total("dead") >= 2, lambda: (seen, home.store.counts()))
+        service = RetryService(connection, name, policy, config=ServiceConfig(redelivery="origin"))
+        with service, Consumer(connection, name, handle, group=name):
+            until(lambda: connection.store.counts().total("dead") >= 2, lambda: (seen, connection.store.counts()))
     assert seen == {b"smallrye": [2, 3, 4], b"pulsar": [3, 4]}
     letters = {letter.value: letter for letter in committed(dead_topic_of(name))}
     back = committed(name)

@@ -33,7 +33,10 @@ def broker(kafka: TemporaryKafka, name: str) -> Iterator[KafkaBroker]:
 
 
 def test_what_was_put_is_found_with_its_text(broker: KafkaBroker, name: str) -> None:
-    """Reads the partitions that were asked for. Partitions without an offset and deleted topics are left out."""
+    """`places` returns committed offsets with their metadata.
+
+    It leaves out partitions without an offset and deleted topics.
+    """
     places = [TopicPartition(name, number) for number in range(3)]
     assert broker.groups.places(name, places) == []
     assert broker.groups.places(name, []) == []
@@ -76,22 +79,22 @@ def test_another_group_of_the_topic_is_not_disturbed(
     def take(message: Message) -> None:
         (passed if of_another_group(message, theirs) else first)[message.value] += 1
 
-    def told() -> object:
+    def state() -> object:
         return tried, first, passed
 
-    one_by_one = ConsumerConfig(concurrency=1)  # so that who has seen the last message has seen all before it
+    one_by_one = ConsumerConfig(concurrency=1)  # so messages are handled in order
     service_config = ServiceConfig(redelivery=redelivery)
-    with connect("memory:", broker=KafkaBroker(kafka.bootstrap), namespace=name) as home:
-        home.broker.create_topic(orders)
+    with connect("memory:", broker=KafkaBroker(kafka.bootstrap), namespace=name) as connection:
+        connection.broker.create_topic(orders)
         with (
-            RetryService(home, ours, RetryPolicy(delay=Fixed(base_ms=50)), config=service_config),
-            Consumer(home, orders, fail_once, group=ours),
-            Consumer(home, orders, take, group=theirs, config=one_by_one),
+            RetryService(connection, ours, RetryPolicy(delay=Fixed(base_ms=50)), config=service_config),
+            Consumer(connection, orders, fail_once, group=ours),
+            Consumer(connection, orders, take, group=theirs, config=one_by_one),
         ):
-            assert not any(home.broker.publish([Message(orders, value) for value in values]))
-            until(lambda: tried.total() >= 2 * len(values), told)
-            assert not any(home.broker.publish([Message(orders, b"the end")]))
-            until(lambda: tried.total() > 2 * len(values) and first.total() > len(values), told)
+            assert not any(connection.broker.publish([Message(orders, value) for value in values]))
+            until(lambda: tried.total() >= 2 * len(values), state)
+            assert not any(connection.broker.publish([Message(orders, b"the end")]))
+            until(lambda: tried.total() > 2 * len(values) and first.total() > len(values), state)
     assert tried == Counter([(value, attempt) for value in values for attempt in (0, 1)] + [(b"the end", 0)])
     assert first == Counter({*values, b"the end"})
     assert passed == (Counter(values) if redelivery == "origin" else Counter())

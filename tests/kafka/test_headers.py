@@ -31,11 +31,11 @@ def test_a_message_goes_from_spring_through_us_and_back(
 ) -> None:
     """Our count continues Spring's and is written in Spring's form at each delivery. The dead letter names its origin.
     The payload does not change."""
-    told: list[bytes | None] = []
+    attempts: list[bytes | None] = []
 
     def handle(message: Message) -> None:
         assert (message.topic, message.value, message.key) == (name, b"\0order", b"key")
-        told.append(message.header("retry_topic-attempts"))
+        attempts.append(message.header("retry_topic-attempts"))
         raise OSError("the carrier does not answer")
 
     headers = (
@@ -48,14 +48,14 @@ def test_a_message_goes_from_spring_through_us_and_back(
     )
     broker = KafkaBroker(kafka.bootstrap)
     policy = RetryPolicy(delay=Fixed(base_ms=10), max_attempts=4)
-    with connect("memory:", broker=broker, namespace=name) as home:
+    with connect("memory:", broker=broker, namespace=name) as connection:
         broker.create_topic(name)
         broker.create_topic(retry_topic_of(name))
         assert not any(broker.publish([Message(retry_topic_of(name), b"\0order", b"key", headers)]))
-        service = RetryService(home, name, policy, config=ServiceConfig(headers="spring"))
-        with service, Consumer(home, name, handle, group=name):
-            until(lambda: home.store.counts().total("dead") > 0, lambda: (told, home.store.counts()))
-    assert told == [an_int(3), an_int(4)]
+        service = RetryService(connection, name, policy, config=ServiceConfig(headers="spring"))
+        with service, Consumer(connection, name, handle, group=name):
+            until(lambda: connection.store.counts().total("dead") > 0, lambda: (attempts, connection.store.counts()))
+    assert attempts == [an_int(3), an_int(4)]
     first, second = committed(redelivery_topic_of(name))
     for message, cause in ((first, b"java.net.ConnectException"), (second, b"builtins.OSError")):
         assert message.header("kafka_original-topic") == name.encode()

@@ -46,8 +46,8 @@ def fail(crew: Crew, first: int, last: int) -> None:
 def test_claims_that_nobody_knows_of_wait_for_a_person(
     crew_of: Callable[..., Crew], committed: Callable[[str], list[Message]]
 ) -> None:
-    """The service died and the number is gone. The messages are neither published again nor dropped; they are held and
-    listed. When somebody releases them, they are published."""
+    """The service was killed, and the number of its last claim is deleted. The messages are neither published again nor
+    dropped; they are held and listed. When somebody releases them, they are published."""
     crew = crew_of(delay_ms=1, dispatcher={"lease_ms": 1_000, "batch": 20})
     done, count = redelivery_topic_of(crew.name), 0
 
@@ -59,20 +59,20 @@ def test_claims_that_nobody_knows_of_wait_for_a_person(
     crew.start_service().up()
     crew.strike(crew.services, crew.has_claims, crew.has_claims, feed)
     forget(crew)
-    open_ids = crew.home.store.counts().total("leased")
+    open_ids = crew.connection.store.counts().total("leased")
     assert open_ids > 0
     successor = crew.start_service().up()
-    crew.until(lambda: not crew.busy() and crew.lag(range(crew.partitions)) == 0, crew.home.store.counts)
-    held = crew.home.store.list_items("held", limit=500).found
-    assert len(held) == crew.home.store.counts().total("held") == open_ids
+    crew.until(lambda: not crew.busy() and crew.lag(range(crew.partitions)) == 0, crew.connection.store.counts)
+    held = crew.connection.store.list_items("held", limit=500).found
+    assert len(held) == crew.connection.store.counts().total("held") == open_ids
     assert all("in-doubt" in one.reason for one in held)
-    assert f"ownership.in_doubt: shard 0: {open_ids} messages are held" in successor.said()
+    assert f"ownership.in_doubt: shard 0: {open_ids} messages are held" in successor.log_text()
     before = Counter(int(message.value) for message in committed(done))
     doubtful = crew.stored("held")
     assert set(before) | set(doubtful) == set(range(count))
     assert max(before.values(), default=1) == 1
-    crew.home.store.release([one.id for one in held], 0)
-    crew.until(crew.done, crew.home.store.counts)
+    crew.connection.store.release([one.id for one in held], 0)
+    crew.until(crew.done, crew.connection.store.counts)
     assert Counter(int(message.value) for message in committed(done)) == before + doubtful
 
 
@@ -80,8 +80,8 @@ def send_from(crew: Crew, shard: int) -> None:
     """Make a message of a shard due, so that it is published."""
     topic = redelivery_topic_of(crew.name)
     route = next(route for route in map(str, range(1_000)) if shard_of(route, 2) == shard)
-    crew.home.store.schedule([Item(uuid4().hex, 0, encode_body(Message(topic, b"0")), topic, route=route)])
-    crew.until(crew.done, crew.home.store.counts)
+    crew.connection.store.schedule([Item(uuid4().hex, 0, encode_body(Message(topic, b"0")), topic, route=route)])
+    crew.until(crew.done, crew.connection.store.counts)
 
 
 def test_the_number_of_a_shard_that_rests_is_committed_again(
@@ -91,7 +91,7 @@ def test_the_number_of_a_shard_that_rests_is_committed_again(
     another shard."""
     monkeypatch.setattr("retry_topic.brokers.kafka.transactions.AGAIN_S", 0.2)
     crew = crew_of(shards=2)
-    with RetryService(crew.home, crew.name):
+    with RetryService(crew.connection, crew.name):
         send_from(crew, 0)
         send_from(crew, 1)
         known = numbers(crew)

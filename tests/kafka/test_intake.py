@@ -40,17 +40,17 @@ def records(group: str, first: int, last: int) -> Iterator[Message]:
         failure = Failure(error_class="builtins.OSError", message=f"order {n}: no answer")
         if n % 100 in (33, 34):
             failure = replace(failure, verdict="dead")
-        told = failed_message(group, origin, RetryState(), failure)
+        retry_message = failed_message(group, origin, RetryState(), failure)
         if n % 100 == 7:
-            told = origin.to(told.topic)
+            retry_message = origin.to(retry_message.topic)
         if n % 100 == 13:
             one_before = failed_message(
                 group, replace(origin, source=Source("orders", 0, str(n - 1), 1)), RetryState(), failure
             )
-            told = origin.to(told.topic, write(origin.headers, read(one_before.headers)))
-        yield told
+            retry_message = origin.to(retry_message.topic, write(origin.headers, read(one_before.headers)))
+        yield retry_message
         if n % 100 == 21:
-            yield told
+            yield retry_message
 
 
 def storm(crew: Crew, feed: Callable[[], None]) -> None:
@@ -58,7 +58,7 @@ def storm(crew: Crew, feed: Callable[[], None]) -> None:
     come = [crew.start_service() for _ in range(3)]
     crew.until(lambda: all(member.parts for member in come), lambda: crew.services)
     feed()
-    time.sleep(random.uniform(0, 0.3))  # at random is when they are to be killed
+    time.sleep(random.uniform(0, 0.3))  # they are to be killed at random times
     for member in come:
         member.kill()
         crew.services.remove(member)
@@ -95,8 +95,8 @@ def test_each_record_is_taken_in_once_whoever_dies(
             feed()
             crew.restart_server()
     dead = {n for n in range(count) if n % 100 in (33, 34)}
-    crew.until(lambda: crew.home.store.counts().total("due") >= count - len(dead), crew.home.store.counts)
-    crew.until(lambda: crew.home.store.counts().total("dead") >= len(dead), crew.home.store.counts)
+    crew.until(lambda: crew.connection.store.counts().total("due") >= count - len(dead), crew.connection.store.counts)
+    crew.until(lambda: crew.connection.store.counts().total("dead") >= len(dead), crew.connection.store.counts)
     crew.until(lambda: crew.lag(range(crew.partitions)) == 0, lambda: (crew.positions(), crew.services))
     assert crew.stored("due") == Counter(n for n in range(count) if n not in dead)
     assert crew.stored("dead") == Counter(dead)

@@ -1,4 +1,4 @@
-"""Consumers that die while they write a retry record: the retry topic has one record for each failure."""
+"""Consumers that are killed while they write a retry record: the retry topic has one record for each failure."""
 
 from __future__ import annotations
 
@@ -53,8 +53,8 @@ def fail(message):
 transactions.Producer = Dying
 hasty = {"session.timeout.ms": 2000, "socket.timeout.ms": 3000}  # its open transaction holds up readers for twice that
 broker = KafkaBroker({"bootstrap.servers": servers, **hasty}, delivery_timeout_ms=3_000)
-home = connect("memory:", broker=broker, namespace=name)
-Consumer(home, name, fail, group=name, config=ConsumerConfig(concurrency=20)).start()
+connection = connect("memory:", broker=broker, namespace=name)
+Consumer(connection, name, fail, group=name, config=ConsumerConfig(concurrency=20)).start()
 time.sleep(120)  # until it has killed itself
 """
 
@@ -79,9 +79,9 @@ def test_a_consumer_that_dies_over_its_retry_record_doubles_none(
     def fail(message: Message) -> None:
         raise OSError("not yet")
 
-    with connect("memory:", broker=broker, namespace=name) as home:
+    with connect("memory:", broker=broker, namespace=name) as connection:
         config = ConsumerConfig(concurrency=20)
-        with Consumer(home, name, fail, group=name, config=config):
+        with Consumer(connection, name, fail, group=name, config=config):
             until(
                 lambda: len(committed(retry_topic_of(name))) >= COUNT,
                 lambda: len(committed(retry_topic_of(name))),

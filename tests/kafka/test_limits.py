@@ -37,50 +37,50 @@ LATER = Fixed(base_ms=3_600_000)
 
 
 @pytest.fixture
-def home(kafka: TemporaryKafka, name: str) -> Iterator[Connection]:
+def connection(kafka: TemporaryKafka, name: str) -> Iterator[Connection]:
     """A connection over the session's broker; the store is in this process."""
-    with connect("memory:", broker=KafkaBroker(kafka.bootstrap, partitions=2), namespace=name) as home:
-        home.broker.create_topic(f"{name}-orders")
-        yield home
+    with connect("memory:", broker=KafkaBroker(kafka.bootstrap, partitions=2), namespace=name) as connection:
+        connection.broker.create_topic(f"{name}-orders")
+        yield connection
 
 
-def flow(home: Connection, destination: str | None = None) -> Any:
-    """The numbers of the only flow, or of a circuit."""
-    return next((one for one in RateLimits(home.store).flows() if one.destination == destination), None)
+def flow(connection: Connection, destination: str | None = None) -> Any:
+    """The state of the only flow, or of the circuit of a destination."""
+    return next((one for one in RateLimits(connection.store).flows() if one.destination == destination), None)
 
 
-def let_go(home: Connection) -> None:
+def let_go(connection: Connection) -> None:
     """Make all waiting messages due now, in one step."""
-    waiting = [item.id for item in home.store.list_items("due", limit=500).found]
-    outcomes = home.store.reschedule(waiting, home.store.now_ms())
+    waiting = [item.id for item in connection.store.list_items("due", limit=500).found]
+    outcomes = connection.store.reschedule(waiting, connection.store.now_ms())
     assert set(outcomes) <= {Outcome.DONE, Outcome.IN_FLIGHT, Outcome.ABSENT}, outcomes
 
 
-def waiting(home: Connection) -> int:
-    return home.store.counts().total("due")
+def waiting(connection: Connection) -> int:
+    return connection.store.counts().total("due")
 
 
-def test_equal_dues_are_spread(home: Connection, name: str, until: Until) -> None:
+def test_equal_dues_are_spread(connection: Connection, name: str, until: Until) -> None:
     """Messages that fail at the same moment become due evenly over the spread, and never before the delay."""
     delay_ms, spread_ms, count = 3_600_000, 600_000, 200
     policy = RetryPolicy(delay=Fixed(base_ms=delay_ms), spread_ms=spread_ms)
-    home.broker.create_topic(retry_topic_of(name))
-    began_ms = home.store.now_ms()
-    with RetryService(home, name, policy):
-        assert not any(home.broker.publish([Message(retry_topic_of(name), b"%d" % n) for n in range(count)]))
-        until(lambda: waiting(home) == count, home.store.counts)
-        taken_ms = home.store.now_ms() - began_ms
-        dues_ms = sorted(item.score_ms for item in home.store.list_items("due", limit=500).found)
+    connection.broker.create_topic(retry_topic_of(name))
+    began_ms = connection.store.now_ms()
+    with RetryService(connection, name, policy):
+        assert not any(connection.broker.publish([Message(retry_topic_of(name), b"%d" % n) for n in range(count)]))
+        until(lambda: waiting(connection) == count, connection.store.counts)
+        taken_ms = connection.store.now_ms() - began_ms
+        dues_ms = sorted(item.score_ms for item in connection.store.list_items("due", limit=500).found)
     assert len(dues_ms) == count
     assert dues_ms[0] >= began_ms + delay_ms
     assert dues_ms[-1] <= began_ms + delay_ms + spread_ms + taken_ms
     thirds = Counter((due_ms - dues_ms[0]) * 3 // (dues_ms[-1] - dues_ms[0] + 1) for due_ms in dues_ms)
-    assert min(thirds[third] for third in range(3)) > count / 10, thirds  # 67 each, give or take 7
-    assert flow(home).numbers["spread"] == count
+    assert min(thirds[third] for third in range(3)) > count / 10, thirds  # about 67 are expected in each third
+    assert flow(connection).numbers["spread"] == count
 
 
 def test_retries_are_at_most_a_share_of_first_attempts(
-    home: Connection, name: str, committed: Callable[[str], list[Message]], until: Until
+    connection: Connection, name: str, committed: Callable[[str], list[Message]], until: Until
 ) -> None:
     """A budget that earns almost nothing releases one second's worth at once, and the rest one after the other, no
     sooner. Each message returns exactly once."""
@@ -94,19 +94,19 @@ def test_retries_are_at_most_a_share_of_first_attempts(
         seen.append(message.value)
 
     config = ConsumerConfig(reports=True, concurrency=1)
-    with RetryService(home, name, policy) as service:
+    with RetryService(connection, name, policy) as service:
         assert service.hand_over == "transactions"
-        with Consumer(home, f"{name}-orders", handle, group=name, config=config):
-            assert not any(home.broker.publish([Message(f"{name}-orders", b"%d" % n) for n in range(count)]))
-            until(lambda: waiting(home) == count, home.store.counts)
-            began_ms = home.store.now_ms()
-            let_go(home)
-            until(lambda: len(seen) == count, lambda: (seen, flow(home), home.store.counts()))
-            took_ms = home.store.now_ms() - began_ms
-        numbers = flow(home).numbers
+        with Consumer(connection, f"{name}-orders", handle, group=name, config=config):
+            assert not any(connection.broker.publish([Message(f"{name}-orders", b"%d" % n) for n in range(count)]))
+            until(lambda: waiting(connection) == count, connection.store.counts)
+            began_ms = connection.store.now_ms()
+            let_go(connection)
+            until(lambda: len(seen) == count, lambda: (seen, flow(connection), connection.store.counts()))
+            took_ms = connection.store.now_ms() - began_ms
+        numbers = flow(connection).numbers
     assert numbers["granted"] == count
     assert numbers["budget"] >= count - a_second
-    # its share of the first attempts adds less than a hundredth to what is allowed anyway
+    # the share of first attempts adds less than 1 % to the rate that is always allowed
     assert took_ms >= (count - a_second) * 990 / a_second
     redelivered = committed(redelivery_topic_of(name))
     assert Counter(message.value for message in redelivered) == Counter(b"%d" % n for n in range(count))
@@ -114,7 +114,7 @@ def test_retries_are_at_most_a_share_of_first_attempts(
 
 
 def test_an_open_circuit_lets_probes_through_until_one_succeeds(
-    home: Connection, name: str, committed: Callable[[str], list[Message]], until: Until
+    connection: Connection, name: str, committed: Callable[[str], list[Message]], until: Until
 ) -> None:
     """While the destination is down, one probe at a time reaches it (half-open). Then all messages come, and none is
     dead."""
@@ -127,38 +127,38 @@ def test_an_open_circuit_lets_probes_through_until_one_succeeds(
             raise ConnectionError("nobody answers")
 
     def circuit() -> Any:
-        return flow(home, "ill")
+        return flow(connection, "ill")
 
     def failures() -> int:
         numbers = {} if circuit() is None else circuit().numbers
         return int(numbers.get("bad0", 0) + numbers.get("bad1", 0))
 
     def all_through() -> bool:
-        soon_ms = home.store.now_ms() + 600_000
-        if not home.store.list_items("due", greatest_ms=soon_ms, limit=1).found:
-            let_go(home)  # the probes that failed; who was held back comes by itself
+        soon_ms = connection.store.now_ms() + 600_000
+        if not connection.store.list_items("due", greatest_ms=soon_ms, limit=1).found:
+            let_go(connection)  # the probes that failed; messages that were held back come by themselves
         return consumer.stats.acknowledged == count
 
     breaker = Breaker(percent=50, of=5, within_ms=3_600_000, open_ms=200, by="x-host")
     policy = RetryPolicy(delay=LATER, max_attempts=None, breaker=breaker)
     config = ConsumerConfig(reports=True, destination="x-host")
     headers = (("x-host", b"ill"),)
-    with RetryService(home, name, policy) as service:
+    with RetryService(connection, name, policy) as service:
         assert service.hand_over == "transactions"
-        with Consumer(home, f"{name}-orders", handle, group=name, config=config) as consumer:
+        with Consumer(connection, f"{name}-orders", handle, group=name, config=config) as consumer:
             records = [Message(f"{name}-orders", b"%d" % n, None, headers) for n in range(count)]
-            assert not any(home.broker.publish(records))
-            until(lambda: waiting(home) == failures() == count, lambda: (home.store.counts(), circuit()))
+            assert not any(connection.broker.publish(records))
+            until(lambda: waiting(connection) == failures() == count, lambda: (connection.store.counts(), circuit()))
             assert consumer.stats.delivered == count
-            let_go(home)  # nothing is in anybody's hands: what comes from here on has been let through
+            let_go(connection)  # no message is in flight now: each that is handled from here on was let through
             until(lambda: circuit().numbers.get("probes", 0) >= 3, circuit)
             until(lambda: consumer.stats.delivered > count, lambda: (consumer.stats, circuit()))
             came = consumer.stats.delivered - count
             assert came <= circuit().numbers["probes"]
             assert circuit().numbers["refused"] >= count
             down.clear()
-            until(all_through, lambda: (consumer.stats, circuit(), home.store.counts()))
-        assert home.store.counts().total("dead") == 0
+            until(all_through, lambda: (consumer.stats, circuit(), connection.store.counts()))
+        assert connection.store.counts().total("dead") == 0
     attempts = Counter(message.value for message in committed(redelivery_topic_of(name)))
     assert set(attempts) == {b"%d" % n for n in range(count)}
 
@@ -191,7 +191,7 @@ def test_each_limit_is_seen_in_stats_and_explained(
     policies.write_text(FILE.replace("NAME", name))
     topics = [f"{name}-{limit}" for limit in ("spread", "rate", "budget", "breaker")]
 
-    def told(*words: str) -> str:
+    def output_of(*words: str) -> str:
         start = [sys.executable, "-m", "wheel_sched.cli", "--store", server.url, "--kafka", kafka.bootstrap]
         command = [*start, "--namespace", name, *words]
         ended = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
@@ -199,7 +199,7 @@ def test_each_limit_is_seen_in_stats_and_explained(
         return ended.stdout
 
     def flows() -> dict[tuple[str, str | None], dict[str, int]]:
-        found = RateLimits(home.store).flows()
+        found = RateLimits(connection.store).flows()
         return {(one.topic.removeprefix(f"{name}/{name}-"), one.destination): one.numbers for one in found}
 
     def number(limit: str, destination: str | None, *names: str) -> int:
@@ -210,20 +210,20 @@ def test_each_limit_is_seen_in_stats_and_explained(
             raise ConnectionError("nobody answers")
 
     broker = KafkaBroker(kafka.bootstrap)
-    with temporary_server() as server, connect(server.url, broker=broker, namespace=name) as home:
-        service = RetryService(home, name, load_policies(policies.read_text()))
+    with temporary_server() as server, connect(server.url, broker=broker, namespace=name) as connection:
+        service = RetryService(connection, name, load_policies(policies.read_text()))
         for topic in topics:
             broker.create_topic(topic)
-        with service, Consumer(home, topics, handle, group=name, config=ConsumerConfig(reports=True)):
+        with service, Consumer(connection, topics, handle, group=name, config=ConsumerConfig(reports=True)):
             assert not any(broker.publish([Message(topic, b"%d" % n) for topic in topics for n in range(3)]))
-            until(lambda: waiting(home) == 12 and number("breaker", "", "bad0", "bad1") == 3, flows)
-            let_go(home)
+            until(lambda: waiting(connection) == 12 and number("breaker", "", "bad0", "bad1") == 3, flows)
+            let_go(connection)
             until(lambda: number("rate", None, "rate") == number("budget", None, "budget") == 2, flows)
             until(lambda: number("breaker", "", "refused") == number("spread", None, "spread") == 3, flows)
-        rows = {(row["topic"], row["destination"]): row for row in json.loads(told("stats", "--json"))["flows"]}
-        text = told("stats")
-        (waits, *_) = home.store.list_items("due", topic=f"{name}-rate").found
-        why = told("policy", "explain", "--id", waits.id)
+        rows = {(row["topic"], row["destination"]): row for row in json.loads(output_of("stats", "--json"))["flows"]}
+        text = output_of("stats")
+        (waits, *_) = connection.store.list_items("due", topic=f"{name}-rate").found
+        why = output_of("policy", "explain", "--id", waits.id)
     spread, rate, budget = (rows[f"{name}/{topic}", None] for topic in topics[:3])
     assert spread["spread"] == 3
     assert (rate["granted"], rate["rate"]) == (budget["granted"], budget["budget"]) == (1, 2)
@@ -235,6 +235,6 @@ def test_each_limit_is_seen_in_stats_and_explained(
     assert f"{name}-breaker (all): circuit open until" in text
     assert "flow control holds it back: rate of" in why
     for topic in topics:
-        words = told("policy", "explain", str(policies), "--topic", topic)
+        words = output_of("policy", "explain", str(policies), "--topic", topic)
         limit = topic.removeprefix(f"{name}-")
         assert [line for line in words.splitlines() if line.startswith(f"{limit}: ")], words

@@ -29,15 +29,17 @@ LARGE = bytes(range(256)) * 4_000  # a megabyte
 
 
 @pytest.fixture
-def home(kafka: TemporaryKafka, name: str) -> Iterator[Connection]:
+def connection(kafka: TemporaryKafka, name: str) -> Iterator[Connection]:
     """A connection over the session's broker; the store is in this process."""
-    with connect("memory:", broker=KafkaBroker(kafka.bootstrap), namespace=name) as home:
-        home.broker.create_topic(f"{name}-orders")
-        yield home
+    with connect("memory:", broker=KafkaBroker(kafka.bootstrap), namespace=name) as connection:
+        connection.broker.create_topic(f"{name}-orders")
+        yield connection
 
 
-def test_a_large_message_comes_back_whole_and_the_store_never_has_it(home: Connection, name: str, until: Until) -> None:
-    """Through two retries. Small messages beside it are stored as usual."""
+def test_a_large_message_comes_back_whole_and_the_store_never_has_it(
+    connection: Connection, name: str, until: Until
+) -> None:
+    """A large message is retried twice, and its payload never enters the store. Small messages are stored as usual."""
     seen: list[tuple[bytes, int]] = []
 
     def handle(message: Message) -> None:
@@ -48,31 +50,31 @@ def test_a_large_message_comes_back_whole_and_the_store_never_has_it(home: Conne
 
     bodies: list[bytes] = []
     policy = RetryPolicy(delay=Fixed(base_ms=500))
-    service = RetryService(home, name, policy, config=ServiceConfig(reference_above=100_000))
-    with service, Consumer(home, f"{name}-orders", handle, group=name, config=ConsumerConfig(idle_ms=6_000)):
-        assert not any(home.broker.publish([Message(f"{name}-orders", value) for value in (LARGE, b"small")]))
-        until(lambda: home.store.counts().total("due") == 2, home.store.counts)
-        bodies += [item.body for item in home.store.list_items("due").found]
-        until(lambda: len(seen) == 6, home.store.counts)
+    service = RetryService(connection, name, policy, config=ServiceConfig(reference_above=100_000))
+    with service, Consumer(connection, f"{name}-orders", handle, group=name, config=ConsumerConfig(idle_ms=6_000)):
+        assert not any(connection.broker.publish([Message(f"{name}-orders", value) for value in (LARGE, b"small")]))
+        until(lambda: connection.store.counts().total("due") == 2, connection.store.counts)
+        bodies += [item.body for item in connection.store.list_items("due").found]
+        until(lambda: len(seen) == 6, connection.store.counts)
     assert sorted(attempt for value, attempt in seen if value == LARGE) == [1, 2, 3]
     assert sorted(attempt for value, attempt in seen if value == b"small") == [1, 2, 3]
     assert max(map(len, bodies)) < 5_000
 
 
 def test_what_retention_took_is_a_dead_letter_that_says_so(
-    home: Connection, kafka: TemporaryKafka, name: str, until: Until
+    connection: Connection, kafka: TemporaryKafka, name: str, until: Until
 ) -> None:
     """It becomes a dead letter when it is due, not before. The error differs from that of an absent broker."""
     policy = RetryPolicy(delay=Fixed(base_ms=3_600_000))
     retries = retry_topic_of(name)
-    broker = home.broker
+    broker = connection.broker
     assert isinstance(broker, KafkaBroker)
-    with RetryService(home, name, policy, config=ServiceConfig(reference_above=1_000)):
-        until(lambda: retries in broker.topics(), home.store.counts)
+    with RetryService(connection, name, policy, config=ServiceConfig(reference_above=1_000)):
+        until(lambda: retries in broker.topics(), connection.store.counts)
         assert not any(broker.publish([Message(retries, b"%d" % n + LARGE) for n in range(2)]))
-        until(lambda: home.store.counts().total("due") == 2, home.store.counts)
+        until(lambda: connection.store.counts().total("due") == 2, connection.store.counts)
         first, second = sorted(
-            home.store.list_items("due").found, key=lambda item: str(decode_body(item.body).reference)
+            connection.store.list_items("due").found, key=lambda item: str(decode_body(item.body).reference)
         )
         kept = decode_body(second.body).reference
         assert kept is not None
@@ -80,9 +82,9 @@ def test_what_retention_took_is_a_dead_letter_that_says_so(
         for future in deleted.values():
             future.result(30)
         for item in (first, second):
-            home.store.reschedule([item.id], 0, route=item.route)
-        until(lambda: home.store.counts().ever.get(("completed", second.topic), 0) == 1, home.store.counts)
-        (letter,) = DeadLetters(home).select()
+            connection.store.reschedule([item.id], 0, route=item.route)
+        until(lambda: connection.store.counts().ever.get(("completed", second.topic), 0) == 1, connection.store.counts)
+        (letter,) = DeadLetters(connection).select()
     assert letter.id == first.id
     assert letter.reason == (
         f"original: the record {retries}/0/0 ({len(LARGE) + 1:,} bytes) is gone: "
@@ -92,14 +94,14 @@ def test_what_retention_took_is_a_dead_letter_that_says_so(
     assert letter.message.reference is not None
 
 
-def test_records_are_read_again_one_by_one(home: Connection, name: str) -> None:
-    """Out of order, twice, far apart, behind the end, and in an absent topic."""
+def test_records_are_read_again_one_by_one(connection: Connection, name: str) -> None:
+    """References may be out of order, repeated, far apart, after the end of the topic, or in an absent topic."""
     topic = f"{name}-orders"
     values = [b"%d" % n for n in range(300)]
-    assert not any(home.broker.publish([Message(topic, value) for value in values]))
+    assert not any(connection.broker.publish([Message(topic, value) for value in values]))
     places = [299, 0, 5, 5, 150, 4_000]
     wanted = [Reference(topic, 0, at, 1, digest_of(b"")) for at in places]
-    broker = home.broker
+    broker = connection.broker
     assert isinstance(broker, KafkaBroker)
     found = broker.originals([*wanted, Reference(f"{name}-none", 0, 0, 1, "")])
     assert found[:5] == [values[at] for at in places[:5]]

@@ -35,8 +35,8 @@ def test_list_parked_shows_the_line_behind_a_failed_message(kafka: TemporaryKafk
         if message.value == b"a1" and not well.is_set():
             raise OSError("not yet")
 
-    def told() -> object:
-        return seen, home.store.counts()
+    def state() -> object:
+        return seen, connection.store.counts()
 
     def listed(*words: str) -> list[dict[str, str]]:
         start = [sys.executable, "-m", "wheel_sched.cli", "--store", server.url, "--kafka", kafka.bootstrap]
@@ -48,18 +48,21 @@ def test_list_parked_shows_the_line_behind_a_failed_message(kafka: TemporaryKafk
     broker = KafkaBroker(kafka.bootstrap)
     policy = RetryPolicy(delay=Fixed(base_ms=3_600_000))
     config = ConsumerConfig(ordering="key", parked_cap=3)
-    with temporary_server() as server, connect(server.url, broker=broker, namespace=name) as home:
+    with temporary_server() as server, connect(server.url, broker=broker, namespace=name) as connection:
         broker.create_topic(f"{name}-orders")
-        with RetryService(home, name, policy), Consumer(home, f"{name}-orders", handle, group=name, config=config):
+        with (
+            RetryService(connection, name, policy),
+            Consumer(connection, f"{name}-orders", handle, group=name, config=config),
+        ):
             values = [(b"a", b"a%d" % n) for n in range(1, 9)] + [(b"b", b"b1"), (b"b", b"b2")]
             assert not any(broker.publish([Message(f"{name}-orders", value, key) for key, value in values]))
-            locks = OrderedKeys(home.store)
-            until(lambda: {b"a1", b"b1", b"b2"} <= set(seen), told)
-            until(lambda: locks.counts([f"{name}-orders"])[1] == {f"{name}-orders": 3}, told)
-            until(lambda: home.store.counts().total("due") == 1, told)  # the head, when its retry record was taken in
-            # behind all of the full line, so whoever has handled it has looked at them
+            locks = OrderedKeys(connection.store)
+            until(lambda: {b"a1", b"b1", b"b2"} <= set(seen), state)
+            until(lambda: locks.counts([f"{name}-orders"])[1] == {f"{name}-orders": 3}, state)
+            until(lambda: connection.store.counts().total("due") == 1, state)  # the head waits for its retry
+            # it comes after all messages of the full key, so they were read before it was handled
             assert not any(broker.publish([Message(f"{name}-orders", b"b3", b"b")]))
-            until(lambda: b"b3" in seen, told)
+            until(lambda: b"b3" in seen, state)
             assert [row["key"] for row in listed("list", "--parked")] == ["a"] * 3
             assert listed("list", "--parked", "--key", "b") == []
             (row,) = listed("keys", "list")
@@ -68,8 +71,8 @@ def test_list_parked_shows_the_line_behind_a_failed_message(kafka: TemporaryKafk
             failed = len(seen)
             well.set()
             listed("run-now", row["head"])
-            until(lambda: b"a8" in seen, told)
+            until(lambda: b"a8" in seen, state)
             follow = [value for value in seen[failed:] if value.startswith(b"a")]
             assert list(dict.fromkeys(follow)) == [b"a%d" % n for n in range(1, 9)]
-            until(lambda: locks.counts([])[0] == 0, told)
+            until(lambda: locks.counts([])[0] == 0, state)
             assert listed("list", "--parked") == listed("keys", "list") == []

@@ -28,7 +28,7 @@ ODD: tuple[tuple[str, bytes], ...] = (("trace", b"\0\xff"), ("trace", b"again"),
 Place = tuple[bytes, bytes | None, tuple[tuple[str, bytes], ...], int | None, int | None]
 
 
-def told(message: Message) -> Place:
+def place_of(message: Message) -> Place:
     """The foreign parts of a record: payload, key, headers, partition and time."""
     source = message.source
     headers = tuple(pair for pair in message.headers if pair[0] not in HEADER_NAMES)
@@ -65,7 +65,7 @@ def test_failed_messages_come_back_where_they_were(
     sent += [
         Message(name, b"keyed %d" % n, b"key", ODD, partition=partition, timestamp_ms=now_ms - 5_000)
         for partition in range(3)
-        for n in range(2)  # in order, the second waits behind the first
+        for n in range(2)  # with an order, the second one waits behind the first
     ]
     sent.append(Message(name, b"", b"gone", ((TOMBSTONE, b"1"),), partition=1, timestamp_ms=now_ms - 7_000))
     sent.append(Message(name, b"large" * 500, partition=2, timestamp_ms=now_ms - 9_000))
@@ -76,28 +76,29 @@ def test_failed_messages_come_back_where_they_were(
 
     policy = RetryPolicy(delay=Fixed(base_ms=20), max_attempts=2)
     config = ServiceConfig(redelivery=redelivery, reference_above=reference_above)
-    with connect("memory:", broker=broker, namespace=name) as home:
+    with connect("memory:", broker=broker, namespace=name) as connection:
         broker.create_topic(name)
         assert not any(broker.publish(sent))
-        service = RetryService(home, name, policy, config=config)
-        with service, Consumer(home, name, handle, group=name, config=ConsumerConfig(ordering=ordering)):
-            until(lambda: home.store.counts().total("dead") >= len(sent), home.store.counts)
+        service = RetryService(connection, name, policy, config=config)
+        with service, Consumer(connection, name, handle, group=name, config=ConsumerConfig(ordering=ordering)):
+            until(lambda: connection.store.counts().total("dead") >= len(sent), connection.store.counts)
         letters = committed(dead_topic_of(name))
         back = committed(name if redelivery == "origin" else redelivery_topic_of(name))
-    wanted = sorted(map(told, sent), key=repr)
-    assert sorted(map(told, letters), key=repr) == wanted
-    assert sorted([told(message) for message in back if read(message.headers).attempt], key=repr) == wanted
-    assert {told(message) for message in back} <= set(wanted)  # and what was parked
+    wanted = sorted(map(place_of, sent), key=repr)
+    assert sorted(map(place_of, letters), key=repr) == wanted
+    assert sorted([place_of(message) for message in back if read(message.headers).attempt], key=repr) == wanted
+    assert {place_of(message) for message in back} <= set(wanted)  # parked messages come back on this topic too
     for message in committed(retry_topic_of(name)):
         assert message.source is not None
-        assert abs((message.source.timestamp_ms or 0) - now_ms) < 3_600_000  # of its failure: retention goes by it
+        assert abs((message.source.timestamp_ms or 0) - now_ms) < 3_600_000  # not the original time
 
 
 def test_a_time_that_its_topic_would_not_keep_is_reported_in_a_header(
     kafka: TemporaryKafka, name: str, committed: Callable[[str], list[Message]]
 ) -> None:
-    """Half of the retention is over, a bound is passed, or the settings cannot be read. For an absent partition the key
-    decides."""
+    """A record keeps its time only up to half of the topic's retention or of its bound for old times.
+
+    A compacted topic keeps every time."""
     now_ms = time.time_ns() // 1_000_000
     broker = KafkaBroker(kafka.bootstrap)
     broker.topology.create([f"{name}-short"], settings={"retention.ms": "60000"})
@@ -113,7 +114,7 @@ def test_a_time_that_its_topic_would_not_keep_is_reported_in_a_header(
     assert not any(broker.publish(sent))
     broker.close()
     kept = {
-        topic: [message.value for message in committed(topic) if told(message)[4] == now_ms - int(message.value)]
+        topic: [message.value for message in committed(topic) if place_of(message)[4] == now_ms - int(message.value)]
         for topic in topics
     }
     assert kept == {

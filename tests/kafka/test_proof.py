@@ -1,4 +1,4 @@
-"""Real processes die: what a reader of committed records sees when services and consumers are killed.
+"""What a reader of committed records sees when services and consumers are killed.
 
 Each killed process is known to have had work in progress; see conftest.
 """
@@ -28,7 +28,7 @@ CAP = 4
 
 
 class Course(NamedTuple):
-    """The events of a crew: messages and their keys, how many processes are killed, waves of members that join and
+    """The sizes of a run: messages and their keys, how many processes are killed, waves of members that join and
     leave."""
 
     ordering: str
@@ -161,11 +161,11 @@ class Proof:
         expected, dead = self.expected(), self.dead()
         crew.until(
             lambda: len(self.handled()) >= len(expected),
-            lambda: (len(self.handled()), len(expected), crew.home.store.counts(), crew.services, crew.consumers),
+            lambda: (len(self.handled()), len(expected), crew.connection.store.counts(), crew.services, crew.consumers),
             pause_s=0.5,
         )
-        crew.until(crew.done, crew.home.store.counts)
-        crew.until(lambda: crew.home.store.counts().total("dead") >= len(dead), crew.home.store.counts)
+        crew.until(crew.done, crew.connection.store.counts)
+        crew.until(lambda: crew.connection.store.counts().total("dead") >= len(dead), crew.connection.store.counts)
         for member in [*crew.services, *crew.consumers]:
             member.kill()
         assert self.handled() == expected
@@ -173,8 +173,8 @@ class Proof:
     def judge_letters(self, committed: Callable[[str], list[Message]]) -> None:
         """The dead letters are the messages that failed too often: once in the store, and once in the group's topic."""
         assert self.crew.stored("dead") == Counter(self.dead())
-        told = {int(message.value) for message in committed(dead_topic_of(self.crew.name))}
-        assert told == self.dead()
+        dead_values = {int(message.value) for message in committed(dead_topic_of(self.crew.name))}
+        assert dead_values == self.dead()
 
     def judge_redeliveries(self, committed: Callable[[str], list[Message]]) -> None:
         """Each redelivery exists exactly once, and none exceeds the attempts. With an order, messages parked at their
@@ -247,7 +247,7 @@ def test_killed_processes_lose_and_double_nothing(
     proof.judge_letters(committed)
     if course.ordering == "key":
         proof.judge_order()
-        assert OrderedKeys(crew.home.store).counts([])[0] == 0
+        assert OrderedKeys(crew.connection.store).counts([])[0] == 0
 
 
 def test_a_rate_holds_for_what_goes_out_in_transactions(
@@ -257,10 +257,10 @@ def test_a_rate_holds_for_what_goes_out_in_transactions(
     crew = crew_of()
     policy = RetryPolicy(delay=Fixed(base_ms=1), rate=Rate(50, "s"), burst=1)
     count, topic = 40, retry_topic_of(crew.name)
-    with RetryService(crew.home, crew.name, policy) as service:
+    with RetryService(crew.connection, crew.name, policy) as service:
         assert service.hand_over == "transactions"
         crew.broker.publish([Message(topic, b"%d" % n) for n in range(count)])
-        crew.until(lambda: crew.home.store.counts().ever.get(("completed", topic), 0) == count)
+        crew.until(lambda: crew.connection.store.counts().ever.get(("completed", topic), 0) == count)
         assert service.stats.claims - service.stats.empty_claims >= count
     redelivered = Counter(int(message.value) for message in committed(redelivery_topic_of(crew.name)))
     assert redelivered == Counter(range(count))

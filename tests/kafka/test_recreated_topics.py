@@ -40,9 +40,9 @@ def test_a_retry_topic_recreated_is_read_whole_and_once(kafka: TemporaryKafka, n
     topic = retry_topic_of(name)
     broker = KafkaBroker(kafka.bootstrap, partitions=2)
     policy = RetryPolicy(delay=Fixed(base_ms=3_600_000))
-    with connect("memory:", broker=broker, namespace=name) as home:
+    with connect("memory:", broker=broker, namespace=name) as connection:
         broker.create_topic(topic)
-        with RetryService(home, name, policy, seen=taken.append):
+        with RetryService(connection, name, policy, seen=taken.append):
             sent = 0
             for count in (40, 200, 1_000):
                 messages = [Message(topic, b"%d" % n, partition=n % 2) for n in range(sent, sent + count)]
@@ -51,7 +51,7 @@ def test_a_retry_topic_recreated_is_read_whole_and_once(kafka: TemporaryKafka, n
                 until(lambda: len(taken) >= sent, lambda: (len(taken), sent))  # noqa: B023  # called in this round
                 if sent < 1_240:
                     made_anew(broker, topic, 2, until)
-        stored = [decode_body(item.body).value for item in home.store.list_items("due", limit=5_000).found]
+        stored = [decode_body(item.body).value for item in connection.store.list_items("due", limit=5_000).found]
     assert Counter(stored) == Counter(b"%d" % n for n in range(sent))
     assert len(taken) == sent
     assert not any(one.duplicate for one in taken)
@@ -86,7 +86,7 @@ def test_a_source_topic_recreated_is_read_whole(kafka: TemporaryKafka, name: str
         consumer.ack(deliveries)
         fresh = take(count)
         assert sorted(one.message.value for one in fresh) == sorted(values)
-        consumer.ack(deliveries)  # of the log before
+        consumer.ack(deliveries)  # of the deleted topic
         deliveries = fresh
         consumer.ack(deliveries[held:])
     consumer.close()

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.kafka, pytest.mark.timeout(240)]
 
-_admin: Any = _typed_admin  # which does not say all it exports
+_admin: Any = _typed_admin  # its types do not declare all it exports
 _types = _admin.ResourceType
 
 
@@ -73,7 +73,10 @@ def only(
 def test_an_intake_that_may_not_read_says_so_and_is_not_ready(
     kafka: TemporaryKafka, name: str, caplog: pytest.LogCaptureFixture, until: Until, missing: str
 ) -> None:
-    """Without READ on the retry topic or on its group. With the right, it takes in the records that came meanwhile."""
+    """The right READ on the retry topic or on its group is missing.
+
+    When it is given, the intake takes in the records that came meanwhile.
+    """
     broker = KafkaBroker(kafka.bootstrap)
     for topic in (retry_topic_of(name), redelivery_topic_of(name), dead_topic_of(name)):
         broker.create_topic(topic)
@@ -88,16 +91,16 @@ def test_an_intake_that_may_not_read_says_so_and_is_not_ready(
     with (
         caplog.at_level(logging.WARNING, "retry_topic.service"),
         only(kafka, *what) as lift,
-        connect("memory:", broker=KafkaBroker(kafka.as_guest()), namespace=name) as home,
-        RetryService(home, name, policy) as service,
+        connect("memory:", broker=KafkaBroker(kafka.as_guest()), namespace=name) as connection,
+        RetryService(connection, name, policy) as service,
     ):
         until(lambda: "needs a right" in caplog.text, lambda: caplog.text)
         assert f"to the {'topic' if missing == 'topic' else 'consumer group'}" in caplog.text
         assert "READ" in caplog.text
         assert not service.ready
-        assert home.store.counts().total("due") == 0
+        assert connection.store.counts().total("due") == 0
         lift()
-        until(lambda: home.store.counts().total("due") == 1, lambda: (service, caplog.text))
+        until(lambda: connection.store.counts().total("due") == 1, lambda: (service, caplog.text))
         until(lambda: service.ready, lambda: (service, caplog.text))
 
 
@@ -110,7 +113,7 @@ def test_a_take_over_that_is_refused_says_which_right_is_missing(
     until: Until,
     missing: str,
 ) -> None:
-    """The error is not that the broker is away. The service is not ready until the right is given. Then due messages
+    """The log names the missing right. The service is not ready until the right is given. Then due messages
     are published."""
     # a read of a group that this client may not see gets no answer
     monkeypatch.setattr("retry_topic.brokers.kafka.transactions.READ_S", 3.0)
@@ -126,15 +129,15 @@ def test_a_take_over_that_is_refused_says_which_right_is_missing(
     broker.close()
     with (
         caplog.at_level(logging.WARNING, "retry_topic"),
-        connect("memory:", broker=KafkaBroker(kafka.as_guest())) as home,
-        only(kafka, kind, claims_topic(home.store.namespace), pattern=pattern) as lift,
-        RetryService(home, name, RetryPolicy(delay=Fixed(base_ms=10))) as service,
+        connect("memory:", broker=KafkaBroker(kafka.as_guest())) as connection,
+        only(kafka, kind, claims_topic(connection.store.namespace), pattern=pattern) as lift,
+        RetryService(connection, name, RetryPolicy(delay=Fixed(base_ms=10))) as service,
     ):
         until(lambda: right in caplog.text, lambda: caplog.text)
-        told = {record.getMessage() for record in caplog.records if right in record.getMessage()}
-        assert not any("repeat" in text for text in told), told
+        warnings = {record.getMessage() for record in caplog.records if right in record.getMessage()}
+        assert not any("repeat" in text for text in warnings), warnings
         assert not service.ready
-        assert home.store.counts().total("due") == 1
+        assert connection.store.counts().total("due") == 1
         lift()
         until(lambda: service.stats.published == 1, lambda: (service, caplog.text))
         until(lambda: service.ready, lambda: (service, caplog.text))

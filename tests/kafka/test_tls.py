@@ -47,18 +47,18 @@ def live_and_die(broker: KafkaBroker, name: str, until: Until) -> None:
         if message.value == b"dead" or tried[message.value] < 2:
             raise OSError("not yet")
 
-    with connect("memory:", broker=broker, namespace=name) as home:
-        home.broker.create_topic(f"{name}-orders")
+    with connect("memory:", broker=broker, namespace=name) as connection:
+        connection.broker.create_topic(f"{name}-orders")
         policy = RetryPolicy(delay=Fixed(base_ms=50), max_attempts=3)
-        service = RetryService(home, name, policy)
-        with service, Consumer(home, f"{name}-orders", handle, group=name) as consumer:
+        service = RetryService(connection, name, policy)
+        with service, Consumer(connection, f"{name}-orders", handle, group=name) as consumer:
             assert service.hand_over == "transactions"
-            assert not any(home.broker.publish([Message(f"{name}-orders", each) for each in (b"well", b"dead")]))
+            assert not any(connection.broker.publish([Message(f"{name}-orders", each) for each in (b"well", b"dead")]))
             until(
-                lambda: consumer.stats.acknowledged >= 1 and home.store.counts().total("dead") >= 1,
-                lambda: (tried, consumer.stats, home.store.counts()),
+                lambda: consumer.stats.acknowledged >= 1 and connection.store.counts().total("dead") >= 1,
+                lambda: (tried, consumer.stats, connection.store.counts()),
             )
-        reader = home.broker.consumer([dead_topic_of(name)], f"{name}-looker")
+        reader = connection.broker.consumer([dead_topic_of(name)], f"{name}-looker")
         letters = values([*receive(reader, 1), *reader.poll(1, 500)])
     assert tried == {b"well": 2, b"dead": 3}
     assert letters == [b"dead"]

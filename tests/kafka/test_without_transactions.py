@@ -36,28 +36,28 @@ def test_what_comes_twice_says_so(crew_of: Callable[..., Crew], committed: Calla
 
     def sent() -> int:
         """How many messages are in the topic beyond those that the store knows to be published."""
-        return sum(crew.ends(done).values()) - crew.home.store.counts().happened("completed")
+        return sum(crew.ends(done).values()) - crew.connection.store.counts().happened("completed")
 
     def unsettled(_: Member) -> bool:
         """Called on a stopped process. By the second look the store has executed what the process had requested."""
         if sent() <= doubled:
             return False
-        time.sleep(0.05)  # for the server to do it
+        time.sleep(0.05)  # time for the server to execute it
         return sent() > doubled
 
     crew.start_service().up()
     for _ in range(KILLS):
-        crew.until(lambda: not crew.busy(), crew.home.store.counts)
+        crew.until(lambda: not crew.busy(), crew.connection.store.counts)
         doubled = sent()
         feed()
-        crew.strike(crew.services, lambda _: crew.home.store.counts().total("leased") > 0, unsettled, feed)
+        crew.strike(crew.services, lambda _: crew.connection.store.counts().total("leased") > 0, unsettled, feed)
         crew.start_service().up()
     feed(COUNT)
-    crew.until(lambda: crew.home.store.counts().happened("completed") == COUNT, crew.home.store.counts)
-    crew.until(crew.done, crew.home.store.counts)
+    crew.until(lambda: crew.connection.store.counts().happened("completed") == COUNT, crew.connection.store.counts)
+    crew.until(crew.done, crew.connection.store.counts)
     found = committed(done)
-    told = Counter((message.header("retry-id"), message.header("retry-attempt")) for message in found)
+    attempts = Counter((message.header("retry-id"), message.header("retry-attempt")) for message in found)
     values = {(message.value, message.header("retry-id"), message.header("retry-attempt")) for message in found}
-    assert KILLS <= sum(told.values()) - len(told) <= crew.home.store.counts().happened("lapsed")
-    assert len(values) == len(told) == COUNT
+    assert KILLS <= sum(attempts.values()) - len(attempts) <= crew.connection.store.counts().happened("lapsed")
+    assert len(values) == len(attempts) == COUNT
     assert {int(value) for value, *_ in values} == set(range(COUNT))

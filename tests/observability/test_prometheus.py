@@ -157,15 +157,15 @@ def test_the_metrics_of_purgatories() -> None:
             entry.task()
         purgatory.try_complete_else_watch(waiting, ["w", "w2"])
         scrape = Scrape(MetricsCollector({}, purgatories={"mine": purgatory}))
-    told = {"purgatory": "mine"}
-    assert [scrape(f"purgatory_{name}", **told) for name in ("watched", "keys", "delayed")] == [2, 2, 1]
-    reasons = {reason: scrape("purgatory_completed_total", reason=reason, **told) for reason in REASONS}
+    labels = {"purgatory": "mine"}
+    assert [scrape(f"purgatory_{name}", **labels) for name in ("watched", "keys", "delayed")] == [2, 2, 1]
+    reasons = {reason: scrape("purgatory_completed_total", reason=reason, **labels) for reason in REASONS}
     assert reasons == {"satisfied": 1, "forced": 1, "expired": 2}
-    assert scrape("purgatory_cancelled_total", **told) == scrape("purgatory_failed_total", **told) == 1
+    assert scrape("purgatory_cancelled_total", **labels) == scrape("purgatory_failed_total", **labels) == 1
     lateness = "purgatory_expiration_lateness_seconds"
-    buckets = [scrape(f"{lateness}_bucket", le=bound, **told) for bound in ("0.002", "0.005", "+Inf")]
-    assert (buckets, scrape(f"{lateness}_count", **told)) == ([0, 2, 2], 2)
-    assert scrape(f"{lateness}_sum", **told) == pytest.approx(0.006)
+    buckets = [scrape(f"{lateness}_bucket", le=bound, **labels) for bound in ("0.002", "0.005", "+Inf")]
+    assert (buckets, scrape(f"{lateness}_count", **labels)) == ([0, 2, 2], 2)
+    assert scrape(f"{lateness}_sum", **labels) == pytest.approx(0.006)
 
 
 def test_the_metrics_of_the_purgatory_of_a_dispatcher() -> None:

@@ -167,15 +167,15 @@ def test_a_second_try_that_raises_leaves_no_trace(world: Any) -> None:
 
 def test_one_operation_that_raises_does_not_stop_the_others(probe: Any) -> None:
     """A check tries each operation. The error is reported with its operation."""
-    told: list[Any] = []
-    with Purgatory[str](on_error=lambda operation, error: told.append((operation, str(error)))) as purgatory:
+    reports: list[Any] = []
+    with Purgatory[str](on_error=lambda operation, error: reports.append((operation, str(error)))) as purgatory:
         bad, good = Failing("try", timeout_ms=60_000), probe(60_000)
         bad.armed = False
         purgatory.try_complete_else_watch(bad, ["a"])
         purgatory.try_complete_else_watch(good, ["a"])
         bad.armed = good.ready = True
         assert purgatory.check_and_complete("a") == 1
-        assert told == [(bad, "try")]
+        assert reports == [(bad, "try")]
         assert purgatory.stats.failed == 1
         bad.armed = False
 
@@ -183,12 +183,12 @@ def test_one_operation_that_raises_does_not_stop_the_others(probe: Any) -> None:
 @pytest.mark.parametrize("where", ["complete", "expiration"])
 def test_what_an_expired_operation_raises_is_told(where: str, until: Any) -> None:
     """The reaper continues. The operation is completed and leaves the lists."""
-    told: list[Any] = []
-    with Purgatory[str](on_error=lambda operation, error: told.append((operation, str(error)))) as purgatory:
+    reports: list[Any] = []
+    with Purgatory[str](on_error=lambda operation, error: reports.append((operation, str(error)))) as purgatory:
         bad = Failing(where)
         purgatory.try_complete_else_watch(bad, ["a"])
-        until(lambda: bool(told))
-        assert told == [(bad, where)]
+        until(lambda: bool(reports))
+        assert reports == [(bad, where)]
         after = Failing("", timeout_ms=1)
         purgatory.try_complete_else_watch(after, ["a"])
         assert after.wait(30) is Completion.EXPIRED

@@ -80,17 +80,17 @@ def test_an_earlier_timer_wakes_the_reaper_and_a_later_one_does_not() -> None:
 
 def test_a_callback_that_raises_is_told_and_the_others_run(until: Any) -> None:
     """With its callback."""
-    told: list[Any] = []
+    reports: list[Any] = []
 
     def bad() -> None:
         raise ValueError("bad")
 
     good = threading.Event()
-    with Reaper(on_error=lambda callback, error: told.append((callback, str(error)))) as reaper:
+    with Reaper(on_error=lambda callback, error: reports.append((callback, str(error)))) as reaper:
         reaper.schedule(0, bad)
         reaper.schedule(0, good.set)
         assert good.wait(30)
-    assert told == [(bad, "bad")]
+    assert reports == [(bad, "bad")]
 
 
 def test_errors_are_logged_by_default(caplog: pytest.LogCaptureFixture) -> None:

@@ -31,7 +31,7 @@ class Operation(DelayedOperation):
 
     def __init__(self, timeout_ms: int) -> None:
         super().__init__(timeout_ms)
-        self.told = False
+        self.ready = False
         self.trying = 0
         self.overlaps = 0
         self.ends: list[str] = []
@@ -39,9 +39,9 @@ class Operation(DelayedOperation):
     def try_complete(self) -> bool:
         self.trying += 1
         self.overlaps += self.trying != 1
-        told = self.told
+        ready = self.ready
         self.trying -= 1
-        return told
+        return ready
 
     def on_complete(self) -> None:
         self.ends.append("complete")
@@ -74,7 +74,7 @@ def test_every_operation_ends_exactly_once(run_all: Any, kind: str, rounds: int)
             other = operations[rng.randrange(len(operations))]
             what = rng.random()
             if what < 0.6:
-                other.told = True
+                other.ready = True
                 purgatory.check_and_complete(rng.randrange(6))
             elif what < 0.8:
                 other.force_complete()
@@ -83,7 +83,7 @@ def test_every_operation_ends_exactly_once(run_all: Any, kind: str, rounds: int)
 
     run_all([lambda seed=seed: work(seed) for seed in range(THREADS)])
     for operation in operations:
-        operation.told = True
+        operation.ready = True
     for key in range(6):
         purgatory.check_and_complete(key)
     for operation in operations:  # the last expirations may be on their way: first let the timer finish, then judge
@@ -123,7 +123,7 @@ def test_no_completion_is_missed(run_all: Any, rounds: int) -> None:
 
             def tell(operations: list[Operation] = operations) -> None:
                 for number, operation in enumerate(operations):
-                    operation.told = True
+                    operation.ready = True
                     purgatory.check_and_complete(f"own{number}")
 
             run_all([watch, tell])

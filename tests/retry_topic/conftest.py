@@ -112,9 +112,9 @@ class Bench:
         """Wait for the work of other threads."""
         until_s = time.monotonic() + PATIENCE_S
         while not condition():
-            told = what() if callable(what) else what
-            assert time.monotonic() < until_s, f"waited in vain: {str(told or self.connection.store.counts())[:2000]}"
-            time.sleep(0.002)  # other threads' doing; there is nothing to wait on
+            state = what() if callable(what) else what
+            assert time.monotonic() < until_s, f"waited in vain: {str(state or self.connection.store.counts())[:2000]}"
+            time.sleep(0.002)  # polls until other threads have finished
 
     def quiet(self, *consumers: Consumer) -> None:
         """Wait until no message waits, is claimed, lies in a retry or redelivery topic, or is in flight."""
@@ -199,7 +199,7 @@ def bench_on(quick_poll: None) -> Iterator[Callable[[str], Bench]]:
 
 @pytest.fixture(params=["memory", pytest.param("server", marks=pytest.mark.real)])
 def bench(request: pytest.FixtureRequest) -> Bench:
-    """In memory and on a server."""
+    """The bench, once in memory and once on a server."""
     found: Bench = request.getfixturevalue(request.param)
     return found
 

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from wheel_sched.errors import ConfigError
 
-PASSWORD = "password-of-a-test"  # of a key that is worth nothing, in a folder of its own
+PASSWORD = "password-of-a-test"  # the key is used for tests only
 DAYS = "30"
 _TIMEOUT_S = 120.0
 

@@ -36,7 +36,7 @@ class ProxyCounts:
 
 
 class FaultyProxy:
-    """A loopback TCP listener that forwards everything until a method says otherwise.
+    """A loopback TCP listener that forwards all traffic, except what its methods make it lose or delay.
 
     Args:
         upstream: `unix:///path`, or `redis://host:port` with any scheme.
@@ -102,7 +102,7 @@ class FaultyProxy:
             link.close()
 
     def redirect(self, upstream: str) -> None:
-        """Forward to another server from now on, as an address does that follows a failover."""
+        """Forward new connections to another server, like an address that is switched over by a failover."""
         self._upstream = upstream
         self.cut()
 

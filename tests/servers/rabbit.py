@@ -72,7 +72,7 @@ class TemporaryRabbit:
         """Stop it if it runs, start it over the same folder and port, and wait until it talks.
 
         Raises:
-            ConfigError: RabbitMQ is not installed, or the node does not start. the message says what it wrote.
+            ConfigError: RabbitMQ is not installed, or the node does not start. the error has the node's output.
         """
         self.sigkill()
         self._run(_program("epmd"), "-port", str(self._epmd_port), "-address", "127.0.0.1")

@@ -22,8 +22,8 @@ PATIENCE_S = 40.0
 PAIR = """
 import os, subprocess, sys, time
 other = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])  # until its supervisor ends it
-with open(sys.argv[1] + ".new", "w") as told:
-    told.write(f"{os.getpid()} {other.pid}")
+with open(sys.argv[1] + ".new", "w") as file:
+    file.write(f"{os.getpid()} {other.pid}")
 os.rename(sys.argv[1] + ".new", sys.argv[1])
 time.sleep(600)  # until its supervisor ends it
 """
@@ -53,20 +53,20 @@ def runs(pid: int) -> bool:
         return False
 
 
-def told(path: Path) -> list[int]:
+def pids_in(path: Path) -> list[int]:
     until(path.exists)
     return [int(pid) for pid in path.read_text().split()]
 
 
 @pytest.mark.parametrize("frozen", [False, True], ids=["running", "frozen"])
 def test_a_killed_owner_takes_all_with_it(tmp_path: Path, frozen: bool) -> None:
-    """The child and its own child, also when they are frozen."""
-    said = tmp_path / "pids"
-    with subprocess.Popen([sys.executable, "-c", OWNER, PAIR, str(said)], stdout=subprocess.PIPE) as owner:
+    """The child and its own child are killed, also when they are frozen."""
+    pid_file = tmp_path / "pids"
+    with subprocess.Popen([sys.executable, "-c", OWNER, PAIR, str(pid_file)], stdout=subprocess.PIPE) as owner:
         try:
             assert owner.stdout is not None
             child = int(owner.stdout.readline())
-            pids = told(said)
+            pids = pids_in(pid_file)
             assert pids[0] == child
             if frozen:
                 os.killpg(child, signal.SIGSTOP)
@@ -76,9 +76,9 @@ def test_a_killed_owner_takes_all_with_it(tmp_path: Path, frozen: bool) -> None:
 
 
 def test_the_child_of_a_killed_supervisor_is_killed(tmp_path: Path) -> None:
-    """On Linux only."""
+    """On Linux, the child ends when its supervisor is killed."""
     child = SupervisedChild([sys.executable, "-c", PAIR, str(tmp_path / "pids")])
-    pid, other = told(tmp_path / "pids")
+    pid, other = pids_in(tmp_path / "pids")
     os.kill(child.supervisor_pid, signal.SIGKILL)
     until(lambda: not runs(pid))
     os.kill(other, signal.SIGKILL)
@@ -88,7 +88,7 @@ def test_the_child_of_a_killed_supervisor_is_killed(tmp_path: Path) -> None:
 def test_freezing_is_not_the_end(tmp_path: Path) -> None:
     """A frozen process continues after `thaw`. A second kill has no effect."""
     child = SupervisedChild([sys.executable, "-c", PAIR, str(tmp_path / "pids")])
-    pids = told(tmp_path / "pids")
+    pids = pids_in(tmp_path / "pids")
     child.freeze()
     until(lambda: Path(f"/proc/{child.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T")
     child.thaw()
@@ -102,7 +102,7 @@ def test_freezing_is_not_the_end(tmp_path: Path) -> None:
 
 
 def test_exit_codes_and_output_are_passed_on(tmp_path: Path) -> None:
-    """Of a program that ends by itself, and of a program that does not exist."""
+    """A program that ends by itself gives its code and output; one that does not exist gives code 127."""
     script = "import sys; print('out'); print('err', file=sys.stderr); sys.exit(3)"
     child = SupervisedChild([sys.executable, "-c", script], cwd=tmp_path, out=tmp_path / "out")
     until(lambda: child.poll() is not None)

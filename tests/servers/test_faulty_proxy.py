@@ -55,7 +55,7 @@ def test_a_dropped_reply_is_of_a_command_that_was_executed(
 def test_a_client_that_repeats_makes_a_dropped_reply_a_second_execution(
     redis_client: redis.Redis, proxy: FaultyProxy
 ) -> None:
-    """One repetition is enough, and redis-py's `Redis()` makes ten: the hazard this proxy is for."""
+    """A client that repeats once increments twice. redis-py's `Redis()` repeats up to ten times."""
     with redis.Redis.from_url(proxy.url, retry=Retry(NoBackoff(), 1)) as client:
         client.ping()
         proxy.drop_next_reply(b"INCR")
@@ -77,7 +77,7 @@ def test_a_dropped_pipeline_was_executed_to_its_end(
 
 
 def test_the_reply_to_lose_may_be_named(client: redis.Redis, redis_client: redis.Redis, proxy: FaultyProxy) -> None:
-    """Other replies pass. Each call names one more reply, in order."""
+    """The named reply is lost and others pass. Each further call loses one more reply, in order."""
     proxy.drop_next_reply(b"SADD")
     proxy.drop_next_reply(b"SREM")
     assert client.incr("n") == 1
@@ -157,7 +157,7 @@ def test_heal_disarms(client: redis.Redis, proxy: FaultyProxy) -> None:
 
 
 def test_replies_come_later_by_the_delay(client: redis.Redis, proxy: FaultyProxy) -> None:
-    """The delay is set, and unset, while connections are open."""
+    """The delay can be set and removed while connections are open."""
     proxy.delay_ms = 80
     begun_s = time.perf_counter()
     client.ping()
@@ -167,7 +167,7 @@ def test_replies_come_later_by_the_delay(client: redis.Redis, proxy: FaultyProxy
 
 
 def test_cut_closes_open_connections_and_accepts_new_ones(proxy: FaultyProxy) -> None:
-    """A restart of the network path. By raw sockets: redis-py notices an idle connection's end and makes a new one."""
+    """It uses raw sockets, because redis-py replaces a closed idle connection by a new one."""
     with socket.create_connection(("127.0.0.1", proxy.port), timeout=5) as before:
         before.sendall(b"PING\r\n")
         assert before.recv(100) == b"+PONG\r\n"
@@ -196,7 +196,7 @@ def test_it_stands_in_front_of_a_tcp_port_and_outlives_its_server() -> None:
 
 
 def test_close_ends_every_thread_and_twice_is_once(real_server: TemporaryServer) -> None:
-    """Also with clients connected, in every mode."""
+    """This holds with clients connected, and in each of the proxy's modes."""
     before = threading.active_count()
     modes: list[Callable[[FaultyProxy], None]] = [FaultyProxy.blackhole, FaultyProxy.drop_next_reply, FaultyProxy.cut]
     for mode in modes:

@@ -36,7 +36,7 @@ def test_a_killed_server_comes_back_with_its_data_under_the_same_url() -> None:
 
 
 def test_restart_also_stops_a_server_that_runs() -> None:
-    """The new process is another one."""
+    """After `restart` the server has another process id."""
     with temporary_server() as server:
         pid = server.pid
         server.restart()

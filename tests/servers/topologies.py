@@ -45,7 +45,7 @@ def temporary_cluster() -> Iterator[list[TemporaryServer]]:
         while any(b"cluster_state:ok" not in ask(node, "CLUSTER", "INFO") for node in (one, two)):
             if time.monotonic() > until:
                 raise TimeoutError("the cluster did not form")
-            time.sleep(0.05)  # the nodes' gossip offers nothing to wait on
+            time.sleep(0.05)  # polls: the nodes send no event when the cluster is ready
         yield [one, two]
 
 
@@ -63,7 +63,7 @@ def temporary_sentinel(primary: TemporaryServer, folder: Path) -> Iterator[int]:
                 with suppress(redis.ConnectionError):
                     if client.ping():
                         break
-                time.sleep(0.02)  # the process offers nothing to wait on
+                time.sleep(0.02)  # polls: the process sends no event when it is ready
         yield port
     finally:
         process.kill()

@@ -2,38 +2,97 @@
 
 from __future__ import annotations
 
-import importlib
-import inspect
+from collections.abc import Sequence
 
 import pytest
 
-from retry_topic.simulation.checker import RetryKind
-from tests.simulation.safeguards import SAFEGUARDS, Safeguard, switched_off
-from wheel_sched.simulation.runner import run_seeds
-
-# those that the first seeds show; the others need more seeds, or an invariant that is still missing
-SOON = (
-    "a claim takes only what is due",
-    "an earlier item writes the marker",
-    "the consumer acknowledges after the handler",
+from tests.simulation.safeguards.finding import (
+    PAGE,
+    SEEDS,
+    Finding,
+    first_violation,
+    load,
+    page,
+    scenario_of,
+    shows,
 )
+from tests.simulation.safeguards.switching import source_at
+from tests.simulation.safeguards.table import SAFEGUARDS, Safeguard
+from wheel_sched.simulation.__main__ import kinds
+from wheel_sched.simulation.runner import run_scenarios
+
+FOUND = load()
+NAMES = [safeguard.name for safeguard in SAFEGUARDS]
+SHOWN = [safeguard for safeguard in SAFEGUARDS if not safeguard.hidden]
+KEPT = [finding for finding in FOUND.values() if finding.scenario is not None]
+LEAST = 30
+MOST_STEPS = 20
+
+
+def named(name: str) -> Safeguard:
+    (found,) = (safeguard for safeguard in SAFEGUARDS if safeguard.name == name)
+    return found
+
+
+def median(numbers: Sequence[int]) -> int:
+    return sorted(numbers)[len(numbers) // 2]
 
 
 @pytest.mark.parametrize("safeguard", SAFEGUARDS, ids=lambda one: one.name)
 def test_each_safeguard_is_where_the_table_says(safeguard: Safeguard) -> None:
     """The text that is changed stands in the source of the named function."""
-    module, _, path = safeguard.where.partition(":")
-    found = importlib.import_module(module)
-    for name in path.split("."):
-        found = getattr(found, name)
-    assert safeguard.old in inspect.getsource(found)
+    for where, old, _ in safeguard.changes:
+        assert old in source_at(where)[2]
+
+
+def test_each_safeguard_has_a_name_of_its_own() -> None:
+    """Findings are kept by name."""
+    assert len(set(NAMES)) == len(NAMES)
+
+
+def test_the_page_shows_what_was_found() -> None:
+    """`python -m tests.simulation.find_safeguards` writes both."""
+    assert set(FOUND) <= {safeguard.name for safeguard in SHOWN}
+    assert PAGE.read_text() == page(list(FOUND.values()), [one for one in SAFEGUARDS if one.hidden])
+
+
+@pytest.mark.proof
+def test_each_safeguard_has_been_noticed() -> None:
+    """The kept findings are those of the table, each within the bound."""
+    assert set(FOUND) == {safeguard.name for safeguard in SHOWN}
+    assert [finding.name for finding in FOUND.values() if finding.seeds is None or finding.seeds > SEEDS] == []
+    assert len(FOUND) >= LEAST
+
+
+def test_failing_histories_become_short() -> None:
+    """The median of the shrunk scenarios has at most twenty sends and faults."""
+    steps = [finding.steps for finding in FOUND.values() if finding.steps is not None]
+    assert not steps or median(steps) <= MOST_STEPS
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", SOON)
-def test_without_a_safeguard_a_history_breaks_a_promise(name: str) -> None:
-    """One of forty histories is enough."""
-    (safeguard,) = (one for one in SAFEGUARDS if one.name == name)
-    with switched_off(safeguard):
-        broken = [result for result in run_seeds(RetryKind(), range(40)) if result.violations]
-    assert broken
+@pytest.mark.parametrize("finding", KEPT, ids=lambda one: one.name)
+def test_the_product_keeps_its_promises_where_it_did_not_without_a_safeguard(finding: Finding) -> None:
+    """The kept scenarios are regression tests: several of the safeguards were missing once."""
+    assert finding.scenario is not None
+    (result,) = run_scenarios(kinds()[finding.world], [scenario_of(finding.scenario)])
+    assert result.violations == ()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("finding", KEPT[:: max(1, len(KEPT) // 5)], ids=lambda one: one.name)
+def test_without_a_safeguard_a_kept_scenario_breaks_a_promise(finding: Finding) -> None:
+    """A handful; the proofs show all of them."""
+    assert finding.scenario is not None
+    assert shows(kinds()[finding.world], named(finding.name), scenario_of(finding.scenario))
+
+
+@pytest.mark.proof
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("safeguard", SHOWN, ids=lambda one: one.name)
+def test_each_safeguard_is_noticed_within_a_thousand_histories(safeguard: Safeguard) -> None:
+    """The seed that showed it before comes first."""
+    kind, found = kinds()[safeguard.world], FOUND.get(safeguard.name)
+    seed = None if found is None else found.seed
+    if seed is None or not shows(kind, safeguard, kind.draw(seed)):
+        assert first_violation(kind, safeguard, SEEDS) is not None

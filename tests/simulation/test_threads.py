@@ -7,15 +7,10 @@ from collections.abc import Callable
 
 import pytest
 
+from wheel_sched.simulation.locks import SimulatedCondition, SimulatedEvent, SimulatedLock
+from wheel_sched.simulation.queues import SimulatedSimpleQueue, SimulatedThreadPoolExecutor
 from wheel_sched.simulation.scheduler import Process, Scheduler, TooManySteps, running
-from wheel_sched.simulation.threads import (
-    SimulatedCondition,
-    SimulatedEvent,
-    SimulatedLock,
-    SimulatedSimpleQueue,
-    SimulatedThread,
-    SimulatedThreadPoolExecutor,
-)
+from wheel_sched.simulation.threads import SimulatedThread
 
 SECOND = 1_000_000_000
 

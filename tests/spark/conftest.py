@@ -55,7 +55,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory, spark_jars: list[str]) -> It
         "spark.local.dir": str(folder / "local"),
         "spark.sql.warehouse.dir": str(folder / "warehouse"),
         "spark.sql.shuffle.partitions": "2",
-        # queries this small are over before their code is compiled or their plan revised; the cluster's have both
+        # queries this small end before compiled code or a revised plan would help; the cluster tests have both
         "spark.sql.codegen.wholeStage": "false",
         "spark.sql.codegen.factoryMode": "NO_CODEGEN",
         "spark.sql.adaptive.enabled": "false",
@@ -102,7 +102,7 @@ class Consumer:
                         self.seen.update(item.id for item in claim.items)
                         taken += len(claim.items)
                 if not taken:
-                    self._ending.wait(0.005)  # nothing was due: leave the server to the others for a moment
+                    self._ending.wait(0.005)  # nothing was due: pause, so that others can use the server
         except StoreError as error:
             self.failure = error
 

@@ -39,7 +39,7 @@ def parsed(url: str, *args: str, code: int = 0) -> dict[str, Any]:
 
 
 def test_a_backfill_and_an_audit(redis_url: str, store: DelayStore, tmp_path: Path) -> None:
-    """Dry run, run, run again; then the audit finds nothing."""
+    """A dry run stores nothing, a run stores all rows, a second run stores none; then the audit finds nothing."""
     file = tmp_path / "rows.jsonl"
     file.write_text("".join(f'{{"n": {n}}}\n' for n in range(50)), "utf-8")
     columns = ("id=concat('n', n)", "due_ms=4000000000000 + n", "topic='t'", "value=to_json(struct(n))")

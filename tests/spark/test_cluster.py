@@ -92,8 +92,8 @@ def submit(cluster: str, url: str, folder: Path) -> dict[str, int]:
         timeout=780,
     )
     assert done.returncode == 0, done.stderr[-3_000:]
-    told: dict[str, int] = json.loads(done.stdout.splitlines()[-1])
-    return told
+    counts: dict[str, int] = json.loads(done.stdout.splitlines()[-1])
+    return counts
 
 
 def test_backfill_and_dlq_on_a_cluster_do_what_they_do_on_one_machine(
@@ -102,8 +102,8 @@ def test_backfill_and_dlq_on_a_cluster_do_what_they_do_on_one_machine(
     """Both workers run tasks; every row is stored once, and every dead letter is replayed once."""
     graves = [(Item(f"d{n}", 5, encode_body(Message("orders", b"x")), "orders"), "broken: badly") for n in range(200)]
     store.bury(graves)
-    told = submit(cluster, redis_url, tmp_path / "driver")
-    assert told == {"stored": 3_000, "letters": 200, "replayed": 200}
+    counts = submit(cluster, redis_url, tmp_path / "driver")
+    assert counts == {"stored": 3_000, "letters": 200, "replayed": 200}
     assert (tmp_path / "master.log").read_text("utf-8", "replace").count("Launching executor") == 2
     assert store.counts().now == {("due", "reminders"): 3_000, ("due", "orders"): 200}
     found = store.get([f"reminder-{n}" for n in range(3_000)])

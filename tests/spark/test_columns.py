@@ -33,7 +33,7 @@ ids = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=20)
 reasons = st.text(st.characters(exclude_characters="\n", exclude_categories=["Cs"]), max_size=9)
 
 
-def packed(rows: list[tuple[bytes, int, bytes | None]], told: list[bytes | None]) -> BulkPage:
+def packed(rows: list[tuple[bytes, int, bytes | None]], stored_reasons: list[bytes | None]) -> BulkPage:
     """A page in the format of bulk.lua."""
     found = [raw for _, _, raw in rows]
     return BulkPage(
@@ -43,14 +43,16 @@ def packed(rows: list[tuple[bytes, int, bytes | None]], told: list[bytes | None]
         b" ".join(b"4e+12" if score == 4 * 10**12 else b"%d" % score for _, score, _ in rows),
         b"".join(raw or b"" for raw in found),
         b" ".join(b"-1" if raw is None else b"%d" % len(raw) for raw in found),
-        told,
+        stored_reasons,
     )
 
 
-def by_hand(state: State, shard: int, rows: list[tuple[bytes, int, bytes | None]], told: list[bytes | None]) -> Any:
+def by_hand(
+    state: State, shard: int, rows: list[tuple[bytes, int, bytes | None]], stored_reasons: list[bytes | None]
+) -> Any:
     """The expected columns, from the store's own decoder."""
     scan = Scan(state, 0, 1, None, 1)
-    reply: Any = [0, *([part[at] for part in rows] for at in range(3)), told]
+    reply: Any = [0, *([part[at] for part in rows] for at in range(3)), stored_reasons]
     made = []
     for one, (raw_id, _, raw) in zip(scan.parse(reply, shard), rows, strict=True):
         record = one.record
@@ -79,11 +81,11 @@ def test_columns_are_what_the_records_say(data: st.DataObject, state: State, dam
     pages = []
     expected = []
     for page in data.draw(st.lists(rows, min_size=1, max_size=3)):
-        told: list[bytes | None] = []
+        stored_reasons: list[bytes | None] = []
         if state in ("leased", "held"):
-            told = [data.draw(st.none() | reasons.map(lambda text: text.encode() + b"\nt")) for _ in page]
-        pages.append(packed(page, told))
-        expected += by_hand(state, 2, page, told)
+            stored_reasons = [data.draw(st.none() | reasons.map(lambda text: text.encode() + b"\nt")) for _ in page]
+        pages.append(packed(page, stored_reasons))
+        expected += by_hand(state, 2, page, stored_reasons)
     found = items(2, state, pages, set(ITEMS))
     columns = [found[name].to_pylist() for name in ITEMS]
     assert [*zip(*columns, strict=True)] == expected
@@ -97,7 +99,7 @@ ROUTE = next(name for name in "abcdefgh" if shard_of(name, 3) == 0)
 
 
 def test_a_version_beyond_all_numbers_is_damage() -> None:
-    """It is reported as damage; the query does not fail."""
+    """A record with such a version is reported as damage; the query does not fail."""
     raw = b"1:" + b"9" * 30 + b":0:0:0:"
     found = items(0, "due", [packed([(b"a", 1, raw), (b"b", 2, b"1:7:0:0:0:x")], [])], {"version", "reason", "body"})
     assert found["version"].to_pylist() == [None, 7]

@@ -39,7 +39,7 @@ def test_the_jobs_read_what_the_demo_left(spark: SparkSession, tmp_path: Path) -
         assert found[0].left_out == 0
         ended = Counter(row["outcome"] for row in histories[0].collect())
         assert ended["dead"] == sum(report.dead.values())
-        # a service was killed on the way: what it had taken in and not yet noted may be missing
+        # the demo killed a service: attempts that it had not yet written to the history may be missing
         went_later = sum(count for attempt, count in report.delivered_by_attempt.items() if attempt != "1")
         assert 0.9 * went_later <= ended["ok"] <= went_later
         busy = next(v for v in found[0].verdicts if v.error_class.endswith("WebhookRefused"))

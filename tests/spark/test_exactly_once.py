@@ -26,7 +26,7 @@ PAYLOAD = "x" * 900  # so that rows don't wait in the buffers between Spark's pr
 
 @pytest.fixture
 def source(tmp_path: Path) -> str:
-    """Three files; each becomes one epoch."""
+    """A folder with three files; the stream reads each as one epoch."""
     folder = tmp_path / "in"
     folder.mkdir()
     for epoch in range(EPOCHS):
@@ -85,7 +85,7 @@ def start(spark: SparkSession, source: str, checkpoint: Path, options: dict[str,
 
 
 def left_behind(store: DelayStore) -> list[bytes]:
-    """Fence keys that no closed epoch has deleted."""
+    """The keys of writer fences that are left in the store."""
     client: Any = getattr(store.backend, "client")  # noqa: B009  # of the kind of backend that a URL gives
     return list(client.scan_iter(match="*:seen:*", count=1000))
 

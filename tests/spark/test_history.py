@@ -75,7 +75,7 @@ def history(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> st
 
 
 def lines(rows: list[tuple[Any, ...]]) -> list[Interval]:
-    """The same reduction as in the job, by hand."""
+    """The intervals that the job makes of the attempts, computed in plain Python."""
 
     def nearest(at_ms: float) -> int:
         if at_ms < LEAST_MS // 2:
@@ -142,7 +142,7 @@ def test_the_truth_lies_within_the_stated_interval(spark: SparkSession, tmp_path
                 missed.append((verdict.topic, what, low, value, high))
     assert missed == []
     widths = [verdict.interval["success"][1] - verdict.interval["success"][0] for verdict in found.verdicts]
-    assert sum(widths) / 20 < 0.15  # an interval that says nothing holds every truth
+    assert sum(widths) / 20 < 0.15  # an interval that is wide enough would always contain the truth
 
 
 def test_a_curve_follows_the_law_behind_the_history() -> None:
@@ -211,7 +211,7 @@ def test_an_early_delivery_misses_every_objective(spark: SparkSession) -> None:
 
 
 def test_an_empty_history_says_so(spark: SparkSession) -> None:
-    """No deliveries, no groups, no error."""
+    """The reports are empty, and no error is raised."""
     frame: DataFrame = spark.createDataFrame([], COLUMNS)
     assert slo(frame).deliveries == 0
     assert backtest(frame).verdicts == []

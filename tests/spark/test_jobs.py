@@ -78,7 +78,7 @@ def test_a_spread_moves_each_due_by_its_own_and_the_same_amount(
     backfill(customers(spark, 500), place, job_id="r-3", columns=columns, rate=100)
     paced = [f.score_ms - DUE_MS for f in store.list_items("due", limit=500).found]
     assert len(paced) == 500
-    assert 4_000 < max(paced) < 5_000  # 500 at 100 a second take five seconds
+    assert 4_000 < max(paced) < 5_000  # 500 rows at 100 a second take five seconds
     for wrong in ({"rate": 5, "spread_ms": 5}, {"rate": 0}, {"rate": 5, "columns": columns | {"due_ms": "null"}}):
         with pytest.raises((ConfigError, Rejected)):
             backfill(customers(spark, 5), place, **({"job_id": "r-4", "columns": columns} | wrong))
@@ -214,7 +214,7 @@ def test_a_selection_is_repaired_and_replayed_once(
     assert (state.attempt, state.replays, message.key, message.header("trace")) == (0, 1, b"k", b"t")
     spread_ms = [found.score_ms - now_ms for found in waiting_now]
     assert min(spread_ms) >= 0
-    assert max(spread_ms) > 1_000  # 40 at 10 a second take four seconds
+    assert max(spread_ms) > 1_000  # 40 letters at 10 a second take four seconds
     again = replay(chosen, place, repair=repair, rate=10)
     assert (again.selected, again.replayed, store.counts().total("dead")) == (0, 0, 80)
 

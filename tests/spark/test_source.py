@@ -80,8 +80,8 @@ def test_filters_reach_the_store_and_options_do_the_same(
     plan = chosen._jdf.queryExecution().executedPlan().toString()
     assert f"{DUE_MS + 1400}" not in plan
     ids = {row["id"] for row in chosen.collect()}
-    said = read(spark, options, states="due", from_ms=str(DUE_MS + 1400), shards="0,2")
-    assert {row["id"] for row in said.collect()} == ids
+    selected = read(spark, options, states="due", from_ms=str(DUE_MS + 1400), shards="0,2")
+    assert {row["id"] for row in selected.collect()} == ids
     assert 0 < len(ids) < 100
     dead = {row["id"]: (row["at_ms"], row["reason"], row["body"]) for row in everything.where("state='dead'").collect()}
     assert dead == {f"d{n}": (5_000 + n, "broken: badly", b"x") for n in range(20)}
@@ -156,7 +156,7 @@ def test_a_store_is_not_overwritten(spark: SparkSession, store: DelayStore, opti
 def test_a_spread_and_a_rate_move_dues(
     spark: SparkSession, store: DelayStore, options: dict[str, str], rows: DataFrame, write: Callable[..., None]
 ) -> None:
-    """Dues move later, never earlier. A spread is the same in every run; a rate begins now."""
+    """Due times move later, never earlier. A spread is the same in every run; a rate begins now."""
     write(rows.limit(300), spread_ms="60000", job_id="a")
     moved = {item.id: item.score_ms - DUE_MS - int(item.id[1:]) for item in store.list_items("due", limit=500).found}
     assert len(moved) == 300

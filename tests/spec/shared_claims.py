@@ -201,7 +201,7 @@ class SharedClaims(Model[State]):
 
     def is_finished(self, s: State) -> bool:
         """See `AllDone`."""
-        return all(told == "told" for told in s.producer) and all(place == "done" for place in s.place)
+        return all(state == "told" for state in s.producer) and all(place == "done" for place in s.place)
 
     @property
     def invariants(self) -> dict[str, Callable[[State], bool]]:
@@ -214,8 +214,8 @@ class SharedClaims(Model[State]):
             "NeverLost": lambda s: (
                 0 not in s.published
                 or all(
-                    (told == "idle" or place != "none") and (place != "done" or count > 0)
-                    for told, place, count in zip(s.producer, s.place, s.published, strict=True)
+                    (state == "idle" or place != "none") and (place != "done" or count > 0)
+                    for state, place, count in zip(s.producer, s.place, s.published, strict=True)
                 )
             ),
             "SettledUnderPresentClaim": lambda s: True not in s.strays,

@@ -173,10 +173,10 @@ def test_a_failed_connection_says_whether_anything_was_sent(
     reply: Exception, writes: bool, sent: bool, words: str
 ) -> None:
     """Not sent; a read, which changes nothing; a write, which may have been executed, now or by a first try."""
-    told = faults.translate(reply, writes=writes, sent=sent)
-    assert isinstance(told, StoreUnavailable)
-    assert words in str(told)
-    assert told.in_doubt == words.startswith("may have")
+    translated = faults.translate(reply, writes=writes, sent=sent)
+    assert isinstance(translated, StoreUnavailable)
+    assert words in str(translated)
+    assert translated.in_doubt == words.startswith("may have")
 
 
 def test_a_write_that_was_sent_once_stays_in_doubt() -> None:
@@ -324,6 +324,6 @@ def test_a_wrong_kind_of_key_is_an_error_that_changes_nothing(shared_client: Any
 )
 def test_every_error_is_one_of_ours(error: Exception, kind: type[WheelSchedError]) -> None:
     """It says the cause, what was not changed, and the next step."""
-    told = faults.translate(error)
-    assert type(told) is kind
-    assert len(str(told)) > 40
+    translated = faults.translate(error)
+    assert type(translated) is kind
+    assert len(str(translated)) > 40

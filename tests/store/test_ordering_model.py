@@ -154,9 +154,9 @@ class History:
 
     def check(self) -> None:
         """The store has the keys of the model, and every parked message is held in order."""
-        told = {key.lock: key.head for key in self.ordered.closed(SCOPE)}
+        heads = {key.lock: key.head for key in self.ordered.closed(SCOPE)}
         wanted = {name: key.head for name, key in zip(self.names, self.keys, strict=True) if key.head is not None}
-        assert told == wanted
+        assert heads == wanted
         held = [found.id[:-2] for found in self.store.list_items("held").found if found.reason.startswith("ordered")]
         for place, key in enumerate(self.keys):
             assert [base for base in held if base.startswith(f"{place}m")] == key.parking

@@ -418,7 +418,7 @@ def test_a_million_timers_cancelled_leave_nothing_behind() -> None:
 def test_a_long_run_of_everything_at_once_keeps_every_promise() -> None:
     """Eight threads for five seconds on short, recurring and keyed timers: no timer lost, none run twice."""
     runs: Counter[int] = Counter()
-    fates: list[dict[int, Any]] = [{} for _ in range(8)]
+    outcomes: list[dict[int, Any]] = [{} for _ in range(8)]
     numbers = itertools.count()
     end = time.monotonic() + 5
     errors: list[BaseException] = []
@@ -441,10 +441,10 @@ def test_a_long_run_of_everything_at_once_keeps_every_promise() -> None:
                     beat = timer.every(1, lambda: None, key=seed)
                     beat.touch(2)
 
-        at_once(*[lambda mine=mine, seed=seed: work(mine, seed) for seed, mine in enumerate(fates)])
+        at_once(*[lambda mine=mine, seed=seed: work(mine, seed) for seed, mine in enumerate(outcomes)])
         for seed in range(8):
             timer.cancel(seed)
-        handles = {number: handle for mine in fates for number, handle in mine.items()}
+        handles = {number: handle for mine in outcomes for number, handle in mine.items()}
         until(lambda: all(handle.state in (CANCELLED, FIRED) for handle in handles.values()))
     assert errors == []
     for number, handle in handles.items():

@@ -11,7 +11,7 @@ import pytest
 from wheel_sched import wheel
 
 
-def said(**environment: str) -> str:
+def choice_with(**environment: str) -> str:
     code = "from wheel_sched import wheel as w; print(w.CORE, sorted(w.CORES), w.CORE_REASON, sep='|')"
     done = subprocess.run(
         [sys.executable, "-c", code],
@@ -26,13 +26,13 @@ def said(**environment: str) -> str:
 
 def test_the_pure_core_can_be_forced() -> None:
     """`WHEEL_SCHED_PURE=1` always wins, and the reason names it."""
-    assert said(WHEEL_SCHED_PURE="1") == "pure|['pure']|WHEEL_SCHED_PURE=1 asks for it"
+    assert choice_with(WHEEL_SCHED_PURE="1") == "pure|['pure']|WHEEL_SCHED_PURE=1 asks for it"
 
 
 @pytest.mark.skipif("compiled" not in wheel.CORES, reason="this installation had no compiler")
 def test_the_compiled_core_is_taken_when_it_is_there() -> None:
     """Other values of the variable have no effect."""
-    assert said(WHEEL_SCHED_PURE="0") == "compiled|['compiled', 'pure']|it is built for this Python"
+    assert choice_with(WHEEL_SCHED_PURE="0") == "compiled|['compiled', 'pure']|it is built for this Python"
 
 
 def test_the_classes_are_those_of_one_core() -> None:

@@ -16,7 +16,7 @@ _SAMPLE = 100  # items of each shard whose place is checked
 
 
 def frozen(target: ExaminedTarget) -> Finding:
-    """No maintenance is unfinished."""
+    """Check that no maintenance is unfinished."""
     reasons = {f"shard {shard}: {counts.frozen}" for shard, counts in enumerate(target.counts) if counts.frozen}
     if reasons:
         return problem("frozen", "; ".join(sorted(reasons)[:3]), "wheel-sched reshard --resume")
@@ -24,7 +24,7 @@ def frozen(target: ExaminedTarget) -> Finding:
 
 
 def backlog(target: ExaminedTarget) -> Finding:
-    """A dispatcher releases due items."""
+    """Check that a dispatcher releases due items."""
     heads = [counts.due_head_ms for counts in target.counts if counts.due_head_ms is not None]
     if not heads:
         return ok("backlog", "nothing waits")
@@ -37,7 +37,7 @@ def backlog(target: ExaminedTarget) -> Finding:
 
 
 def leases(target: ExaminedTarget) -> Finding:
-    """No lease has run out."""
+    """Check that no lease has run out."""
     heads = [counts.lease_head_ms for counts in target.counts if counts.lease_head_ms is not None]
     in_flight = sum(counts.sizes["leased"] for counts in target.counts)
     late_ms = target.now_ms - min(heads) if heads else 0
@@ -51,7 +51,7 @@ def leases(target: ExaminedTarget) -> Finding:
 
 
 def counters(target: ExaminedTarget) -> Finding:
-    """The counters equal the items."""
+    """Check that the counters equal the numbers of items."""
     wrong = [f"shard {shard}: {text}" for shard, counts in enumerate(target.counts) for text in _differences(counts)]
     if wrong:
         return problem(
@@ -76,7 +76,7 @@ def _differences(counts: Counts) -> list[str]:
 
 
 def clock_jumps(target: ExaminedTarget) -> Finding:
-    """The server's clock has not jumped."""
+    """Check that the server's clock has not jumped."""
     jumps = sum(counts.jumps for counts in target.counts)
     if not jumps:
         return ok("clock jumps", "none recorded")
@@ -90,7 +90,7 @@ def clock_jumps(target: ExaminedTarget) -> Finding:
 
 
 def dead_letters(target: ExaminedTarget) -> Finding:
-    """The number of dead letters is far below the cap."""
+    """Check that the number of dead letters is far below the cap."""
     dead = [counts.sizes["dead"] for counts in target.counts]
     trimmed = sum(counts.happened("trimmed") for counts in target.counts)
     text = f"{sum(dead):,} dead letters" + (f", {trimmed:,} trimmed so far" if trimmed else "")
@@ -104,7 +104,7 @@ def dead_letters(target: ExaminedTarget) -> Finding:
 
 
 def readable(target: ExaminedTarget) -> Finding:
-    """Every record that was read could be decoded."""
+    """Check that no record was unreadable and became a dead letter."""
     count = sum(counts.unreadable for counts in target.counts)
     if not count:
         return ok("records", "none unreadable")
@@ -116,7 +116,7 @@ def readable(target: ExaminedTarget) -> Finding:
 
 
 def places(target: ExaminedTarget) -> Finding:
-    """Each item is in the shard of its route. A process with an old shard count stores items elsewhere."""
+    """Check that items are in the shard of their route. A process with an old shard count stores items elsewhere."""
     from wheel_sched.store.core.call import Call
     from wheel_sched.store.core.get import Get
     from wheel_sched.store.core.items import MAX_DUE_MS

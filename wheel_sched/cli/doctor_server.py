@@ -19,14 +19,14 @@ _SCRATCH_TTL_MS = 60_000
 
 
 def python() -> Finding:
-    """Interpreter and platform."""
+    """Report the interpreter and the platform."""
     gil = getattr(sys, "_is_gil_enabled", lambda: True)()
     text = f"{platform.python_implementation()} {platform.python_version()} on {platform.system()} {platform.machine()}"
     return ok("python", text if gil else f"{text}, free-threaded")
 
 
 def packages() -> Finding:
-    """The packages that are installed."""
+    """Report which packages are installed."""
     found = [f"wheel-sched {_version('wheel-sched') or 'from a source tree'}"]
     names = (*_PACKAGES, *installed().packages)
     found += [f"{name} {number}" for name in names if (number := _version(name))]
@@ -38,7 +38,7 @@ def packages() -> Finding:
 
 
 def core() -> Finding:
-    """The timing wheel that is in use, and why."""
+    """Report which core of the timing wheel is in use, and why."""
     from wheel_sched import wheel
 
     return ok("core", f"timing wheel: {wheel.CORE}, because {wheel.CORE_REASON}")
@@ -52,14 +52,14 @@ def _version(name: str) -> str | None:
 
 
 def reachable(target: ExaminedTarget) -> Finding:
-    """The server answers."""
+    """Report that the server answers."""
     from wheel_sched.redacting import redacted
 
     return ok("server", f"{redacted(target.settings.store)} answers in {target.info['ping_ms']:.1f} ms")
 
 
 def server_version(target: ExaminedTarget) -> Finding:
-    """The server is new enough."""
+    """Check that the server is new enough."""
     from wheel_sched.store.redis.backend import check_version
 
     valkey, server = target.info.get("valkey_version"), target.info.get("redis_version")
@@ -72,7 +72,7 @@ def server_version(target: ExaminedTarget) -> Finding:
 
 
 def eviction(target: ExaminedTarget) -> Finding:
-    """The server never drops waiting items."""
+    """Check that the server never drops waiting items."""
     policy = target.info.get("maxmemory_policy") or target.config.get("maxmemory-policy")
     limit = int(target.info.get("maxmemory", 0) or 0)
     used = int(target.info.get("used_memory", 0) or 0)
@@ -88,7 +88,7 @@ def eviction(target: ExaminedTarget) -> Finding:
 
 
 def persistence(target: ExaminedTarget) -> Finding:
-    """The server writes to disk as the durability in the settings requires."""
+    """Check that the server writes to disk as the durability in the settings requires."""
     asked = target.settings.durability
     aof = str(target.info.get("aof_enabled", "0")) == "1"
     fsync = target.config.get("appendfsync", "unknown")
@@ -138,7 +138,7 @@ def _confirmed(target: ExaminedTarget, text: str) -> Finding:
 
 
 def failover(target: ExaminedTarget) -> Finding:
-    """A primary that is cut off from its replicas stops acknowledging writes."""
+    """Check that a primary that is cut off from its replicas stops acknowledging writes."""
     connected = int(target.info.get("connected_slaves", 0) or 0)
     if target.info.get("role") == "slave":
         return warn("failover", "this server is a replica", "connect to the primary, or through Sentinel")
@@ -165,7 +165,7 @@ def failover(target: ExaminedTarget) -> Finding:
 
 
 def round_trip(target: ExaminedTarget) -> Finding:
-    """Scripts load, and an item in a scratch namespace is stored, claimed and settled."""
+    """Check that scripts load: store, claim and settle an item in a scratch namespace."""
     from wheel_sched.store import DelayStore, Done, Item
     from wheel_sched.store.redis.backend import RedisBackend
     from wheel_sched.store.redis.library import shard_keys
@@ -202,7 +202,7 @@ def _forget(client: Any, keys: tuple[bytes, ...]) -> None:
 
 
 def clock_skew(target: ExaminedTarget) -> Finding:
-    """The clock of this machine agrees with that of the server, which decides when an item is due."""
+    """Check that this machine's clock agrees with that of the server, which decides when an item is due."""
     best: tuple[float, float] | None = None
     for _ in range(5):
         before = time.time()
@@ -221,7 +221,7 @@ def clock_skew(target: ExaminedTarget) -> Finding:
 
 
 def libraries(target: ExaminedTarget) -> Finding:
-    """The server has no script libraries of other releases."""
+    """Check that the server has no script libraries of other releases."""
     import redis
 
     from wheel_sched.store.redis.library import library

@@ -76,8 +76,8 @@ class StatsPart(NamedTuple):
     """The additions of an extension to `wheel-sched stats`.
 
     Args:
-        fields: for --json.
-        lines: for people: pairs of a word and a text.
+        fields: values for the output of --json.
+        lines: lines for people, as pairs of a word and a text.
     """
 
     fields: Mapping[str, Any] = MappingProxyType({})

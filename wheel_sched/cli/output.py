@@ -69,7 +69,7 @@ def paint(text: str, style: str, stream: TextIO | None = None) -> str:
 
 
 def _shown(text: str) -> str:
-    """The text escaped, except for the styles of `paint`."""
+    """Escape the text, except for the styles of `paint`."""
     parts = _STYLED.split(text)  # text, code, text, code, ...
     return "".join(f"\x1b[{part}m" if place % 2 else escaped(part) for place, part in enumerate(parts))
 

@@ -36,7 +36,7 @@ class ClaimSource(Protocol):
         ...
 
     def looked(self, window: Window) -> None:
-        """The store has answered a look."""
+        """Take note of the store's answer to the call of `look`."""
         ...
 
     def claim(self, shard: int, limit: int, epoch: int | None) -> Call[Any]:
@@ -53,11 +53,11 @@ class ClaimSource(Protocol):
         ...
 
     def claimed(self, call: Call[Any], claim: Claim) -> None:
-        """The store has answered a claim."""
+        """Take note of the store's answer to a claim."""
         ...
 
     def failed(self, call: Call[Any], error: Exception) -> None:
-        """The store has refused a call, or has not answered it."""
+        """Take note that the store has refused a call, or has not answered it."""
         ...
 
     def next_look_ms(self, shard: int, due_head_ms: int | None, lease_head_ms: int | None, now_ms: int) -> int | None:

@@ -33,14 +33,14 @@ class Heads(Protocol):
 
 
 class ShardAlarm(NamedTuple):
-    """An item is due in a shard. With `sweep` no item is due, and the shard only needs a sweep."""
+    """The alarm of a shard. It goes off when an item is due there or, with `sweep`, when the shard needs a sweep."""
 
     shard: int
     sweep: bool
 
 
 class DueShards:
-    """See the module.
+    """The shards of a store, and when the owner of a dispatcher must look at each.
 
     Args:
         shards: number of shards.
@@ -91,7 +91,7 @@ class DueShards:
         return len(alarms)
 
     def clock_jumped(self, now_ms: int) -> None:
-        """The store's clock jumped to `now_ms`: forget all times that were known before, and read all shards again."""
+        """After a jump of the store's clock to `now_ms`: forget all known times, and read all shards again."""
         self._queue.restart(now_ms)
         self._alarms.clear()
         self._swept_ms.clear()
@@ -100,11 +100,11 @@ class DueShards:
     # -- calls
 
     def look_calls(self) -> list[Call[Any]]:
-        """Look at the unread shards."""
+        """The calls that read the unread shards."""
         return [self._claim_source.look(shard) for shard in sorted(self.unread)]
 
     def sweep_calls(self) -> list[Call[Any]]:
-        """Sweep the shards in which nothing happened for long."""
+        """The calls that sweep the shards in which nothing happened for long."""
         config = self._config
         shards = sorted(self._to_sweep - self.unread)
         return [Call(shard, Sweep(config.dead_cap, config.dead_age_ms, config.lapse_cap)) for shard in shards]
@@ -112,7 +112,9 @@ class DueShards:
     def claim_calls(
         self, most: int, limit: int, room: int, admits: Callable[[int], bool], failures: list[Exception]
     ) -> list[Call[Any]]:
-        """Claim from the due shards that have waited longest. An answer or a marker makes a shard due again.
+        """The calls that claim from the due shards that have waited longest.
+
+        A shard is then no longer due, until an answer or a marker makes it due again.
 
         Args:
             most: greatest number of shards.
@@ -140,16 +142,16 @@ class DueShards:
     # -- replies and markers
 
     def read(self, shard: int, epoch: int) -> None:
-        """The store has answered what the shard releases next."""
+        """Note that the store has answered what a shard releases next."""
         self.unread.discard(shard)
         self.epochs[shard] = epoch
 
     def read_anew(self, shards: Iterable[int] | None = None) -> None:
-        """Read these shards again: their known state may be wrong. Defaults to all shards."""
+        """Have these shards read again, because their known state may be wrong. Defaults to all shards."""
         self.unread.update(self._shards if shards is None else shards)
 
     def swept(self, shard: int, now_ms: int) -> None:
-        """A shard has been swept."""
+        """Note that a shard has been swept."""
         self._to_sweep.discard(shard)
         self._swept_ms[shard] = now_ms
 
@@ -159,7 +161,7 @@ class DueShards:
         self.look_at(shard, at_ms, now_ms, keep=keep)
 
     def marked(self, shard: int, due_ms: int | None, now_ms: int) -> None:
-        """A marker says that an item is due earlier than all others. Without its due time the shard is read again."""
+        """Handle a marker: an item is due earlier than all others. Without its due time the shard is read again."""
         if due_ms is None:
             self.read_anew([shard])
         else:

@@ -74,11 +74,11 @@ class BatchAnswers(DelayedProduce[int, Answer]):
         self._answered = answered
 
     def try_complete(self) -> bool:
-        """See `DelayedOperation`."""
+        """Whether all answers are there."""
         return all(answer is not None for answer in self.batch.answers)
 
     def on_complete(self) -> None:
-        """See `DelayedOperation`."""
+        """End the wait for the batch's answers."""
         self.batch.over = True
         self._answered(self.batch)
 
@@ -150,7 +150,7 @@ class InFlightBatches:
         return out == 0 or (out == 1 and shard in self._more_due)
 
     def hold(self, batch: Batch, sent_us: int) -> None:
-        """Take a batch whose claim was sent at `sent_us`, local time. Its lease is extended until it is settled."""
+        """Keep a claimed batch, and extend its lease until it is settled. `sent_us`: when its claim was sent, local."""
         batch.lease_until_ns = sent_us * 1000 + self._config.lease_ms * 1_000_000
         self._stats.in_flight += len(batch.items)
         self._extend_later(batch)
@@ -169,7 +169,7 @@ class InFlightBatches:
     # -- published
 
     def watch(self, batch: Batch) -> None:
-        """Wait for the answers about a batch. It may have all answers already."""
+        """Begin to wait for the answers about a batch. The batch may have all answers already."""
         timeout_ms = self._config.publish_timeout_ms
         answers = self._unanswered[batch] = BatchAnswers(batch, self._answers_over, timeout_ms)
         if not self._transactional:
@@ -180,7 +180,7 @@ class InFlightBatches:
         self.purgatory.check_and_complete(batch)
 
     def end(self, batch: Batch) -> None:
-        """No more answers about the batch will come."""
+        """Settle the batch with the answers that it has: no more will come."""
         answers = self._unanswered.get(batch)
         if answers is not None:
             answers.force_complete()
@@ -214,7 +214,7 @@ class InFlightBatches:
         return calls, unknown
 
     def settled(self, batch: Batch, settled: Settled) -> None:
-        """The store has settled a batch."""
+        """Handle the store's answer to the settlement of a batch."""
         outcomes = settled.outcomes if batch.ended_early is None else batch.outcomes_with(settled.outcomes)
         self._forget(batch, outcomes, settled.now_us)
 
@@ -233,7 +233,7 @@ class InFlightBatches:
             alarm.cancel()
 
     def after_failure(self) -> None:
-        """A step of the owner has failed half-way: settle the batches again that no part of the dispatcher works on.
+        """After a failed step of the owner: settle again the batches that no part of the dispatcher works on.
 
         A batch gets this second chance once, under the same token. Other batches that nobody works on are forgotten:
         their items wait again when the lease ends.
@@ -256,7 +256,7 @@ class InFlightBatches:
         self.purgatory.try_complete_else_watch(self._drain, (_DRAIN,))
 
     def give_up(self, batches: Iterable[Batch]) -> None:
-        """The time of the drain is up: wait for no more answers. Batches that no publisher has are not published."""
+        """At the end of the drain's time: wait for no more answers. Batches that no publisher has are not published."""
         for batch in batches:
             if batch in self.ready:
                 batch.answers = [Failed("its dispatcher stopped before it was published")] * len(batch.items)

@@ -15,7 +15,7 @@ dies, at most this many batches are published twice. While a publisher that neve
 already claims the next one. The next batch waits here until the one before is settled; when this process dies, it is
 late by its lease, but not published twice. A transactional publisher gets the next batch early when more items are due
 than one claim brings.
-Source: Kafka's SystemTimer and its reaper, with a durable purgatory behind it.
+Source: Kafka's `SystemTimer` and its reaper. The delay store takes the place of Kafka's purgatory.
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ class OwnerLoop:
         self.post(lambda: None)
 
     def marked(self, shard: int, mark: Marker) -> None:
-        """The store has written a marker: an item is due earlier than all others."""
+        """Report a marker of the store: an item is due earlier than all others."""
 
         def look() -> None:
             self.stats.marks += 1
@@ -144,7 +144,7 @@ class OwnerLoop:
         self.post(look)
 
     def reconnected(self, shards: Sequence[int]) -> None:
-        """The connection that reads the markers of these shards was lost, and is up again."""
+        """Report that the connection that reads the markers of these shards was lost and is up again."""
 
         def read_anew() -> None:
             self.stats.reconnects += 1
@@ -252,14 +252,14 @@ class OwnerLoop:
         return calls
 
     def _shard_calls(self, free: int, failures: list[Exception]) -> list[Request]:
-        """Look at unread shards, sweep shards where nothing happened for long, and claim from due shards."""
+        """The calls that look at unread shards, sweep shards where nothing happened for long, and claim from due."""
         calls = self.shards.look_calls() + self.shards.sweep_calls()
         # one batch per worker: more is no faster, and more could be published twice when this process dies
         calls += self._claim_calls(self._store.shards if self._claims_all_shards else free, failures)
         return [(call, None) for call in calls]
 
     def _claim_calls(self, most: int, failures: list[Exception]) -> list[Call[Any]]:
-        """Claims from at most `most` shards, while there is room for more items in flight."""
+        """The calls that claim from at most `most` shards, while there is room for more items in flight."""
         room = self._config.max_in_flight - self.stats.in_flight
         return self.shards.claim_calls(most, self._claim_limit, room, self.in_flight.admits, failures)
 
@@ -364,7 +364,7 @@ class OwnerLoop:
         self.shards.clock_jumped(self._now_ms())
 
     def _back_off(self, error: BaseException) -> None:
-        """The store is away, or a step has failed: send nothing for a while, and then read all shards again."""
+        """After the store did not answer or a step failed: send nothing for a while, then read all shards again."""
         self.stats.store_errors += 1
         self._store_failures += 1
         if not isinstance(error, StoreError):

@@ -98,7 +98,7 @@ class PublisherTraits:
 
 
 class Publisher(Protocol):
-    """Where due items go. A class that derives from it has the default traits."""
+    """Publishes due items to their target. A class that derives from it has the default traits."""
 
     @property
     def traits(self) -> PublisherTraits:

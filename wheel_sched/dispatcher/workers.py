@@ -42,14 +42,14 @@ class Watchdog:
         self._lock = threading.Lock()  # an expiry is recorded before the next heartbeat of its thread
 
     def beat(self, name: str, timeout_ms: int | None = None) -> None:
-        """A step begins; the next beat is expected within `timeout_ms`. Defaults to `STUCK_AFTER_MS`."""
+        """Note that a thread begins a step; its next beat must come within `timeout_ms` (`STUCK_AFTER_MS` if None)."""
         if not self._monitor.beat(name):
             with self._lock:
                 self._stuck.pop(name, None)
                 self._monitor.add(name, timeout_ms)
 
     def rest(self, name: str) -> None:
-        """The thread waits for work: it need not send heartbeats."""
+        """Note that a thread waits for work, so it need not send heartbeats."""
         with self._lock:
             self._monitor.remove(name)
             self._stuck.pop(name, None)

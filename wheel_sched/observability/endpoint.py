@@ -16,7 +16,7 @@ from wheel_sched.errors import ConfigError
 
 
 class PageReply(NamedTuple):
-    """The answer of a page."""
+    """The answer to a request for a page."""
 
     status: HTTPStatus
     content_type: str

@@ -143,12 +143,12 @@ def _filled(family: GaugeMetricFamily | CounterMetricFamily, samples: _Samples) 
 
 
 def _field(stats: Mapping[str, Any], field: str) -> _Samples:
-    """A field of each statistics object; its name is the label."""
+    """The samples of one field: its value in each statistics object, labelled with the object's name."""
     return [((name,), getattr(one, field)) for name, one in stats.items()]
 
 
 def _lateness(name: str, text: str, label: str, bounds_ms: Sequence[int], stats: Mapping[str, Any]) -> Metric:
-    """A histogram in seconds: each upper bound, the last one infinite, with the count at or below it."""
+    """A histogram in seconds. Its buckets count the values up to each bound; the last bound is infinite."""
     family = HistogramMetricFamily(f"wheel_sched_{name}", text, labels=[label])
     bounds = [str(bound_ms / 1000) for bound_ms in bounds_ms] + ["+Inf"]
     for owner, one in stats.items():
@@ -173,7 +173,7 @@ def _of_purgatories(purgatories: Mapping[str, PurgatoryStats]) -> Iterator[Metri
 
 
 class _StoreAnswers(NamedTuple):
-    """The answers of the store."""
+    """The answers of the store for one scrape."""
 
     counts: Counts
     locked: int

@@ -69,10 +69,10 @@ class DelayedFetch(DelayedOperation, Generic[T]):
         self._min_size = min_size
 
     def try_complete(self) -> bool:
-        """See `DelayedOperation`: there are enough items, or enough bytes."""
+        """Whether there are enough items or enough bytes."""
         items, size = self._look()
         return 0 < self._min_items <= items or 0 < self._min_size <= size
 
     def on_complete(self) -> None:
-        """See `DelayedOperation`: take the items."""
+        """Take the items, and call `respond` with them."""
         self._respond(self._take())

@@ -86,7 +86,7 @@ class HeartbeatMonitor(Generic[M]):
                 raise
 
     def beat(self, member: M) -> bool:
-        """A heartbeat of a member. False: it is not a member (any more)."""
+        """Note a heartbeat of a member. False: it is not a member, or no longer one."""
         lock = self._lock
         lock.acquire()  # `with` would cost as much as the rest
         try:
@@ -103,7 +103,7 @@ class HeartbeatMonitor(Generic[M]):
             lock.release()
 
     def remove(self, member: M) -> bool:
-        """Remove a member without expiry. False: it is not a member (any more)."""
+        """Remove a member without expiry. False: it is not a member, or no longer one."""
         with self._lock:
             return self._forget(member)
 

@@ -30,7 +30,7 @@ class Joined(Generic[M]):
 
 
 class DelayedJoin(DelayedOperation, Generic[M]):
-    """A barrier with a timeout.
+    """Waits until all expected members have arrived, or until a timeout.
 
     Args:
         members: the expected members. If there are none, the join completes at once.
@@ -55,7 +55,7 @@ class DelayedJoin(DelayedOperation, Generic[M]):
         self._respond = respond
 
     def arrive(self, member: M) -> bool:
-        """A member has arrived, expected or not. Repeats have no effect. False: too late. Any thread."""
+        """Note that a member has arrived, expected or not. False: the join is completed. Any thread. Idempotent."""
         self._lock.acquire()
         try:
             if self._ended is not None:
@@ -67,7 +67,7 @@ class DelayedJoin(DelayedOperation, Generic[M]):
             self._lock.release()
 
     def expect(self, member: M) -> bool:
-        """Expect another member, unless it has arrived already. False: too late. Any thread."""
+        """Expect another member, unless it has arrived already. False: the join is completed. Any thread."""
         self._lock.acquire()
         try:
             if self._ended is not None:
@@ -79,7 +79,7 @@ class DelayedJoin(DelayedOperation, Generic[M]):
             self._lock.release()
 
     def dismiss(self, member: M) -> bool:
-        """Stop waiting for a member, and forget it if it has arrived. False: too late. Any thread."""
+        """Stop waiting for a member, and forget it if it has arrived. False: the join is completed. Any thread."""
         self._lock.acquire()
         try:
             if self._ended is not None:
@@ -91,9 +91,9 @@ class DelayedJoin(DelayedOperation, Generic[M]):
             self._lock.release()
 
     def try_complete(self) -> bool:
-        """See `DelayedOperation`: all expected members have arrived."""
+        """Whether all expected members have arrived."""
         return not self._expected
 
     def on_complete(self) -> None:
-        """See `DelayedOperation`."""
+        """Call `respond` with the members that arrived and those that are missing."""
         self._respond(Joined(tuple(self._arrived), frozenset(self._expected)))

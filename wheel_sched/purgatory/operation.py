@@ -166,14 +166,14 @@ class DelayedOperation:
         return True
 
     def run(self) -> None:
-        """Expire it. The timer calls this. No effect when the operation is not watched (any more)."""
+        """Expire it. The timer calls this. No effect when the operation is not watched, or no longer."""
         lock = self._lock
         lock.acquire()
         try:
             if self._ended is not None or self._purgatory is None:
                 return
             self._ended = _EXPIRED
-            if self._phase is _TRYING:  # as above: `try_complete` has moved the time
+            if self._phase is _TRYING:  # `try_complete` has advanced a virtual clock; its caller finishes the operation
                 return
         finally:
             lock.release()
@@ -255,7 +255,7 @@ class DelayedOperation:
 
     @property
     def completed(self) -> Completed:
-        """`await operation.completed` waits in any loop until `on_complete` has run. Returns why it is completed."""
+        """An awaitable, for any event loop: ends when `on_complete` has run, and returns why it is completed."""
         return Completed(self)
 
     def __repr__(self) -> str:
@@ -328,7 +328,7 @@ class DelayedOperation:
 
 
 class Completed:
-    """The awaitable of `DelayedOperation.completed`."""
+    """An awaitable that ends when an operation is completed; see `DelayedOperation.completed`."""
 
     __slots__ = ("_operation",)
 

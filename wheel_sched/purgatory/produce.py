@@ -65,9 +65,9 @@ class DelayedProduce(DelayedOperation, Generic[P, A]):
             self._lock.release()
 
     def try_complete(self) -> bool:
-        """See `DelayedOperation`: all partitions have answered."""
+        """Whether all partitions have answered."""
         return not self._missing
 
     def on_complete(self) -> None:
-        """See `DelayedOperation`."""
+        """Call `respond` with the answers."""
         self._respond(self._answers)

@@ -229,12 +229,12 @@ class Purgatory(Generic[K]):
     # -- the operation's side
 
     def expired(self, handle: Handle) -> None:
-        """See `WatchingPurgatory`."""
+        """Count an expired operation and its lateness. `handle` is its timer."""
         self._expired()
         self._lateness.add(self._clock.monotonic_ms() - handle.deadline_ms)
 
     def emptied(self, operation: DelayedOperation) -> None:
-        """See `WatchingPurgatory`."""
+        """Drop those lists of an operation that are empty now."""
         self._lists.drop(operation._keys, operation._lists)
 
     def _disconnect(self, operation: DelayedOperation) -> Handle | None:

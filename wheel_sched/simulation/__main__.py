@@ -1,17 +1,20 @@
 """The simulator's command: run many histories, or replay one.
 
-python -m wheel_sched.simulation --seeds 10000             run the seeds 0 to 9,999 of each kind of world
+python -m wheel_sched.simulation --seeds 10000             run 10,000 histories, as many of each kind of world
 python -m wheel_sched.simulation --world retry --seed 42   replay one history with its whole trace
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import hashlib
 import json
 import os
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from importlib.metadata import entry_points
 
 from wheel_sched.simulation.runner import HASH_SEED, Kind, Result, run_scenarios, run_seeds
@@ -21,8 +24,12 @@ GROUP = "wheel_sched.simulations"
 
 
 def kinds() -> dict[str, Kind]:
-    """The kinds of worlds of the installed packages, by name."""
-    return {point.name: point.load()() for point in sorted(entry_points(group=GROUP), key=lambda point: point.name)}
+    """The kinds of worlds, by name. A kind whose packages are not installed is left out."""
+    found: dict[str, Kind] = {}
+    for point in sorted(entry_points(group=GROUP), key=lambda point: point.name):
+        with contextlib.suppress(ModuleNotFoundError):
+            found[point.name] = point.load()()
+    return found
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -30,26 +37,36 @@ def main(argv: list[str] | None = None) -> int:
     known = kinds()
     parser = argparse.ArgumentParser(prog="python -m wheel_sched.simulation", description=__doc__)
     parser.add_argument("--world", choices=sorted(known), help="only this kind of world; default: all")
-    parser.add_argument("--seeds", type=int, default=1_000, help="how many histories of each kind; default: 1,000")
-    parser.add_argument("--first", type=int, default=0, help="the first seed; default: 0")
+    parser.add_argument("--seeds", type=int, default=1_000, help="how many histories in all; default: 1,000")
+    parser.add_argument("--first", type=int, default=0, help="the first seed of each kind; default: 0")
     parser.add_argument("--seed", type=int, help="replay this history and print its trace")
     parser.add_argument(
         "--shrink", action="store_true", help="with --seed: print the smallest scenario that still fails"
+    )
+    parser.add_argument(
+        "--store",
+        default="memory",
+        metavar="memory|fakeredis|URL",
+        help="where the store keeps its items; the last two run the real scripts, and URL is a server that nobody else "
+        "uses; default: memory",
     )
     parser.add_argument("--json", action="store_true", help="print JSON")
     options = parser.parse_args(argv)
     chosen = [known[options.world]] if options.world else list(known.values())
     if options.seed is not None:
-        return max(_replay(kind, options.seed, smaller=options.shrink) for kind in chosen)
-    return _run(chosen, range(options.first, options.first + options.seeds), as_json=options.json)
+        return max(_replay(kind, options.seed, options.store, smaller=options.shrink) for kind in chosen)
+    each = -(-options.seeds // len(chosen))
+    return _run(chosen, range(options.first, options.first + each), options.store, as_json=options.json)
 
 
-def _run(chosen: list[Kind], seeds: range, *, as_json: bool) -> int:
+def _run(chosen: list[Kind], seeds: range, store: str, *, as_json: bool) -> int:
     began_s = time.monotonic()
     done, failed = 0, []
+    digests: dict[tuple[str, int], str] = {}
     for kind in chosen:
-        for result in run_seeds(kind, seeds):
+        for result in run_seeds(kind, seeds, store=store):
             done += 1
+            digests[kind.name, result.scenario.seed] = result.digest
             if result.violations:
                 failed.append((kind, result))
                 if not as_json:
@@ -61,13 +78,15 @@ def _run(chosen: list[Kind], seeds: range, *, as_json: bool) -> int:
         "histories_per_minute": round(60 * done / took_s),
         "violations": len(failed),
         "seeds": [f"{kind.name} {result.scenario.seed}" for kind, result in failed][:100],
+        "worlds": [kind.name for kind in chosen],
+        "digest": hashlib.blake2b(repr(sorted(digests.items())).encode(), digest_size=16).hexdigest(),
     }
     _say(json.dumps(figures) if as_json else f"{done} histories, {len(failed)} with violations, {took_s:.0f} s")
     return 1 if failed else 0
 
 
-def _replay(kind: Kind, seed: int, *, smaller: bool) -> int:
-    (result,) = run_scenarios(kind, [kind.draw(seed)], with_trace=True)
+def _replay(kind: Kind, seed: int, store: str, *, smaller: bool) -> int:
+    (result,) = run_scenarios(kind, [replace(kind.draw(seed), store=store)], with_trace=True)
     if smaller and result.violations:
         result = shrink(kind, result)
     for step in result.scenario.steps:
@@ -83,7 +102,9 @@ def _replay(kind: Kind, seed: int, *, smaller: bool) -> int:
 
 def _print_failure(kind: Kind, result: Result) -> None:
     _say(f"{kind.name} {result.scenario.seed}: {result.violations[0]}")
-    _say(f"  commit {_commit()}; python -m wheel_sched.simulation --world {kind.name} --seed {result.scenario.seed}")
+    over = "" if result.scenario.store == "memory" else f" --store {result.scenario.store}"
+    replay = f"python -m wheel_sched.simulation --world {kind.name} --seed {result.scenario.seed}{over}"
+    _say(f"  commit {_commit()}; {replay}")
 
 
 def _say(text: object) -> None:

@@ -6,6 +6,7 @@ behind (`threads`). String hashes are the same in every run: the child starts wi
 
 from __future__ import annotations
 
+import faulthandler
 import gc
 import logging
 import os
@@ -14,26 +15,34 @@ import signal
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from wheel_sched.simulation.scenario import Scenario
+from wheel_sched.simulation.scheduler import TooManySteps
 from wheel_sched.simulation.substitution import substituted
 from wheel_sched.simulation.trace import Trace
 
+T = TypeVar("T")
+
 BATCH = 40  # histories a child; one keeps about a megabyte
 HASH_SEED = "0"
+STUCK_S = 60  # a history takes some hundredths of a second
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What one history came to. `steps`: of the scheduler; `trace`: only when it was asked for."""
+    """What one history came to.
+
+    `steps`: of the scheduler. `virtual_ns`: when the last event happened. `trace`: only when it was asked for.
+    """
 
     scenario: Scenario
     violations: tuple[str, ...]
     digest: str
     steps: int
+    virtual_ns: int = 0
     trace: Trace | None = None
 
 
@@ -53,12 +62,21 @@ class Kind(Protocol):
 
 
 def run_one(kind: Kind, scenario: Scenario, *, with_trace: bool = False) -> Result:
-    """Run a scenario in this process, with the simulation installed already."""
+    """Run a scenario in this process, with the simulation installed already.
+
+    A history that runs for `STUCK_S` of real time ends this process, with the place on stderr: one turn does not end.
+    """
+    faulthandler.dump_traceback_later(STUCK_S, exit=True)
     try:
         trace, found, steps = kind.run(scenario)
+    except TooManySteps as error:
+        return Result(scenario, (f"busy: {error}",), "", 0)
     except Exception:
         return Result(scenario, (f"crashed: {traceback.format_exc()[-2_000:]}",), "", 0)
-    return Result(scenario, tuple(found), trace.digest(), steps, trace if with_trace else None)
+    finally:
+        faulthandler.cancel_dump_traceback_later()
+    ended_ns = trace.events[-1].at_ns if trace.events else 0
+    return Result(scenario, tuple(found), trace.digest(), steps, ended_ns, trace if with_trace else None)
 
 
 def run_scenarios(kind: Kind, scenarios: Sequence[Scenario], *, with_trace: bool = False) -> list[Result]:
@@ -66,24 +84,67 @@ def run_scenarios(kind: Kind, scenarios: Sequence[Scenario], *, with_trace: bool
     return next(_in_children([partial(_work, kind, scenarios, with_trace=with_trace)], 1))
 
 
-def run_seeds(kind: Kind, seeds: Sequence[int], *, cores: int | None = None) -> Iterator[Result]:
-    """Run the histories of these seeds on several cores; the results come in no fixed order."""
+def first_failing(kind: Kind, scenarios: Sequence[Scenario], fails: Callable[[Result], bool]) -> Result | None:
+    """Run scenarios one after the other in a child process, until one of them fails as wanted. None: none does."""
+    found = next(_in_children([partial(_work, kind, scenarios, until=fails)], 1))
+    return found[-1] if found and fails(found[-1]) else None
+
+
+def run_seeds(kind: Kind, seeds: Sequence[int], *, cores: int | None = None, store: str = "memory") -> Iterator[Result]:
+    """Run the histories of these seeds on several cores; the results come in no fixed order.
+
+    Args:
+        kind: the kind of world.
+        seeds: the seeds.
+        cores: how many children run at a time. Defaults to all cores.
+        store: see `Scenario`. Defaults to "memory".
+    """
     batches = [seeds[start : start + BATCH] for start in range(0, len(seeds), BATCH)]
-    works = [partial(_work, kind, batch) for batch in batches]
+    works = [partial(_work, kind, batch, store=store) for batch in batches]
     for results in _in_children(works, cores or os.cpu_count() or 1):
         yield from results
 
 
-def _work(kind: Kind, given: Sequence[int | Scenario], *, with_trace: bool = False) -> list[Result]:
-    """Run scenarios, given as such or by their seeds."""
-    scenarios = [kind.draw(one) if isinstance(one, int) else one for one in given]
+def _work(
+    kind: Kind,
+    given: Sequence[int | Scenario],
+    *,
+    with_trace: bool = False,
+    store: str = "memory",
+    until: Callable[[Result], bool] | None = None,
+) -> list[Result]:
+    """Run scenarios, given as such or by their seeds; those of seeds run over `store`.
+
+    `until`: the results after which no further one runs.
+    """
+    scenarios = [replace(kind.draw(one), store=store) if isinstance(one, int) else one for one in given]
     logging.disable(logging.CRITICAL)
     gc.disable()
     with substituted(kind.packages):
-        return [run_one(kind, scenario, with_trace=with_trace) for scenario in scenarios]
+        results: list[Result] = []
+        for scenario in scenarios:
+            results.append(run_one(kind, scenario, with_trace=with_trace))
+            if until is not None and until(results[-1]):
+                break
+        return results
 
 
-def _in_children(works: Sequence[Callable[[], list[Result]]], cores: int) -> Iterator[list[Result]]:
+def in_child(work: Callable[[], T]) -> T:
+    """Do a work in a forked child, which ends without cleaning up, and answer what it answered.
+
+    Raises:
+        RuntimeError: the child died; its traceback went to stderr.
+    """
+
+    def quietly() -> T:
+        logging.disable(logging.CRITICAL)
+        gc.disable()
+        return work()
+
+    return next(_in_children([quietly], 1))
+
+
+def _in_children(works: Sequence[Callable[[], T]], cores: int) -> Iterator[T]:
     """Do each work in a forked child, `cores` at a time."""
     waiting = list(reversed(works))
     open_: dict[int, int] = {}
@@ -105,7 +166,7 @@ def _in_children(works: Sequence[Callable[[], list[Result]]], cores: int) -> Ite
             os.waitpid(pid, 0)
 
 
-def _fork(work: Callable[[], list[Result]]) -> tuple[int, int]:
+def _fork(work: Callable[[], object]) -> tuple[int, int]:
     reading, writing = os.pipe()
     sys.stdout.flush()
     sys.stderr.flush()

@@ -26,11 +26,28 @@ SERVER_FAULTS = {
     "read-only": "the store refuses writes for a while",
     "full": "the store has no memory for writes for a while",
     "rewind": "the store restarts and has lost its last writes",
+    "failover": "a replica takes over that lags by a time, and the writes of this time are lost",
+    "loading": "the store restarts with all its data, and loads it for a while",
+    "flush-scripts": "the store forgets its functions and scripts; a store in memory has none",
     "redeliver": "the broker hands out unsettled deliveries again at once",
+    "expel": "a group expels a member that looks dead",
+    "fence": "the broker fences all producers, as after a transaction that has timed out",
+    "late-commit": "a transaction is done after its caller has given it up",
+    "untold-commit": "a transaction is done, and its caller gets no reply",
+    "late-produce": "published messages arrive after their producer has given them up",
+    "slow-fetch": "a broker hands out one record at a time for a while",
+    "recreate": "a topic is deleted and made anew",
 }
+FORGETTING = frozenset({"rewind", "failover"})  # after them the store has lost writes
 LIFE = {
     "kill": "a process dies",
     "stop": "a process is stopped in order",
+}
+SCALING = {
+    "start": "one more process of this kind runs for a while, and is stopped in order",
+}
+CLOCKS = {
+    "drift": "from now on the clock of a server or of a process runs faster or slower",
 }
 
 
@@ -39,20 +56,26 @@ class Fault:
     """Something that goes wrong.
 
     Args:
-        kind: a key of `CALL_FAULTS`, `SERVER_FAULTS` or `LIFE`.
+        kind: a key of `CALL_FAULTS`, `SERVER_FAULTS`, `LIFE`, `SCALING` or `CLOCKS`.
         target: the name of a process or of a server.
-        at: for a call fault the number of the process's call, counted from 0; otherwise true time in ms.
-        amount: a duration in ms; for "step-clock" the signed step in ms. Defaults to 0.
+        at: for a call fault the number of the process's call, counted from 0; otherwise true time in ms, or with `call`
+            the number of the server's call after which the server suffers the fault.
+        amount: a duration in ms; for "step-clock" the signed step in ms; for "drift" how much faster the clock runs, in
+            millionths. Defaults to 0.
+        call: `at` counts only the calls of this name, such as "store settle". "" (the default): all calls.
     """
 
     kind: str
     target: str
     at: int
     amount: int = 0
+    call: str = ""
 
     def __str__(self) -> str:
-        where = f"at call {self.at}" if self.kind in CALL_FAULTS else f"at {self.at} ms"
-        amount = f", {self.amount} ms" if self.amount else ""
+        where = f"at call {self.at}" if self.kind in CALL_FAULTS or self.call else f"at {self.at} ms"
+        where += f" of {self.call}" if self.call else ""
+        unit = "ppm" if self.kind in CLOCKS else "ms"
+        amount = f", {self.amount} {unit}" if self.amount else ""
         return f"{self.kind} {self.target} {where}{amount}"
 
 
@@ -101,6 +124,7 @@ class Scenario:
         order: the seed of the scheduler.
         steps: sends and faults.
         options: settings of the world, by name.
+        store: where the store keeps its items: "memory", "fakeredis", or the URL of a server. Defaults to "memory".
     """
 
     seed: int
@@ -108,6 +132,7 @@ class Scenario:
     order: int
     steps: tuple[Step, ...]
     options: dict[str, int] = field(default_factory=dict)
+    store: str = "memory"
 
     @property
     def sends(self) -> list[HandIn]:
@@ -165,4 +190,31 @@ def draw_faults(
             found.append(Fault(kind, server, rng.randrange(span_ms), amount))
         else:
             found.append(Fault(rng.choice(list(LIFE)), rng.choice(processes), rng.randrange(span_ms)))
+    return found
+
+
+def draw_store_faults(
+    rng: random.Random, count: int, processes: Sequence[str], *, span_ms: int, server: str = "store"
+) -> list[Fault]:
+    """Draw faults of the store's server beyond those of `draw_faults`, and clocks that drift by up to 1 %.
+
+    Args:
+        rng: a generator of its own, so that the draws of `draw_faults` stay as they are.
+        count: how many.
+        processes: whose clocks may drift.
+        span_ms: the faults come within this time.
+        server: the name of the store's server. Defaults to "store".
+    """
+    found = []
+    for _ in range(count):
+        kind = rng.choice(("failover", "failover", "loading", "flush-scripts", "drift"))
+        at, target, amount = rng.randrange(span_ms), server, 0
+        if kind == "failover":
+            amount = rng.choice((100, 1_000, 3_000, 8_000))
+        elif kind == "loading":
+            amount = rng.choice((100, 500, 1_000, 3_000))
+        elif kind == "drift":
+            target = rng.choice((server, server, *processes))
+            amount = rng.choice((-10_000, -2_000, -500, 500, 2_000, 10_000))
+        found.append(Fault(kind, target, at, amount))
     return found

@@ -32,10 +32,19 @@ class Process:
     Args:
         name: as the trace shows it.
         pid: what `os.getpid` answers.
-        drift_ppm: how much faster its monotonic clock runs than true time, in millionths. Defaults to 0.
+        drift_ppm: how much faster its clocks run than true time, in millionths. Defaults to 0.
     """
 
-    __slots__ = ("alive", "drift_ppm", "name", "paused_until_ns", "pid", "wall_offset_ns")
+    __slots__ = (
+        "_drifts_since_ns",
+        "_gained_ns",
+        "alive",
+        "drift_ppm",
+        "name",
+        "paused_until_ns",
+        "pid",
+        "wall_offset_ns",
+    )
 
     def __init__(self, name: str, pid: int, drift_ppm: int = 0) -> None:
         self.name = name
@@ -44,6 +53,19 @@ class Process:
         self.wall_offset_ns = 0
         self.alive = True
         self.paused_until_ns = 0
+        self._drifts_since_ns = 0
+        self._gained_ns = 0
+
+    def drift(self, now_ns: int, drift_ppm: int) -> None:
+        """Let the clocks run at another speed from true time `now_ns` on. They do not jump."""
+        self._gained_ns = self.ahead_ns(now_ns)
+        self._drifts_since_ns = now_ns
+        self.drift_ppm = drift_ppm
+
+    def ahead_ns(self, now_ns: int) -> int:
+        """How far its clocks have run ahead of true time by drift."""
+        drift = self.drift_ppm
+        return self._gained_ns + ((now_ns - self._drifts_since_ns) * drift // 1_000_000 if drift else 0)
 
     def __repr__(self) -> str:
         return f"<Process {self.name}{'' if self.alive else ' (dead)'}>"
@@ -52,7 +74,7 @@ class Process:
 class Task:
     """A greenlet that the scheduler runs, and what it waits for."""
 
-    __slots__ = ("generation", "greenlet", "name", "notified", "process", "switch", "thread")
+    __slots__ = ("calling", "generation", "greenlet", "name", "notified", "process", "switch", "thread")
 
     def __init__(self, process: Process, name: str) -> None:
         self.process = process
@@ -61,10 +83,16 @@ class Task:
         self.switch: Callable[[], object] = lambda: None
         self.generation = 0  # raised by each wake-up, so that a deadline that is over is known by its old number
         self.notified = False
+        self.calling = ""  # the call to a server that is under way
         self.thread: Any = None
 
     def __repr__(self) -> str:
         return f"<Task {self.process.name}/{self.name}>"
+
+
+def tasks_of(process: Process) -> list[Task]:
+    """The tasks that a process has started, also those that have ended."""
+    return [task for task in _graveyard if task.process is process]
 
 
 class Scheduler:
@@ -91,6 +119,8 @@ class Scheduler:
         self._deadlines: list[tuple[int, int, Task, int]] = []
         self._numbers = 0
         self._until_ns = 0
+        self._random = rng.random
+        self._last: Task | None = None
 
     # -- for the world
 
@@ -113,14 +143,28 @@ class Scheduler:
         return task
 
     def run(self, until_ns: int) -> None:
-        """Run tasks until true time has reached `until_ns`, until `over`, or until no task will ever run again."""
+        """Run tasks until true time has reached `until_ns`, until `over`, or until no task will ever run again.
+
+        Raises:
+            TooManySteps: see there.
+        """
         self._until_ns = until_ns
-        ready, rng = self._ready, self.rng
+        while (task := self._next()) is not None:  # a task that waits switches to the next itself; one that ends, here
+            self.current = task
+            task.switch()
+            self.current = None
+        if self.steps > self._most_steps:
+            raise TooManySteps(f"more than {self._most_steps} steps; last: {self._last}")
+
+    def _next(self) -> Task | None:
+        """The task that runs next; time passes until there is one. None: the run ends."""
+        ready = self._ready
         while not self.over:
             if not ready and not self._advance():
-                return
-            place = int(rng.random() * len(ready)) if len(ready) > 1 else 0
-            ready[place], ready[-1] = ready[-1], ready[place]
+                return None
+            if len(ready) > 1:
+                place = int(self._random() * len(ready))
+                ready[place], ready[-1] = ready[-1], ready[place]
             task = ready.pop()
             process = task.process
             if not process.alive:
@@ -130,10 +174,10 @@ class Scheduler:
                 continue
             self.steps += 1
             if self.steps > self._most_steps:
-                raise TooManySteps(f"more than {self._most_steps} steps; last: {task}")
-            self.current = task
-            task.switch()
-            self.current = None
+                self._last = task
+                return None
+            return task
+        return None
 
     def _advance(self) -> bool:
         """Let time pass until a task can run; False when none will, or not before `until_ns`."""
@@ -144,15 +188,14 @@ class Scheduler:
                 self.now_ns = self._until_ns
                 return False
             heapq.heappop(deadlines)
-            if generation == -1:  # its process was paused
-                self.now_ns = max(self.now_ns, at_ns)
-                self._ready.append(task)
-                return True
             if generation == task.generation and task.process.alive:
-                self.now_ns = max(self.now_ns, at_ns)
                 task.generation += 1
-                self._ready.append(task)
-                return True
+            elif generation != -1:  # -1: its process was paused
+                continue
+            if at_ns > self.now_ns:
+                self.now_ns = at_ns
+            self._ready.append(task)
+            return True
         return False
 
     def _number(self, at_ns: int, task: Task, generation: int) -> None:
@@ -173,17 +216,31 @@ class Scheduler:
 
     def pause(self) -> None:
         """Let other tasks run first."""
-        if self.current is not None:
-            self._ready.append(self.current)
-            self._hub.switch()
+        task = self.current
+        if task is not None:
+            self._ready.append(task)
+            following = self._next()
+            if following is not task:
+                self.current = following
+                (self._hub if following is None else following).switch()
 
     def block(self, timeout_ns: int | None) -> bool:
         """Wait until `wake`, for at most `timeout_ns` of true time (None: for ever). True: `wake` was called."""
-        task = self.running_task()
+        task = self.current
+        if task is None:
+            raise RuntimeError("the world itself cannot wait: only tasks can")
         task.notified = False
         if timeout_ns is not None:
-            self._number(self.now_ns + max(0, timeout_ns), task, task.generation)
-        self._hub.switch()
+            self._numbers = number = self._numbers + 1
+            until_ns = self.now_ns + timeout_ns if timeout_ns > 0 else self.now_ns
+            heapq.heappush(self._deadlines, (until_ns, number, task, task.generation))
+        following = self._next()
+        if following is not task:
+            self.current = following
+            if following is None:
+                self._hub.switch()
+            else:
+                following.switch()
         return task.notified
 
     def wake(self, task: Task) -> None:
@@ -203,12 +260,12 @@ class Scheduler:
         return self.home if self.current is None else self.current.process
 
     def monotonic_ns(self) -> int:
-        now_ns = self.now_ns
-        drift = self.process.drift_ppm
-        return 1_000_000_000 + now_ns + (now_ns * drift // 1_000_000 if drift else 0)
+        now_ns, task = self.now_ns, self.current
+        return 1_000_000_000 + now_ns + (0 if task is None else task.process.ahead_ns(now_ns))
 
     def wall_ns(self) -> int:
-        return self.start_ns + self.now_ns + self.process.wall_offset_ns
+        process = self.process
+        return self.start_ns + self.now_ns + process.ahead_ns(self.now_ns) + process.wall_offset_ns
 
 
 class Running:

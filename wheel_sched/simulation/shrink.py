@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from wheel_sched.simulation.runner import Kind, Result, run_scenarios
+from wheel_sched.simulation.runner import Kind, Result, first_failing, run_scenarios
 from wheel_sched.simulation.scenario import HandIn, Scenario, Step
 
 ORDERS = 6  # orders of the threads that each smaller scenario is tried with
@@ -57,10 +57,8 @@ def _kinds(result: Result) -> set[str]:
 
 def _fails(kind: Kind, scenario: Scenario, steps: Sequence[Step], wanted: set[str]) -> Result | None:
     orders = [scenario.order, *range(ORDERS - 1)]
-    for result in run_scenarios(kind, [scenario.with_steps(steps, order) for order in orders]):
-        if _kinds(result) & wanted:
-            return result
-    return None
+    tried = [scenario.with_steps(steps, order) for order in orders]
+    return first_failing(kind, tried, lambda result: bool(_kinds(result) & wanted))
 
 
 def _simpler(steps: tuple[Step, ...]) -> list[Sequence[Step]]:

@@ -1,7 +1,8 @@
-"""The delay store of a simulated world: one server on the memory backend, and a client for each process.
+"""The delay store of a simulated world: one server, and a client for each process.
 
-The server keeps a journal of its calls. "rewind" plays the journal again up to an earlier moment: the server restarts
-and has lost its last writes, as with `appendfsync everysec`.
+The server keeps its items in memory, or in a database that runs the real scripts (`store_contents`). It keeps a journal
+of its calls. "rewind" and "failover" play the journal again up to an earlier moment: the server restarts and has lost
+its last writes, as with `appendfsync everysec`; or a replica takes over that had not received them.
 """
 
 from __future__ import annotations
@@ -10,14 +11,36 @@ from collections.abc import Sequence
 from typing import Any
 
 from wheel_sched.errors import StoreFull, StoreReadOnly, StoreUnavailable
+from wheel_sched.simulation.calls import MS, ConnectionRefused, Lost
+from wheel_sched.simulation.locks import SimulatedCondition
 from wheel_sched.simulation.scenario import Fault
-from wheel_sched.simulation.world import MS, ConnectionRefused, Lost, SimulatedServer, World
+from wheel_sched.simulation.store_contents import MEMORY, MemoryContents, StoreContents
+from wheel_sched.simulation.world import SimulatedServer, World
 from wheel_sched.store import DelayStore
 from wheel_sched.store.core.call import Call
 from wheel_sched.store.core.items import Marker
 from wheel_sched.store.memory import MemoryBackend
 
 REPEATS = 2  # as the backend on Redis repeats a call after a lost reply
+FAILOVER_MS = 300  # how long no server takes calls while a replica takes over
+
+
+def open_contents(store: str, shards: int) -> StoreContents:
+    """The empty contents of a new store.
+
+    Args:
+        store: "memory", "fakeredis", or the URL of a server.
+        shards: number of shards.
+
+    Raises:
+        ConfigError: the URL is wrong.
+        ModuleNotFoundError: fakeredis or redis is not installed.
+    """
+    if store == MEMORY:
+        return MemoryContents(shards)
+    from wheel_sched.simulation.script_contents import ScriptContents
+
+    return ScriptContents(store, shards)
 
 
 class StoreServer(SimulatedServer):
@@ -31,65 +54,107 @@ class StoreServer(SimulatedServer):
     def __init__(self, world: World, shards: int) -> None:
         super().__init__(world, "store")
         world.servers["store"] = self
-        self._shards = shards
-        self._now_us: int | None = None  # while the journal is played again
-        self.backend = self._new()
+        self.shards = shards
+        self.contents = open_contents(world.scenario.store, shards)
         self.journal: list[tuple[int, int, list[Call[Any]]]] = []  # true time, wall time, calls
         self.generation = 0  # raised when the connections break
-        self.restarts = 0
-        self.lost_calls: list[Call[Any]] = []  # the calls that a restart has undone
+        self.restarts = 0  # how often the run id has changed
+        self.lost_calls: list[Call[Any]] = []  # the calls that a restart or a failover has undone
+        self.changed = SimulatedCondition()  # a marker was written, or the connections broke
         self._refusal: tuple[int, type[Exception]] | None = None
+        self._loading_until_ns = 0
 
-    def _new(self) -> MemoryBackend:
-        return MemoryBackend(self._shards, wall_us=self._wall)
+    @property
+    def backend(self) -> MemoryBackend:
+        """The memory store of a world that keeps its items in memory. Prefer `contents`, which every world has."""
+        contents = self.contents
+        if not isinstance(contents, MemoryContents):
+            raise TypeError("this world keeps its items in a database")
+        return contents.backend
 
-    def _wall(self) -> int:
-        return self.wall_us() if self._now_us is None else self._now_us
+    @property
+    def loading(self) -> bool:
+        """Whether the server still loads its data."""
+        return self._loading_until_ns > self.world.scheduler.now_ns
 
     def perform(self, calls: Sequence[Call[Any]]) -> list[Any]:
         """Perform calls, and keep them in the journal."""
+        if self.loading:
+            return [StoreUnavailable("LOADING: the server is still loading its data") for _ in calls]
+        writes = any(not call.operation.reads for call in calls)
+        if not writes:
+            return self.contents.execute(calls, self._now_us())
         if self._refusal is not None and self._refusal[0] > self.world.scheduler.now_ns:
-            writes = any(not call.operation.reads for call in calls)
-            if writes:
-                error = self._refusal[1]
-                return [error(f"{error.__name__}: nothing was written") for _ in calls]
-        if any(not call.operation.reads for call in calls):
-            self.journal.append((self.world.scheduler.now_ns, self.wall_us(), list(calls)))
-        return self.backend.execute(calls)
+            error = self._refusal[1]
+            return [error(f"{error.__name__}: nothing was written") for _ in calls]
+        now_us = self._now_us()
+        self.journal.append((self.world.scheduler.now_ns, now_us, list(calls)))
+        shards = {call.shard for call in calls}
+        before = [self.contents.marker(shard) for shard in shards]
+        answers = self.contents.execute(calls, now_us)
+        if before != [self.contents.marker(shard) for shard in shards]:
+            self.changed.notify_all()
+        return answers
+
+    def _now_us(self) -> int:
+        """The server's time in whole milliseconds, as a call brings it to a test clock."""
+        return self.wall_us() // 1_000 * 1_000
 
     def strike(self, fault: Fault) -> None:
         """See `SimulatedServer`."""
         now_ns = self.world.scheduler.now_ns
-        if fault.kind == "read-only":
-            self._refusal = (now_ns + fault.amount * MS, StoreReadOnly)
-        elif fault.kind == "full":
-            self._refusal = (now_ns + fault.amount * MS, StoreFull)
-        elif fault.kind == "rewind":
-            self._rewind(min(fault.amount, 1_000))
-        else:
-            super().strike(fault)
-            if fault.kind == "outage":
+        match fault.kind:
+            case "read-only":
+                self._refusal = (now_ns + fault.amount * MS, StoreReadOnly)
+            case "full":
+                self._refusal = (now_ns + fault.amount * MS, StoreFull)
+            case "rewind":
+                self._rewind(min(fault.amount, 1_000))
+            case "failover":
+                self.away_until_ns = now_ns + FAILOVER_MS * MS
+                self._rewind(fault.amount)
+            case "loading":
+                self._loading_until_ns = now_ns + fault.amount * MS
+                self._restart()
+            case "flush-scripts":
+                self.contents.flush_scripts()
+            case "outage":
+                super().strike(fault)
                 self._drop_connections()
+            case _:
+                super().strike(fault)
 
     def _rewind(self, lost_ms: int) -> None:
-        now_ns = self.world.scheduler.now_ns
-        since_ns = now_ns - lost_ms * MS
+        since_ns = self.world.scheduler.now_ns - lost_ms * MS
         kept = [entry for entry in self.journal if entry[0] < since_ns]
-        self.lost_calls += [call for _, _, calls in self.journal[len(kept) :] for call in calls]
-        old, self.backend = self.backend, self._new()
+        lost = [call for _, _, calls in self.journal[len(kept) :] for call in calls]
+        self.world.note("store", f"has lost {len(lost)} calls")
+        self.lost_calls += lost
+        self.contents.empty()
         for _, wall_us, calls in kept:
-            self._now_us = wall_us
-            self.backend.execute(calls)
-        self._now_us = None
+            self.contents.execute(calls, wall_us)
         self.journal = kept
-        self.generation += 1
+        self._restart()
+
+    def _restart(self) -> None:
         self.restarts += 1
-        old.close()
+        self._drop_connections()
 
     def _drop_connections(self) -> None:
         self.generation += 1
-        with self.backend._changed:
-            self.backend._changed.notify_all()
+        self.changed.notify_all()
+
+
+class _Waiter:
+    """One blocked read of markers."""
+
+    def __init__(self, server: StoreServer) -> None:
+        self._server = server
+        self.closed = False
+
+    def close(self) -> None:
+        self.closed = True
+        self._server.changed.notify_all()
 
 
 class _Answers:
@@ -153,28 +218,42 @@ class RemoteStore:
         except (Lost, ConnectionRefused):
             return None
 
-    def waiter(self, shard: int, timeout_ms: int) -> Any:
+    def waiter(self, shard: int, timeout_ms: int) -> _Waiter:
         """See `Backend`."""
-        return self._server.backend.waiter(shard, timeout_ms)
+        return _Waiter(self._server)
 
-    def wait_for_mark(self, waiter: Any, marks: dict[int, bytes], timeout_ms: int) -> dict[int, Marker]:
+    def wait_for_mark(self, waiter: _Waiter, marks: dict[int, bytes], timeout_ms: int) -> dict[int, Marker]:
         """See `Backend`."""
         server = self._server
         generation = server.generation
-        if server.away_until_ns > self._world.scheduler.now_ns:
+        if server.away_until_ns > self._world.scheduler.now_ns or server.loading:
             self._world.scheduler.block(MS)
             raise StoreUnavailable("the server is away")
-        found = server.backend.wait_for_mark(waiter, marks, timeout_ms)
+        newer: dict[int, Marker] = {}
+
+        def over() -> bool:
+            for shard, seen in marks.items():
+                marker = server.contents.marker(shard)
+                if _number(marker.id) > _number(seen):
+                    newer[shard] = marker
+            return bool(newer) or waiter.closed or server.generation != generation
+
+        with server.changed:
+            server.changed.wait_for(over, None if timeout_ms == 0 else timeout_ms / 1000)
         if server.generation != generation:
             raise StoreUnavailable("the connection was closed")
-        return found
+        return newer
 
-    def interrupt(self, waiter: Any) -> None:
+    def interrupt(self, waiter: _Waiter) -> None:
         """See `Backend`."""
         waiter.close()
 
     def close(self) -> None:
         """See `Backend`."""
+
+
+def _number(marker_id: bytes) -> int:
+    return int(marker_id.partition(b"-")[0])
 
 
 def remote_store(world: World, server: StoreServer, shards: int) -> DelayStore:

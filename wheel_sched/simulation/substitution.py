@@ -1,8 +1,9 @@
 """Puts the simulated threads, clocks and randomness into the product's modules, and takes them out again.
 
-The product imports `threading`, `time`, `queue`, `random`, `os`, `uuid` and `concurrent.futures` as everyone does.
-While a simulation is installed, these names in its modules mean the simulated ones: as module globals, as attributes
-and base classes of classes, and as default arguments of functions. No line of the product asks whether it is simulated.
+The product imports `threading`, `time`, `datetime`, `queue`, `random`, `os`, `uuid` and `concurrent.futures` as
+everyone does. While a simulation is installed, these names in its modules mean the simulated ones: as module globals,
+as attributes and base classes of classes, and as default arguments of functions. No line of the product asks whether it
+is simulated.
 
 Only modules of the named packages change. Objects that were made before keep what they have, so make all objects of a
 history while the simulation is installed.
@@ -11,6 +12,7 @@ history while the simulation is installed.
 from __future__ import annotations
 
 import concurrent.futures
+import datetime
 import os
 import queue
 import random
@@ -24,7 +26,8 @@ from contextlib import contextmanager
 from types import FunctionType, ModuleType
 from typing import Any
 
-from wheel_sched.simulation import threads
+from wheel_sched.simulation import futures, locks, queues, threads
+from wheel_sched.simulation.clocks import SimulatedDatetime
 from wheel_sched.simulation.scheduler import running
 
 
@@ -95,12 +98,12 @@ _CHOOSERS = ("random", "randrange", "randint", "shuffle", "choice", "choices", "
 THREADING = {
     "Thread": threads.SimulatedThread,
     "Timer": threads.SimulatedTimer,
-    "Lock": threads.SimulatedLock,
-    "RLock": threads.SimulatedRLock,
-    "Condition": threads.SimulatedCondition,
-    "Event": threads.SimulatedEvent,
-    "Semaphore": threads.SimulatedSemaphore,
-    "BoundedSemaphore": threads.SimulatedSemaphore,
+    "Lock": locks.SimulatedLock,
+    "RLock": locks.SimulatedRLock,
+    "Condition": locks.SimulatedCondition,
+    "Event": locks.SimulatedEvent,
+    "Semaphore": locks.SimulatedSemaphore,
+    "BoundedSemaphore": locks.SimulatedSemaphore,
     "local": threads.SimulatedLocal,
     "current_thread": threads.current_thread,
     "get_ident": threads.get_ident,
@@ -114,16 +117,22 @@ TIME = {
     "time_ns": _time_ns,
     "sleep": _sleep,
 }
-QUEUE = {"SimpleQueue": threads.SimulatedSimpleQueue, "Queue": threads.SimulatedSimpleQueue}
+QUEUE = {"SimpleQueue": queues.SimulatedSimpleQueue, "Queue": queues.SimulatedSimpleQueue}
 RANDOM = {"Random": _Random, **{name: _chosen(name) for name in _CHOOSERS}}
 OS = {"urandom": _urandom, "getpid": _getpid}
 UUID = {"uuid4": _uuid4}
 SECRETS = {"token_hex": _token_hex}
-FUTURES = {"ThreadPoolExecutor": threads.SimulatedThreadPoolExecutor}
+DATETIME = {"datetime": SimulatedDatetime}
+FUTURES = {
+    "ThreadPoolExecutor": queues.SimulatedThreadPoolExecutor,
+    "Future": futures.SimulatedFuture,
+    "wait": futures.wait,
+}
 
 _REPLACED: tuple[tuple[ModuleType, dict[str, Any]], ...] = (
     (threading, THREADING),
     (time, TIME),
+    (datetime, DATETIME),
     (queue, QUEUE),
     (random, RANDOM),
     (os, OS),
@@ -140,6 +149,7 @@ def _table() -> dict[int, Any]:
         table[id(module)] = _Part(module, **names)
         for name, replacement in names.items():
             table[id(getattr(module, name))] = replacement
+    table[id(concurrent)] = _Part(concurrent, futures=table[id(concurrent.futures)])
     return table
 
 
@@ -165,6 +175,8 @@ def substituted(packages: Sequence[str]) -> Iterator[None]:
             for name, value in list(vars(module).items()):
                 if id(value) in table:
                     replace(module, name, table[id(value)])
+                elif type(value) is threading.local:  # one that a module keeps for all its threads
+                    replace(module, name, threads.SimulatedLocal())
                 elif isinstance(value, type) and value.__module__ == module.__name__ and id(value) not in seen:
                     seen.add(id(value))
                     _replace_in_class(value, table, replace)
@@ -189,8 +201,12 @@ def _replace_in_class(owner: type, table: dict[int, Any], replace: Any) -> None:
 
 
 def _replace_defaults(function: FunctionType, table: dict[int, Any], undo: list[tuple[Any, str, Any]] | None) -> None:
-    defaults = function.__defaults__
+    defaults, named = function.__defaults__, function.__kwdefaults__
     if defaults and any(id(value) in table for value in defaults):
         if undo is not None:
             undo.append((function, "__defaults__", defaults))
         function.__defaults__ = tuple(table.get(id(value), value) for value in defaults)
+    if named and any(id(value) in table for value in named.values()):
+        if undo is not None:
+            undo.append((function, "__kwdefaults__", named))
+        function.__kwdefaults__ = {name: table.get(id(value), value) for name, value in named.items()}

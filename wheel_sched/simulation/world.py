@@ -9,29 +9,18 @@ from __future__ import annotations
 import contextlib
 import random
 import traceback
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TypeVar
 
+from wheel_sched.simulation.calls import MS, START_NS, ConnectionRefused, Lost
 from wheel_sched.simulation.scenario import CALL_FAULTS, Fault, Scenario
 from wheel_sched.simulation.scheduler import Process, Scheduler, Task, running
 from wheel_sched.simulation.trace import Trace
+from wheel_sched.store.core import call as store_call
 
 T = TypeVar("T")
-
-START_NS = 1_700_000_000_000_000_000
-MS = 1_000_000
-
-
-class Lost(Exception):
-    """A call was lost. `performed`: the server performed it, only the reply was lost."""
-
-    def __init__(self, performed: bool) -> None:
-        super().__init__("the reply was lost" if performed else "the request was lost")
-        self.performed = performed
-
-
-class ConnectionRefused(Exception):
-    """The server is away: the connection was refused, so it has not seen the call."""
 
 
 class SimulatedServer:
@@ -47,11 +36,17 @@ class SimulatedServer:
         self.process = Process(name, 1)
         self.name = name
         self.away_until_ns = 0
-        self.steps_back_ms = 0  # how far its clock went back in all
+        self.steps: list[tuple[int, int, int]] = []  # true time, and the clock's time in ms before and after its step
+        self._waiting: list[tuple[Callable[[], object], Task]] = []
+
+    @property
+    def steps_back_ms(self) -> int:
+        """How far its clock went back in all."""
+        return sum(max(0, before_ms - after_ms) for _, before_ms, after_ms in self.steps)
 
     def wall_us(self) -> int:
-        world = self.world
-        return (START_NS + world.scheduler.now_ns + self.process.wall_offset_ns) // 1_000
+        now_ns, process = self.world.scheduler.now_ns, self.process
+        return (START_NS + now_ns + process.ahead_ns(now_ns) + process.wall_offset_ns) // 1_000
 
     def wall_ms(self) -> int:
         return self.wall_us() // 1_000
@@ -59,13 +54,47 @@ class SimulatedServer:
     def monotonic_ms(self) -> int:
         return 1_000 + self.world.scheduler.now_ns // MS
 
+    def wait_until(self, ready: Callable[[], object], timeout_ms: float) -> bool:
+        """Let the calling task wait at the server until `ready`, which is asked after each request; False: in vain.
+
+        A client waits in this way for records, as with the long poll of a real client.
+        """
+        if ready():
+            return True
+        if timeout_ms <= 0:
+            return False
+        scheduler = self.world.scheduler
+        waiting = ready, scheduler.running_task()
+        self._waiting.append(waiting)
+        if scheduler.block(int(timeout_ms * MS)):
+            return True
+        self._waiting.remove(waiting)
+        return bool(ready())
+
+    def answer_waiting(self) -> None:
+        """Wake the tasks that wait for what is there now."""
+        if self._waiting:
+            left = []
+            for waiting in self._waiting:
+                ready, task = waiting
+                if not task.process.alive:
+                    continue
+                if ready():
+                    self.world.scheduler.wake(task)
+                else:
+                    left.append(waiting)
+            self._waiting = left
+
     def strike(self, fault: Fault) -> None:
         """Suffer a fault of `SERVER_FAULTS`."""
         if fault.kind == "outage":
             self.away_until_ns = self.world.scheduler.now_ns + fault.amount * MS
         elif fault.kind == "step-clock":
+            before_ms = self.wall_ms()
             self.process.wall_offset_ns += fault.amount * MS
-            self.steps_back_ms += max(0, -fault.amount)
+            self.steps.append((self.world.scheduler.now_ns, before_ms, self.wall_ms()))
+        elif fault.kind == "drift":
+            self.process.drift(self.world.scheduler.now_ns, fault.amount)
         else:
             raise ValueError(f"{self.name} does not know the fault {fault.kind}")
 
@@ -88,6 +117,7 @@ class Host:
         self._stop: Callable[[], object] | None = None
         self.calls = 0  # over all lives
         self.lives = 0
+        self.drift_ppm: int | None = None  # of the machine's clock; None: as everywhere in this world
         self.process = Process(f"{name}.0", 0)
 
     def boot(self) -> None:
@@ -95,7 +125,7 @@ class Host:
         self.lives += 1
         world = self._world
         self.process = process = Process(f"{self.name}.{self.lives}", 1_000 * self.lives + world.number_of(self.name))
-        process.drift_ppm = world.drift_ppm
+        process.drift_ppm = world.drift_ppm if self.drift_ppm is None else self.drift_ppm
         world.hosts_of[process] = self
         world.note(process.name, "starts")
         self._stop = None
@@ -105,6 +135,13 @@ class Host:
 
         world.scheduler.spawn(process, "main", main)
 
+    def start_another(self, for_ms: int) -> None:
+        """Start one more process of this kind. It is stopped in order after `for_ms`, and does not start again."""
+        world = self._world
+        other = world.add_host(f"{self.name}+{len(world.hosts)}", self._start)
+        other.boot()
+        world.later(for_ms, lambda: other.stop_in_order(again=False))
+
     def die(self, why: str) -> None:
         """End the process at once; it starts again later."""
         if not self.process.alive:
@@ -113,18 +150,22 @@ class Host:
         self._world.note(self.process.name, f"dies: {why}")
         self._world.later(self._again_ms, self.boot)
 
-    def stop_in_order(self) -> None:
-        """Stop the process as its user would; it starts again later."""
+    def stop_in_order(self, *, again: bool = True) -> None:
+        """Stop the process as its user would; it starts again later, unless it may not."""
         stop, process = self._stop, self.process
+        if not again and stop is None and process.alive:  # it still starts
+            self._world.later(self._again_ms, lambda: self.stop_in_order(again=False))
         if stop is None or not process.alive:
             return
+        self._stop = None  # a second stop would be one too many
         self._world.note(process.name, "is stopped")
 
         def main() -> None:
             stop()
             process.alive = False
             self._world.note(process.name, "has ended")
-            self._world.later(self._again_ms, self.boot)
+            if again:
+                self._world.later(self._again_ms, self.boot)
 
         self._world.scheduler.spawn(process, "stop", main)
 
@@ -142,6 +183,7 @@ class World:
         self.rng = random.Random(scenario.order)
         self.scheduler = running.scheduler = Scheduler(self.rng, START_NS, most_steps)
         self.scheduler.on_failure = self._thread_failed
+        store_call._process[:] = [0, ""]  # else the first token depends on the history before
         self.trace = Trace()
         self.drift_ppm = self.rng.choice((0, 0, 100, -100))
         self.hosts: dict[str, Host] = {}
@@ -149,11 +191,15 @@ class World:
         self.servers: dict[str, SimulatedServer] = {}
         self.broken: list[str] = []  # what no part of the product may ever do, such as a thread that ends by an error
         self.struck: list[tuple[Fault, str]] = []  # the faults that have struck, each with the call that it hit
+        self.on_strike: Callable[[Fault, str], object] = lambda fault, call: None  # called for each of them before
+        self.last_fault_ms = 0  # when the last fault of a call was over, in true time
         self._fates = 0  # actions of `later` that are not over
-        self._faults: dict[tuple[str, int], list[Fault]] = {}
+        self._faults: dict[tuple[str, str, int], list[Fault]] = {}  # by process, name of the call, and number
+        self._aimed: Counter[tuple[str, str]] = Counter()  # how often a process made a call that faults are aimed at
+        self._aims = {(fault.target, fault.call) for fault in scenario.faults if fault.call}
         for fault in scenario.faults:
-            if fault.kind in CALL_FAULTS:
-                self._faults.setdefault((fault.target, fault.at), []).append(fault)
+            if fault.kind in CALL_FAULTS or fault.call:
+                self._faults.setdefault((fault.target, fault.call, fault.at), []).append(fault)
 
     def number_of(self, name: str) -> int:
         return [*self.hosts].index(name) + 1
@@ -168,7 +214,7 @@ class World:
         for host in self.hosts.values():
             host.boot()
         for fault in self.scenario.faults:
-            if fault.kind not in CALL_FAULTS:
+            if fault.kind not in CALL_FAULTS and not fault.call:
                 self.later(fault.at, lambda fault=fault: self._strike(fault))  # type: ignore[misc]
 
     def later(self, delay_ms: int, action: Callable[[], object]) -> None:
@@ -201,37 +247,82 @@ class World:
         """
         scheduler = self.scheduler
         task = scheduler.running_task()
-        host = self.hosts_of.get(task.process)
-        faults: list[Fault] = []
+        process = task.process
+        host = self.hosts_of.get(process)
+        faults: Sequence[Fault] = ()
+        who, what = f"{process.name}/{task.name}", f"{server.name} {what}"
         if host is not None:
-            faults = self._faults.pop((host.name, host.calls), [])
+            faults = self._faults.pop((host.name, "", host.calls), ())
             host.calls += 1
-        who = f"{task.process.name}/{task.name}"
+            if self._aims:
+                faults = [*faults, *self._aimed_at(host.name, what)]
+        task.calling = what
         scheduler.block(self._latency_ns())
+        task.calling = ""
+        if faults:
+            return self._call_with_faults(server, who, what, perform, task, faults)
+        self._check_there(server, who, what)
+        answer = perform()
+        server.answer_waiting()
+        self.trace.add(scheduler.now_ns, who, what)
+        if self._aims:
+            self._strike_after(server, what)
+        scheduler.block(self._latency_ns())
+        return answer
+
+    def _aimed_at(self, target: str, what: str) -> Sequence[Fault]:
+        """The faults that are aimed at this call of a process, or at this call that a server got."""
+        if (target, what) not in self._aims:
+            return ()
+        number = self._aimed[target, what]
+        self._aimed[target, what] += 1
+        return self._faults.pop((target, what, number), ())
+
+    def _strike_after(self, server: SimulatedServer, what: str) -> None:
+        for fault in self._aimed_at(server.name, what):
+            self._strike(replace(fault, at=self.now_ms, call=""))
+
+    def _check_there(self, server: SimulatedServer, who: str, what: str) -> None:
+        if server.away_until_ns > self.scheduler.now_ns:
+            self.note(who, f"{what}: refused")
+            self.scheduler.block(self._latency_ns())
+            raise ConnectionRefused
+
+    def _call_with_faults(
+        self,
+        server: SimulatedServer,
+        who: str,
+        what: str,
+        perform: Callable[[], T],
+        task: Task,
+        faults: Sequence[Fault],
+    ) -> T:
+        scheduler, host = self.scheduler, self.hosts_of[task.process]
         for fault in faults:
-            self.struck.append((fault, f"{server.name} {what}"))
-            self.note(who, f"{server.name} {what}: {fault.kind}")
+            self.on_strike(fault, what)
+            self.struck.append((fault, what))
+            self.note(who, f"{what}: {fault.kind}")
             if fault.kind == "pause":
                 self._pause(task, fault.amount)
-            elif fault.kind == "kill-before" and host is not None:
+            elif fault.kind == "kill-before":
                 host.die("killed before a call")
                 self._never()
-        if server.away_until_ns > scheduler.now_ns:
-            self.note(who, f"{server.name} {what}: refused")
-            scheduler.block(self._latency_ns())
-            raise ConnectionRefused
+        self._check_there(server, who, what)
         kinds = {fault.kind for fault in faults}
         if "lose-request" in kinds or "late-request" in kinds:
             for fault in faults:
                 if fault.kind == "late-request":
-                    self.later(fault.amount, lambda: self._perform_late(who, f"{server.name} {what}", perform))
+                    self.later(fault.amount, lambda: self.perform_late(server, who, what, perform))
             scheduler.block(50 * MS)
             raise Lost(performed=False)
         answer = perform()
-        self.note(who, f"{server.name} {what}")
+        self.note(who, what)
         if "repeat-request" in kinds:
             answer = perform()
-        if "kill-after" in kinds and host is not None:
+        server.answer_waiting()
+        if self._aims:
+            self._strike_after(server, what)
+        if "kill-after" in kinds:
             host.die("killed after a call")
             self._never()
         if "lose-reply" in kinds:
@@ -241,10 +332,12 @@ class World:
         scheduler.block(self._latency_ns() + late_ns)
         return answer
 
-    def _perform_late(self, who: str, what: str, perform: Callable[[], object]) -> None:
+    def perform_late(self, server: SimulatedServer, who: str, what: str, perform: Callable[[], object]) -> None:
+        """Let a call reach its server when nobody waits for its answer."""
         self.note(who, f"{what}: arrives late")
         with contextlib.suppress(Exception):  # nobody reads the answer
             perform()
+        server.answer_waiting()
 
     def _latency_ns(self) -> int:
         return 20_000 + int(self.rng.random() * 400_000)
@@ -261,12 +354,18 @@ class World:
     # -- faults
 
     def _strike(self, fault: Fault) -> None:
+        self.on_strike(fault, "")
         self.struck.append((fault, ""))
         self.note("world", str(fault))
         if fault.target in self.hosts:
             host = self.hosts[fault.target]
             if fault.kind == "kill":
                 host.die("killed")
+            elif fault.kind == "start":
+                host.start_another(fault.amount)
+            elif fault.kind == "drift":
+                host.drift_ppm = fault.amount
+                host.process.drift(self.scheduler.now_ns, fault.amount)
             else:
                 host.stop_in_order()
         else:

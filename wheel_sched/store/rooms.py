@@ -1,8 +1,11 @@
 """The rooms of the store: the core, and one room for each capability beside it. This table is the only list of them.
 
-A room is a folder of this package. It holds the scripts (`*.lua`) and the shared code of these scripts
-(`prelude.lua`). Its `__init__.py` has the class that users call, the operations that call the scripts, and their twins
-in memory. The core names no room. A room adds its functions to the hooks of the core: in Lua in its `prelude.lua`, in
+A room is a folder of this package that holds everything one capability needs: its Lua scripts (`*.lua`), the Lua code
+that these scripts share (`prelude.lua`), and in Python the class that users call, the operations that call the scripts
+and the twins of the scripts for the store in memory. A small room has all its Python code in `__init__.py`. A larger
+one has more modules: `ordering` and `push` have one more each, `core` and `maintenance` have many.
+
+The core imports no other room. A room adds its functions to the hooks of the core: in Lua in its `prelude.lua`, in
 memory in the class of its state.
 """
 

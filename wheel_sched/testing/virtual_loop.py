@@ -26,7 +26,7 @@ from wheel_sched.testing.virtual_clock import VirtualClock
 if TYPE_CHECKING:
     from _typeshed import FileDescriptorLike
 
-CLOCK_RESOLUTION = 1e-6  # the loop's own 1e-9 s vanishes in the rounding of float seconds beyond 2**24
+CLOCK_RESOLUTION = 1e-6  # asyncio's own 1e-9 s is lost in the rounding of float seconds beyond 2**24
 POLL_SECONDS = 0.001  # how often a loop without jumps checks whether its clock was moved
 
 
@@ -43,7 +43,7 @@ class VirtualEventLoop(asyncio.SelectorEventLoop):
         ConfigError: lists all wrong arguments.
     """
 
-    _closed = True  # until asyncio has set the loop up; otherwise the garbage collector warns of a refused loop
+    _closed = True  # until asyncio has set the loop up; prevents a warning when arguments are refused
 
     def __init__(self, clock: VirtualClock | None = None, *, autojump: bool = True, idle_seconds: float = 0.0) -> None:
         problems = []
@@ -67,14 +67,14 @@ class VirtualEventLoop(asyncio.SelectorEventLoop):
     def run_in_executor(  # type: ignore[override]  # typeshed spells the arguments as a TypeVarTuple
         self, executor: Executor | None, func: Callable[..., Any], *args: Any
     ) -> asyncio.Future[Any]:
-        """Like asyncio's; time stands still until the call has ended."""
+        """Does what asyncio's method does. Virtual time stands still until the call has ended."""
         future: asyncio.Future[Any] = super().run_in_executor(executor, func, *args)
         self._in_executor += 1
         future.add_done_callback(self._left_executor)
         return future
 
     async def shutdown_default_executor(self, *timeout: float | None) -> None:
-        """Like asyncio's; time stands still, so the timeout does not pass while threads end."""
+        """Does what asyncio's method does. Virtual time stands still, so the timeout cannot pass while threads end."""
         self._in_executor += 1
         try:
             await super().shutdown_default_executor(*timeout)
@@ -104,7 +104,7 @@ _Select = Callable[[float | None], _Ready]
 
 
 class _JumpingSelector(selectors.BaseSelector):
-    """The platform's selector with another way to wait."""
+    """The platform's selector. It waits by calling the function that it was given, which may let virtual time jump."""
 
     def __init__(self, wait_for_time: Callable[[_Select, float], _Ready]) -> None:
         self._real = selectors.DefaultSelector()

@@ -1,4 +1,4 @@
-"""Timers: callbacks after a delay, at a date, or again and again; and the deadline queue under every driver.
+"""Timers: callbacks after a delay, at a date, or again and again; and the deadline queue, which all of them use.
 
 `SystemTimer` runs callbacks on threads, `AsyncTimer` on an event loop. Both have the same methods.
 

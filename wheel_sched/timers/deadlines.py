@@ -79,7 +79,7 @@ class Every:
     """How a timer recurs.
 
     A fixed rate counts from deadline to deadline, so lateness does not add up. A fixed delay counts from the end of a
-    run. Runs of one timer never overlap: the next run waits only when the last one has ended.
+    run. Runs of one timer never overlap: the timer waits for its next run only when the last one has ended.
 
     Args:
         interval_ms: from deadline to deadline, or from the end of a run to the next; an int of at least 1.

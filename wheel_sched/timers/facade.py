@@ -103,7 +103,7 @@ class TimerFacade(ABC):
     def next_ms(self) -> int | None:
         """When the next timer is due, in ms of the monotonic clock; None when no timer waits.
 
-        While a timer of the wall clock waits, the answer is at most a second from now.
+        While a timer waits for a time of the wall clock, the answer is at most a second from now.
         """
         with self._lock:
             self._registry.drain_inbox()
@@ -235,7 +235,7 @@ class TimerFacade(ABC):
         """Empty the inbox soon, and look for due timers at `look_ms` at the latest. Under the lock."""
 
     def _due_at(self, look_ms: int) -> None:
-        """A timer is due at `look_ms`: wake up for it if the next look is later. Under the lock."""
+        """Make sure that this timer looks for due timers at `look_ms`, or earlier. Under the lock."""
         if look_ms < self._sleeps_until:
             self._look_by(look_ms)
 

@@ -52,7 +52,7 @@ class PendingTimer:
 
 
 class _Registry(Protocol):
-    """The `TimerRegistry` of a handle."""
+    """The part of `TimerRegistry` that handles use."""
 
     lock: AbstractContextManager[Any]
     left_in_parent: bool
@@ -134,7 +134,7 @@ class TimerHandle:
         """Set the deadline of a waiting timer to `delay_ms` from now. A later deadline is cheap: made for heartbeats.
 
         The timer may run before or after other timers of its new tick, in any order. Returns False and changes nothing
-        when the timer does not wait (any more), or when its `SystemTimer` or `AsyncTimer` is closed.
+        when the timer does not wait, or when its `SystemTimer` or `AsyncTimer` is closed.
 
         Raises:
             Rejected: `delay_ms` is not a finite number; nothing was changed.

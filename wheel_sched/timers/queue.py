@@ -1,4 +1,4 @@
-"""The deadline queue: tasks wait until their deadline has come. Every timer and driver of this project uses it.
+"""The deadline queue: tasks wait until their deadline has come. All timers of this project use it.
 
     queue = DeadlineQueue(now_ms)
     entry = queue.schedule(task, deadline_ms)   # also: entry.cancel(), entry.touch(later_ms), entry.reschedule(ms)
@@ -28,7 +28,7 @@ NS_PER_MS: Final = 1_000_000
 
 
 class DeadlineQueue(Generic[T]):
-    """Tasks by deadline, in whole milliseconds of one clock.
+    """Holds tasks until their deadlines, in whole milliseconds of one clock.
 
     Args:
         now_ms: the clock's reading. Defaults to 0. A reading below 0 counts as 0.

@@ -36,13 +36,13 @@ WALL_CHECK_MS = 1000  # how long a step of the wall clock may go unnoticed while
 
 
 class TimerRegistry:
-    """Handles and deadline queues of one timer.
+    """The handles and deadline queues of one `SystemTimer` or `AsyncTimer`.
 
     Args:
         clock: monotonic and wall time.
         lock: the facade's lock.
         look_by: called under the lock with the time (monotonic ms) at which a timer is due, when this changes.
-        tick_ms, wheel_size: shape of the deadline queues.
+        tick_ms, wheel_size: see `DeadlineQueue`.
     """
 
     def __init__(
@@ -188,7 +188,7 @@ class TimerRegistry:
     def next_ms(self) -> int | None:
         """When `due` would next hand out a handle, by monotonic time; None when no timer waits.
 
-        While a timer of the wall clock waits, the answer is at most a second from now.
+        While a timer waits for a time of the wall clock, the answer is at most a second from now.
         """
         self._busy = True
         try:
@@ -217,13 +217,13 @@ class TimerRegistry:
         return True
 
     def take_back(self, handles: list[TimerHandle]) -> None:
-        """Make those of `handles` wait again that have not begun."""
+        """Let the handles that have not begun wait again."""
         for handle in handles:
             if handle in self._handed_out:
                 self.arm(handle, handle._deadline_ms)
 
     def finish(self, handle: TimerHandle) -> None:
-        """A run has ended. A recurring timer waits for its next run."""
+        """Note that a run has ended. A recurring timer then waits for its next run."""
         handle._runs -= 1
         if handle._state is not _RUNNING:
             return  # scheduled again meanwhile

@@ -9,8 +9,8 @@ compiles `_wheel_c` when it can. The compiled core runs when it was built and Py
 the GIL. `WHEEL_SCHED_PURE=1` in the environment forces the pure core. `CORE` says which core runs, and `CORE_REASON`
 says why; `wheel-sched doctor` shows both. `CORES` holds all available cores.
 
-Both are sans-I/O: `now` is an argument, time is whole milliseconds, and one owner makes all calls. (While the GIL is
-on, any thread may call the compiled core; the timers depend on this.)
+Neither core reads a clock or waits: `now` is an argument, in whole milliseconds. One owner makes all calls to a pure
+wheel; any thread may call a compiled one, and the timers depend on this.
 """
 
 from __future__ import annotations

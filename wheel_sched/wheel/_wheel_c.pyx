@@ -1,23 +1,24 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
 # cython: auto_pickle=False, binding=False, embedsignature=False, always_allow_keywords=True
-"""The compiled core: the contract of `wheel_sched.wheel.pure` on arrays and bitmaps.
+"""The compiled core: does what `wheel_sched.wheel.pure` does, with arrays and bitmaps.
 
-Levels have 64 slots, or fewer with a smaller `wheel_size`; a larger `wheel_size` is made of levels of 64. The highest
-bit in which a tick differs from the clock decides its level, and its digit on that level is its slot. So levels are
-aligned, and each tick is FIFO as in the pure core. A slot is an array of its entries in the order in which they came,
-and each entry knows its place. An entry that leaves makes its place empty; when most places are empty, the others move
+A level has `wheel_size` slots, but at most 64. The highest bit in which a tick differs from the clock decides the
+tick's level, and the tick's bits of that level are the number of its slot. So levels are aligned, and each tick is
+FIFO as in the pure core. A slot is an array of its entries in the order in which they came, and each entry knows its
+index there. An entry that leaves makes its place empty; when most places are empty, the slot moves the other entries
 together. A level has a bitmap of its occupied slots, so one count of trailing zeros finds the next slot.
 
-Source: Varghese and Lauck's scheme 7 as in Tokio (`runtime/time/wheel`), which links the entries of a slot. A cancel in
-an array costs no more. An entry takes 8 bytes in an array, and links take 16. Above all, the CPU fetches a dozen
-entries of an array from memory at a time, while links give one address after the other. With 100,000 timers over an
-hour, the entries are in no cache any more, and arrays are three times as fast.
+Source: Varghese and Lauck's scheme 7 as in Tokio (`runtime/time/wheel`). Tokio links the entries of a slot; here they
+are in an array. A cancel costs the same. An entry takes 8 bytes in an array, and links take 16. Above all, the CPU
+fetches a dozen entries of an array from memory at a time; with links it learns an address only from the entry before.
+Once there are too many timers for the caches (100,000 over an hour), arrays are three times as fast.
 
-Ownership. The pointers are bare. A slot owns one reference to each of its entries. The wheel shows these references to
-the garbage collector, and releases them in a loop, never in a recursion. Python code can run wherever an object is made
-or released. So every method makes its objects first and releases tasks last; in between, the slots are consistent.
+Ownership. Slots hold C pointers, which Cython does not count as references. A slot owns one reference to each of its
+entries. The wheel shows these references to the garbage collector, and releases them in a loop, never in a recursion.
+Python code can run wherever an object is made or released. So every method makes its objects first and releases tasks
+last; in between, the slots are consistent.
 
-Range. Deadlines and clocks from 2**62 ms on are exact Python ints in a dict (`beyond`): slower, but also correct.
+Range. Entries with a deadline or clock from 2**62 ms on wait in a dict (`beyond`), with exact Python ints: slower.
 
 Threads. Under the GIL each call is atomic, so any thread may schedule and cancel. On a free-threaded build, the import
 of this module turns the GIL on.
@@ -53,12 +54,12 @@ cdef extern from *:
     #else
     #define prefetch(address) ((void)(address))
     #endif
-    /* The place of an entry, in one word: so an entry needs one cache line and not two. */
+    /* Where an entry is, and its state (`standing`), in one word: so an entry fits into one cache line. */
     typedef struct {
-        uint32_t place; /* in its slot */
-        unsigned int level : 6, slot : 6, standing : 2, giant : 1, cell : 12; /* its memory: see _wheel_cells.pxi */
+        uint32_t place; /* index in its slot */
+        unsigned int level : 6, slot : 6, standing : 2, giant : 1, cell : 12; /* cell: see _wheel_cells.pxi */
     } Where;
-    /* PyLong_AsLongLongAndOverflow; without a call for what ms on clocks are: ints from 0 to 2**60, of two digits. */
+    /* PyLong_AsLongLongAndOverflow, but without its call for ints from 1 to 2**60, which have one or two digits. */
     static inline int64_t as_ms(PyObject *value, int *overflow) {
     #if PYLONG_BITS_IN_DIGIT == 30
         const digit *digits;
@@ -75,13 +76,13 @@ cdef extern from *:
     #endif
         return PyLong_AsLongLongAndOverflow(value, overflow);
     }
-    /* The caller soon releases an entry that it gets; the neighbours in the collector's list are in no cache. */
+    /* Prefetch the entry's neighbours in the collector's list: a release, which comes soon, writes to both. */
     static void soon_gone(PyObject *entry) {
         uintptr_t *head = (uintptr_t *)entry - 2;
         prefetch((void *)head[0]);
         prefetch((void *)(head[1] & ~(uintptr_t)3));
     }
-    /* Append, and give our reference to the list; -1 and an exception when there is no memory. */
+    /* Append `item`, and pass our reference to the list. Out of memory: returns -1 with an exception set. */
     static int give(PyObject *list, PyObject *item) {
         int answer = PyList_Append(list, item);
         if (answer == 0) Py_DECREF(item);
@@ -134,10 +135,10 @@ cdef enum:
     PENDING = 1
     RUNNING = 2
     FIRED = 3
-    FEW = 4  # places that a slot has without an array
+    FEW = 4  # places that a slot has without an array on the heap
     MANY = 64  # a slot of at least this many places removes its empty places when most entries have left
     MOST = 1 << 30
-    AHEAD = 12  # entries fetched from memory at a time: as many as a CPU core can wait for
+    AHEAD = 12  # how many entries ahead to prefetch: about as many memory reads as one CPU core does at a time
 
 cdef int64_t RANGE_MS = <int64_t>1 << RANGE_BITS
 cdef object _RANGE_MS = RANGE_MS
@@ -146,37 +147,37 @@ cdef object _RUNNING = EntryState.RUNNING
 cdef tuple _STATES = (EntryState.CANCELLED, EntryState.PENDING, EntryState.RUNNING, EntryState.FIRED)
 
 cdef struct Slot:
-    PyObject** items  # in the order in which they came; NULL where one has left
-    uint32_t first  # before it all have left
-    uint32_t length  # where the next one goes
-    uint32_t room
-    uint32_t live  # how many are there
-    # `items` points here while these are enough. Small arrays on the heap would lie scattered among the entries, and
-    # would keep the memory of a million freed entries from going back to the system.
+    PyObject** items  # in the order in which they came; NULL where an entry has left
+    uint32_t first  # all places before it are empty
+    uint32_t length  # the index for the next entry
+    uint32_t room  # how many places `items` has
+    uint32_t live  # how many entries are there
+    # `items` points here while FEW places are enough. Small arrays on the heap would lie scattered among the entries,
+    # and so the memory of a million freed entries could not go back to the system.
     PyObject* few[FEW]
 
 cdef struct Level:
-    uint64_t occupied  # bit n: slot n holds something
+    uint64_t occupied  # bit n: slot n holds an entry
     Py_ssize_t count
     Slot slots[SLOTS]
 
 
 @cython.final
 cdef class _Giant:
-    """A task with a deadline that no machine word holds."""
+    """A task and its deadline, when the deadline is too large for a machine word."""
 
     cdef object task
     cdef object deadline_ms
 
 
-# No tp_clear: a cycle through an entry leads through its task, which can be cleared, or through its wheel, see below.
+# No tp_clear: a cycle through an entry contains its task or its wheel, and the collector can clear those.
 @cython.final
 @cython.no_gc_clear
 @cython.trashcan(True)
 cdef class TimerTaskEntry:
-    """The handle of one scheduled task, made by `TimingWheel.schedule` only."""
+    """The handle of one task. Only the methods of `TimingWheel` make entries."""
 
-    cdef object _task  # a _Giant around it when `giant`
+    cdef object _task  # the task, or a _Giant with task and deadline when `where.giant` is set
     cdef TimingWheel wheel
     cdef int64_t deadline
     cdef Where where
@@ -201,7 +202,8 @@ cdef class TimerTaskEntry:
     def cancel(self):
         """Remove the entry at once and drop its task. Returns the new state of the entry.
 
-        CANCELLED: the wheel will not hand it out (again). RUNNING, FIRED: too late, nothing changed.
+        CANCELLED: the wheel will never hand the entry out again. RUNNING or FIRED: it was handed out before; nothing
+        changed.
         """
         if self.where.standing != PENDING:
             return _STATES[self.where.standing]
@@ -216,12 +218,12 @@ cdef class TimerTaskEntry:
         return _CANCELLED
 
     def finish(self):
-        """Mark a handed-out task as run. No effect when the entry was armed again in the meantime."""
+        """Mark a handed-out task as run. No effect when the entry waits again."""
         if self.where.standing == RUNNING:
             self.where.standing = FIRED
 
     def reschedule(self, deadline_ms):
-        """Wait for `deadline_ms` instead, as if scheduled now. An entry that was handed out is armed again.
+        """Wait for `deadline_ms` instead, as if scheduled now. An entry that was handed out waits again.
 
         Returns False and changes nothing when the entry was cancelled: its task is gone.
         """
@@ -235,7 +237,7 @@ cdef class TimerTaskEntry:
             return False
         if overflow or self.where.giant or not in_range(self.wheel, deadline) or self.where.level == BEYOND:
             giant = _Giant()
-            if self.where.standing == CANCELLED:  # by a finalizer, just now
+            if self.where.standing == CANCELLED:  # by a finalizer that ran during the line above
                 return False
             if self.where.standing == PENDING:
                 take_out(self.wheel, self)
@@ -251,8 +253,8 @@ cdef class TimerTaskEntry:
     def touch(self, deadline_ms):
         """Postpone a waiting entry. It only notes the new deadline; the entry moves when its old deadline comes.
 
-        The cheap way to keep a heartbeat alive. For an earlier deadline it does what `reschedule` does. Returns False
-        and changes nothing when the entry does not wait (any more).
+        The cheapest way to postpone one deadline again and again, as heartbeats do. For an earlier deadline it does
+        what `reschedule` does. Returns False and changes nothing when the entry does not wait.
         """
         cdef int overflow = 0
         cdef int64_t deadline
@@ -278,30 +280,30 @@ cdef class TimerTaskEntry:
 
 
 cdef class TimingWheel:
-    """Tasks by deadline; see `wheel_sched.wheel.pure.TimingWheel` for arguments and errors, which are the same."""
+    """Holds tasks until their deadlines. Arguments and errors are those of `wheel_sched.wheel.pure.TimingWheel`."""
 
     cdef Level* levels
     cdef int level_count
     cdef int used  # levels needed so far
-    cdef int64_t clock  # the tick handed out last; every earlier one is empty
-    cdef int64_t tick  # the width of one, in ms
-    cdef int64_t range_ms  # a deadline or a clock from here on waits in the dict
-    cdef Py_ssize_t pending  # in the lists
+    cdef int64_t clock  # the tick handed out last; no entry waits in an earlier one
+    cdef int64_t tick  # the width of a tick in ms
+    cdef int64_t range_ms  # entries with a deadline from here on wait in `beyond`
+    cdef Py_ssize_t pending  # how many entries wait in slots
     cdef int bits
     cdef int64_t mask
-    cdef uint8_t level_of[64]  # by the highest differing bit
+    cdef uint8_t level_of[64]  # the level, by the highest bit in which the tick differs from the clock
     # The earliest entry of the far levels and its tick; NULL = unknown.
     cdef PyObject* far_head
     cdef int64_t far_tick
     cdef int64_t cascades, relocations, productive_wakeups, empty_wakeups
-    # What no machine word holds. Once the clock is one of those, everything waits in the dict.
+    # The entries with deadlines from range_ms on. Once the clock is there too, all entries wait here.
     cdef dict beyond
-    cdef object beyond_clock  # None while `clock` holds
+    cdef object beyond_clock  # the clock, once it has reached range_ms; None while `clock` is in use
     cdef object _tick_ms
     cdef object wheel_size
 
     __class_getitem__ = classmethod(GenericAlias)
-    any_thread = True  # under the GIL, which this module turns on; see above
+    any_thread = True  # because of the GIL, which the import of this module turns on
 
     def __cinit__(self, now_ms=0, *, tick_ms=1, wheel_size=4096):
         cdef int bit
@@ -315,7 +317,7 @@ cdef class TimingWheel:
         for bit in range(64):
             self.level_of[bit] = bit // self.bits
         self.beyond = {}
-        range_ms = _RANGE_MS // tick_ms * tick_ms  # whole ticks, so that the last deadline and the last now agree
+        range_ms = _RANGE_MS // tick_ms * tick_ms  # whole ticks: a deadline and a clock leave the range together
         self.range_ms = range_ms
         if now_ms < range_ms:
             self.tick = tick_ms
@@ -328,7 +330,7 @@ cdef class TimingWheel:
             raise MemoryError()
 
     def __dealloc__(self):
-        # No entry is linked here: a linked entry keeps its wheel alive, and the collector has cleared it first.
+        # No slot holds an entry here: an entry keeps its wheel alive until the collector has cleared the slots.
         cdef int level, slot
         if self.levels != NULL:
             for level in range(self.used):
@@ -348,7 +350,7 @@ cdef class TimingWheel:
 
     @property
     def counters(self):
-        """The counters of work done, and the waiting entries per level: O(levels)."""
+        """The counters of work done, and the number of waiting entries per level. O(levels)."""
         cdef int level
         levels = []
         for level in range(self.used):
@@ -374,7 +376,7 @@ cdef class TimingWheel:
         )
 
     def schedule(self, task, deadline_ms):
-        """Hold `task` until `deadline_ms`. A deadline that has passed is due at once.
+        """Hold `task` until `deadline_ms`. If that time has passed, the task is due at once.
 
         Raises:
             Rejected: `deadline_ms` is not an int; nothing was scheduled.
@@ -399,7 +401,7 @@ cdef class TimingWheel:
         return entry
 
     def entry(self, task):
-        """An entry that does not wait yet; its state is FIRED. `reschedule` arms it."""
+        """An entry that does not wait yet; its state is FIRED. `reschedule` makes it wait."""
         cdef TimerTaskEntry entry = TimerTaskEntry.__new__(TimerTaskEntry)
         entry._task = task
         entry.wheel = self
@@ -439,9 +441,10 @@ cdef class TimingWheel:
         return due
 
     def next_expiry(self):
-        """The exact ms at which `advance` would next hand out an entry. Not after `now_ms`: an entry is due now.
+        """The exact ms at which `advance` would next hand out an entry, or None when no entry waits.
 
-        None when no entry waits. Moves postponed entries at the head to their new slots.
+        A result that is not later than `now_ms` means that an entry is due now. While it searches, it moves entries
+        that `touch` postponed to the slots of their new deadlines.
         """
         cdef Level* near = &self.levels[0]
         cdef int slot
@@ -469,7 +472,7 @@ cdef class TimingWheel:
         return [self.schedule(task, deadline_ms) for deadline_ms, task in checked]
 
     def clear(self):
-        """Cancel all waiting entries, and return them as `snapshot` does. Clock and counters of work done stay."""
+        """Cancel all waiting entries, and return what `snapshot` would. Keeps the clock and the counters of work."""
         entries = waiting(self)
         pending = [(entry.deadline_ms, entry.task) for entry in entries]
         for entry in entries:

@@ -1,21 +1,21 @@
 # The third part of _wheel_c.pyx: the memory of entries.
 #
 # An entry with its header for the collector takes 64 bytes: one cache line, if it is aligned to a line. Python's own
-# allocator puts an entry across two lines. It also hands freed memory out in the order in which it was freed, and
-# each free piece names the next. So after a hundred thousand timers, each new entry waits until the piece before it
-# has come from memory. Here entries are in slabs, one per line, and bits mark the free lines. New
-# entries take lines in the order of their addresses, which the CPU fetches ahead. That saves a third of the time of
-# `schedule`, and much of the time of `cancel`.
+# allocator puts an entry across two lines. It also keeps freed pieces in a linked list, so the CPU learns the address
+# of the next free piece only from the piece before; after a hundred thousand timers, each new entry waits for memory.
+# Here entries are in slabs, one per line, and bits mark the free lines. New entries take lines in the order of their
+# addresses, which the CPU fetches ahead. That saves a third of the time of `schedule`, and much of the time of
+# `cancel`.
 #
 # The collector treats an entry like any other object, with one exception: a new entry does not count towards the next
 # collection. A cycle through an entry leads through its task or its wheel, and these do count.
 #
-# A slab is freed with its last entry. One empty slab is kept: then a timer more or less at the edge of a slab costs
-# nothing.
+# A slab is freed with its last entry. One empty slab is kept, so that a single timer that comes and goes does not
+# allocate and free a slab each time.
 
 cdef enum:
     CELL = 64  # bytes
-    CELLS = 4096  # per slab: as many as 64 words of 64 bits can mark
+    CELLS = 4096  # per slab: as many as the 64 words of 64 bits in `free` can mark
     WORD_BITS = 64
 
 cdef struct Links:
@@ -23,10 +23,10 @@ cdef struct Links:
     Links* previous
 
 cdef struct Slab:  # stored in its own first cells, which are never free
-    Links links  # among the slabs that have room
-    uint64_t words  # bit n: words[n] has a free cell
-    uint64_t free[WORD_BITS]
-    uint32_t taken
+    Links links  # the neighbours in the ring of slabs that have room
+    uint64_t words  # bit n: free[n] is not zero
+    uint64_t free[WORD_BITS]  # a bit per cell: 1 = free
+    uint32_t taken  # cells in use by entries
 
 cdef PyObjectArenaAllocator arena
 cdef Links cells  # head of the ring of slabs that have room
@@ -49,7 +49,7 @@ cdef inline void join(Slab* slab) noexcept:
 
 
 cdef Slab* another_slab() noexcept:
-    """An empty slab, which is in the ring; NULL without memory."""
+    """Put an empty slab, the kept one or a new one, into the ring, and return it. NULL when there is no memory."""
     global spare
     cdef Slab* slab = spare
     cdef int cell
@@ -69,7 +69,7 @@ cdef Slab* another_slab() noexcept:
 
 
 cdef PyObject* take_cell(PyTypeObject* kind, Py_ssize_t items) noexcept:
-    """The entries' tp_alloc."""
+    """Allocate one entry (tp_alloc of `TimerTaskEntry`)."""
     cdef Slab* slab = <Slab*>cells.next
     cdef int word, cell
     cdef PyObject* entry
@@ -95,7 +95,7 @@ cdef PyObject* take_cell(PyTypeObject* kind, Py_ssize_t items) noexcept:
 
 
 cdef void give_cell(void* entry) noexcept:
-    """The entries' tp_free."""
+    """Free one entry (tp_free of `TimerTaskEntry`)."""
     global spare
     cdef int cell = (<TimerTaskEntry>entry).where.cell
     cdef Slab* slab = <Slab*>(<char*>entry - head_size - cell * CELL)

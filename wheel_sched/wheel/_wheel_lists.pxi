@@ -1,4 +1,4 @@
-# The second part of _wheel_c.pyx: the slots, the entries beyond them, and the traversal for the garbage collector.
+# The second part of _wheel_c.pyx: the slots, the entries that wait in `beyond`, and the support of garbage collection.
 
 cdef inline int64_t tick_of(TimingWheel wheel, int64_t deadline) noexcept:
     """The tick at which a deadline within range is handed out, never before the clock."""
@@ -8,12 +8,12 @@ cdef inline int64_t tick_of(TimingWheel wheel, int64_t deadline) noexcept:
 
 
 cdef inline bint in_range(TimingWheel wheel, int64_t deadline) noexcept:
-    """Whether the slots can hold this deadline, and the clock."""
+    """Whether the deadline and the clock fit into machine words, so that the entry can wait in a slot."""
     return -RANGE_MS < deadline < wheel.range_ms and wheel.beyond_clock is None
 
 
 cdef int grow(Slot* slot) except -1:
-    """Make room for one more entry. When most entries have left, the others close up."""
+    """Make room for one more entry: reuse the empty places when most are empty, otherwise enlarge the array."""
     if not slot.room:
         slot.items = slot.few
         slot.room = FEW
@@ -27,7 +27,7 @@ cdef int grow(Slot* slot) except -1:
 
 
 cdef int resized(Slot* slot, uint32_t room) noexcept:
-    """Give a slot's array another size, above FEW. Without memory: -1, and nothing has changed."""
+    """Give a slot's array another size, above FEW. Returns -1 and changes nothing when there is no memory."""
     cdef bint own = slot.items == slot.few
     cdef void* items = PyMem_RawRealloc(NULL if own else slot.items, room * sizeof(PyObject*))
     if items == NULL:
@@ -40,7 +40,7 @@ cdef int resized(Slot* slot, uint32_t room) noexcept:
 
 
 cdef void close_up(Slot* slot) noexcept:
-    """Move the entries that are left to the front, in their order, and free unused room."""
+    """Move the remaining entries to the front, in their order, and free unused room."""
     cdef uint32_t at, length = 0
     cdef uint32_t room = slot.room
     for at in range(slot.first, slot.length):
@@ -65,15 +65,15 @@ cdef inline void give_back(Slot* slot) noexcept:
 
 
 cdef inline void emptied(Level* home, int slot) noexcept:
-    """The last entry has left a slot."""
+    """Mark a slot as free, after its last entry has left."""
     home.occupied &= ~((<uint64_t>1) << slot)
     give_back(&home.slots[slot])
 
 
 cdef inline int link(TimingWheel wheel, PyObject* node, int64_t tick) except -1:
-    """Append an entry to the slot of `tick`, which is not before the clock. The caller has the slot own it.
+    """Append an entry to the slot of `tick`, which is not before the clock.
 
-    Without memory nothing has changed, and that is the error.
+    The caller gives the slot a reference to the entry. Raises MemoryError and changes nothing without memory.
     """
     cdef uint64_t differing = <uint64_t>(tick ^ wheel.clock)
     cdef int level = wheel.level_of[highest_bit(differing)] if differing else 0
@@ -110,7 +110,7 @@ cdef inline void unlink(TimingWheel wheel, PyObject* node) noexcept:
     home.count -= 1
     if ends.live == 0:
         emptied(home, slot)
-    elif place == ends.length - 1:  # as with an entry that moves again and again
+    elif place == ends.length - 1:  # use the place again: for an entry that moves again and again
         ends.length = place
     elif ends.length > MANY and 4 * ends.live < ends.length - ends.first:
         close_up(ends)
@@ -130,7 +130,7 @@ cdef inline int take_out(TimingWheel wheel, TimerTaskEntry entry) except -1:
 
 
 cdef int put_in(TimingWheel wheel, TimerTaskEntry entry) except -1:
-    """Let an entry that waits nowhere wait where its deadline belongs. Without memory it is cancelled."""
+    """Put an entry that waits nowhere into its slot or into `beyond`. Without memory it stays cancelled."""
     entry.where.standing = CANCELLED
     if wheel.beyond_clock is not None or entry.deadline >= wheel.range_ms:
         entry.where.level = BEYOND
@@ -144,7 +144,7 @@ cdef int put_in(TimingWheel wheel, TimerTaskEntry entry) except -1:
 
 
 cdef int set_deadline(TimerTaskEntry entry, object deadline_ms, _Giant giant) except -1:
-    """Set a deadline of any size; uses `giant` when the deadline needs one."""
+    """Set a deadline of any size. `giant` is used when no machine word holds the deadline."""
     cdef object task = entry.task
     cdef object old = entry._task  # released when the entry is consistent again
     if -_RANGE_MS < deadline_ms < _RANGE_MS:
@@ -198,12 +198,12 @@ cdef int hand_out_slot(TimingWheel wheel, int slot, int64_t clock_ms, Py_ssize_t
                     give(due, node)
                     soon_gone(node)
                     (<TimerTaskEntry>node).where.standing = RUNNING
-                else:  # touched, so a later slot is its place
+                else:  # postponed by `touch`
                     link(wheel, node, tick_of(wheel, (<TimerTaskEntry>node).deadline))
                     moved += 1
             at += 1
     finally:
-        # The slot drops its front in one step: one by one would cost as much as all the rest.
+        # The numbers change once for all entries: once for each entry would double the cost of handing out.
         given = PyList_GET_SIZE(due) - before
         ends.first = at
         ends.live -= moved + <uint32_t>given
@@ -240,14 +240,14 @@ cdef int refill(TimingWheel wheel, int64_t target) except -1:
 
 
 cdef int cascade(TimingWheel wheel, int level, int slot) except -1:
-    """Move all entries of a far slot to where they belong. The clock is at the start of that slot."""
+    """Move all entries of a far slot to finer slots. The clock is at the start of that slot."""
     cdef Level* home = &wheel.levels[level]
     cdef Slot* ends = &home.slots[slot]
     cdef uint32_t at, moved = 0
     cdef PyObject* node
     try:
         for at in range(ends.first, ends.length):
-            # No cache holds entries that wait for long: fetch them early, many at once.
+            # Entries that have waited for long are in no cache, so fetch many of them at a time.
             if at + AHEAD < ends.length:
                 prefetch(ends.items[at + AHEAD])
             node = ends.items[at]
@@ -265,7 +265,10 @@ cdef int cascade(TimingWheel wheel, int level, int slot) except -1:
 
 
 cdef int earliest(TimingWheel wheel, int level, int slot) except -1:
-    """Find the head of a slot; in a far level it becomes `far_head`. Moves postponed entries. False: none was left."""
+    """Find the earliest entry of a slot, and move postponed entries to their new slots.
+
+    In a far level, the entry becomes `far_head`. Returns False when the slot has no entry left.
+    """
     cdef int64_t last = start_of(wheel, level, slot) + (<int64_t>1 << (level * wheel.bits)) - 1
     cdef int64_t tick, first = last + 1
     cdef Level* home = &wheel.levels[level]
@@ -303,7 +306,7 @@ cdef int earliest(TimingWheel wheel, int level, int slot) except -1:
 
 
 cdef int find_far_head(TimingWheel wheel) except -1:
-    """Find the earliest entry of the far levels; False: nothing waits there."""
+    """Find the earliest entry of the far levels. Returns False when no entry waits there."""
     cdef int level
     for level in range(1, wheel.level_count):
         while wheel.levels[level].occupied:
@@ -322,7 +325,7 @@ cdef object exact_tick(TimingWheel wheel, TimerTaskEntry entry):
 
 
 cdef int hand_out_beyond(TimingWheel wheel, object target, Py_ssize_t most, list due) except -1:
-    """`hand_out` for what waits in the dict; the lists are empty."""
+    """Does what `hand_out` does for the entries in `beyond`. The slots are empty."""
     cdef TimerTaskEntry entry
     if wheel.beyond_clock is None:
         wheel.beyond_clock = wheel.clock
@@ -355,7 +358,7 @@ cdef list waiting(TimingWheel wheel):
                     if ends.items[at] != NULL:
                         PyList_Append(entries, <object>ends.items[at])
     entries += list(wheel.beyond)
-    # A stable sort keeps the order of a slot. All that is due now is equal, whatever its deadline was.
+    # A stable sort keeps the order of a slot. Entries that are due now compare equal, whatever their deadlines.
     entries.sort(key=lambda entry: exact_tick(wheel, entry))
     return entries
 
@@ -364,7 +367,7 @@ cdef traverseproc generated_traverse = NULL
 
 
 cdef int traverse(PyObject* self, visitproc visit, void* arg) noexcept:
-    """Show the collector what the slots own."""
+    """Show the garbage collector the references that the slots own."""
     cdef Level* levels = (<TimingWheel>self).levels
     cdef Slot* ends
     cdef int level, slot, answer
@@ -385,7 +388,7 @@ cdef int traverse(PyObject* self, visitproc visit, void* arg) noexcept:
 
 
 cdef int clear_garbage(PyObject* self) noexcept:
-    """Release what the slots own, one by one. The wheel is consistent whenever a task's finalizer runs."""
+    """Release the entries of all slots, one by one. The wheel is consistent whenever a task's finalizer runs."""
     cdef TimingWheel wheel = <TimingWheel>self
     cdef Level* levels = wheel.levels
     cdef Slot* ends

@@ -1,4 +1,4 @@
-"""Checks of arguments, for every core. When one of them raises, nothing has changed."""
+"""Checks of arguments, which both cores use before they change anything."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from wheel_sched.errors import ConfigError, Rejected
 
 
 def check_shape(now_ms: Any, tick_ms: Any, wheel_size: Any) -> None:
-    """Check the shape of a wheel.
+    """Check the arguments of a new wheel.
 
     Raises:
         ConfigError: with all problems: a start before 0, a tick below 1 ms, a size that is not a power of two.
@@ -26,7 +26,7 @@ def check_shape(now_ms: Any, tick_ms: Any, wheel_size: Any) -> None:
 
 
 def whole(name: str, value: Any) -> int:
-    """`value` as an exact int; an IntEnum, for example, is converted.
+    """`value` as a plain int; a subclass of int, such as an IntEnum, is converted.
 
     Raises:
         Rejected: `value` is not an int.

@@ -25,7 +25,7 @@ Cost. A slot is Kafka's `TimerTaskList`: an insertion-ordered `dict[entry, None]
 level keeps an int heap of its slots. Schedule and cancel are O(1), plus a heap push for a new slot. An entry is sorted
 once; before that, an entry of a crowded slot above level 2 moves to a finer slot. A slot that cancels have emptied
 costs some 200 bytes until the clock passes it; a level has at most `wheel_size` of them. `next_expiry` may scan one
-slot of a far level, once.
+slot of a far level (any level above level 0), and remembers the result.
 
 Threads. Nothing here is thread-safe: one owner makes all calls, also `repr`.
 """
@@ -51,7 +51,7 @@ _FIRED: Final = EntryState.FIRED
 _NO_LIMIT: Final = sys.maxsize
 _MIDDLE_BITS: Final = 4  # 16 blocks of the lowest level make a span
 _FAR_BITS: Final = 8  # 256 slots of a far level make one slot of the next level
-_FEW: Final = 1024  # a coarse slot of at most this many entries is sorted at once
+_FEW: Final = 1024  # a slot above level 2 with more entries is spread over finer slots before it is sorted
 
 _deadline_of: Final[Callable[[Any], int]] = attrgetter("_deadline_ms")
 
@@ -70,10 +70,10 @@ class _Level(Generic[T]):
 
 
 class TimingWheel(Generic[T]):
-    """Tasks by deadline.
+    """Holds tasks until their deadlines.
 
     Args:
-        now_ms: where time starts. Defaults to 0.
+        now_ms: the first value of the wheel's clock. Defaults to 0.
         tick_ms: width of a slot of the lowest level; deadlines round up to it. Defaults to 1.
         wheel_size: slots of the lowest level, a power of two of at least 2. Defaults to 4096: with ticks of 1 ms the
             levels reach 4 s, 65 s, 4.7 h and 50 days.
@@ -82,7 +82,7 @@ class TimingWheel(Generic[T]):
         ConfigError: with all problems of the arguments.
     """
 
-    # Whether a call is atomic. Then any thread may call, and also a finalizer that runs in the middle of another call.
+    # Whether each call is atomic. If so, any thread may call, and so may a finalizer that runs during another call.
     any_thread: ClassVar[bool] = False
 
     def __init__(self, now_ms: int = 0, *, tick_ms: int = 1, wheel_size: int = 4096) -> None:
@@ -90,22 +90,23 @@ class TimingWheel(Generic[T]):
         self._tick_ms = tick_ms
         self._wheel_size = wheel_size
         self._bits = wheel_size.bit_length() - 1
-        self._clock = now_ms // tick_ms  # the tick handed out last; every earlier one is empty
+        self._clock = now_ms // tick_ms  # the tick handed out last; no entry waits in an earlier one
         self._pending = 0
         self._near: _Level[T] = _Level(0, self._bits, self._clock)
         middle: _Level[T] = _Level(self._bits, _MIDDLE_BITS, self._clock)
         common: _Level[T] = _Level(middle.span, _FAR_BITS, self._clock)
         self._far = [middle, common]
-        # The slots of one level again, without the slot that holds the far head: the fastest way for ticks of 1 ms.
+        # A second index of the slots of level 2, for `schedule`; empty unless ticks are of 1 ms. The slot of
+        # `_far_head` is not in it: there `schedule` takes the longer way, which notices an earlier entry.
         self._common: dict[int, TimerTaskList[T]] = {}
         self._common_shift = common.shift
-        self._far_start = math.inf  # no slot of a far level begins before it
-        # Entries by tick. The next one to hand out is the last, so `popitem` takes it in O(1); a walk from the front
-        # would step over all entries taken before. The run holds sorted entries, and entries of a slot that a limit
-        # left over.
+        self._far_start = math.inf  # no slot of a far level begins before this tick
+        # The run maps each entry to its tick. The next entry to hand out is the last, so `popitem` takes it in O(1); a
+        # walk from the front would step over all entries taken before. The run holds the entries of sorted far slots,
+        # and the entries of a slot of level 0 that `advance` left because of its limit.
         self._run: TimerTaskList[T] = {}
-        self._run_tick = 0  # nothing in the run comes before it
-        # The earliest entry of the far levels and its tick; -1 = unknown. Stale when the entry has left or was touched.
+        self._run_tick = 0  # no entry in the run has an earlier tick
+        # The earliest entry of the far levels and its tick; -1 = unknown. Stale once the entry has left or was touched.
         self._far_head: TimerTaskEntry[T] | None = None
         self._far_tick = -1
         self._cascades = self._relocations = 0
@@ -123,12 +124,12 @@ class TimingWheel(Generic[T]):
 
     @property
     def counters(self) -> WheelCounters:
-        """The counters of work done, and the waiting entries per level. Counted on demand: O(slots)."""
+        """The counters of work done, and the number of waiting entries per level. Counted at each call: O(slots)."""
         clock, levels = self._clock, [0]
         held = [(max(-(-entry._deadline_ms // self._tick_ms), clock), 1) for entry in self._run]
         for level in (self._near, *self._far):
             held += [(number << level.shift, len(slot)) for number, slot in level.slots.items() if slot]
-        for tick, count in held:  # the first tick of a slot decides for all
+        for tick, count in held:  # the first tick of a slot decides the level of its entries
             number = max((tick ^ clock).bit_length() - 1, 0) // self._bits
             levels += [0] * (number + 1 - len(levels))
             levels[number] += count
@@ -147,7 +148,7 @@ class TimingWheel(Generic[T]):
         )
 
     def schedule(self, task: T, deadline_ms: int) -> TimerTaskEntry[T]:
-        """Hold `task` until `deadline_ms`. A deadline that has passed is due at once.
+        """Hold `task` until `deadline_ms`. If that time has passed, the task is due at once.
 
         Raises:
             Rejected: `deadline_ms` is not an int; nothing was scheduled.
@@ -159,8 +160,8 @@ class TimingWheel(Generic[T]):
         entry._deadline_ms = deadline_ms
         entry._wheel = self
         self._pending += 1
-        # The same as `_place`, but inline: the calls would cost a quarter more.
-        slot = self._common.get(deadline_ms >> self._common_shift)  # most entries go there
+        # The body of `_place`, inlined: its calls would make `schedule` cost a quarter more.
+        slot = self._common.get(deadline_ms >> self._common_shift)  # most entries go to level 2
         if slot is None:
             tick = deadline_ms if self._tick_ms == 1 else -(-deadline_ms // self._tick_ms)
             level = self._near
@@ -177,9 +178,9 @@ class TimingWheel(Generic[T]):
         return entry
 
     def entry(self, task: T) -> TimerTaskEntry[T]:
-        """An entry that does not wait yet; its state is FIRED. `reschedule` arms it.
+        """An entry that does not wait yet; its state is FIRED. `reschedule` makes it wait.
 
-        For callers that must know the entry before the wheel can hand it out.
+        For callers that need the entry before the wheel can hand it out.
         """
         entry: TimerTaskEntry[T] = TimerTaskEntry()
         entry._task = task
@@ -193,8 +194,8 @@ class TimingWheel(Generic[T]):
 
         With a `limit` the clock stops at the tick of the last entry handed out. Call again with the same now for the
         other entries, until fewer entries than `limit` come back. Entries that are cancelled or postponed between the
-        calls are not handed out. Entries that are scheduled for now or earlier come with a later call. A now before the
-        clock counts as the clock. The limit bounds the entries handed out, not their moves between levels.
+        calls are not handed out. Entries that are scheduled for now or earlier come with a later call. A `now_ms`
+        before the clock counts as the clock's time. The limit does not bound the moves of entries between levels.
 
         Raises:
             Rejected: `now_ms` is not an int or `limit` is not a positive one; nothing was handed out.
@@ -244,9 +245,10 @@ class TimingWheel(Generic[T]):
         return due
 
     def next_expiry(self) -> int | None:
-        """The exact ms at which `advance` would next hand out an entry. Not after `now_ms`: an entry is due now.
+        """The exact ms at which `advance` would next hand out an entry, or None when no entry waits.
 
-        None when no entry waits. Moves postponed entries at the head to their new slots.
+        A result that is not later than `now_ms` means that an entry is due now. While it searches, it moves entries
+        that `touch` postponed to the slots of their new deadlines.
         """
         tick_ms, near, run = self._tick_ms, self._near, self._run
         first: int | None = None
@@ -281,7 +283,7 @@ class TimingWheel(Generic[T]):
         return [self.schedule(task, deadline_ms) for deadline_ms, task in checked]
 
     def clear(self) -> list[tuple[int, T]]:
-        """Cancel all waiting entries, and return them as `snapshot` does. Clock and counters of work done stay."""
+        """Cancel all waiting entries, and return what `snapshot` would. Keeps the clock and the counters of work."""
         pending = self.snapshot()
         for entry in self._waiting():
             entry.cancel()
@@ -301,7 +303,7 @@ class TimingWheel(Generic[T]):
         entry._slot = slot
 
     def _far_slot(self, entry: TimerTaskEntry[T], tick: int) -> TimerTaskList[T]:
-        """The slot of a tick beyond the lowest level. The caller puts `entry` there."""
+        """The far slot of `tick`, made when missing. The caller puts `entry` there."""
         for level in self._far:
             if tick < level.end:
                 break
@@ -317,10 +319,10 @@ class TimingWheel(Generic[T]):
         self._far_head = entry
         self._far_tick = tick
         if level.shift == self._common_shift:
-            self._common.pop(number, None)  # so that `schedule` notices an entry before the head
+            self._common.pop(number, None)  # so that `schedule` notices an earlier entry
 
     def _add(self, level: _Level[T], number: int) -> TimerTaskList[T]:
-        """A new slot."""
+        """Add a new slot to a level."""
         slot = level.slots[number] = {}
         heappush(level.heap, number)
         if level.shift == self._common_shift and self._tick_ms == 1:
@@ -345,7 +347,7 @@ class TimingWheel(Generic[T]):
                 return level
 
     def _forward(self, tick: int) -> None:
-        """Set the clock; it may enter other blocks. The caller has emptied every slot that begins before `tick`."""
+        """Move the clock to `tick`, and the ends of the levels with it. The caller has emptied all earlier slots."""
         self._clock = tick
         if tick < self._near.end:
             return
@@ -365,7 +367,7 @@ class TimingWheel(Generic[T]):
         self._far_start = math.inf
 
     def _take_run(self, last: int, most: int, due: list[TimerTaskEntry[T]]) -> bool:
-        """Hand out entries of the run up to tick `last`. Returns False when there were none."""
+        """Hand out the run's entries up to tick `last`, or until one was postponed. False: there were none."""
         run, tick_ms = self._run, self._tick_ms
         taken = -1
         touched: TimerTaskEntry[T] | None = None
@@ -393,8 +395,8 @@ class TimingWheel(Generic[T]):
     def _refill(self, target: int) -> bool:
         """Sort the first far slot into the run if it begins by `target`, otherwise remember where it begins.
 
-        Level 0 must be empty. Returns whether anything changed. Slots that cancels have emptied count too: the run may
-        have waited for them.
+        Level 0 must be empty. Returns whether anything changed, `_far_start` included: entries of the run wait while a
+        far slot may hold earlier ones, even if cancels have emptied that slot.
         """
         before = self._far_start
         for level in self._far:
@@ -420,7 +422,7 @@ class TimingWheel(Generic[T]):
         return before != math.inf
 
     def _sort_in(self, slot: TimerTaskList[T], last: int) -> None:
-        """Sort the entries of a slot into the run, with the run's entries of its range. `last`: its last tick."""
+        """Sort a slot's entries into the run, together with the run's entries up to `last`, the slot's last tick."""
         run, tick_ms, last_ms = self._run, self._tick_ms, last * self._tick_ms
         entries = []
         while run:
@@ -447,7 +449,7 @@ class TimingWheel(Generic[T]):
         self._relocations += len(touched)
 
     def _holds_due(self, slot: TimerTaskList[T], tick: int) -> bool:
-        """Whether an entry of `slot` is due at its `tick`. Moves the postponed entries before this entry."""
+        """Whether an entry of `slot` is due at its `tick`. Moves the postponed entries that stand before it."""
         slot_ms, touched = tick * self._tick_ms, []
         for entry in slot:
             if entry._deadline_ms <= slot_ms:
@@ -487,6 +489,6 @@ class TimingWheel(Generic[T]):
         for level in (self._near, *self._far):
             for number in sorted(level.slots):
                 entries += level.slots[number]
-        # A stable sort keeps the order of a slot. All entries that are due now are equal, whatever their deadlines.
+        # A stable sort keeps the order of a slot. Entries that are due now compare equal, whatever their deadlines.
         entries.sort(key=lambda entry: max(-(-entry._deadline_ms // self._tick_ms), self._clock))
         return entries

@@ -26,13 +26,13 @@ class _Wheel(Protocol[T]):
 
 
 class TimerTaskEntry(Generic[T]):
-    """The handle of one scheduled task, made by `TimingWheel.schedule` only."""
+    """The handle of one task. Only the methods of `TimingWheel` make entries."""
 
     __slots__ = ("_deadline_ms", "_slot", "_task", "_wheel")
 
-    # No __init__: passing five arguments to one costs more than making the object.
+    # There is no __init__: passing the arguments to it would cost more than making the object.
     _deadline_ms: int
-    _slot: TimerTaskList[T] | EntryState  # the slot of a waiting entry, else its state: saves 16 bytes
+    _slot: TimerTaskList[T] | EntryState  # the slot of a waiting entry, otherwise its state; one field saves memory
     _task: T | None
     _wheel: _Wheel[T]
 
@@ -55,10 +55,11 @@ class TimerTaskEntry(Generic[T]):
     def cancel(self) -> EntryState:
         """Remove the entry at once and drop its task. Returns the new state of the entry.
 
-        CANCELLED: the wheel will not hand it out (again). RUNNING, FIRED: too late, nothing changed.
+        CANCELLED: the wheel will never hand the entry out again. RUNNING or FIRED: it was handed out before; nothing
+        changed.
         """
         slot = self._slot
-        try:  # costs nothing when the entry waits; a check of the type would cost something
+        try:  # unlike a check of the type, this costs nothing when the entry waits
             del slot[self]  # type: ignore[union-attr]
         except TypeError:
             return slot  # type: ignore[return-value]
@@ -70,12 +71,12 @@ class TimerTaskEntry(Generic[T]):
         return _CANCELLED
 
     def finish(self) -> None:
-        """Mark a handed-out task as run. No effect when the entry was armed again in the meantime."""
+        """Mark a handed-out task as run. No effect when the entry waits again."""
         if self._slot is _RUNNING:
             self._slot = _FIRED
 
     def reschedule(self, deadline_ms: int) -> bool:
-        """Wait for `deadline_ms` instead, as if scheduled now. An entry that was handed out is armed again.
+        """Wait for `deadline_ms` instead, as if scheduled now. An entry that was handed out waits again.
 
         Returns False and changes nothing when the entry was cancelled: its task is gone.
         """
@@ -95,8 +96,8 @@ class TimerTaskEntry(Generic[T]):
     def touch(self, deadline_ms: int) -> bool:
         """Postpone a waiting entry. It only notes the new deadline; the entry moves when its old deadline comes.
 
-        The cheap way to keep a heartbeat alive. For an earlier deadline it does what `reschedule` does. Returns False
-        and changes nothing when the entry does not wait (any more).
+        The cheapest way to postpone one deadline again and again, as heartbeats do. For an earlier deadline it does
+        what `reschedule` does. Returns False and changes nothing when the entry does not wait.
         """
         if type(deadline_ms) is not int:
             deadline_ms = whole("deadline_ms", deadline_ms)

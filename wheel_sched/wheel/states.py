@@ -1,4 +1,4 @@
-"""The states of an entry and the counters of a wheel, for every core."""
+"""The states of an entry and the counters of a wheel, which both cores use."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from enum import Enum
 class EntryState(Enum):
     """The state of an entry.
 
-    PENDING -> RUNNING (handed out) -> FIRED (`finish`), or PENDING -> CANCELLED for good. `reschedule` leads back to
-    PENDING from every state except CANCELLED.
+    A scheduled entry is PENDING. `advance` makes it RUNNING, and `finish` then makes it FIRED. `cancel` makes a PENDING
+    entry CANCELLED, for good. `reschedule` makes an entry PENDING again from every state except CANCELLED.
     """
 
     PENDING = "pending"

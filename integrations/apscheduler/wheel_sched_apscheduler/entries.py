@@ -32,11 +32,11 @@ class JobEntry:
     """One job as it lies in the store.
 
     Args:
-        id: of the job.
+        id: the id of the job.
         state: where the job waits or runs.
         func: reference of its function.
-        name: for people.
-        trigger: as text.
+        name: the name of the job, for people.
+        trigger: the trigger of the job, as text.
         next_run_time: None = paused.
         executor: alias of its executor.
         reason: why it is quarantined, or why it was given back. Defaults to "".
@@ -105,7 +105,7 @@ class RunRecord:
 
     @property
     def lateness_ms(self) -> int:
-        """From the run time to the start."""
+        """How long after its run time it started, in ms."""
         return self.started_ms - self.run_time_ms if self.started_ms else self.claimed_ms - self.run_time_ms
 
 

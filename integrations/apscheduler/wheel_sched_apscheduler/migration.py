@@ -88,7 +88,7 @@ def open_stock(
     run_times_key: str = "apscheduler.run_times",
     table: str = "apscheduler_jobs",
 ) -> Stock:
-    """The stock store at a URL: redis://, rediss:// or unix:// of a RedisJobStore, any other of SQLAlchemy.
+    """Open a stock store. A URL redis://, rediss:// or unix:// means a RedisJobStore, any other an SQLAlchemyJobStore.
 
     Raises:
         ConfigError: the URL is wrong, or its library is missing.
@@ -102,7 +102,7 @@ def open_stock(
 
 
 class StockRedis:
-    """The layout of APScheduler's RedisJobStore."""
+    """Reads and writes jobs as APScheduler's RedisJobStore stores them."""
 
     def __init__(self, url: str, jobs_key: str, run_times_key: str) -> None:
         from wheel_sched.store.redis.backend import client_for
@@ -125,7 +125,7 @@ class StockRedis:
 
 
 class StockSql:
-    """The table of APScheduler's SQLAlchemyJobStore."""
+    """Reads and writes jobs in the table of APScheduler's SQLAlchemyJobStore."""
 
     def __init__(self, url: str, table: str) -> None:
         import sqlalchemy as sql
@@ -243,7 +243,7 @@ def migrate(
 
     Args:
         stock: see `open_stock`; it is not changed.
-        store: where the jobs go. None = nowhere.
+        store: the store to copy the jobs to; None = copy nothing.
         classes: "module:name" of classes the pickles may hold besides the known ones. Defaults to none.
         codec: without a store, how jobs would be written. Defaults to None: as a store's own defaults say.
 

@@ -8,7 +8,7 @@ however often it is handed out. `token` grows with each hand-out of the same job
 the greatest token it has seen can refuse a holder that was believed dead (Kleppmann's fencing token).
 
 `ClaimedJob` is the job as a stock scheduler gets it, with its occurrence. Jobs that are stored, listed or looked up are
-plain `Job` objects. A `Job` has slots and no room for more, but its class may differ. A `ClaimedJob`
+plain `Job` objects. A `Job` has slots and no room for an occurrence, so a subclass holds it. A `ClaimedJob`
 - notes the run times that the scheduler takes, so that ends can be matched with them;
 - of a coalesced job, gives only the last missed run time, without asking the trigger for each;
 - asks the trigger once a pass, and repeats its answer when the scheduler asks again. A trigger that raises would end a
@@ -33,7 +33,7 @@ from apscheduler.job import Job
 
 from wheel_sched_apscheduler.run_times import missed_runs, to_ms
 
-UNSEEN_AT_MOST = 3  # heartbeats
+UNSEEN_AT_MOST = 3  # for so many heartbeats the executor may not know a run that it was given
 
 
 class Finish(StrEnum):
@@ -68,6 +68,7 @@ class Occurrence:
         "left",
         "next_run_time",
         "planned",
+        "reached",
         "redelivered",
         "run_times",
         "scheduled",
@@ -86,6 +87,7 @@ class Occurrence:
         self.scheduled = scheduled
         self.token = token
         self.redelivered = redelivered
+        self.reached: datetime | None = None  # the store's time at the claim: no later run time is due
         self.run_times: list[datetime] = []
         self.left = 0  # number of run times that have not ended
         self.planned = False
@@ -108,6 +110,10 @@ class Occurrence:
     def alive(self) -> bool:
         """Whether it was submitted and its executor still knows it. Between a run and its event it is unseen once."""
         return self.submitted and self.unseen < UNSEEN_AT_MOST
+
+    def due_at(self, now: datetime) -> datetime:
+        """Up to when run times are due: `now`, or the store's time at the claim, whichever is earlier."""
+        return now if self.reached is None else min(now, self.reached)
 
     def run_at(self, run_times: list[datetime]) -> list[datetime]:
         """Note the run times that the executor gets, and return them."""
@@ -155,7 +161,7 @@ class CurrentOccurrence:
 
     @property
     def id(self) -> str:
-        """`job:run_time_ms`."""
+        """The id of the occurrence, `job:run_time_ms`."""
         return f"{self.job_id}:{to_ms(self.run_time)}"
 
     def __repr__(self) -> str:
@@ -209,7 +215,7 @@ class Answered:
 
 
 class ClaimedJob(Job):
-    """A job with its occurrence, for a stock scheduler. See the module."""
+    """A job that carries its occurrence, so that a stock scheduler can run it."""
 
     __slots__ = ("fixed", "occurrence", "plain_func")
 
@@ -225,7 +231,7 @@ class ClaimedJob(Job):
             run_times, following = self.fixed, occurrence.next_run_time
         else:
             try:
-                run_times, following = missed_runs(self, now)
+                run_times, following = missed_runs(self, occurrence.due_at(now))
             except Exception as error:  # it would end the scheduler's loop; the end of the pass reports it to the store
                 occurrence.trigger_error = error
                 return []

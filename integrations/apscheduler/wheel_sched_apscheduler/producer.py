@@ -17,7 +17,7 @@ from wheel_sched_apscheduler.stores.redis import RedisWheelJobStore
 
 
 class Producer:
-    """A jobstore without a scheduler.
+    """Adds jobs to a jobstore and removes them, without a scheduler.
 
     Args:
         jobstore: stores the jobs: a `RedisWheelJobStore` with the same settings as in the schedulers.

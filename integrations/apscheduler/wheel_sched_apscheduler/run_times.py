@@ -137,7 +137,7 @@ def _walk(trigger: Any, moment: datetime | None, now: datetime, coalesce: bool) 
 
 
 def _near_end(trigger: Any, first: datetime, now: datetime) -> datetime:
-    """As `_late_start`, for any trigger, but it asks the trigger a few times more."""
+    """A run time close to the last missed one, for any trigger. It asks the trigger more often than `_late_start`."""
     start = _late_start(trigger, first, now)
     back = _US
     while start is first and back < now - first:

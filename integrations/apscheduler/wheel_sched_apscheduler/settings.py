@@ -36,7 +36,7 @@ class SharedStoreSettings:
 
 
 def whole(name: str, value: Any, least: int, greatest: int | None, problems: list[str]) -> int:
-    """A whole number within bounds. Any other value is added to `problems`."""
+    """Read a whole number within bounds. Reports any other value in `problems`."""
     number = _number(int, value)
     if type(number) is int and number >= least and (greatest is None or number <= greatest):
         return number
@@ -46,7 +46,7 @@ def whole(name: str, value: Any, least: int, greatest: int | None, problems: lis
 
 
 def seconds(name: str, value: Any, least: float, greatest: float, problems: list[str]) -> float:
-    """A time in seconds within bounds. Any other value is added to `problems`."""
+    """Read a time in seconds within bounds. Reports any other value in `problems`."""
     number = _number(float, value)
     if isinstance(number, int | float) and not isinstance(number, bool) and least <= number <= greatest:
         return number
@@ -63,7 +63,7 @@ def _number(kind: type, value: Any) -> Any:
 
 
 def flag(name: str, value: Any, problems: list[str]) -> bool:
-    """Yes or no. Any other value is added to `problems`."""
+    """Read true or false. Reports any other value in `problems`."""
     if isinstance(value, bool):
         return value
     word = value.strip().lower() if isinstance(value, str) else None
@@ -73,7 +73,7 @@ def flag(name: str, value: Any, problems: list[str]) -> bool:
 
 
 def one_of(name: str, value: Choice, choices: Sequence[Choice], problems: list[str]) -> Choice:
-    """One of these words. Any other value is added to `problems`."""
+    """Read one of the words `choices`. Reports any other value in `problems`."""
     if value not in choices:
         listed = " or ".join(choices) if len(choices) == 2 else f"one of {', '.join(choices)}"
         problems.append(f"expected {name} to be {listed}, got: {value!r}")

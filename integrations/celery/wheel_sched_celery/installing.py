@@ -30,8 +30,8 @@ def install(
 
     Args:
         app: the Celery app.
-        url: of the store; None = no store, only a better timer in the worker. Defaults to `app.conf.wheel_url`, else
-            the broker's URL when it is a Redis.
+        url: address of the store; None = no store, only a better timer in the worker. Defaults to `app.conf.wheel_url`,
+            else the broker's URL when it is a Redis.
         horizon: tasks due later than this are held; None = stock behaviour. Defaults to "2s".
         settings: the other fields of `WheelSettings`.
 

@@ -38,12 +38,12 @@ class WheelSettings:
     """How tasks are held and released. Durations are whole milliseconds; users give texts, seconds or timedeltas.
 
     Args:
-        url: of the delay store (redis://, rediss://, unix://, embedded:FOLDER or a redis-py client); None = no store,
-            only a better timer in the worker. Defaults to the broker's URL when that is a Redis.
+        url: address of the delay store (redis://, rediss://, unix://, embedded:FOLDER or a redis-py client); None = no
+            store, only a better timer in the worker. Defaults to the broker's URL when that is a Redis.
         horizon: a task due later than this waits in the store. None = no task is held; tasks that are held already
             are still released. Defaults to 2 s, at most half of the broker's visibility timeout.
         namespace: prefix of the store's keys. Defaults to "celery".
-        shards: of the namespace, fixed when it is created. Defaults to 1.
+        shards: number of shards of the namespace, fixed when it is created. Defaults to 1.
         durability: "memory", "everysec", "fsync" or "replicated". Defaults to "everysec".
         replicas: how many replicas confirm under "replicated". Defaults to 1.
         on_outage: what a producer does while the store is away: "stock" sends as Celery alone would, "refuse" raises
@@ -54,7 +54,8 @@ class WheelSettings:
             a worker holds longer than that timeout runs twice.
         dispatch: whether workers of this app release held tasks. Defaults to True.
         takeover: whether workers move ETA messages from the broker into the store. Defaults to True.
-        timeout: of one call on the store, in producers and workers. No worker's loop waits for it. Defaults to 5 s.
+        timeout: how long one call on the store may take, in producers and workers. No worker's loop waits for it.
+            Defaults to 5 s.
         drain_timeout: how long a stopping worker waits for its dispatcher's publishes. Defaults to 10 s.
     """
 
@@ -86,7 +87,7 @@ def load_settings(given: Mapping[str, Any], conf: Mapping[str, Any], broker_url:
     Args:
         given: arguments of `install`; UNSET ones are looked for in `conf`.
         conf: the app's configuration.
-        broker_url: of the app.
+        broker_url: the app's broker URL.
 
     Raises:
         ConfigError: names every wrong setting.

@@ -30,7 +30,7 @@ class StoreThread:
     """Runs jobs one after the other.
 
     Args:
-        name: of the thread. Defaults to "wheel-sched-celery-store".
+        name: the name of the thread. Defaults to "wheel-sched-celery-store".
     """
 
     def __init__(self, name: str = "wheel-sched-celery-store") -> None:

@@ -98,7 +98,7 @@ class Wheel:
         """Another handle on the store, which the caller closes.
 
         Args:
-            timeout_ms: of one call. Defaults to the timeout of the store's client.
+            timeout_ms: how long one call may take. Defaults to the timeout of the store's client.
         """
         settings = self.settings
         target = settings.url
@@ -310,7 +310,7 @@ class Wheel:
 
     @property
     def shared_server(self) -> SharedServer:
-        """Knows whether the broker's queues lie in the store's database."""
+        """The object that knows whether the broker's queues lie in the store's database."""
         with self._lock:
             if self._shared_server is None:
                 self._shared_server = SharedServer(

@@ -1,4 +1,4 @@
-"""Kafka: consumer groups, transactions, and what the retry service needs to be exact on both sides of it."""
+"""KafkaBroker: topics of a Kafka cluster, consumer groups and transactions."""
 
 from retry_topic.brokers.kafka.broker import KafkaBroker
 

@@ -51,10 +51,10 @@ class KafkaBroker:
         servers: `host:port,host:port`, or librdkafka settings with `bootstrap.servers`. Security (SASL, TLS) and other
             settings of a client are passed through. The settings `group.protocol`, `delivery.timeout.ms` and
             `transaction.timeout.ms` have the same effect as the arguments of these names.
-        partitions: of created topics. Defaults to 1.
-        replication: of created topics, -1: the cluster's default. Defaults to -1.
-        topic_settings: of created topics (`retention.ms`, ...). Defaults to the cluster's settings, and for a group's
-            own topics to those of `settings_for`.
+        partitions: number of partitions of topics that this broker creates. Defaults to 1.
+        replication: number of copies of these topics; -1 for the cluster's default. Defaults to -1.
+        topic_settings: settings of these topics (`retention.ms`, ...). Defaults to the cluster's settings, and for a
+            group's own topics to those of `settings_for`.
         create_topics: publishing to an absent topic creates it instead of failing. Defaults to False.
         transactions: use transactions for consume-and-produce and for due messages. Give False for clusters without
             transactions; then only idempotent producers and the headers `retry-id` and `retry-attempt` limit
@@ -68,7 +68,7 @@ class KafkaBroker:
             record is still read. Defaults to 64 MiB.
 
     Raises:
-        ConfigError: with all problems, also those that librdkafka finds. No connection was opened.
+        ConfigError: lists all problems, including those that librdkafka finds. No connection was opened.
     """
 
     name = "kafka"
@@ -146,7 +146,7 @@ class KafkaBroker:
         return f"<KafkaBroker {self.settings['bootstrap.servers']} {mode}>"
 
     def publish(self, messages: Sequence[Message]) -> list[PublishFailure | None]:
-        """Produce each message to its topic. None: the cluster has it.
+        """Produce each message to its topic. Returns one answer for each message: None when the cluster has it.
 
         Raises:
             BrokerUnavailable: the cluster answered for none of them.
@@ -173,7 +173,7 @@ class KafkaBroker:
         member = checked_member(self.member_settings(group, idle_ms))
         transactions = None
         if self.transactions:
-            # no producer fences that of a dead member: its successor waits until the transaction has timed out
+            # nobody fences a dead member's producer: the next member waits until its transaction has timed out
             least_ms = max(2 * self.delivery_timeout_ms, int(self.settings["socket.timeout.ms"]))
             timeout_ms = min(self.transaction_timeout_ms, least_ms)
             transactions = self.transaction_producer(f"{group}-{uuid.uuid4().hex[:16]}", timeout_ms)
@@ -201,7 +201,7 @@ class KafkaBroker:
         return log
 
     def sender(self, namespace: str, shards: int) -> KafkaSender | None:
-        """The sender of a store's claims in transactions; None: the broker uses no transactions."""
+        """The sender of a store's claims in transactions; None if the broker uses no transactions."""
         if not self.transactions:
             return None
         producers = partial(self.transaction_producer, producers=2)
@@ -216,7 +216,7 @@ class KafkaBroker:
         return self.topology.topic_id(topic)
 
     def topic_problem(self, topic: str) -> str | None:
-        """Why Kafka cannot have a topic with this name; None: it can."""
+        """Why Kafka cannot have a topic with this name; None if it can."""
         return topic_problem(topic)
 
     def create_topic(self, topic: str) -> None:
@@ -244,7 +244,7 @@ class KafkaBroker:
         return created
 
     def topics(self) -> dict[str, int]:
-        """All topics except the cluster's own, and how many offsets each spans (transaction markers included)."""
+        """All topics except the cluster's own, with the number of offsets of each, transaction markers included."""
         return self.topology.lengths()
 
     def reads(self, group: str, topic: str) -> bool:
@@ -332,7 +332,8 @@ class KafkaBroker:
 
 
 def settings_for(kind: str, replication: int) -> dict[str, str]:
-    """Settings of a group's "retry", "redelivery" or "dead" topic with `replication` copies, -1: the cluster's default.
+    """Settings of a group's "retry", "redelivery" or "dead" topic that has `replication` copies (-1: as the cluster
+    says).
 
     Records are deleted by age and never compacted, independently of the cluster's default, because messages with equal
     keys are different messages. With several copies, one broker may be down, and all brokers in sync have every

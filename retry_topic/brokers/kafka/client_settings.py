@@ -1,5 +1,5 @@
-"""Checks a user's librdkafka settings. This package reserves some of them; some repeat an argument; librdkafka tries
-the rest.
+"""Checks a user's librdkafka settings: this package sets some of them itself, some repeat an argument of `KafkaBroker`,
+and librdkafka checks the others.
 
 librdkafka tries the settings on clients without a broker, so no connection is opened. `KafkaBroker` reports a mistyped
 name or an impossible value when it is made, not when it first needs the client. Cost: below a millisecond.
@@ -51,13 +51,17 @@ _ADVICE = "see librdkafka's CONFIGURATION.md; nothing was opened"
 
 def reserved_problems(settings: Mapping[str, Any]) -> list[str]:
     """One problem for each setting that only this package may set."""
-    return [f"expected {name} to be left to us, got: {settings[name]!r}" for name in _OURS if name in settings]
+    return [
+        f"expected no setting {name}, because wheel-sched sets it, got: {settings[name]!r}"
+        for name in _OURS
+        if name in settings
+    ]
 
 
 def combined(settings: dict[str, Any], names: tuple[str, ...], argument: str, given: Any, problems: list[str]) -> Any:
-    """The value of an argument or of the settings with these names; None: neither has one. Removes the settings."""
-    said = {name: settings.pop(name) for name in names if name in settings}
-    for name, value in said.items():
+    """The value of an argument, or of the settings with these names; None if neither is given. Removes the settings."""
+    named = {name: settings.pop(name) for name in names if name in settings}
+    for name, value in named.items():
         if given is not None and str(value).lower() != str(given):
             problems.append(f"expected {name} of the settings and {argument} to agree, got: {value!r} and {given!r}")
         given = value.lower() if isinstance(value, str) else value
@@ -86,36 +90,37 @@ def refusals(
         producer: makes the settings of a producer with transactions; called when librdkafka accepts `settings`.
         member: makes the settings of a group member; called in the same case.
     """
-    said = _refusal(_admin.AdminClient, settings)
-    if said is not None:
+    refusal = _refusal(_admin.AdminClient, settings)
+    if refusal is not None:
         apart = [(name, _refusal(_admin.AdminClient, {name: value}, settings)) for name, value in settings.items()]
         # "Failed to create": the setting only lacks others; the check of the whole client reports it
         wrong = [_explained(name, text) for name, text in apart if text is not None and "Failed to create" not in text]
-        return wrong or [_explained("", said)]
+        return wrong or [_explained("", refusal)]
     for kind, made in ((Producer, producer), (Consumer, member)):
-        said = _refusal(kind, made())
-        if said is not None:
-            return [_explained("", said)]
+        refusal = _refusal(kind, made())
+        if refusal is not None:
+            return [_explained("", refusal)]
     return []
 
 
 def checked_member(settings: dict[str, Any]) -> dict[str, Any]:
-    """Check the settings of a group member again, because they depend on its `idle_ms`. Answers them.
+    """Check the settings of a group member again, because they depend on its `idle_ms`. Returns the settings.
 
     Raises:
         ConfigError: librdkafka makes no consumer with them.
     """
-    said = _refusal(Consumer, settings)
-    if said is not None:
-        raise ConfigError(_explained("", said))
+    refusal = _refusal(Consumer, settings)
+    if refusal is not None:
+        raise ConfigError(_explained("", refusal))
     return settings
 
 
 def _refusal(
     kind: Callable[[dict[str, Any]], Any], settings: Mapping[str, Any], beside: Mapping[str, Any] | None = None
 ) -> str | None:
-    """Why librdkafka makes no client of that kind; None: it makes one. The text has no secrets of the settings or of
-    `beside`.
+    """Why librdkafka makes no client of that kind with these settings; None if it makes one.
+
+    The text contains no secrets of `settings` or of `beside`.
 
     The check leaves out callbacks, because librdkafka would call a callback for tokens.
     """
@@ -139,10 +144,10 @@ def _is_refusal(error: KafkaException) -> bool:
     return bool(error.args[0].code() == KafkaError._INVALID_ARG)
 
 
-def _explained(name: str, said: str) -> str:
+def _explained(name: str, refusal: str) -> str:
     subject = f"setting {name}" if name else "settings"
     advice = _JAVA.get(name, _ADVICE)
-    return f"expected Kafka's {subject} to be librdkafka's, got: {said.strip().rstrip('.')}; {advice}"
+    return f"expected Kafka's {subject} to be librdkafka's, got: {refusal.strip().rstrip('.')}; {advice}"
 
 
 def _hidden(text: str, settings: Mapping[str, Any]) -> str:

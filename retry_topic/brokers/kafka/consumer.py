@@ -4,9 +4,10 @@ It has two parts. The poll loop (`poll_loop`) owns the client and fills a buffer
 (`offset_tracker`) knows which records were handed out and which are settled. Callers use the class of this module:
 `poll` takes records from the buffer, `ack` and `forward` settle them.
 
-Before `poll` hands out a record, it commits the higher delivery count in the text beside the offset. So the record's
-count rises even if its consumer dies. `ack` and `forward` commit the new offset. Only one commit runs at a time, so a
-commit never overtakes a later one. After a partition is lost, its deliveries are dead: settling them does nothing.
+Before `poll` hands out a record, it commits a higher delivery count in the metadata of the committed offset. So the
+count rises even if the consumer dies. `ack` and `forward` commit the new offset. Only one commit runs at a time, so an
+older commit never replaces a newer one. When the member loses a partition, its deliveries of that partition are no
+longer valid: settling them does nothing.
 """
 
 from __future__ import annotations
@@ -43,9 +44,9 @@ class KafkaConsumer:
         settings: librdkafka's settings of a group member.
         topics: the topics it reads.
         idle_ms: see `Broker.consumer`.
-        transactions: the member's transactions, for `forward`; None: `forward` publishes first and settles after.
+        transactions: the member's transactions, for `forward`; None if `forward` shall publish first and settle after.
         publish: the broker's `publish`.
-        committed: reads the group's committed offsets, with the texts beside them.
+        committed: reads the group's committed offsets, with their metadata.
         placed: gives each message a partition and a time that its topic accepts.
         topic_ids: tells whether a topic was recreated.
         full_bytes: the size of the buffer at which fetching pauses.
@@ -131,8 +132,8 @@ class KafkaConsumer:
         """Settle deliveries and commit that. Repeating it is harmless.
 
         Raises:
-            BrokerUnavailable: the deliveries are settled in this member, but the cluster does not know it yet. A crash
-                now brings them back.
+            BrokerUnavailable: the deliveries are settled in this member, but the commit failed. If the process crashes
+                now, they are handed out again.
         """
         with self._changed:
             self._loop.alive_ms = now_ms()
@@ -200,7 +201,7 @@ class KafkaConsumer:
     # -- commits
 
     def _commit(self, places: set[Place]) -> bool:
-        """Commit the offsets of these partitions. False: the group has expelled the member, which joins again.
+        """Commit the offsets of these partitions. Returns False if the member was expelled; it then joins again.
 
         Raises:
             BrokerUnavailable: the cluster does not answer. All records stay in flight.
@@ -222,7 +223,7 @@ class KafkaConsumer:
             return bool(self._loop.run_in_loop(lambda client: self._commit_here(client, places)))
 
     def _commit_here(self, client: Any, places: set[Place]) -> bool:
-        """Runs in the poll loop."""
+        """Commit the offsets. Call this only in the thread of the poll loop."""
         with self._changed:
             offsets = self._topic_ids.marked(self._tracker.to_commit(places))
         if not offsets:
@@ -240,7 +241,7 @@ class KafkaConsumer:
     def _forward(
         self, transactions: Transactions, pairs: Sequence[tuple[Delivery, Message]]
     ) -> list[PublishFailure | None]:
-        """Forward all pairs or none. Answers None for each when done, else a failure for each message at fault."""
+        """Forward all pairs or none. Returns None for each if done; else each message at fault has its failure."""
         until_s = time.monotonic() + _COMMIT_S
         while True:
             with self._committing:

@@ -96,8 +96,10 @@ def error_of(error: object) -> Any:
 
 
 def said_meanwhile(client: Any, error: Any) -> Any:
-    """The cause of a consumer's failed call. If the client has no permission for the group, only a poll reports that;
-    other calls wait until their timeout. Only for clients that read no records, because this function polls."""
+    """The cause of a consumer's failed call.
+
+    If the client has no permission for the group, only a poll reports that; other calls fail at their timeout. Use this
+    only for clients that read no records, because it polls."""
     if error_of(error).code() in UNANSWERED:
         while (event := client.poll(0)) is not None:
             if event.error() is not None and event.error().code() in RIGHTS:

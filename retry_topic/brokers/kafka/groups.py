@@ -1,4 +1,4 @@
-"""Groups: reads and writes the committed offsets of consumer groups and the texts beside them.
+"""Groups: reads and writes the committed offsets of consumer groups and their metadata.
 
 It uses a separate consumer client that has the group's name and does not join the group. An admin client cannot do
 this: while a coordinator loads its groups, its answer (ListConsumerGroupOffsets) crashes librdkafka 2.16. A consumer

@@ -1,12 +1,12 @@
-"""Which records a group member has handed out, which of them are settled, and how its successor learns both.
+"""Which records a group member has handed out, which of them are settled, and how the next member learns both.
 
-Kafka stores one number per partition, the committed offset, and a text beside it. Here the number is the offset of the
-first unsettled record. The text describes the records from there on, in runs: `w1:` and then `<length>.<state>,` for
-each run. State 0: settled. State n: handed out n - 1 times. So the successor does not hand out records that were
-settled out of order, and it continues the delivery count of records whose consumers died. A text that is lost or cut
-causes repeats, never the loss of a message.
+Kafka stores a number and a text for each partition: the committed offset and its metadata. Here the number is the
+offset of the first unsettled record. The text describes the records from there on, in runs: `w1:` and then
+`<length>.<state>,` for each run. State 0: settled. State n: handed out n - 1 times. So the next member does not hand
+out records that were settled out of order, and it continues the delivery count of records whose consumers died. If the
+text is lost or cut, messages are delivered again, and none is lost.
 
-`PartitionOffsets` is one partition, `OffsetTracker` all partitions of a member. Neither knows Kafka's client, a thread
+`PartitionOffsets` is one partition, `OffsetTracker` all partitions of a member. Neither uses Kafka's client, a thread
 or a lock. Source: Confluent's parallel consumer keeps its offset map in the same place.
 """
 
@@ -46,7 +46,7 @@ class PartitionOffsets:
     """The offsets of one partition, from the moment it was assigned.
 
     Args:
-        position: the committed offset; no earlier record comes.
+        position: the committed offset; records before it are not read.
         text: the text that was committed with it.
         assignment: the number of this assignment; it never repeats. Defaults to 0.
     """
@@ -65,7 +65,7 @@ class PartitionOffsets:
                 at += int(length)
 
     def admit(self, offset: int, message: Message, now_ms: int) -> HeldRecord | None:
-        """Add a record that is about to be handed out. None: it is already settled."""
+        """Add a record that is about to be handed out. Returns None if it is already settled."""
         state = self._state_before(offset)
         self.position = offset + 1
         entry = self.entries[offset] = HeldRecord(message, state or 1, now_ms, settled=state == 0)
@@ -79,7 +79,7 @@ class PartitionOffsets:
         return None
 
     def settle(self, offset: int) -> bool:
-        """Mark a record as settled. False: it was not handed out, or it is already settled."""
+        """Mark a record as settled. Returns False if it was not handed out or is already settled."""
         entry = self.entries.get(offset)
         if entry is None or entry.settled:
             return False
@@ -122,7 +122,7 @@ class PartitionOffsets:
     def _state_runs(self, committed: int, counted: bool) -> list[tuple[int, int]]:
         """Runs of one state from the committed offset on: (length, state)."""
         stretches = [
-            (offset, 0 if entry.settled else entry.deliveries + counted)
+            (offset, 0 if entry.settled else max(1, entry.deliveries + counted))  # 0 deliveries: it was given back
             for offset, entry in self.entries.items()
             if offset >= committed
         ]
@@ -143,11 +143,11 @@ class PartitionOffsets:
 
 
 class OffsetTracker:
-    """The offsets of all partitions of one group member, and the records that were fetched and not handed out.
+    """The offsets of all partitions of one group member, and a buffer of fetched records that are not handed out.
 
     When the member leaves its group, the tracker forgets everything and the next *life* of the member begins. A
     partition's *assignment* begins when the member gets the partition and ends when the member loses it. A delivery's
-    handle has the number of its assignment. After the assignment's end the delivery is dead.
+    handle has the number of its assignment. After the assignment's end the delivery is no longer valid.
 
     Threads: no lock of its own; the member's lock guards it.
 
@@ -185,7 +185,7 @@ class OffsetTracker:
         self.fetched = self.fetched_bytes = 0
 
     def open(self, place: Place, offset: int, text: str) -> None:
-        """Add a partition that the member got: from its committed offset, with the text beside the offset."""
+        """Add a partition that the member got: its committed offset and that offset's metadata."""
         self._assignments += 1
         self.partitions[place] = PartitionOffsets(offset, text, self._assignments)
 
@@ -246,7 +246,7 @@ class OffsetTracker:
         return max(1, oldest_ms + self._idle_ms - self._now_ms()) / 1000
 
     def held(self, delivery: Delivery) -> HeldRecord | None:
-        """The record of a delivery. None: the delivery is dead, or settled and forgotten."""
+        """The record of a delivery. None if the delivery is no longer valid, or settled and forgotten."""
         assignment, topic, partition, offset = delivery.handle
         offsets = self.partitions.get((topic, partition))
         return offsets.entries.get(offset) if offsets is not None and offsets.assignment == assignment else None

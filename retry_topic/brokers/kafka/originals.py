@@ -1,7 +1,7 @@
-"""Originals: reads single records again, for the payloads of messages by reference.
+"""Reads single records again, for the payloads of messages that are stored by reference.
 
-The client joins no group and commits nothing. The first call makes it. Records of one partition are read in the order
-of their offsets. The position jumps when the next record is far away. Threads: any; one call runs at a time.
+The client joins no group and commits nothing; the first call makes it. Records of one partition are read in the order
+of their offsets. If the next record is far away, the client seeks to it. Threads: any; one call runs at a time.
 """
 
 from __future__ import annotations

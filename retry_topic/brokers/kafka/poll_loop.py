@@ -1,12 +1,12 @@
 """PollLoop: the thread that owns a group member's Kafka client, from joining the group to leaving it.
 
 The loop polls the client, puts records into the offset tracker's buffer, and pauses fetching when the buffer is full.
-Rebalances happen inside `client.poll`. No other thread uses the client: its calls exclude each other, and a poll would
-block the other threads. A thread that needs the client gives the loop a function to call (`run_in_loop`).
+Rebalances happen inside `client.poll`. No other thread uses the client, because a running poll blocks all other calls
+of the client. A thread that needs the client gives the loop a function to call (`run_in_loop`).
 
-A member that gets no call for `idle_ms` leaves the group and joins it again at the next poll. So its
-partitions go to living members although its process runs. A member that the group has expelled joins again with a new
-client: a cooperative client would keep the partitions and report nothing. Each client is a *life* of the member.
+A member that gets no call for `idle_ms` leaves the group, and joins it again at the next poll. So its partitions go to
+working members although its process runs. A member that the group has expelled joins again with a new client, because
+the old client would keep its partitions and report nothing. The time with one client is a *life* of the member.
 
 A function makes the client, so that a test can use a fake one. `changed` is the lock of the tracker and of all
 attributes of the loop. It is notified when records, failures or requests come.
@@ -34,7 +34,7 @@ from wheel_sched.escaping import logger_of
 logger = logger_of("retry_topic.kafka")
 
 FULL, LOW = 1_000, 250  # fetching pauses at FULL records in the buffer and resumes at LOW
-_STILL_S = 0.2  # when the buffer is full for longer, the handlers count as standing still
+_STILL_S = 0.2  # when the buffer is full for longer, the loop pauses the client
 _AT_ONCE = 100  # records taken from the client before their size is checked
 POLL_S = 0.05  # how soon the loop sees a request while no record is handed out
 _SHORT_S = 0.002  # the same while records are handed out
@@ -52,7 +52,7 @@ class PollLoop:
         group: the consumer group, for names and log lines.
         topics: the topics to subscribe to.
         idle_ms: see `Broker.consumer`.
-        committed: reads the group's committed offsets, with the texts beside them.
+        committed: reads the group's committed offsets, with their metadata.
         topic_ids: tells whether a topic was recreated.
         full_bytes: the size of the buffer at which fetching pauses.
     """
@@ -90,7 +90,7 @@ class PollLoop:
         self._thread.start()
 
     def run_in_loop(self, call: Callable[[Any], Any]) -> Any:
-        """Have the loop call `call(client)`; answers its result. None: there is no client, or it is closing."""
+        """Have the loop call `call(client)`; returns its result, or None if there is no client or it is closing."""
         asked: Future[Any] = Future()
         with self.changed:
             if self._client is None:
@@ -157,7 +157,7 @@ class PollLoop:
     def _leave(self, client: Any) -> None:
         with self.sending:
             with self.changed:
-                # a silent member's records count as handed out; one that closes gives them back in good order
+                # the records of a silent member count as handed out once more; those of a member that closes do not
                 held = self.tracker.to_commit(set(self.tracker.partitions), counted=not self.closed)
                 offsets = [] if self._rejoin else self._topic_ids.marked(held)
                 self._client = None
@@ -268,8 +268,8 @@ class BackPressure:
 
     After a pause, a client needs about half a second until it fetches again (librdkafka's broker threads sleep
     meanwhile). So when the buffer is full, the poll loop first waits a moment without polling: busy handlers soon take
-    records from the buffer, and the client's own queue still has more. Only when the handlers stand still, the loop
-    pauses the client and polls on. So the client stays in its group and sees rebalances.
+    records from the buffer, and the client's own queue still has more. Only when the buffer stays full, the loop pauses
+    the client and continues to poll. So the client stays in its group and takes part in rebalances.
 
     Threads: only the polling thread.
 

@@ -1,4 +1,4 @@
-"""Messages to a Kafka producer: `Placing` adapts each message to its topic, `Producing` sends a batch.
+"""Sends messages to Kafka: `Placing` adapts each message to its topic, `Producing` sends a batch.
 
 All threads share one idempotent producer. Each message gets its own answer, and one failure does not affect the others.
 Cost of a message: about 2 us in Python, two look-ups in a dictionary, and the time of librdkafka. Any thread.
@@ -30,7 +30,7 @@ _UNANSWERED = PublishFailure("the broker has not answered in time", in_doubt=Tru
 
 
 def produce(producer: Any, message: Message, reported: Callable[[Any, Any], None]) -> PublishFailure | None:
-    """Give one message to librdkafka. Answers its refusal; None: librdkafka calls `reported(error, record)` later."""
+    """Give one message to librdkafka. Returns its refusal, or None; then it calls `reported(error, record)` later."""
     while True:
         try:
             value, headers = to_record(message)
@@ -52,11 +52,11 @@ def produce(producer: Any, message: Message, reported: Callable[[Any, Any], None
 
 
 class Producing:
-    """The producer of a broker. It serves delivery reports until all have come or `timeout_s` is over.
+    """The producer of a broker. It waits for delivery reports until all have come or `timeout_s` has passed.
 
     Args:
         settings: librdkafka's settings.
-        partitions: the number of partitions of a topic; 0: the topic is absent.
+        partitions: gives the number of partitions of a topic, 0 for an absent topic.
         timeout_s: the longest time for the delivery of a message.
     """
 
@@ -66,7 +66,7 @@ class Producing:
         self._timeout_s = timeout_s
 
     def publish(self, messages: Sequence[Message]) -> list[PublishFailure | None]:
-        """Publish messages. Answers in order; None: the broker has the message."""
+        """Publish messages. Returns one answer for each message: None when the broker has it."""
         answers: list[PublishFailure | None] = [_UNANSWERED] * len(messages)
 
         def reporter(index: int) -> Callable[[Any, Any], None]:
@@ -94,7 +94,7 @@ class Producing:
 
 @dataclass(slots=True)
 class _TopicLimits:
-    """The known limits of a topic: its number of partitions, and the age up to which it keeps timestamps."""
+    """What was last read about a topic: its number of partitions, and the age up to which it keeps timestamps."""
 
     partitions: int
     oldest_ms: float
@@ -160,8 +160,8 @@ class Placing:
         elif topic not in self._warned:
             self._warned.add(topic)
             logger.warning(
-                "kafka.times_not_kept: the settings of topic %r may not be read: what is sent to it carries the time "
-                "of sending; give this client's principal the right DESCRIBE_CONFIGS to the topic",
+                "kafka.times_not_kept: the settings of topic %r may not be read: messages sent to it get the time of "
+                "sending; give this client's principal the right DESCRIBE_CONFIGS to the topic",
                 topic,
             )
         self._known[topic] = limits

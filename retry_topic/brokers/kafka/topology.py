@@ -1,4 +1,4 @@
-"""The topics of the cluster: `Topology` knows and creates them, `TopicIds` detects that one was recreated."""
+"""The topics of the cluster: `Topology` lists and creates them, `TopicIds` detects that one was recreated."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _NAME = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ012345678
 
 
 def topic_problem(topic: str) -> str | None:
-    """Why Kafka cannot have a topic with this name; None: it can."""
+    """Why Kafka cannot have a topic with this name; None if it can."""
     if not topic or len(topic) > 249 or topic in (".", "..") or not _NAME.issuperset(topic):
         return f"expected a Kafka topic of 1 to 249 letters, digits, dots, underscores or dashes, got: {topic!r}"
     return None
@@ -48,7 +48,8 @@ def _plainly(trouble: str) -> str:
     """The error with advice about certificates. librdkafka gives this advice in some places only."""
     if "certificate verify failed" not in trouble or _TRUST in trouble:
         return trouble
-    return f"{trouble}: the broker's certificate could not be verified; {_TRUST} has to name who vouches for it"
+    advice = f"{_TRUST} must name a certificate authority's file"
+    return f"{trouble}: the broker's certificate could not be verified; {advice}"
 
 
 def _listened_to(settings: Mapping[str, Any], trouble: deque[str]) -> dict[str, Any]:
@@ -65,16 +66,16 @@ def _listened_to(settings: Mapping[str, Any], trouble: deque[str]) -> dict[str, 
 
 
 class Topology:
-    """The cluster's topics, their partitions, ids and settings; and creating topics. Any thread.
+    """Lists the cluster's topics with their partitions, ids and settings, and creates topics. Any thread.
 
-    Naming a topic never creates it. Some clusters create topics on demand, so this class reads the list of topics
-    first. So a mistyped target is an error and not a new topic. It remembers known topics. It looks up an unknown topic
-    again, at most once a second. It asks for ids each time, because a topic may be recreated under its name.
+    A look-up never creates a topic: some clusters create each topic that a client names, so this class reads the list
+    of all topics instead. A mistyped topic is then an error and not a new topic. This class remembers known topics. It
+    looks an unknown topic up again, at most once a second. It asks for ids each time, because a topic may be recreated.
 
     Args:
         settings: librdkafka's settings of the client.
         partitions: the number of partitions of created topics.
-        replication: the number of copies of created topics, -1: the cluster's default.
+        replication: the number of copies of created topics, -1 for the cluster's default.
         settings_of_topics: the settings of created topics.
     """
 
@@ -92,7 +93,7 @@ class Topology:
         self._lock = threading.Lock()
 
     def partitions(self, topic: str) -> int:
-        """The number of partitions of a topic; 0: the topic is absent.
+        """The number of partitions of a topic; 0 if the topic is absent.
 
         Raises:
             BrokerUnavailable: the cluster does not answer, and the number is not known from before.
@@ -116,7 +117,7 @@ class Topology:
             return self._known.get(topic, 0)
 
     def settings_of(self, topic: str) -> dict[str, str] | None:
-        """The settings of a topic; None: this client may not read them, or the cluster does not give them.
+        """The settings of a topic; None if this client may not read them or the cluster does not give them.
 
         Raises:
             BrokerUnavailable: the cluster does not answer.
@@ -134,7 +135,7 @@ class Topology:
         return {name: entry.value for name, entry in found.items() if entry.value is not None}
 
     def forget(self, topic: str) -> None:
-        """A topic may have been deleted: look again."""
+        """Look the topic up again at its next use, because it may have been deleted."""
         with self._lock:
             self._known.pop(topic, None)
             self._looked_s = -_AGAIN_S
@@ -142,7 +143,7 @@ class Topology:
     def create(
         self, topics: Iterable[str], partitions: int | None = None, settings: Mapping[str, str] | None = None
     ) -> list[str]:
-        """Create the absent topics; answers the created ones.
+        """Create the absent topics. Returns the created ones.
 
         Raises:
             ConfigError: a name is impossible.
@@ -157,7 +158,7 @@ class Topology:
         if not absent:
             return []
         if not self._controlled:
-            for name in absent:  # librdkafka's imitation creates what is named
+            for name in absent:  # librdkafka's mock cluster creates each topic that is named
                 self.admin.list_topics(name, timeout=TIMEOUT_S)
             self._until_visible(absent)
             return absent
@@ -189,7 +190,7 @@ class Topology:
         return [TopicPartition(topic, number) for topic, count in sorted(known.items()) for number in range(count)]
 
     def lengths(self) -> dict[str, int]:
-        """All topics except the cluster's own, and how many offsets each spans."""
+        """All topics except the cluster's own, with the number of offsets of each."""
         places = self.places()
         last, first = self.ends(places), self.ends(places, earliest=True)
         spans = dict.fromkeys([place.topic for place in places], 0)
@@ -203,8 +204,8 @@ class Topology:
     ) -> dict[tuple[str, int], int]:
         """The offset after the last record of each partition, or the offset of the first record.
 
-        `committed`: only up to the first open transaction, because a reader of committed records gets no further for
-        now.
+        `committed`: only up to the first open transaction. A reader of committed records gets no further until that
+        transaction ends.
         """
         if not places:
             return {}
@@ -237,7 +238,7 @@ class Topology:
         return found
 
     def topic_id(self, topic: str) -> str:
-        """The id of a topic; a recreated topic has another id. Without ids: the topic's name.
+        """The id of a topic; a recreated topic has another id. If the cluster has no ids: the topic's name.
 
         Raises:
             BrokerError: the cluster does not answer.
@@ -246,7 +247,7 @@ class Topology:
         return topic if asked is None else self.answered_id(topic, asked)
 
     def ask_id(self, topic: str) -> Any:
-        """Ask for the id of a topic. Answers a future for `answered_id`; None: topics have no ids."""
+        """Ask for the id of a topic. Returns a future for `answered_id`, or None if topics have no ids."""
         if not self._controlled:
             return None
         return self.admin.describe_topics(TopicCollection([topic]), request_timeout=TIMEOUT_S)[topic]
@@ -284,9 +285,7 @@ class Topology:
                     return
             if time.monotonic() >= until_s:
                 missing = [topic for topic in topics if topic not in self._known]
-                raise BrokerUnavailable(
-                    f"topics were created and are not to be seen yet: {missing}; repeat in a moment"
-                )
+                raise BrokerUnavailable(f"topics were created and are not visible yet: {missing}; repeat in a moment")
             time.sleep(0.02)
 
 
@@ -296,8 +295,8 @@ class TopicIds:
     The client does not report when it starts to read the new log. It would skip as many records as it had read of the
     old log, or wait beyond the end of the new one. So this class reads the topics' ids when partitions are assigned. It
     reads them again after records were read and before any is handed out, and about once a second while none comes.
-    Offsets are committed with the id, in the text beside them, after the offset tracker's part. So offsets of a deleted
-    topic are never used for its successor, however late they are committed.
+    Offsets are committed with the id in their metadata, after the offset tracker's text. So offsets of a deleted topic
+    are never used for its successor, however late they are committed.
 
     The request runs at the same time as the commit, which is needed anyway. Topics without ids (clusters before Kafka
     2.8) are identified by their names. Call everything except `ask` and `same` under the member's lock.
@@ -366,14 +365,14 @@ class TopicIds:
         self._asked = None
 
     def marked(self, offsets: Sequence[TopicPartition]) -> list[TopicPartition]:
-        """Offsets to commit, with the ids of their topics beside them."""
+        """Offsets to commit, with the ids of their topics in the metadata."""
         return [
             TopicPartition(place.topic, place.partition, place.offset, _with_id(place, self.of(place.topic)))
             for place in offsets
         ]
 
     def own(self, found: Iterable[TopicPartition]) -> dict[tuple[str, int], tuple[int, str]]:
-        """The committed offsets that belong to the present topics and not to deleted ones, with the texts beside them.
+        """The committed offsets that belong to the present topics, not to deleted ones, with the tracker's texts.
 
         Earlier releases committed no id; their offsets count.
         """

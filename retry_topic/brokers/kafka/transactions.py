@@ -1,4 +1,4 @@
-"""Transactional producers that report for each transaction: committed, not committed, or not known.
+"""Transactional producers. For each transaction they report: committed, not committed, or not known.
 
 `Transactions` sends batches, `KafkaSender` the claims of a delay store.
 
@@ -62,10 +62,10 @@ class Transactions:
     Args:
         settings: librdkafka's settings.
         transactional_id: the newest producer with this id fences all others.
-        partitions: the number of partitions of a topic; 0: the topic is absent.
+        partitions: gives the number of partitions of a topic, 0 for an absent topic.
         timeout_s: the longest time for one call.
-        closed: gives those of some topics that this client may not write to. Called when a transaction fails without a
-            cause. Defaults to none.
+        closed: selects those of some topics that this client may not write to. Called when a transaction fails without
+            a cause. Defaults to none.
         producers: the number of producers that take turns. Defaults to 1.
     """
 
@@ -91,7 +91,7 @@ class Transactions:
         """Replace all producers by new ones. This fences the others with these ids and ends their open transactions.
 
         Raises:
-            BrokerUnavailable: the cluster does not answer. The fate of an open transaction is not known.
+            BrokerUnavailable: the cluster does not answer. Whether an open transaction was committed is not known.
         """
         self._producers.clear()
         fresh: list[Any] = [Producer({**self._settings, "transactional.id": name}) for name in self._ids]
@@ -102,7 +102,7 @@ class Transactions:
             except KafkaException as error:
                 self._refused("init_transactions", error)
             except DeadlinePassed as error:
-                raise BrokerUnavailable(f"{error}: nothing is known of what was open") from error
+                raise BrokerUnavailable(f"{error}: whether open transactions were committed is not known") from error
         self._producers.extend(fresh)
 
     @property
@@ -115,8 +115,9 @@ class Transactions:
     ) -> list[PublishFailure | None]:
         """Produce all of `messages` and commit `offsets` for `group` in one transaction, or nothing at all.
 
-        Answers in order. All None: the transaction is committed. Else nothing was sent, and each message at fault has
-        its failure.
+        Returns one answer for each message. All None: the transaction is committed. Otherwise nothing was sent, and
+            each
+        message at fault has its failure.
 
         Raises:
             Fenced: another producer has taken over. Nothing was sent.
@@ -221,7 +222,7 @@ class _Transaction:
         self._failures: dict[int, PublishFailure] = {}
 
     def perform(self) -> dict[int, PublishFailure]:
-        """Run the steps. Answers the failures of the messages at fault, by index; empty: the transaction is committed.
+        """Run the steps. Returns the failures of the messages at fault, by index; none if the transaction is committed.
 
         Raises:
             BrokerUnavailable: not committed, and no message is at fault.
@@ -268,8 +269,7 @@ class _Transaction:
 
 
 def claims_topic(namespace: str) -> str:
-    """The topic whose partitions stand for the shards of a namespace. The group that commits there has the same
-    name."""
+    """The name of a topic and of the consumer group that commits there. The topic has a partition for each shard."""
     return f"{re.sub(r'[^A-Za-z0-9._-]', '_', namespace)}.claims"
 
 
@@ -324,7 +324,7 @@ class KafkaSender:
         try:
             (found,) = call_with_deadline(lambda: self._reader.committed([place], timeout=READ_S), READ_S, "committed")
         except DeadlinePassed as error:
-            raise BrokerUnavailable(f"{error}: the claims that went out are not known") from error
+            raise BrokerUnavailable(f"{error}: which claims were sent is not known") from error
         except KafkaException as error:
             why = said_meanwhile(self._reader, error)
             raise broker_error(why, "the number of the last claim could not be read") from error
@@ -335,11 +335,13 @@ class KafkaSender:
     def send(self, shard: int, number: int, messages: Sequence[Message]) -> list[PublishFailure | None]:
         """Send a claim's messages and commit its number, in one transaction.
 
-        Answers and errors are those of `ClaimSender.send`.
+        Returns and raises what `ClaimSender.send` does.
         """
         sender, messages = self._senders[shard], self._placed(map(return_to_origin, messages))
         if not sender.ready:  # a new producer would fence the present owner of the shard
-            raise BrokerInDoubt(f"the producer of shard {shard} was given up: who owns the shard is to be asked first")
+            raise BrokerInDoubt(
+                f"the producer of shard {shard} was given up: take the shard over again to learn what was sent"
+            )
         offsets = [TopicPartition(self.topic, shard, number)]
         answers = sender.send(messages, offsets, self._reader.consumer_group_metadata())
         self._committed_s[shard] = time.monotonic()

@@ -39,13 +39,13 @@ class RedisStreamsBroker:
     """Publish to and consume from streams.
 
     Args:
-        client_or_url: a `redis.Redis` (also one made by Sentinel), a `RedisCluster`, or a URL. The broker copies a
+        client_or_url: a `redis.Redis` (one made by Sentinel too), a `RedisCluster`, or a URL. The broker copies a
             client's address, credentials and TLS settings. It opens its own connections and never closes the client.
         prefix: the key of a topic is `prefix` + its name. With `{tag}:` all topics are on one slot of a Cluster. Then
             `forward` is atomic there, and a consumer waits without polling. Defaults to "".
         create_topics: publishing to an absent topic creates it instead of failing. Defaults to False.
-        maxlen: about how many records of a topic stay after every group has settled them (0: none). Unsettled records
-            always stay. Defaults to None (all stay).
+        maxlen: about how many records of a topic stay after every group has settled them (0 for none). Unsettled
+            records always stay. Defaults to None (all stay).
         durability: how durable a write must be before it is acknowledged; the same levels as for a store, see
             docs/guarantees.md. Defaults to "everysec".
         replicas: how many replicas confirm under "replicated". Defaults to 1.
@@ -78,7 +78,7 @@ class RedisStreamsBroker:
         return self._publisher.stream_key(topic)
 
     def publish(self, messages: Sequence[Message]) -> list[PublishFailure | None]:
-        """Append each message to its topic. Answers in order: None = done, else the failure.
+        """Append each message to its topic. Returns one answer for each message: None when done, else the failure.
 
         Raises:
             BrokerUnavailable: the server does not answer. With `in_doubt` the topics may already have the messages;
@@ -110,7 +110,7 @@ class RedisStreamsBroker:
         return consumer
 
     def topic_problem(self, topic: str) -> str | None:
-        """Why a topic cannot have this name, in words; None if it can. See `NamesBroker`."""
+        """Why a topic cannot have this name; None if it can. See `NamesBroker`."""
         return topic_problem(topic)
 
     def create_topic(self, topic: str) -> None:
@@ -170,7 +170,7 @@ class RedisStreamsBroker:
         return self._connections.repeatable(stream, lambda client: scripts.trim(client, stream, keep, unread=True))
 
     def server_identity(self) -> tuple[str, int] | None:
-        """(run id, database) of a standalone server. None: a Cluster, or the server does not reveal its run id.
+        """(run id, database) of a standalone server. None for a Cluster, or if the server does not give its run id.
 
         If the delay store has the same identity, one script can claim and publish.
 

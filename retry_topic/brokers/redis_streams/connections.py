@@ -1,4 +1,4 @@
-"""The broker's own connections: raw bytes in and out, and the client library never repeats a command.
+"""The broker's own connections: they return raw bytes, and the client library never repeats a command.
 
 redis-py repeats a command up to 10 times by default. An XADD whose reply was lost is then executed twice. redis-py also
 turns entries into dicts, which loses repeated header names. So every client here is a copy of the caller's client with
@@ -7,7 +7,7 @@ own connection, whose socket timeout is longer than the block. In a Cluster ther
 a redirection once. After a lost connection the next call asks for the topology again.
 
 Every acknowledged write goes through `write`, which waits as long as the durability level requires. All other commands
-(reads, renewed holds, trimming) do not wait: a lost one costs at most a redelivery.
+(reads, renewals of deliveries, trimming) do not wait: if one is lost, a message is delivered again at worst.
 
 Threads: any. A client from `reader` belongs to one thread.
 """
@@ -67,7 +67,7 @@ class Connections:
         self._stale = False
         self._closed = False
         self._durability = (Durability() if durability is None else durability).within(reply_timeout_s(client_or_url))
-        self._able: set[str] = set()  # servers that can keep the level, checked once each
+        self._able: set[str] = set()  # servers that support the durability level; each is checked once
 
     @property
     def is_cluster(self) -> bool:
@@ -133,7 +133,7 @@ class Connections:
 
         Raises:
             RedisError, OSError: as the client raised it.
-            BrokerError: the server cannot keep the level; nothing was sent.
+            BrokerError: the server does not support the durability level; nothing was sent.
         """
 
         def send(client: redis.Redis) -> list[Any]:
@@ -157,7 +157,7 @@ class Connections:
         return self.run(key, send, repeat=repeat)
 
     def written(self, key: str, *command: bytes | str | int) -> Any:
-        """`write` one idempotent command and answer its reply. Client errors become broker errors.
+        """`write` one idempotent command and return its reply. Client errors become broker errors.
 
         Raises:
             BrokerError: the server refused, could not answer or did not confirm.
@@ -214,7 +214,7 @@ class Connections:
             return self._derived[name]
 
     def _ensure_able(self, server: str, client: redis.Redis) -> None:
-        """Ask a server once whether it can keep the level. Later each confirmation shows whether it still does."""
+        """Ask a server once whether it supports the durability level. Later each confirmation shows that."""
         if not self._durability.confirms or server in self._able:
             return
         info: Any = client.info()

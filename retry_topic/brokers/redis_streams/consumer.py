@@ -1,7 +1,7 @@
 """RedisStreamsConsumer: one member of a consumer group on streams.
 
-Invariant: an entry that the group has read and not settled is in the group's list of pending entries, under exactly one
-member. `beat` renews the member's hold. A member that finds a hold older than `idle_ms` takes the entry over. The
+Invariant: an entry that the group has read and not settled is in the group's list of pending entries, assigned to
+exactly one member. `beat` renews this assignment. A member takes over entries that were not renewed for `idle_ms`. The
 server measures this time, so the members' clocks do not matter.
 
 Reading: the member first looks for orphans, every quarter of `idle_ms` and at least every 5 s. Then it waits for new
@@ -35,7 +35,7 @@ from wheel_sched.errors import BrokerError, BrokerUnavailable
 if TYPE_CHECKING:
     import redis
 
-BLOCK_MS = 5_000  # the longest single wait: the member notices a dead connection within this time and the slack
+BLOCK_MS = 5_000  # the longest wait of one read; a dead connection is noticed after this time plus the slack
 READ_SLACK_SECONDS = 5.0
 TURN_MS = 50  # how long the member waits for one of several slots
 REAP_EVERY_SECONDS = 600.0
@@ -112,7 +112,7 @@ class RedisStreamsConsumer:
         return self._settler.forward(pairs)
 
     def beat(self, deliveries: Sequence[Delivery]) -> None:
-        """Renew the hold on deliveries that this member still holds. Call it every third of `idle_ms`. Any thread."""
+        """Keep the deliveries that this member still has. Call it every third of `idle_ms`. Any thread."""
         for stream, ids in by_stream(deliveries).items():
             self._still_own(stream, ids)
 
@@ -156,18 +156,18 @@ class RedisStreamsConsumer:
         self._join()
 
     def _reap(self, idle_ms: int, only: str = "") -> int:
-        """Remove members (or `only` one) that hold nothing and were silent for `idle_ms`. Answers their number."""
+        """Remove members (or `only` one) that hold nothing and were silent for `idle_ms`. Returns their number."""
         reap, run = partial(scripts.reap, group=self._group, idle_ms=idle_ms, only=only), self._connections.run
         return sum(run(stream, partial(reap, stream=stream), repeat=True) for stream in self._topics)
 
     def _tidy(self) -> None:
-        """Housekeeping for times without other work."""
+        """Trim the streams, and now and then remove members that ended without leaving."""
         self._settler.trim()
         if time.monotonic() >= self._reap_at:
             self._reap_at = time.monotonic() + REAP_EVERY_SECONDS
             self._reap(max(REAP_IDLE_MS, 10 * self._idle_ms))
 
-    # Reading: each of these answers deliveries or none.
+    # Reading: each of these returns deliveries or none.
 
     def _take_spare(self, limit: int) -> list[Delivery]:
         spare, self._spare = self._spare[:limit], self._spare[limit:]

@@ -1,4 +1,4 @@
-"""Translates client and server errors: the cause, whether anything was written, what to do.
+"""Translates client and server errors into texts that say the cause, whether anything was written, and what to do.
 
 The first word of a server's error is its code. The client library replaces some codes by exception classes, so one
 table has both. After a refusal, or when no connection could be made, nothing was written. When a connection was lost,
@@ -35,12 +35,12 @@ _CLASSES: tuple[tuple[type[Exception], str], ...] = (
     (client.ClusterError, "TRYAGAIN"),  # "TTL exhausted": redirected or put off 16 times
 )
 
-# Transient errors: they end by themselves or when an operator repairs the server. The message is not the cause.
+# Transient errors: they end by themselves, or when an operator repairs the server.
 _PASSING = {
     "OOM": "the server is at maxmemory: nothing was written; free memory or raise the limit",
     "READONLY": "the server is a read-only replica: nothing was written; connect to the primary",
-    "MISCONF": "the server cannot save to its disk and refuses writes: nothing was written; see to its disk",
-    "NOREPLICAS": "too few replicas are connected: nothing was written; see to the replicas",
+    "MISCONF": "the server cannot save to its disk and refuses writes: nothing was written; check its disk",
+    "NOREPLICAS": "too few replicas are connected: nothing was written; check the replicas",
     "LOADING": "the server is loading its data: nothing was written; wait",
     "BUSY": "the server is busy with a long script: nothing was written; wait",
     "MASTERDOWN": "the replica has lost its primary: nothing was written; wait for the failover",
@@ -55,7 +55,7 @@ _REFUSED = {
     "NOPERM": "the user lacks a permission: nothing was written; see the server's ACL",
 }
 _HOPELESS = {
-    "WRONGTYPE": "the topic's key holds something that is no stream: nothing was written; rename the topic",
+    "WRONGTYPE": "the topic's key is not a stream: nothing was written; rename the topic",
     "CROSSSLOT": "the keys are on different slots: nothing was written",
 }
 

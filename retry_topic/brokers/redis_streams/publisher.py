@@ -1,6 +1,6 @@
-"""Everything that a broker writes to streams: publishes batches, settles deliveries, trims, registers topics.
+"""Writes to streams: publishes batches, settles deliveries, trims streams, registers topics.
 
-`StreamPublisher`: for each message, either its stream has it or the caller gets its failure. A batch is sent in
+`StreamPublisher`: each message is either in its stream, or the caller gets its failure. A batch is sent in
 pipelines, so a refused message does not stop the others. XADD has the option NOMKSTREAM: a nil reply means an unknown
 topic. Cost: one round trip per server and 500 messages or 16 MiB. Threads: any.
 
@@ -30,7 +30,7 @@ Handle = tuple[str, bytes]  # stream and entry id of a delivery
 STORE_KEY = re.compile(r"\{[^{}]*:[0-9]+\}:")  # the beginning of every key of a delay store
 REGISTRY = "topics"  # the key of the set of known topics, so no topic can have this name
 MAX_FIELDS = 3_500  # fields and values of one entry: a script unpacks at most about 8,000 arguments
-MAX_BYTES = 512 * 1024 * 1024  # proto-max-bulk-len: for more, the server closes the connection, at each repetition
+MAX_BYTES = 512 * 1024 * 1024  # proto-max-bulk-len: the server closes the connection on a larger value
 PIPELINE_MESSAGES = 500
 PIPELINE_BYTES = 16 * 1024 * 1024
 TRIM_EVERY = 100  # settled entries; a stream's node holds 100
@@ -48,13 +48,13 @@ class PreparedEntry:
 
 
 def topic_problem(topic: str) -> str | None:
-    """Why `topic` cannot be the name of a topic; None: it can."""
+    """Why `topic` cannot be the name of a topic; None if it can."""
     if not isinstance(topic, str) or not topic or topic == REGISTRY:
         return f"expected topic to be a non-empty name other than {REGISTRY!r} (the registry of topics), got: {topic!r}"
     if STORE_KEY.match(topic):
-        return f"expected topic to be no name of a delay store's keys ({{namespace:shard}}:...), got: {topic!r}"
+        return f"expected topic not to begin like a delay store's keys ({{namespace:shard}}:...), got: {topic!r}"
     if OURS in topic:
-        return f"expected topic to be a name without {OURS!r} (keys of ours beside topics have it), got: {topic!r}"
+        return f"expected topic to be a name without {OURS!r} (wheel-sched's own keys contain it), got: {topic!r}"
     try:
         topic.encode()
     except UnicodeEncodeError:
@@ -90,7 +90,7 @@ def pack_fields(index: int, topic: str, fields: list[bytes]) -> PreparedEntry | 
 
 
 def in_parts(prepared: Iterable[PreparedEntry], at_most: int = PIPELINE_MESSAGES) -> Iterator[list[PreparedEntry]]:
-    """Split into parts of bounded count and size, so that neither side must hold a whole batch of large messages."""
+    """Split entries into parts of bounded count and size, so that a pipeline never holds too much memory."""
     part: list[PreparedEntry] = []
     size_bytes = 0
     for entry in prepared:
@@ -181,11 +181,11 @@ class StreamPublisher:
                     redirected += self._send(part, answers, outages)
             prepared = redirected
         if outages and len(outages) == len(packed):
-            told = [
+            translated = [
                 (one if isinstance(one, BrokerError) else faults.broker_error(one, "message"), one)
                 for one in outages.values()
             ]
-            error, cause = next((pair for pair in told if pair[0].in_doubt), told[0])
+            error, cause = next((pair for pair in translated if pair[0].in_doubt), translated[0])
             if error is cause:
                 raise error
             raise error from cause
@@ -204,7 +204,7 @@ class StreamPublisher:
         return list(shares.values())
 
     def _send(self, part: list[PreparedEntry], answers: Answers, outages: dict[int, Exception]) -> list[PreparedEntry]:
-        """Send one pipeline. Answers the entries that a Cluster redirected instead of executing them."""
+        """Send one pipeline. Returns the entries that a Cluster redirected instead of executing them."""
         option = () if self.create_topics else ("NOMKSTREAM",)
         commands = [("XADD", self.stream_key(entry.topic), *option, "*", *entry.fields) for entry in part]
         try:

@@ -45,7 +45,7 @@ def _run(client: redis.Redis, name: str, keys: Sequence[str], args: Sequence[str
 
 
 def _write(connections: Connections, name: str, keys: Sequence[str], args: Sequence[str | bytes | int]) -> Any:
-    """Run a repeatable script and wait for the durability level. Answers the script's reply."""
+    """Run a repeatable script and wait for the durability level. Returns the script's reply."""
     source, digest = _script(name)
     (reply,) = connections.write(keys[0], [("EVALSHA", digest, len(keys), *keys, *args)], repeat=True)
     if isinstance(reply, NoScriptError):
@@ -63,27 +63,27 @@ def create(connections: Connections, stream: str) -> bool:
 def reclaim(
     client: redis.Redis, stream: str, group: str, consumer: str, idle_ms: int, cursor: bytes, limit: int
 ) -> tuple[bytes, list[Entry]]:
-    """Take over entries whose holder was silent for `idle_ms`. Answers the next cursor and the entries."""
+    """Take over entries whose holder was silent for `idle_ms`. Returns the next cursor and the entries."""
     following, *entries = _run(client, "reclaim", [stream], [group, consumer, idle_ms, cursor, limit])
     return following, [(entry_id, fields, int(deliveries)) for entry_id, fields, deliveries in entries]
 
 
 def beat(client: redis.Redis, stream: str, group: str, consumer: str, ids: Sequence[bytes]) -> set[bytes]:
-    """Renew the hold on the entries that the consumer still holds. Answers their ids."""
+    """Renew the entries that are still assigned to the consumer. Returns their ids."""
     return set(_run(client, "beat", [stream], [group, consumer, *ids]))
 
 
 def publish_once(
     connections: Connections, stream: str, mark: str, create_topics: bool, window_ms: int, fields: Sequence[bytes]
 ) -> bytes:
-    """Append an entry unless `mark` names an appended one. Answers `done`, `unknown` or an error's text."""
+    """Append an entry unless `mark` names an appended one. Returns `done`, `unknown` or an error's text."""
     args = ["" if create_topics else "NOMKSTREAM", window_ms, *fields]
     answer: bytes = _write(connections, "publish_once", [stream, mark], args)
     return answer
 
 
 def forward(connections: Connections, group: str, create_topics: bool, moves: Sequence[Move]) -> list[bytes]:
-    """Publish and settle each move. Answers for each `done`, `unknown` or an error's text."""
+    """Publish and settle each move. Returns for each `done`, `unknown` or an error's text."""
     index: dict[str, int] = {}
     args: list[str | bytes | int] = [group, "" if create_topics else "NOMKSTREAM"]
     for source, entry_id, target, fields in moves:

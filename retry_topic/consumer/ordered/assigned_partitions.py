@@ -2,9 +2,10 @@
 
 The key of a record decides its partition, and one member of the group at a time reads a partition. So the reader of the
 partition keeps the order of the key, and all consumers of the group share the work. Each assigned partition has a
-`PartitionAssignment` and its own scope in the store. Its first records wait until this member owns the scope. A member
-that has lost the partition gives up the scope as soon as it notices the loss. A member that died leaves a lease that
-ends with its membership.
+partition keeps the order of the key, and all consumers of the group share the work. Each assigned partition has a
+`PartitionAssignment` and a *scope*: the name under which the store keeps the locks of the partition's keys. Its first
+records wait until this member owns the scope. A member that has lost the partition gives up the scope as soon as it
+notices the loss. A member that died leaves a lease that ends with its membership.
 
 During a rebalance the old and the new reader may both handle an unsettled record. That is a repeat and breaks no order:
 neither reader begins a later record before this one has ended, and the store accepts only the newer reader.
@@ -105,7 +106,7 @@ class OrderedPartitions(OrderedReader):
             self._assignment(consumer, place, number)
 
     def _assignment(self, consumer: PartitionedConsumer, place: Place, number: int) -> PartitionAssignment | None:
-        """The assignment of a partition. An assignment with a new number begins. None: the assignment is over."""
+        """The assignment of a partition. An assignment with a new number begins. None if the assignment is over."""
         known = self._assignments.get(place)
         if known is not None and known[0] == number:
             return known[1]

@@ -151,7 +151,10 @@ class PartitionAssignment:
         self.in_flight.drop_all()
 
     def end(self, until: float) -> bool:
-        """Wait for running handlers until `until` (`time.monotonic`), settle, and end. True: nothing is in flight."""
+        """Wait until `until` (`time.monotonic`) for running handlers, settle, end.
+
+        Returns whether nothing is in flight.
+        """
         with self._lock:
             if self._queues is None:  # the scope was never owned: another reader gets the waiting deliveries
                 self._over.set()
@@ -176,7 +179,7 @@ class PartitionAssignment:
             self._locks.release(self._scope, self._holder)
 
     def _own(self) -> int:
-        """Wait for the scope. Answers its epoch, or 0 when the assignment is over."""
+        """Wait for the scope. Returns its epoch, or 0 when the assignment is over."""
         pause_s = 0.0
         while not self._over.wait(pause_s) and not self.lost.is_set():
             asked = time.monotonic()
@@ -226,7 +229,7 @@ class PartitionAssignment:
             pass
 
     def renew(self, epoch: int) -> bool:
-        """Renew the lease once. False: the assignment is lost."""
+        """Renew the lease once. Returns False when the assignment is lost."""
         asked = time.monotonic()
         ours = True
         try:

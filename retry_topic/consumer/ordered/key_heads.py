@@ -56,13 +56,13 @@ class KeyHeads(SettlerThread):
     def _turn(self) -> None:
         while self._unknown:
             part = self._unknown[:_AT_ONCE]
-            fates = self._locks.look([(key_lock, state.id_base) for _, state, key_lock in part])
+            answers = self._locks.look([(key_lock, state.id_base) for _, state, key_lock in part])
             del self._unknown[: len(part)]
-            for (delivery, state, key_lock), fate in zip(part, fates, strict=True):
-                if fate is Outcome.DUPLICATE:
+            for (delivery, state, key_lock), answer in zip(part, answers, strict=True):
+                if answer is Outcome.DUPLICATE:
                     self._sink.put(HandlerOutcome(delivery, "acknowledged"))
                     continue
-                if fate is Outcome.DONE:
+                if answer is Outcome.DONE:
                     self._heads[_place(delivery.message)] = key_lock, state.id_base
                 self._give(delivery, state, self)
 

@@ -43,7 +43,7 @@ _PARKED_AT_ONCE = 100  # messages of one queue; this bounds the bytes as well
 
 @dataclass(slots=True, eq=False)
 class KeyQueue:
-    """The messages of a key. `running` is being handled. `head`: it is the head of a closed key."""
+    """The messages of a key. `running` is handled now; `head` says whether it is the head of a closed key."""
 
     key_lock: str
     waiting: deque[tuple[Delivery, RetryState]] = field(default_factory=deque)
@@ -163,13 +163,13 @@ class KeyQueues(SettlerThread):
                 )
                 for queue, state, one in part
             ]
-            fates = self._locks.close(self._owner, rows)
+            answers = self._locks.close(self._owner, rows)
             del self._failing[: len(part)]
-            for (queue, _, outcome), fate in zip(part, fates, strict=True):
-                if fate is Outcome.STALE:
+            for (queue, _, outcome), answer in zip(part, answers, strict=True):
+                if answer is Outcome.STALE:
                     self._lose()
                     return
-                if fate is Outcome.DUPLICATE:  # it had ended before it was read again: this failure changes nothing
+                if answer is Outcome.DUPLICATE:  # it had ended before it was read again: this failure changes nothing
                     self._sink.put(HandlerOutcome(outcome.delivery, "acknowledged"))
                 else:
                     self._closed.add(queue.key_lock)
@@ -201,24 +201,26 @@ class KeyQueues(SettlerThread):
     def _park(self, queue: KeyQueue) -> None:
         """Park the queue of a closed key, in order. If the key is open by now, handle its messages."""
         head, left = False, 0  # how many stay in front: the head, and messages for which there is no room
-        for fate in self._fates(queue):
-            if fate is Outcome.STALE:
+        for answer in self._park_answers(queue):
+            if answer is Outcome.STALE:
                 self._lose()
                 return
-            if fate is Outcome.ABSENT:
+            if answer is Outcome.ABSENT:
                 self._closed.discard(queue.key_lock)
                 self._start(queue)
                 return
-            if fate is Outcome.WRONG_STATE:
+            if answer is Outcome.WRONG_STATE:
                 left += 1
                 continue
             delivery, state = queue.waiting[left]
             del queue.waiting[left]
-            if fate is Outcome.DONE:  # the head itself, read again after a crash: the messages behind it are parked now
+            if (
+                answer is Outcome.DONE
+            ):  # the head itself, read again after a crash: the messages behind it are parked now
                 head, left = True, left + 1
                 queue.waiting.appendleft((delivery, state))
             else:
-                self._sink.put(HandlerOutcome(delivery, "parked" if fate is Outcome.HELD else "acknowledged"))
+                self._sink.put(HandlerOutcome(delivery, "parked" if answer is Outcome.HELD else "acknowledged"))
         if head:
             self._start(queue, head=True)
         elif not queue.waiting:
@@ -228,8 +230,8 @@ class KeyQueues(SettlerThread):
             queue.full_until = time.monotonic() + _FULL_S if left else 0.0
             self._wake(queue.full_until)
 
-    def _fates(self, queue: KeyQueue) -> Iterator[Outcome]:
-        """The store's answers for the messages of a queue, from the first on.
+    def _park_answers(self, queue: KeyQueue) -> Iterator[Outcome]:
+        """Ask the store to park the messages of a queue. Yields its answer for each, from the first on.
 
         Only the head makes room. Without room, the head may be further back in the queue, because it was read again
         together with messages that have ended. So this asks the store about all other messages too, with a cap of 0,
@@ -241,9 +243,9 @@ class KeyQueues(SettlerThread):
             delivery, state = queue.waiting.popleft()
             self._sink.put(self._unparkable(delivery, state, problem))
             return
-        fates = self._locks.park(self._owner, self._cap, rows)
-        yield from fates
-        if Outcome.WRONG_STATE in fates and Outcome.DONE not in fates:
+        answers = self._locks.park(self._owner, self._cap, rows)
+        yield from answers
+        if Outcome.WRONG_STATE in answers and Outcome.DONE not in answers:
             rows, _ = self._rows(queue, waiting[len(rows) :], bodies=False)
             yield from self._locks.park(self._owner, 0, rows)
 

@@ -6,6 +6,13 @@ messages of a key at the same time. So one consumer owns the topic under a lease
 So when a lease expires, the unsettled records of its holder had no `beat` for longer than `idle_ms`, and the broker
 hands them out before new records. An owner that stops with nothing in flight gives up the topic immediately.
 
+The lease ends by the store's clock. When that clock steps forward, or when the server has lost the lease, a consumer
+may acquire the topic too early. So a consumer that has seen another owner waits until that owner's lease has ended by
+its own clock too, unless the owner has given up the topic.
+
+When the reply of a poll is lost, the broker may have handed out records that nobody has. The owner reads no more, waits
+until they are handed out again, and gives up the topic.
+
 All consumers of the group read the redelivery topic: of each key, one message at a time is in flight (`key_heads`).
 """
 
@@ -38,6 +45,7 @@ class OrderedTopic(OrderedReader):
         self._holder = new_holder()
         self._idle_s = context.config.idle_ms / 1000
         self._lease_s = 3 * self._idle_s
+        self._taken_until = 0.0  # by this process's clock, another owner has the topic until then
 
     def __repr__(self) -> str:
         state = "stopping" if self._stopping.is_set() else "running"
@@ -48,14 +56,19 @@ class OrderedTopic(OrderedReader):
             asked = time.monotonic()
             owned = self._locks.acquire(self._scope, self._holder, int(self._lease_s * 1000))
             self._failures = 0
-            if owned.epoch:
+            if not owned.epoch:
+                self._taken_until = asked + owned.for_ms / 1000 + 0.01
+            elif owned.released:
+                self._taken_until = 0.0
+            if owned.epoch and asked >= self._taken_until:
                 yield from self._read_as_owner(owned.epoch, asked)
             else:
-                self._stopping.wait(min(owned.for_ms / 1000 + 0.01, self._lease_s / 8, _STAND_BY_S))
+                self._stopping.wait(min(self._taken_until - asked, self._lease_s / 8, _STAND_BY_S))
             yield
 
     def _read_as_owner(self, epoch: int, asked: float) -> Generator[None]:
-        """Read until the lease is lost."""
+        """Read until the lease is lost, or until the reply of a poll is lost."""
+        self._in_doubt = False
         context = self._context
         consumer = context.connection.broker.consumer([context.topic], context.group, idle_ms=context.config.idle_ms)
         patience_s = 1.5 * self._idle_s
@@ -66,17 +79,22 @@ class OrderedTopic(OrderedReader):
             assignment.begin(epoch, asked)
             yield from self._poll(consumer, assignment)
         finally:
-            empty = assignment.end(self._until)
+            self._holder = new_holder()  # under the old name it would own the topic before its records come again
+            again_at = time.monotonic() + self._idle_s if self._in_doubt else 0.0
+            empty = assignment.end(max(again_at, self._until))
             consumer.close()
-            if empty:
+            left_s = again_at - time.monotonic()
+            if empty and (left_s <= 0 or not self._stopping.wait(left_s)):
                 assignment.leave()
+            else:
+                self._taken_until = time.monotonic() + self._lease_s
 
     def _poll(self, consumer: BrokerConsumer, assignment: PartitionAssignment) -> Generator[None]:
         config = self._context.config
         careful = True  # as in `Consumer`: a message that killed the process before comes alone
         limit = config.concurrency * READ_AHEAD
         wait_ms = min(_POLL_MS, max(1, config.idle_ms // 4))
-        while not assignment.lost.is_set():
+        while not assignment.lost.is_set() and not self._in_doubt:
             yield
             if time.monotonic() - assignment.renewed > self._idle_s:
                 assignment.lost.wait(wait_ms / 1000)  # until the lease is renewed or lost

@@ -34,6 +34,7 @@ class OrderedReader:
         self._stopping = threading.Event()
         self._until = 0.0  # running handlers may end until then (`time.monotonic`) once it stops
         self._failures = 0  # in a row
+        self._in_doubt = False  # the reply of the last poll was lost: the broker may have handed out records in it
         self._turns = self._read()
         self.thread = RevivedThread(self._run, f"{context.group}-read-{context.topic}", self._stopping)
 
@@ -61,7 +62,7 @@ class OrderedReader:
             self._failed(error)
 
     def _read(self) -> Generator[None]:
-        """Read, a poll a turn, until the generator is closed or fails."""
+        """Read, with one poll in each step of the generator, until it is closed or fails."""
         raise NotImplementedError
 
     def _run(self) -> None:
@@ -83,6 +84,7 @@ class OrderedReader:
         try:
             deliveries = consumer.poll(limit, wait_ms)
         except BrokerError as error:
+            self._in_doubt = error.in_doubt
             self._pause(error)
             return []
         self._failures = 0

@@ -77,7 +77,7 @@ class SettlerThread:
             pass
 
     def step(self) -> bool:
-        """One turn: wait for reports, take them, and do the work that follows from them. False: it is time to end."""
+        """One turn: wait for reports, take them, and do the work that follows. Returns False when it is time to end."""
         for report in self._collect():
             if isinstance(report, HandlerOutcome):
                 self._ended(report)
@@ -126,7 +126,7 @@ class SettlerThread:
         self._wake_at = at if self._wake_at is None else min(self._wake_at, at)
 
     def _pass_on(self) -> None:
-        """Let the next messages of handled heads follow. Only then settle the heads."""
+        """Tell the store which heads succeeded, so that their keys continue. Only then settle the heads."""
         while self._succeeded:
             succeeded = self._succeeded[:200]
             self._locks.succeeded([(key_lock, id_base) for key_lock, id_base, _ in succeeded])

@@ -5,7 +5,7 @@ Invariants: `read(write(h, state)) == state` for every state within its bounds. 
 that headers do not grow from hop to hop.
 
 No header can raise a limit. A broken value counts as absent, and a count that is too large stays large;
-`RetryState.oddities` names each such finding. A client that can write to the topic can leave headers out, and so
+`RetryState.oddities` names each such fault. A client that can write to the topic can leave headers out, and so
 restart a count. Two things prevent that: the record in the delay store (the greater count holds), and `signature`.
 
 When a message has none of our headers, those of Spring, SmallRye or Pulsar are read instead (`foreign`).

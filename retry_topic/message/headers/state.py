@@ -5,9 +5,10 @@ bits: among a thousand million messages, two share an id with a probability of a
 
 In headers, numbers are decimal ASCII, times are epoch milliseconds, durations are milliseconds, and text is UTF-8. The
 parents of an error class are joined by commas. Bounds are bytes of the value. A *label* (an id, a topic, a group) that
-is too long is left out, because half of it would name something else. *Prose* that is too long is cut.
+is too long is left out, because half of it would name something else. *Prose* (an error's text) that is too long is
+cut.
 
-Reading accepts any bytes and never raises: `decode` answers a value or None, and the fault of the bytes or None.
+Reading accepts any bytes and never raises: `decode` returns a value or None, and the fault of the bytes or None.
 """
 
 from __future__ import annotations
@@ -34,12 +35,10 @@ def retry_id(group: str, topic: str, partition: int, offset: str) -> str:
     The first character is a letter, so that a command line never takes an id for an option. `topic` may be the broker's
     topic *id*: then a topic that was recreated does not repeat old ids.
     """
-    digest = blake2b(digest_size=12)
-    for part in (group, topic, str(partition), offset):
-        data = part.encode(errors="surrogatepass")
-        digest.update(len(data).to_bytes(4, "big") + data)  # with lengths, so that ("ab", "c") differs from ("a", "bc")
-    first, *rest = digest.digest()
-    return urlsafe_b64encode(bytes([first & 0x7F, *rest])).decode()  # the dash is in the upper half of the alphabet
+    parts = [part.encode(errors="surrogatepass") for part in (group, topic, str(partition), offset)]
+    # with lengths, so that ("ab", "c") differs from ("a", "bc")
+    digest = blake2b(b"".join(len(part).to_bytes(4, "big") + part for part in parts), digest_size=12).digest()
+    return urlsafe_b64encode(bytes([digest[0] & 0x7F]) + digest[1:]).decode()  # the dash is in the upper half
 
 
 def content_id(group: str, value: bytes, key: bytes | None) -> str:
@@ -91,8 +90,9 @@ class RetryState:
         error_fingerprint: the fingerprint of the error, see `fingerprint`.
         error_status: its HTTP status.
         replays: how often the message was replayed from the dead letters. Defaults to 0.
-        key_lock: the lock of its ordering key in the delay store; None: the message is not ordered.
-        published_ms: epoch ms at which it was published for later with a given id; None: the id was made of its place.
+        key_lock: the lock of its ordering key in the delay store; None if the message is not ordered.
+        published_ms: epoch ms at which it was published for later with a given id; None if the id was made of its
+            place.
         signature: HMAC over all fields that decide and over the payload, see `signature`.
         oddities: the faults of the headers, in words; not compared and not written. Defaults to none.
         dialect: whose headers were read, "none" when there were none; not compared and not written.
@@ -184,7 +184,8 @@ class Field:
         kind: `integer`, `label`, `prose` or `names`.
         low: the least integer.
         high: the greatest integer.
-        clamp: True: a larger integer counts as `high`, as counts do: they must not be lowered. False: it is ignored.
+        clamp: whether a larger integer counts as `high`. Otherwise it is ignored. Counts are clamped, because they must
+            not be lowered.
         max_bytes: the most bytes that the value may have.
         pattern: the form of the label. Defaults to None: any form.
         shared: whether many messages have the same value, so that its decoding is cached.
@@ -233,7 +234,7 @@ HEADER_NAMES = frozenset(field.header for field in FIELDS.values())
 
 
 def decode(field: Field, data: bytes) -> tuple[Any, str | None]:
-    """The value (None: the bytes hold none), and the fault of the bytes in words (None: they have none)."""
+    """The value and the fault of the bytes; each is None if there is none."""
     if field.kind == "integer":
         if data.isdigit() and len(data) < 19 and field.low <= (value := int(data)) <= field.high:
             return value, None  # the usual case
@@ -262,7 +263,7 @@ def encode(field: Field, value: Any) -> bytes | None:
 
 
 def clamp_integer(field: Field, value: int) -> tuple[int | None, str | None]:
-    """The integer within its bounds or None, and its fault in words (None: it has none)."""
+    """The integer within its bounds, or None; and its fault, or None."""
     if field.low <= value <= field.high:
         return value, None
     if value > field.high and field.clamp:

@@ -28,8 +28,9 @@ class FlawedItem:
     """One damaged or overdue item.
 
     Args:
-        flaw: `no record`, `no place`, `unreadable record`, `wrong shard`, `two places`, `two shards`, `expired lease`
-            or `overdue`.
+        flaw: `no record`: an id in an index without a record. `no place`: a record in no index. `unreadable record`.
+            `wrong shard`: not the shard that the id belongs to. `two places`: in two indexes of one shard. `two
+            shards`: in two shards. `expired lease`. `overdue`: due for longer than the grace time.
         id: the item's id.
         shard: the shard that holds it.
         state: the state whose index holds it; "" when no index does.
@@ -43,7 +44,18 @@ class FlawedItem:
 
 @dataclass(slots=True)
 class Audit:
-    """What the audit found and repaired."""
+    """What the audit found and repaired.
+
+    Args:
+        repair: whether the audit was to repair.
+        items: number of items in the store.
+        found: number of findings of each kind.
+        drifted: one line for each counter of a shard that differs from the number of its items.
+        findings: the damaged and overdue items.
+        repaired: items that were repaired.
+        recovered: items whose lease had expired and that wait again.
+        left: findings that are not repaired.
+    """
 
     repair: bool
     items: int = 0
@@ -69,11 +81,11 @@ def audit(spark: SparkSession, place: StorePlace, *, grace_ms: int = 60_000, rep
     Args:
         spark: the session.
         place: the store.
-        grace_ms: report a due or a lease that is over for longer than this. Defaults to 60,000.
+        grace_ms: report an item whose due time or lease ended longer ago than this. Defaults to 60,000.
         repair: repair what can be repaired, and let items with an expired lease wait again. Defaults to False.
 
     Raises:
-        StoreError: a shard could not be reached. Nothing was reported or repaired: half an audit proves nothing.
+        StoreError: a shard could not be reached. Nothing was reported.
     """
     report = Audit(repair)
     with place.opened() as store:

@@ -1,8 +1,8 @@
 """backfill: schedules the rows of any DataFrame, millions of them. Each row is stored once, however often the job runs.
 
-The job checks all rows before it writes one: columns and types, missing, too long or repeated ids, missing or
-impossible dues, and the server's memory. Bad rows stop the job. With a folder for rejects they go there, and the job
-stores the other rows.
+The job checks all rows before it writes one: columns and types; missing, too long or repeated ids; missing or
+impossible due times; and the server's memory. Bad rows stop the job. If a folder for rejects is given, the bad rows go
+there and the job stores the other rows.
 """
 
 from __future__ import annotations
@@ -29,7 +29,19 @@ _UNSTEADY = re.compile(
 
 @dataclass(slots=True)
 class Backfilled:
-    """What the job found and stored."""
+    """What the job found and stored.
+
+    Args:
+        dry_run: the rows were only checked.
+        job_id: the name of the set of rows.
+        rows: number of rows.
+        bad: number of rows that cannot be stored, by reason.
+        stored: rows that this run stored.
+        first_due_ms, last_due_ms: earliest and latest due time of the good rows; None when they have none.
+        bytes_needed: server memory that the good rows need, about.
+        bytes_free: server memory that is free; None when the server does not say.
+        rejects: the folder for the bad rows.
+    """
 
     dry_run: bool
     job_id: str
@@ -68,13 +80,14 @@ def backfill(
         job_id: the name of this set of rows. Never use it for other rows.
         columns: SQL by column (`{"id": "concat('c', customer)", "value": "to_json(struct(*))"}`); it replaces the
             columns of `rows`. The id must be the same in every run. Defaults to none.
-        spread_ms: delay each row's own due by up to this, by a hash of the id. Defaults to 0.
-        rate: or: about this many a second from now on, none before its own due. Defaults to None.
+        spread_ms: delay each row's own due time by up to this; a hash of the id chooses the delay. Defaults to 0.
+        rate: instead of `spread_ms`: about this many rows a second from now on, none before its own due time. Defaults
+            to None.
         rejects: folder for the rows that cannot be stored, with the reason, as Parquet. Defaults to None: one such
             row stops the job.
         dry_run: only check the rows. Defaults to False.
         memory_limit: bytes the server may use afterwards. Defaults to its own limit, or its machine's memory.
-        past: store rows whose due has passed; they are due at once. Defaults to False: they are bad rows.
+        past: also store rows whose due time has passed; they are due at once. Defaults to False: they are bad rows.
 
     Raises:
         ConfigError: columns, expressions or arguments are wrong; nothing was written.

@@ -46,9 +46,9 @@ class Verdict:
         topic: topic of the messages.
         error_class: class of their first error.
         messages: messages that failed at least once.
-        today: what happened: success, tries a message, wait p50, p90, p99.
-        present: what today's policy does on the curve. Compared with `today` it shows how well the curve fits.
-        proposed: what the proposal does on the curve.
+        today: what happened to these messages: success, tries a message, and wait (p50, p90, p99).
+        present: what the recovery curve predicts for today's policy. The closer to `today`, the better the curve fits.
+        proposed: what the recovery curve predicts for the proposal.
         load: deliveries of these messages today and with the proposal, and their ratio.
         interval: confidence intervals of the proposal's success and tries, at least 95 %; see `curves.interval`.
         policy: the settings of the proposal.
@@ -67,7 +67,17 @@ class Verdict:
 
 @dataclass(slots=True)
 class Backtest:
-    """The result of a backtest. `policies` is the proposal, for `dump_policies`."""
+    """The result of a backtest.
+
+    Args:
+        attempts: rows of the history.
+        left_out: rows that are impossible and were not used.
+        messages: messages that failed at least once.
+        inconsistent: messages that failed again after a success; they were not used.
+        small_groups: pairs of topic and error class that were not searched: too few messages, or over the limit.
+        verdicts: the results, the largest group first.
+        policies: the proposal, for `dump_policies`.
+    """
 
     attempts: int = 0
     left_out: int = 0
@@ -96,7 +106,7 @@ def backtest(
     Args:
         history: the attempts; for the columns see `retry_topic.spark.jobs.history`.
         policies: today's policies. Defaults to the default policy.
-        groups: most pairs of topic and error class, the largest ones. Defaults to 50.
+        groups: search at most this many pairs of topic and error class, the largest ones. Defaults to 50.
         resamples: curves drawn anew for the confidence intervals. Defaults to 60.
         seed: seed of the search and of the resampling. Defaults to 0.
 
@@ -212,7 +222,7 @@ def _intervals(messages: DataFrame) -> dict[Any, list[Interval]]:
     """The intervals and their counts, in order, by (topic, error class)."""
     found: dict[Any, list[Interval]] = {}
     for row in messages.groupBy("topic", "error_class", "low", "high").count().collect():
-        # a success between two lines of the grid: at least one stretch wide
+        # a failure and a success may round to one grid line; an interval covers at least one stretch
         high = None if row["high"] is None else max(row["high"], row["low"] + 1)
         found.setdefault((row["topic"], row["error_class"]), []).append(Interval(row["low"], high, row["count"]))
     for intervals in found.values():

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 ARRIVALS = MappingProxyType({"id": "string", "created_ms": "bigint", "due_ms": "bigint"})
 TICKS_MS = (1, 10, 100)
 SIZES = (64, 256, 1024, 4096)
-SHARD_PER_S = 20_000  # messages a second that one shard can publish while its server still has time for the rest
+SHARD_PER_S = 20_000  # messages a second that one shard can publish, with server time left for other calls
 BYTES_A_MESSAGE = 200  # without the body
 
 
@@ -176,7 +176,7 @@ def simulate(tick_ms: int, wheel_size: int, pairs: list[tuple[int, int]]) -> Whe
 
 
 def _advance(wheel: TimingWheel[None], now_ms: int) -> int:
-    """Advance the wheel from one armed deadline to the next, as its owner does. Return the most entries at once."""
+    """Advance the wheel from deadline to deadline, as its owner does. Return the most entries of one advance."""
     fullest = 0
     while (armed := wheel.next_expiry()) is not None and armed <= now_ms:
         fullest = max(fullest, len(wheel.advance(armed)))

@@ -192,9 +192,9 @@ def interval(estimate: float, others: Iterable[float], least: float, most: float
     """A confidence interval of at least 95 %.
 
     It is the estimate plus and minus 1.96 standard deviations of the values of `resample`'s curves. These curves have a
-    third of the messages, so the interval is wider than chance alone requires. The extra width covers what the grid and
-    the censoring hide, and that the same curve both chose and scored the policy. docs/spark-backtest.md says how
-    often the interval held the truth on histories with known recovery laws.
+    third of the messages, so the interval is wider than chance alone requires. The extra width makes up for three
+    further errors: the rounding to the grid, the censoring, and one curve that both chose and scored the policy.
+    docs/spark-backtest.md says how often the interval contained the truth on histories with known recovery laws.
     """
     reach = 1.96 * float(np.std(np.asarray([*others]), ddof=1))
     return max(least, estimate - reach), min(most, estimate + reach)

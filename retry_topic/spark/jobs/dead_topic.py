@@ -111,7 +111,7 @@ def replay_topic(
 
 
 def _with_targets(letters: DataFrame, to: str, topic_id: str) -> DataFrame:
-    """The letters with `target`, the topic they go to, null when unknown; `ours` is false for another topic's."""
+    """Add two columns: `target`, the topic a letter goes to, null when unknown; `ours`, whether it is of this topic."""
     from pyspark.sql import functions as f
 
     target = f.lit(to)
@@ -148,17 +148,19 @@ class _Run:
         return f"{self.topic}.replayed"
 
     def judge(self, letters: DataFrame) -> DataFrame:
-        """The letters with a column `fate`: the reason not to send the letter, or "" for a letter to send."""
+        """The letters with a column `skip_reason`: why a letter is not sent; "" for a letter to send."""
         from pyspark.sql import functions as f
 
-        fate = f.when(~f.col("ours"), "strange").when(f.col("target").isNull(), "unreadable")
-        fate = fate.when(f.col("replays") >= self.max_replays, "guarded").otherwise("")
+        reason = f.when(~f.col("ours"), "other topic").when(f.col("target").isNull(), "unreadable")
+        reason = reason.when(f.col("replays") >= self.max_replays, "guarded").otherwise("")
         self.broker.topology.forget(self.replayed_topic)
         if not self.broker.topology.partitions(self.replayed_topic):
-            return letters.withColumn("fate", fate)
+            return letters.withColumn("skip_reason", reason)
         sent = batch(letters.sparkSession, self.settings, [self.replayed_topic])
         ids = sent.select(f.col("key").cast("string").alias("id")).distinct().withColumn("sent", f.lit(True))
-        return letters.join(ids, "id", "left").withColumn("fate", f.when(f.col("sent"), "before").otherwise(fate))
+        return letters.join(ids, "id", "left").withColumn(
+            "skip_reason", f.when(f.col("sent"), "before").otherwise(reason)
+        )
 
     def count(self, judged: DataFrame) -> Replay:
         """Count the letters by what becomes of them: replayed, skipped, refused.
@@ -167,13 +169,14 @@ class _Run:
             ConfigError: a letter is in another topic, or its target is absent or not allowed; nothing was replayed.
         """
         counts: dict[str, int] = {}
-        for row in judged.groupBy("fate", "target").count().collect():
-            if row["fate"] == "" and row["target"] is not None:
+        for row in judged.groupBy("skip_reason", "target").count().collect():
+            if row["skip_reason"] == "" and row["target"] is not None:
                 self._check_target(row["target"], row["count"])
-            counts[row["fate"]] = counts.get(row["fate"], 0) + row["count"]
-        if strange := counts.get("strange"):
+            counts[row["skip_reason"]] = counts.get(row["skip_reason"], 0) + row["count"]
+        if others := counts.get("other topic"):
             raise ConfigError(
-                f"{strange:,} letters do not lie in {self.topic} as it is now: nothing was replayed; read it again"
+                f"{others:,} letters are not from the present topic {self.topic}: nothing was replayed; read the topic "
+                "again"
             )
         report = Replay(True, before=counts.pop("before", 0), replayed=counts.get("", 0))
         report.selected = sum(counts.values())
@@ -206,7 +209,7 @@ class _Run:
         judged = self.judge(letters).persist()  # the letters that are counted are the letters that are sent
         try:
             report = self.count(judged)
-            chosen = judged.where("fate = ''").repartition(parts, "id")
+            chosen = judged.where("skip_reason = ''").repartition(parts, "id")
             columns = chosen.select("id", "target", "key", "value", "headers", "new")
             options = {f"kafka.{name}": str(value) for name, value in self.settings}
             rows = columns.mapInArrow(_Sender(self.replayed_topic, job, self.to), _OUT)

@@ -37,11 +37,11 @@ class Replay:
         dry_run: nothing was changed.
         selected: letters in the selection.
         replayed: of these, letters that were replayed.
-        guarded: of these, letters that the loop guard held back.
+        guarded: of these, letters that were replayed `max_replays` times before; they stay dead.
         unreadable: of these, letters without a known target.
         gone: of these, letters that others replayed or deleted meanwhile.
         before: with a topic: letters that an earlier run has sent. They are not in `selected`.
-        last_due_ms: due of the last letter, when known.
+        last_due_ms: latest due time of the replayed letters; None when unknown.
         samples: some letters, in a dry run.
     """
 

@@ -124,12 +124,12 @@ def intake(
         group: the consumer group whose retry topic is read. Give the settings that its services have.
         policies: the retry policies of these services. Defaults to the default policy.
         redelivery, origins, headers, secrets, history, reference_above, group_topics: see `ServiceConfig`.
-        connector: what reads. "auto" (default): JVM when its jars are there and `kafka` gives an address only.
-        most: offsets in one batch, about. Defaults to None: all.
+        connector: what reads the topic. "auto" (default): JVM when its jars are there and `kafka` is only an address.
+        most: about this many offsets in one batch. Defaults to None: all.
         checkpoint: folder of the query; every node must reach it. Defaults to None: a temporary one.
         every_s: start a batch this often until `stop` is set. Defaults to None: read what is there, then end.
         stop: setting it ends a run with `every_s`; the next run repeats an unfinished batch. Defaults to None.
-        seen: called with the report after batches. Defaults to None.
+        seen: called with the report when further batches are done. Defaults to None.
         dry_run: change nothing, only report the lag. Defaults to False.
 
     Raises:

@@ -1,7 +1,7 @@
 """slo: how late deliveries were, from the attempt history, and whether they met an objective.
 
-Lateness is the start of a delivery minus its due. A first delivery has no due and does not count. Percentiles are
-Spark's `percentile_approx` at an accuracy of 10,000 (a rank error of 0.01 %).
+Lateness is the start of a delivery minus its due time. A first delivery has no due time and does not count. Percentiles
+are Spark's `percentile_approx` at an accuracy of 10,000 (a rank error of 0.01 %).
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def slo(history: DataFrame, *, target_ms: int = 1_000, objective: float = 0.999)
 
     Args:
         history: the attempts; for the columns see `retry_topic.spark.jobs.history`.
-        target_ms: a delivery is late when it starts more than this after its due. Defaults to 1,000.
+        target_ms: a delivery is late when it starts more than this after its due time. Defaults to 1,000.
         objective: the share of deliveries that must not be late. Defaults to 0.999.
 
     Raises:

@@ -1,4 +1,4 @@
-"""The store that a job works on: its place, and its items as a DataFrame."""
+"""Finds the store that a job works on, and reads its items as a DataFrame."""
 
 from __future__ import annotations
 

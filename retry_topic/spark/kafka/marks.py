@@ -4,8 +4,8 @@ A mark is a committed offset of a consumer group without members, on a topic tha
 remembers the published claims of a shard in the same way.) Each part of an epoch has a mark with its number of rows.
 The writer has one more mark: it names the current epoch and says whether the epoch is done.
 
-The cluster deletes marks a week after the last one (`offsets.retention.minutes`). A query that stood still for longer
-cannot know whether its last epoch is in the topics. It is refused; it does not guess.
+The cluster deletes marks a week after the last one (`offsets.retention.minutes`). If a query paused for longer, nobody
+can know whether its last epoch is in the topics. Such a query is refused.
 """
 
 from __future__ import annotations

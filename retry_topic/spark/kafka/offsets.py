@@ -71,9 +71,10 @@ def check_follow(start: Offsets, ends: Offsets) -> None:
 
 
 def within(start: Offsets, ends: Offsets, most: int | None) -> Offsets:
-    """The end of a batch that begins at `start`: `ends`, or less when that is more than `most` offsets.
+    """The end of a batch that begins at `start`: `ends`, or earlier so that it has about `most` offsets.
 
-    Each partition then gets its share. The end is never before the start. A new partition begins at offset 0.
+    Each partition gets a share in proportion to its offsets. The end is never before the start. A new partition begins
+    at offset 0.
     """
     waiting = {
         (topic, number): max(0, end - start.get(topic, {}).get(number, 0))

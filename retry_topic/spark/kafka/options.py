@@ -1,7 +1,7 @@
 """Options of `format("wheelsched-kafka")`: the JVM connector's names, all checked at once.
 
-An option `kafka.NAME` is the librdkafka setting NAME: security and whatever else a client needs. Spark passes option
-names in lower case; librdkafka's names are in lower case anyway.
+An option `kafka.NAME` is the librdkafka setting NAME, such as a security setting. Spark passes option names in lower
+case, and librdkafka's names are in lower case.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class KafkaReadOptions:
         topics: the topics.
         starting: where a new query begins: `LATEST`, `EARLIEST`, or offsets (partitions without one: `EARLIEST`).
         ending: where a batch ends. Defaults to `LATEST`.
-        most: offsets in one batch of a stream, about. Defaults to None: all.
+        most: about this many offsets in one batch of a stream. Defaults to None: all.
         lossy: skip records that the cluster has deleted; without it the query fails. Defaults to False.
     """
 
@@ -152,7 +152,7 @@ def include_headers(options: Mapping[str, str], problems: list[str]) -> bool:
 
 
 def problems_of(options: Mapping[str, str]) -> list[str]:
-    """The problems that concern reading and writing."""
+    """The problems with the options that reads and writes share."""
     problems = [
         f"there is no option {name!r} (there are: {', '.join(sorted(_NAMES))}, and kafka.*)"
         for name in sorted(map(str.lower, options))

@@ -75,7 +75,7 @@ class RowLog:
         self.position, self._last, self._joined = position, [], False
 
     def done(self, part: LogBatch) -> None:
-        """The log batch is stored."""
+        """Count the records of a log batch that the store has now."""
         self.records += len(self._last)
         self._last = []
 

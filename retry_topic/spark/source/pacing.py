@@ -1,4 +1,4 @@
-"""Spreads the dues of a write over time, and checks whether the server has room. All writers use it.
+"""Spreads the due times of a write over time, and checks whether the server has room. All writers use it.
 
 No task sees all rows. So a hash of a row's id gives its delay: the same in every run and in every task. A spread is as
 even as the hash is, and a rate holds on average, not for each message.
@@ -21,7 +21,7 @@ MOST_PER_S = 1e6
 
 @dataclass(frozen=True, slots=True)
 class DueSpread:
-    """Moves dues later, never earlier.
+    """Moves due times later, never earlier.
 
     Args:
         spread_ms: the greatest delay; a hash of the id chooses the delay. Defaults to 0: none.

@@ -8,7 +8,7 @@
 | `form` | which columns to read: `items` (default), `letters`, `damage` or `attempts`; see `read_form` |
 | `job_id` | for a batch write: the same rows with the same id are stored once |
 | `durability`, `replicas` | what a write waits for. Defaults to `everysec` |
-| `spread_ms` | delay each due by up to this, by a hash of the id |
+| `spread_ms` | delay each due time by up to this; a hash of the id chooses the delay |
 | `rate` | for a batch: about this many a second from now on; needs `rows` |
 | `rows`, `bytes` | for a batch: the number of rows and the bytes they need on the server; see `sizes` |
 | `memory_limit` | bytes the server may use. Defaults to its own limit |

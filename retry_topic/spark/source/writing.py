@@ -123,7 +123,7 @@ def store_batches(
         place: the store.
         fence: the writer and epoch of the rows.
         batches: the rows.
-        spread: how dues are moved.
+        spread: how the due times are delayed.
         memory_limit: bytes the server may use; None: the server's own limit.
 
     Raises:
@@ -150,7 +150,7 @@ def items_of(batch: pa.RecordBatch, spread: DueSpread = UNCHANGED) -> list[Item]
 
     Args:
         batch: the rows.
-        spread: how dues are moved. Defaults to no change.
+        spread: how the due times are delayed. Defaults to no change.
 
     Raises:
         Rejected: a row cannot be stored; the error holds its id.

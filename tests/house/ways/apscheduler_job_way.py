@@ -1,4 +1,4 @@
-"""One job of a stock BackgroundScheduler: begins before `add_job`, over when the store knows that the job has run."""
+"""One job of a stock BackgroundScheduler: from before `add_job` until the store knows that the job has run."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""One ETA task: begins before `apply_async(countdown=...)`, over when the task has run in a worker.
+"""One ETA task: from before `apply_async(countdown=...)` until the task has run in a worker.
 
-This process produces; the worker is another one, with the solo pool. Both record from the same instant on, and what
-both entered is counted together.
+This process is the producer; the worker is another process, with the solo pool. Both begin to record at the same time,
+and the modules that either entered are counted together.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def read(worker: subprocess.Popen[str], log: Path) -> str:
     """The next line of the worker.
 
     Raises:
-        RuntimeError: it has ended.
+        RuntimeError: the worker has ended.
     """
     assert worker.stdout is not None
     line = worker.stdout.readline().strip()
@@ -77,9 +77,9 @@ def read(worker: subprocess.Popen[str], log: Path) -> str:
 
 
 def work(broker: str) -> None:
-    """The worker: does what its stdin says, and answers on the stdout it was given."""
+    """The worker: carries out the commands on its stdin, and answers on its stdout."""
     answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what Celery prints is no answer
+    os.dup2(2, 1)  # what Celery prints must not mix with the answers
     tracer = Tracer()
     app = app_of(broker)
     ran = threading.Event()

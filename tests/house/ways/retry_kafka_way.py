@@ -1,6 +1,6 @@
-"""One retry over a real Kafka broker, in transactions: begins before `publish`, ends when all is settled.
+"""One retry over a real Kafka broker, in transactions: from before `publish` until all is settled.
 
-The broker is the throw-away one of the measured tree's own tests.
+The broker is the temporary one of the measured tree's own tests.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ def way(tracer: Tracer, folder: Path) -> list[str]:
         unavailable("a Kafka broker needs Java 17, and there is no java on PATH")
     with (
         public("temporary_kafka")() as kafka,
-        connect(f"embedded:{folder / 'data'}", broker=public("KafkaBroker")(kafka.bootstrap)) as home,
+        connect(f"embedded:{folder / 'data'}", broker=public("KafkaBroker")(kafka.bootstrap)) as connection,
     ):
-        return retry(tracer, home, ready_s=READY_S)
+        return retry(tracer, connection, ready_s=READY_S)
 
 
 if __name__ == "__main__":

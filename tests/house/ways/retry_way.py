@@ -1,4 +1,4 @@
-"""One retry over Redis Streams: begins before `publish`, over when the second attempt is acknowledged."""
+"""One retry over Redis Streams: from before `publish` until the second attempt is acknowledged."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from tracing import Tracer, main
 def way(tracer: Tracer, folder: Path) -> list[str]:
     from retry_topic import connect
 
-    with connect(f"embedded:{folder / 'data'}") as home:
-        return retry(tracer, home, ready_s=1.0)
+    with connect(f"embedded:{folder / 'data'}") as connection:
+        return retry(tracer, connection, ready_s=1.0)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The retry of one message, whatever the broker: published, failed once, kept, released, and handled."""
+"""The retry of one message over any broker: it is published, fails once, waits, is released, and is handled."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ delay = { kind = "fixed", base = "500ms", jitter = "none" }
 """
 
 
-def retry(tracer: Tracer, home: Any, ready_s: float) -> list[str]:
-    """Run one message through.
+def retry(tracer: Tracer, connection: Any, ready_s: float) -> list[str]:
+    """Publish a message that fails once, and wait until it was handled again.
 
     Args:
-        tracer: begins when all is started.
-        home: an open connection of `retry_topic`.
+        tracer: starts to record when consumer and service have started.
+        connection: an open connection of `retry_topic`.
         ready_s: how long consumer and service get to join their groups, in seconds.
     """
     from retry_topic import Consumer, RetryService, load_policies
@@ -37,13 +37,13 @@ def retry(tracer: Tracer, home: Any, ready_s: float) -> list[str]:
             raise RuntimeError("the first attempt fails")
         handled.set()
 
-    home.broker.create_topic("orders")
+    connection.broker.create_topic("orders")
     with (
-        Consumer(home, "orders", handler, group="shipping"),
-        RetryService(home, "shipping", load_policies(POLICIES)),
+        Consumer(connection, "orders", handler, group="shipping"),
+        RetryService(connection, "shipping", load_policies(POLICIES)),
     ):
         time.sleep(ready_s)
         tracer.begin()
-        home.publish("orders", b"traced")
+        connection.publish("orders", b"traced")
         wait_for(handled, "the handler succeeded at the second attempt")
         return tracer.end()

@@ -1,4 +1,4 @@
-"""One timer: handed to a SystemTimer, over when its callback has run."""
+"""One timer: from `schedule` of a SystemTimer until its callback has run."""
 
 from __future__ import annotations
 

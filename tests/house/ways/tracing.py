@@ -38,7 +38,7 @@ class Tracer:
         self._on = True
 
     def end(self) -> list[str]:
-        """Stop recording, and answer the files entered so far, sorted."""
+        """Stop recording, and return the entered files, sorted."""
         self._on = False
         return sorted(self._files)
 
@@ -68,7 +68,7 @@ def main(way: Callable[[Tracer, Path], list[str]]) -> None:
 
 
 def public(name: str) -> Any:
-    """What the measured tree calls a thing that this program needs, by the first of `NAMES` that exists."""
+    """Import an object of the measured tree from the first of its places in `NAMES` that exists."""
     failures = []
     for place in NAMES[name]:
         module, _, attribute = place.partition(":")
@@ -96,7 +96,7 @@ def wait_for(event: threading.Event, what: str) -> None:
     """
     if not event.wait(PATIENCE_S):
         raise TimeoutError(f"waited {PATIENCE_S:g} s in vain until {what}")
-    time.sleep(SETTLE_S)  # what follows is other threads' doing, and no public face tells its end
+    time.sleep(SETTLE_S)  # other threads do what follows, and no public function reports its end
 
 
 def unavailable(reason: object) -> None:

@@ -11,7 +11,7 @@ import time
 import zlib
 from typing import Any
 
-from telling import Telling, settings, tell_until_stdin_ends
+from telling import Telling, settings, write_facts_until_stdin_ends
 
 from retry_topic import Consumer, ConsumerConfig, Message, connect
 from retry_topic.message.headers import read
@@ -34,10 +34,10 @@ def main(given: dict[str, Any]) -> None:
     broker = Telling(given["client"], **given["broker"])
     config = ConsumerConfig(**given["consumer"])
     with (
-        connect(given["store"], broker=broker, namespace=given["name"], shards=given["shards"]) as home,
-        Consumer(home, given["topic"], handle, group=given["name"], config=config),
+        connect(given["store"], broker=broker, namespace=given["name"], shards=given["shards"]) as connection,
+        Consumer(connection, given["topic"], handle, group=given["name"], config=config),
     ):
-        tell_until_stdin_ends(given["told"], lambda: {"places": broker.places()})
+        write_facts_until_stdin_ends(given["facts_file"], lambda: {"places": broker.places()})
 
 
 if __name__ == "__main__":

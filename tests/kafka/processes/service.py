@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from telling import Telling, settings, tell_until_stdin_ends
+from telling import Telling, settings, write_facts_until_stdin_ends
 
 from retry_topic import RetryPolicy, RetryService, ServiceConfig, connect
 from retry_topic.intake.records import Taken
@@ -23,8 +23,8 @@ def main(given: dict[str, Any]) -> None:
     broker = Telling(given["client"], **given["broker"])
     policy = RetryPolicy(delay=Fixed(base_ms=given["delay_ms"]), max_attempts=given["cap"])
     config = ServiceConfig(batch=given["batch"], dispatcher=DispatcherConfig(**given["dispatcher"]))
-    with connect(given["store"], broker=broker, namespace=given["name"], shards=given["shards"]) as home:
-        service = RetryService(home, given["name"], policy, config=config, seen=seen)
+    with connect(given["store"], broker=broker, namespace=given["name"], shards=given["shards"]) as connection:
+        service = RetryService(connection, given["name"], policy, config=config, seen=seen)
         ownership = service._ownership
 
         def facts() -> dict[str, Any]:
@@ -43,7 +43,7 @@ def main(given: dict[str, Any]) -> None:
             }
 
         with service:
-            tell_until_stdin_ends(given["told"], facts)
+            write_facts_until_stdin_ends(given["facts_file"], facts)
 
 
 if __name__ == "__main__":

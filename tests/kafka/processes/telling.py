@@ -44,7 +44,7 @@ class Telling(KafkaBroker):
             try:
                 return {} if self.log is None else {one.number: len(one.buffer) for one in self.log._parts.values()}
             except RuntimeError:
-                continue  # they came or went meanwhile
+                continue  # the partitions changed during the iteration
 
 
 def settings() -> dict[str, Any]:
@@ -54,7 +54,7 @@ def settings() -> dict[str, Any]:
     return given
 
 
-def tell_until_stdin_ends(file: str, facts: Callable[[], dict[str, Any]]) -> None:
+def write_facts_until_stdin_ends(file: str, facts: Callable[[], dict[str, Any]]) -> None:
     """Write `facts` to `file` 50 times a second, until stdin ends."""
     ended = threading.Event()
 
@@ -66,10 +66,10 @@ def tell_until_stdin_ends(file: str, facts: Callable[[], dict[str, Any]]) -> Non
     known, fresh = Path(file), Path(f"{file}.fresh")
     last = ""
     while True:
-        said = json.dumps(facts())
-        if said != last:
-            fresh.write_text(said)
+        text = json.dumps(facts())
+        if text != last:
+            fresh.write_text(text)
             fresh.replace(known)
-            last = said
+            last = text
         if ended.wait(LOOK_S):
             return

@@ -28,7 +28,7 @@ FAILED = write((), RetryState(attempt=1, original_topic="orders"))
 
 
 def harmless(bench: Bench, handler: Handlers, policy: Policy, **service: Any) -> Callable[[], None]:
-    """Start a working loop. The returned check makes sure that a failing message still comes back through it."""
+    """Start consumer and service. The returned check tests that a failing message is still retried."""
     handle = handler(lambda message: None if read(message.headers).attempt else _raise())
     bench.serve(policy(), **service)
     bench.consume(handle)

@@ -27,9 +27,9 @@ YEAR_12000_MS = 316_516_204_800_000
 
 @pytest.fixture
 def serve(server: Bench, handler: Handlers, policy: Policy, hand_over: str) -> Callable[[], Callable[[], None]]:
-    """Start a working loop; its answer checks that a message which fails once still comes through it.
+    """Start consumer and service. The returned check tests that a message which fails once is retried.
 
-    Started after the damage is done: what is written past the scripts wakes nobody, it is found by the next sweep.
+    Call it after the items were written by hand: such writes wake no dispatcher, so only its next sweep finds them.
     """
     handle = handler(lambda message: None if read(message.headers).attempt else _raise())
 

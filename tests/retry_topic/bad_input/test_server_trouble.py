@@ -114,9 +114,9 @@ def test_a_service_waits_a_servers_trouble_out(
     bench.publish(*(b"before %d" % n for n in range(EACH)))
     bench.until(lambda: bench.connection.store.counts().happened("accepted") > 0)
     trouble.begin(server)
-    with pytest.raises(trouble.error, match=trouble.store_says) as told:
+    with pytest.raises(trouble.error, match=trouble.store_says) as caught:
         bench.connection.publish("orders", b"later", delay=0.5, id="later")
-    assert told.value.transient == (trouble.error is not StoreAuthError)
+    assert caught.value.transient == (trouble.error is not StoreAuthError)
     with pytest.raises(BrokerError, match=trouble.broker_says):
         bench.connection.publish("orders", b"now")
     trouble.end(server)

@@ -46,7 +46,7 @@ def with_transactions(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]
         while not _answers(broker):
             assert process.poll() is None, "noida-db has ended"
             assert time.monotonic() < until_s, "noida-db does not answer"
-            time.sleep(0.05)  # another process's doing; there is nothing to wait on
+            time.sleep(0.05)  # polls until the other process answers
         broker.close()
         yield f"127.0.0.1:{port}"
     finally:

@@ -48,7 +48,7 @@ def test_the_backlog_is_what_the_group_has_not_settled(broker: Broker) -> None:
 
 
 def test_the_oldest_shows_when_it_was_published(broker: Broker) -> None:
-    """So people see how long nobody has read it."""
+    """The backlog has the oldest record with its time."""
     broker.publish([Message("g.retry", b"1")])
     assert isinstance(broker, BacklogBroker)
     oldest = broker.backlog("g.retry", "g").oldest
@@ -62,7 +62,7 @@ def test_a_member_that_asks_no_more_falls_silent(broker: Broker) -> None:
     assert isinstance(broker, BacklogBroker)
     consumer = broker.consumer(["g.retry"], "g")
     consumer.poll(1, 0)
-    time.sleep(0.06)  # silence is what is measured
+    time.sleep(0.06)  # the test measures this silence
     silent_ms = broker.backlog("g.retry", "g").silent_ms
     assert silent_ms is not None
     assert silent_ms >= 50

@@ -39,7 +39,7 @@ class OnKafka(GroupCases):
 
     @pytest.fixture(autouse=True)
     def named(self, name: str) -> None:
-        """Groups that only this test uses."""
+        """Names of groups that only this test uses."""
         self.groups = name
 
     def member(self, broker: Broker, *topics: str, group: str = "group", idle_ms: int | None = None) -> BrokerConsumer:
@@ -130,7 +130,7 @@ class TestTransactions(OnKafka, BrokerConformance):
     test_a_closed_member_leaves_what_it_held = None  # type: ignore[assignment]
     test_a_failed_forward_leaves_its_delivery_unsettled = None  # type: ignore[assignment]
     test_contents_survive_byte_for_byte = None  # type: ignore[assignment]
-    # and these are a member's own doing, whatever the server
+    # these cases do not depend on the server
     test_beat_keeps_a_delivery = None  # type: ignore[assignment]
     test_beat_never_takes_a_delivery_back = None  # type: ignore[assignment]
     test_poll_keeps_its_timeout = None  # type: ignore[assignment]

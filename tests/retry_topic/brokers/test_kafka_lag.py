@@ -12,20 +12,20 @@ if TYPE_CHECKING:
 
 
 def test_retries_that_no_service_ever_took_in_are_reported(imitation: MockCluster, name: str) -> None:
-    """It names the command that reads them. Without retries it says nothing."""
+    """`lag` names the command that starts a service. Without retries it prints no such note."""
     from click.testing import CliRunner
 
     from wheel_sched.cli.program import cli
 
-    def told() -> str:
+    def state() -> str:
         return CliRunner().invoke(cli, ["--kafka", imitation.bootstrap, "kafka", "lag", name]).stderr
 
     broker = KafkaBroker(imitation.bootstrap, transactions=False)
     try:
         for topic in (f"{name}.retry", f"{name}.redelivery"):
             broker.create_topic(topic)
-        assert told() == ""
+        assert state() == ""
         assert broker.publish([Message(f"{name}.retry", b"%d" % number) for number in range(3)]) == [None] * 3
     finally:
         broker.close()
-    assert f"3 retries wait in {name}.retry, and no service of {name} has ever read them" in told()
+    assert f"3 retries wait in {name}.retry, and no service of {name} has ever read them" in state()

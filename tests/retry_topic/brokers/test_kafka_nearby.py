@@ -47,10 +47,10 @@ sys.stdin.read()
 """
 
 
-def until(condition: Callable[[], bool], told: Callable[[], object] = lambda: "") -> None:
+def until(condition: Callable[[], bool], describe: Callable[[], object] = lambda: "") -> None:
     until_s = time.monotonic() + PATIENCE_S
     while not condition():
-        assert time.monotonic() < until_s, f"waited in vain: {told()}"
+        assert time.monotonic() < until_s, f"waited in vain: {describe()}"
         time.sleep(0.02)  # other threads' doing; there is nothing to wait on
 
 
@@ -135,16 +135,16 @@ def test_failed_messages_come_back_over_an_imitation(imitation: MockCluster, nam
     broker = KafkaBroker(imitation.bootstrap, transactions=False, group_protocol=protocol)
     handler = Failing(a1=2, dead=9)
     config = ConsumerConfig(ordering="key", idle_ms=6_000)
-    with connect("memory:", broker=broker, namespace=name, shards=2) as home:
+    with connect("memory:", broker=broker, namespace=name, shards=2) as connection:
         broker.create_topic(name)
         values = [(b"a", b"a%d" % n) for n in range(1, 5)] + [(b"b", b"b1"), (b"d", b"dead"), (b"d", b"alive")]
         assert not any(broker.publish([Message(name, value, key) for key, value in values]))
         policy = RetryPolicy(delay=Fixed(base_ms=30), max_attempts=3)
-        with RetryService(home, name, policy), Consumer(home, name, handler, group=name, config=config):
+        with RetryService(connection, name, policy), Consumer(connection, name, handler, group=name, config=config):
             once = [(b"a2", 1), (b"a3", 1), (b"a4", 1), (b"b1", 1), (b"alive", 1)]
             wanted = {*once, *((value, attempt) for value in (b"a1", b"dead") for attempt in (1, 2, 3))}
             until(lambda: handler.attempts.keys() >= wanted, lambda: handler.seen)
-            until(lambda: home.store.counts().total("dead") == 1)
+            until(lambda: connection.store.counts().total("dead") == 1)
         assert handler.attempts.keys() == wanted
         assert list(dict.fromkeys(handler.seen[b"a"])) == [b"a1", b"a2", b"a3", b"a4"]
         assert list(dict.fromkeys(handler.seen[b"d"])) == [b"dead", b"alive"]
@@ -156,22 +156,22 @@ def test_topics_are_shared_with_spring_and_limits_hold(imitation: MockCluster, n
     """The count of a Spring record continues, and an async handler gets Spring's headers. The store reports messages
     that a rate holds back."""
     broker = KafkaBroker(imitation.bootstrap, transactions=False, group_protocol="consumer")
-    told: list[tuple[bytes, bytes | None]] = []
+    handled: list[tuple[bytes, bytes | None]] = []
 
     async def handle(message: Message) -> None:
-        told.append((message.value, message.header("retry_topic-attempts")))
+        handled.append((message.value, message.header("retry_topic-attempts")))
 
     headers = (("retry_topic-attempts", (3).to_bytes(4, "big")), ("kafka_original-topic", name.encode()))
     policy = RetryPolicy(delay=Fixed(base_ms=10), max_attempts=9, rate=Rate(20, "s"), burst=1)
     config = ServiceConfig(headers="spring")
-    with connect("memory:", broker=broker, namespace=name) as home:
+    with connect("memory:", broker=broker, namespace=name) as connection:
         broker.create_topic(name)
-        with RetryService(home, name, policy, config=config), Consumer(home, name, handle, group=name):
+        with RetryService(connection, name, policy, config=config), Consumer(connection, name, handle, group=name):
             records = [Message(retry_topic_of(name), b"%d" % n, None, headers) for n in range(5)]
             assert not any(broker.publish(records))
-            until(lambda: len(told) == 5, lambda: told)
-        assert sorted(told) == [(b"%d" % n, (3).to_bytes(4, "big")) for n in range(5)]
-        assert [flow.topic for flow in RateLimits(home.store).flows()] == [f"{name}/{name}"]
+            until(lambda: len(handled) == 5, lambda: handled)
+        assert sorted(handled) == [(b"%d" % n, (3).to_bytes(4, "big")) for n in range(5)]
+        assert [flow.topic for flow in RateLimits(connection.store).flows()] == [f"{name}/{name}"]
 
 
 def test_transactions_bring_each_failure_back_once(with_transactions: str, name: str) -> None:
@@ -180,16 +180,16 @@ def test_transactions_bring_each_failure_back_once(with_transactions: str, name:
     values = {b"%d" % n: 2 for n in range(30)} | {b"x" * 20_000: 2}
     handler = Failing()
     handler.failures = dict(values)
-    with connect("memory:", broker=broker, namespace=name, shards=2) as home:
+    with connect("memory:", broker=broker, namespace=name, shards=2) as connection:
         broker.create_topic(name)
         service = RetryService(
-            home, name, RetryPolicy(delay=Fixed(base_ms=50)), config=ServiceConfig(reference_above=10_000)
+            connection, name, RetryPolicy(delay=Fixed(base_ms=50)), config=ServiceConfig(reference_above=10_000)
         )
-        with service, Consumer(home, name, handler, group=name):
+        with service, Consumer(connection, name, handler, group=name):
             assert service.hand_over == "transactions"
             assert not any(broker.publish([Message(name, value) for value in values]))
             until(lambda: handler.count() == 3 * len(values), lambda: handler.attempts)
-            until(lambda: not sum(home.store.counts().total(state) for state in ("due", "leased")))
+            until(lambda: not sum(connection.store.counts().total(state) for state in ("due", "leased")))
         assert handler.attempts == Counter([(value, attempt) for value in values for attempt in (1, 2, 3)])
         reader = broker.consumer([redelivery_topic_of(name)], f"{name}-looker", idle_ms=6_000)
         sent = Counter(one.message.value for one in received(reader, 2 * len(values)))

@@ -45,7 +45,7 @@ def test_a_successor_knows_what_was_settled_and_what_was_handed_out() -> None:
 
 
 def test_what_is_given_back_in_good_order_is_not_counted() -> None:
-    """The record did not cause the rebalance."""
+    """A record that is given back in a rebalance keeps its delivery count."""
     offsets = PartitionOffsets(0)
     admitted(offsets, 0, 1)
     offsets.settle(1)
@@ -54,7 +54,7 @@ def test_what_is_given_back_in_good_order_is_not_counted() -> None:
 
 
 def test_settling_can_be_taken_back() -> None:
-    """For an aborted transaction."""
+    """A record whose transaction was aborted is unsettled again."""
     offsets = PartitionOffsets(0)
     admitted(offsets, 0)
     assert offsets.settle(0)
@@ -64,7 +64,7 @@ def test_settling_can_be_taken_back() -> None:
 
 
 def test_foreign_texts_and_cut_ones_cost_repeats_only() -> None:
-    """Any text beside the offset is accepted; records may repeat, none is lost."""
+    """Any metadata of an offset is accepted; records may repeat, none is lost."""
     for text in ("", "somebody else's", "w1:", "w1:x.y,", "w1:3.0"):
         assert admitted(PartitionOffsets(0, text), 0)[0] in (1, None)
     assert admitted(PartitionOffsets(0, "somebody else's 3.0"), 0) == [1]
@@ -203,11 +203,19 @@ def test_a_record_that_was_silent_for_too_long_comes_before_new_ones(tracker: Of
 
 
 def test_what_was_not_handed_out_after_all_comes_at_once_and_is_not_counted(tracker: OffsetTracker) -> None:
-    """The commit before handing it out had failed."""
+    """If the commit before handing out failed, the next `take` returns the record with the same count."""
     fetched(tracker, 0)
     taken = tracker.take(1)
     tracker.give_back(taken)
     assert offsets_of(tracker.take(1)) == [(0, 0, 1)]
+
+
+def test_a_record_that_did_not_reach_the_caller_is_not_settled_for_the_successor(tracker: OffsetTracker) -> None:
+    """The member gives the partition back before it hands the record out again. The successor gets the record."""
+    fetched(tracker, 0, 1)
+    tracker.give_back(tracker.take(2))
+    (place,) = tracker.to_commit([("t", 0)], counted=False)
+    assert admitted(PartitionOffsets(place.offset, place.metadata or ""), 0, 1) == [1, 1]
 
 
 def test_deliveries_of_a_revoked_partition_are_dead(tracker: OffsetTracker) -> None:
@@ -239,7 +247,7 @@ def test_a_partition_that_comes_again_has_another_assignment(tracker: OffsetTrac
 
 
 def test_a_record_that_was_settled_before_a_reassignment_is_not_handed_out_again(tracker: OffsetTracker) -> None:
-    """It was settled behind an unsettled one; the text beside the offset says so."""
+    """It was settled after an unsettled record; the offset's metadata says so."""
     fetched(tracker, 0, 1, 2)
     _, second, _ = tracker.take(3)
     settle(tracker, second)

@@ -22,10 +22,10 @@ PATIENCE_S = 100.0
 COUNT = 3_000  # in each partition: more than a buffer holds
 
 
-def until(condition: Callable[[], object], told: Callable[[], object]) -> None:
+def until(condition: Callable[[], object], describe: Callable[[], object]) -> None:
     until_s = time.monotonic() + PATIENCE_S
     while not condition():
-        assert time.monotonic() < until_s, f"waited in vain: {told()}"
+        assert time.monotonic() < until_s, f"waited in vain: {describe()}"
 
 
 class Reading:
@@ -82,7 +82,7 @@ def test_an_intake_reads_a_partition_again_that_went_while_it_was_paused(
 
 
 def test_a_consumer_reads_a_partition_again_that_went_while_it_was_paused(imitation: MockCluster, name: str) -> None:
-    """The same for a member that settles records one by one."""
+    """The same holds for a member that settles records one by one."""
     client = filled(imitation, name, "consumer")
 
     def member() -> KafkaConsumer:
@@ -91,7 +91,7 @@ def test_a_consumer_reads_a_partition_again_that_went_while_it_was_paused(imitat
         return consumer
 
     def parts(consumer: KafkaConsumer) -> int:
-        consumer.poll(0, 1)  # which says that it is there
+        consumer.poll(0, 1)  # a poll shows that the member is alive
         return len(consumer._tracker.partitions)
 
     one = member()

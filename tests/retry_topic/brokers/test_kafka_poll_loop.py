@@ -198,7 +198,7 @@ def bench() -> Iterator[Bench]:
 
 
 def test_a_new_group_begins_at_the_beginning_and_commits_before_it_hands_out(bench: Bench) -> None:
-    """So a death raises the record's count. Only the loop's thread uses the client."""
+    """The commit comes before the records are handed out. Only the loop's thread uses the client."""
     bench.client.rebalance("on_assign", 0)
     bench.client.records(0, 0, 1)
     first, second = bench.read(2)
@@ -254,7 +254,7 @@ def test_a_partition_that_comes_back_goes_on_where_it_was_committed(bench: Bench
 
 
 def test_a_lost_partition_is_not_committed(bench: Bench) -> None:
-    """Another member has it already."""
+    """Its offsets belong to another member, so nothing is committed."""
     bench.client.rebalance("on_assign", 0)
     bench.client.records(0, 0)
     bench.read(1)
@@ -295,7 +295,7 @@ def test_an_expelled_member_joins_again_with_a_new_client(bench: Bench) -> None:
 
 
 def test_a_member_that_nobody_polls_leaves_and_joins_again_at_the_next_poll() -> None:
-    """Its records count as handed out: it may have hung over one."""
+    """Its records count as handed out, because the member may have hung over one of them."""
     bench = Bench(idle_ms=100)
     bench.client.rebalance("on_assign", 0)
     bench.client.records(0, 0)
@@ -309,7 +309,7 @@ def test_a_member_that_nobody_polls_leaves_and_joins_again_at_the_next_poll() ->
 
 
 def test_a_full_buffer_pauses_the_client_and_an_empty_one_resumes_it(bench: Bench) -> None:
-    """It pauses only when handlers stand still. The loop continues to poll, so the member stays in the group."""
+    """It pauses only when the buffer stays full. The loop continues to poll, so the member stays in the group."""
     bench.client.rebalance("on_assign", 0)
     bench.client.records(0, *range(1_500))
     bench.until(lambda: bench.client.paused)
@@ -322,7 +322,7 @@ def test_a_full_buffer_pauses_the_client_and_an_empty_one_resumes_it(bench: Benc
 
 
 def test_a_partition_that_went_paused_makes_it_take_a_new_client(bench: Bench) -> None:
-    """librdkafka would never read it again."""
+    """The loop takes a new client, because librdkafka would never read that partition again."""
     bench.client.rebalance("on_assign", 0)
     bench.client.records(0, *range(1_500))
     bench.until(lambda: bench.client.paused)

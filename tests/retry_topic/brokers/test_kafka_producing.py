@@ -45,7 +45,7 @@ class Topics:
     ],
 )
 def test_how_old_a_time_may_be_follows_from_the_settings(settings: dict[str, str], expected_ms: float) -> None:
-    """Half of the topic's retention, or of its bound for timestamps."""
+    """It is half of the topic's retention, or of its bound for timestamps."""
     assert oldest_ms(settings) == expected_ms
 
 
@@ -104,6 +104,6 @@ def test_no_time_is_kept_where_the_settings_may_not_be_read(caplog: pytest.LogCa
 
 @pytest.mark.parametrize("place", [{"partition": 0}, {"timestamp_ms": 0}], ids=str)
 def test_a_message_that_waits_has_no_place_of_its_own(place: dict[str, int]) -> None:
-    """It is refused, not forgotten."""
+    """A message for the store with a partition or a time is refused."""
     with pytest.raises(Rejected, match="nothing was stored"):
         encode_body(Message("t", b"v", **place))  # type: ignore[arg-type]

@@ -64,6 +64,19 @@ def test_a_beat_counts_from_when_it_was_made() -> None:
     assert offsets(two.poll(4, 0)) == [0, 2]
 
 
+def test_orphans_come_in_the_order_of_the_topic() -> None:
+    """Also when the first one was renewed last: ordered consumers rely on it, and Redis does the same."""
+    clock = Clock()
+    broker = MemoryBroker(create_topics=True, monotonic_ms=clock)
+    broker.publish(messages("t", 3))
+    dead, alive = (broker.consumer(["t"], "g", idle_ms=100) for _ in range(2))
+    held = dead.poll(3, 0)
+    clock.now_ms += 50
+    dead.beat(held[:1])
+    clock.now_ms += 100
+    assert [offsets(alive.poll(1, 0)) for _ in range(3)] == [[0], [1], [2]]
+
+
 def test_orphans_come_before_new_messages() -> None:
     """A poll hands out a dead member's messages before new ones."""
     clock = Clock()

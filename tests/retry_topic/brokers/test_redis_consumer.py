@@ -68,9 +68,9 @@ def test_a_killed_process_loses_nothing(redis_url: str, broker: RedisStreamsBrok
 
 
 def test_every_orphan_is_found_among_many_that_are_held(broker: RedisStreamsBroker) -> None:
-    """The search for orphans passes any number of entries that are kept alive."""
+    """The search for orphaned entries skips any number of entries that are kept alive."""
     broker.publish(numbered("t", 2_000))
-    # long enough for a round of the loop on a busy machine: what is held must not fall silent
+    # long, so that the loop renews all entries in time on a busy machine
     busy, dead, alive = (broker.consumer(["t"], "g", idle_ms=5_000) for _ in range(3))
     held = busy.poll(1_990, 1_000)
     dead.poll(10, 1_000)
@@ -83,7 +83,7 @@ def test_every_orphan_is_found_among_many_that_are_held(broker: RedisStreamsBrok
 
 
 def test_what_was_read_beyond_the_limit_is_handed_out_next(broker: RedisStreamsBroker) -> None:
-    """COUNT holds per stream; the surplus waits in the member and comes with the next poll, once."""
+    """COUNT counts per stream. The surplus waits in the member and is handed out once, by the next poll."""
     topics = ["a", "b", "c"]
     consumer = broker.consumer(topics, "g", idle_ms=60_000)
     broker.publish([Message(topic, f"{topic}{n}".encode()) for n in range(4) for topic in topics])
@@ -127,7 +127,7 @@ def test_an_ack_whose_reply_was_lost_is_repeated(redis_url: str, broker: RedisSt
 def test_a_forward_whose_reply_was_lost_publishes_once(
     redis_url: str, broker: RedisStreamsBroker, redis_client: redis.Redis
 ) -> None:
-    """The script is repeated and finds its work done."""
+    """The script is repeated, and publishes nothing the second time."""
     broker.publish(numbered("t", 2))
     broker.create_topic("target")
     with FaultyProxy(redis_url) as proxy:
@@ -176,7 +176,7 @@ def test_one_bad_target_does_not_stop_the_others(broker: RedisStreamsBroker, red
     assert (first, last) == (None, None)
     assert bad is not None
     assert not bad.transient
-    assert "no stream" in bad.reason
+    assert "is not a stream" in bad.reason
     assert redis_client.xpending("t", "g")["pending"] == 1
 
 
@@ -193,7 +193,7 @@ def test_a_member_survives_a_server_that_forgot_everything(
     got: list[Delivery] = []
     waiting = threading.Thread(target=lambda: got.extend(consumer.poll(1, 20_000)))
     waiting.start()
-    time.sleep(0.05)  # let it wait in XREADGROUP; if it does not yet, the test asks less, not something else
+    time.sleep(0.05)  # time to begin the wait in XREADGROUP; without it the test would check less
     redis_client.flushall()
     broker.publish(numbered("t", 1))
     waiting.join(30)
@@ -234,7 +234,7 @@ def test_a_short_socket_timeout_does_not_cut_a_wait(redis_url: str) -> None:
 
 
 def test_waiting_does_not_hold_up_settling(broker: RedisStreamsBroker) -> None:
-    """Beats use another connection than a waiting poll."""
+    """`beat` does not wait for a running `poll`, because it uses another connection."""
     consumer = broker.consumer(["t"], "g")
     broker.publish(numbered("t", 1))
     held = consumer.poll(1, 1_000)
@@ -253,14 +253,14 @@ def test_the_count_of_deliveries_survives_beats(broker: RedisStreamsBroker, redi
     broker.publish(numbered("t", 1))
     consumer = broker.consumer(["t"], "g", idle_ms=60_000)
     held = consumer.poll(1, 1_000)
-    time.sleep(0.3)  # so that there is something to renew
+    time.sleep(0.3)  # so that the idle time is visibly above 0
     began_s = time.monotonic()
     for _ in range(3):
         consumer.beat(held)
     (pending,) = redis_client.xpending_range("t", "g", "-", "+", 1)
     took_ms = (time.monotonic() - began_s) * 1_000
     assert pending["times_delivered"] == 1
-    assert pending["time_since_delivered"] < took_ms + 100  # the server's clock has whole ms, and is not this one
+    assert pending["time_since_delivered"] < took_ms + 100  # the server's clock has whole ms and differs from this one
 
 
 def test_a_settled_delivery_stays_settled_under_beats(broker: RedisStreamsBroker, redis_client: redis.Redis) -> None:
@@ -286,11 +286,11 @@ def test_members_that_are_gone_are_forgotten(broker: RedisStreamsBroker, redis_c
     names = {member["name"].decode() for member in redis_client.xinfo_consumers("t", "g")}
     assert names == {holding.name, silent.name, present.name}
     assert present._reap(3_600_000) == 0
-    time.sleep(1.6)  # so that the others have been silent for a while, and this one is not
+    time.sleep(1.6)  # time in which the other members are silent
     present.poll(1, 0)
     assert present._reap(1_500) == 1
     holding.ack(held)
-    time.sleep(1.6)  # the same again
+    time.sleep(1.6)  # silence once more
     present.poll(1, 0)
     assert present._reap(1_500) == 1
     assert [member["name"].decode() for member in redis_client.xinfo_consumers("t", "g")] == [present.name]
@@ -339,7 +339,7 @@ def test_maxlen_keeps_about_as_many_settled_entries(redis_url: str, redis_client
 
 
 def test_trimming_understands_ids_beyond_what_a_double_counts(redis_url: str, redis_client: redis.Redis) -> None:
-    """Ids are compared digit by digit: neighbours beyond 2**53 are told apart."""
+    """Ids are compared digit by digit: ids beyond 2**53 that differ by 1 are distinguished."""
     broker = RedisStreamsBroker(redis_url, maxlen=0)
     consumer = broker.consumer(["t"], "g")
     for seq in (2**63, 2**63 + 1, 2**63 + 2):

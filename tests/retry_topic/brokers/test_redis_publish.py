@@ -50,7 +50,7 @@ def test_a_topic_is_a_stream_under_the_prefix(broker: RedisStreamsBroker, redis_
 
 
 def test_create_topics_creates_and_registers_what_is_published_to(redis_url: str) -> None:
-    """With `create_topics` nothing is unknown."""
+    """With `create_topics`, publishing to an absent topic creates and registers it."""
     broker = RedisStreamsBroker(redis_url, create_topics=True)
     assert broker.publish([Message("new", b"1"), Message("other", b"2"), Message("new", b"3")]) == [None] * 3
     assert broker.topics() == {"new": 2, "other": 1}
@@ -73,7 +73,7 @@ def test_a_topic_whose_stream_was_deleted_is_not_listed(broker: RedisStreamsBrok
         (Message("topics", b""), "registry of topics"),
         (Message("\ud800", b""), "unpaired surrogate"),
         (Message("absent", b""), "unknown topic 'absent'"),
-        (Message("text", b""), "no stream"),
+        (Message("text", b""), "is not a stream"),
         (Message("t", b"", None, (("\ud800", b""),)), "not text"),
         (Message("t", b"", None, (("h", b""),) * 1_800), "too many headers"),
     ],
@@ -132,21 +132,21 @@ def test_a_lost_reply_is_reported_and_not_repeated(redis_url: str, redis_client:
 
 
 @pytest.mark.parametrize(
-    ("command", "lost", "said", "in_doubt"),
+    ("command", "lost", "advice", "in_doubt"),
     [
         ("topics", b"SMEMBERS", "nothing was changed; repeat", False),
         ("create_topic", b"EVALSHA", "may have been executed; repeat it, which does no harm", True),
     ],
 )
 def test_a_lost_reply_says_what_was_asked_for(
-    redis_url: str, command: str, lost: bytes, said: str, in_doubt: bool
+    redis_url: str, command: str, lost: bytes, advice: str, in_doubt: bool
 ) -> None:
     """A read has changed nothing. The error of a repeatable command says that it may be repeated."""
     with FaultyProxy(redis_url) as proxy, contextlib.closing(RedisStreamsBroker(proxy.url)) as broker:
         broker.create_topic("t")
         for _ in range(2):
             proxy.drop_next_reply(lost)
-        with pytest.raises(BrokerUnavailable, match=said) as caught:
+        with pytest.raises(BrokerUnavailable, match=advice) as caught:
             getattr(broker, command)(*(["t"] if in_doubt else []))
         assert caught.value.in_doubt == in_doubt
 

@@ -60,7 +60,7 @@ def topics_on_both_nodes(broker: RedisStreamsBroker, cluster: RedisCluster) -> t
 
 
 def test_a_cluster_has_no_one_identity(cluster: RedisCluster) -> None:
-    """A store and a cluster cannot share one script for all keys."""
+    """`server_identity` is None for a cluster, so the one-script hand-over is not used."""
     broker = RedisStreamsBroker(cluster)
     assert broker.server_identity() is None
     broker.close()

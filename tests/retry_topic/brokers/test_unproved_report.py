@@ -19,33 +19,33 @@ UNPROVED = "not proved: exactly once under kills, rebalances and failover (make 
 
 
 @pytest.fixture
-def told(request: pytest.FixtureRequest) -> Told:
+def report(request: pytest.FixtureRequest) -> Told:
     """The function of the suite's conftest, which has no importable module name."""
     plugins = request.config.pluginmanager.get_plugins()
     found: Told = next(plugin.told_of_kafka for plugin in plugins if hasattr(plugin, "told_of_kafka"))
     return found
 
 
-def test_both_stand_ins_are_reported_with_their_counts(told: Told) -> None:
-    """The numbers of passed and of other tests."""
+def test_both_stand_ins_are_reported_with_their_counts(report: Told) -> None:
+    """The line has the numbers of passed and of other tests for each stand-in."""
     ended = Counter({("imitation", "passed"): 30, ("with_transactions", "passed"): 20, ("imitation", "failed"): 1})
-    assert told(["java", "mvn"], ended) == (
+    assert report(["java", "mvn"], ended) == (
         "Kafka without a real broker, for want of java and mvn; "
         f"tried: {GROUPS} (30 passed, 1 failed), {TRANSACTIONS} (20 passed); {UNPROVED}"
     )
 
 
-def test_a_stand_in_that_is_not_installed_is_reported(told: Told) -> None:
+def test_a_stand_in_that_is_not_installed_is_reported(report: Told) -> None:
     """The line claims nothing about transactions then."""
-    assert told(["mvn"], Counter({("imitation", "passed"): 30, ("with_transactions", "skipped"): 20})) == (
+    assert report(["mvn"], Counter({("imitation", "passed"): 30, ("with_transactions", "skipped"): 20})) == (
         f"Kafka without a real broker, for want of mvn; tried: {GROUPS} (30 passed); "
         f"not tried in this run: {TRANSACTIONS} (it is not installed); {UNPROVED}"
     )
 
 
-def test_a_run_without_any_of_them_claims_nothing(told: Told) -> None:
-    """As in the unit layer."""
-    assert told(["mvn"], Counter()) == (
+def test_a_run_without_any_of_them_claims_nothing(report: Told) -> None:
+    """The line says that neither stand-in was tried, and claims no result."""
+    assert report(["mvn"], Counter()) == (
         f"Kafka without a real broker, for want of mvn; not tried in this run: {GROUPS}, {TRANSACTIONS}; {UNPROVED}"
     )
 
@@ -53,7 +53,7 @@ def test_a_run_without_any_of_them_claims_nothing(told: Told) -> None:
 @pytest.mark.real
 @pytest.mark.timeout(180)
 def test_a_run_closes_with_what_it_has_tried(tmp_path: Path) -> None:
-    """A real run in a worker process, without Java and Maven."""
+    """A pytest run in another process, without Java and Maven, prints the line at its end."""
     chosen = [HERE / "test_kafka_conformance.py", "-k", "TestKip848OnTheImitation and nothing_to_publish"]
     command = [sys.executable, "-m", "pytest", "-n", "1", "-m", "real and not kafka", "-p", "no:cacheprovider", *chosen]
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}

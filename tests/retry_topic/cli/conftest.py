@@ -32,7 +32,7 @@ def cli(redis_url: str) -> Cli:
 
 
 @pytest.fixture
-def home(redis_url: str) -> Iterator[Connection]:
+def connection(redis_url: str) -> Iterator[Connection]:
     with connect(redis_url) as opened:
         yield opened
 
@@ -77,24 +77,24 @@ def cli_at() -> type[Cli]:
 
 
 @pytest.fixture
-def wait_for(home: Connection) -> Callable[..., None]:
+def wait_for(connection: Connection) -> Callable[..., None]:
     """Store a failed message that waits: (id, due_ms, arguments of `failed`)."""
 
     def wait(item_id: str, due_ms: int, **kwargs: Any) -> None:
         message = failed(2, due_ms=due_ms, **kwargs)
-        home.store.schedule([Item(item_id, due_ms, encode_body(message), kwargs.get("topic", "orders"))])
+        connection.store.schedule([Item(item_id, due_ms, encode_body(message), kwargs.get("topic", "orders"))])
 
     return wait
 
 
 @pytest.fixture
-def bury(home: Connection) -> Callable[..., None]:
+def bury(connection: Connection) -> Callable[..., None]:
     """Store a dead letter: (id, arguments of `failed`)."""
 
     def put(item_id: str, died_ms: int | None = None, **kwargs: Any) -> None:
         message = failed(8, root=item_id, **kwargs)
         item = Item(item_id, died_ms or now_ms(), encode_body(message), kwargs.get("topic", "orders"))
-        home.store.bury([(item, f"max-attempts: {kwargs.get('error', 'shop.PaymentTimeout')}")])
+        connection.store.bury([(item, f"max-attempts: {kwargs.get('error', 'shop.PaymentTimeout')}")])
 
     return put
 

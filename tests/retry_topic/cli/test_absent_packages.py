@@ -13,7 +13,7 @@ WITHOUT_REDIS = "import sys; sys.modules['redis'] = None; "
 
 
 @pytest.mark.parametrize(
-    ("code", "said"),
+    ("code", "error_text"),
     [
         ("from wheel_sched.cli import main; sys.argv[1:] = ['policy', 'explain', 'default']; main()", "[default]"),
         ("from retry_topic import connect; connect('kafka://x')", "expected the store to be redis://"),
@@ -25,10 +25,10 @@ WITHOUT_REDIS = "import sys; sys.modules['redis'] = None; "
     ],
     ids=["policy", "wrong scheme", "right scheme", "asyncio"],
 )
-def test_what_needs_no_redis_asks_for_none(code: str, said: str) -> None:
+def test_what_needs_no_redis_asks_for_none(code: str, error_text: str) -> None:
     """`[cli]` alone can explain a policy. A wrong scheme of an address is reported before the missing package."""
     done = subprocess.run([sys.executable, "-c", WITHOUT_REDIS + code], capture_output=True, text=True, timeout=50)
-    assert said in done.stdout + done.stderr
+    assert error_text in done.stdout + done.stderr
 
 
 @pytest.mark.parametrize(
@@ -42,6 +42,6 @@ def test_what_needs_no_redis_asks_for_none(code: str, said: str) -> None:
     ],
 )
 def test_an_extension_names_the_extras_of_its_packages(package: str, expected: str) -> None:
-    """The core reads them there."""
+    """`install_line` names the extra of the package that an extension needs."""
     error = ModuleNotFoundError(f"No module named {package!r}", name=package)
     assert install_line(error) == f'pip install "wheel-sched[{expected}]"'

@@ -15,8 +15,8 @@ def now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-def dues(home: Any) -> dict[str, int]:
-    return {found.id: found.score_ms for found in home.store.list_items("due").found}
+def dues(connection: Any) -> dict[str, int]:
+    return {found.id: found.score_ms for found in connection.store.list_items("due").found}
 
 
 @pytest.fixture
@@ -28,21 +28,21 @@ def waiting(wait_for: Any) -> None:
 @pytest.mark.parametrize("command", [("run-now",), ("reschedule", "--in", "3649d"), ("delete",)])
 @pytest.mark.parametrize("which", [("--all",), ("a", "b", "c"), ("--topic", "orders")])
 def test_what_changes_several_is_refused_where_nobody_can_answer(
-    cli: Any, home: Any, waiting: None, command: tuple[str, ...], which: tuple[str, ...]
+    cli: Any, connection: Any, waiting: None, command: tuple[str, ...], which: tuple[str, ...]
 ) -> None:
     """The error has the number, and nothing is changed. With --yes the messages are changed."""
-    before = dues(home)
-    told = cli(*command, *which, code=2).stderr
-    assert "3 messages" in told
-    assert "add --yes" in told
-    assert dues(home) == before
+    before = dues(connection)
+    error_text = cli(*command, *which, code=2).stderr
+    assert "3 messages" in error_text
+    assert "add --yes" in error_text
+    assert dues(connection) == before
     assert cli.json(*command, *which, "--yes")["done"] == 3
-    assert dues(home) != before
+    assert dues(connection) != before
 
 
 @pytest.mark.parametrize("command", [("run-now",), ("reschedule", "--in", "2h")])
-def test_one_message_is_not_asked_about(cli: Any, home: Any, waiting: None, command: tuple[str, ...]) -> None:
-    """Nor is a change that matches none."""
+def test_one_message_is_not_asked_about(cli: Any, connection: Any, waiting: None, command: tuple[str, ...]) -> None:
+    """One message, or none, is changed without a question."""
     assert cli.json(*command, "a")["done"] == 1
     assert cli.json(*command, "--topic", "nope")["done"] == 0
 
@@ -62,9 +62,9 @@ def test_nothing_that_matches_says_where_something_does(
     """A filter means waiting messages. When dead ones match, a note names the option that selects them."""
     for name in ("x", "y"):
         bury(name, error="builtins.KeyError")
-    told = cli(*command, "--error", "*KeyError*").stderr
-    assert "nothing that is due or held matches; 2 dead letters do" in told
-    assert advice in told
+    error_text = cli(*command, "--error", "*KeyError*").stderr
+    assert "nothing that is due or held matches; 2 dead letters do" in error_text
+    assert advice in error_text
     assert "matches" not in cli(*command, "--error", "*nowhere*").stderr
     assert "matches" not in cli(*command, "--error", "*Timeout*").stderr
 
@@ -77,8 +77,8 @@ def test_list_says_so_too(cli: Any, bury: Any, waiting: None) -> None:
 
 def test_replay_says_what_waits(cli: Any, waiting: None) -> None:
     """Messages that wait need no replay; `run-now` delivers them."""
-    told = cli("replay", "--topic", "orders", "--dry-run").stderr
-    assert "nothing that is dead matches; 3 that wait do: see `wheel-sched run-now`" in told
+    error_text = cli("replay", "--topic", "orders", "--dry-run").stderr
+    assert "nothing that is dead matches; 3 that wait do: see `wheel-sched run-now`" in error_text
 
 
 @pytest.mark.parametrize(
@@ -101,15 +101,15 @@ def test_dead_letters_have_no_due_to_move(cli: Any, bury: Any) -> None:
 
 
 @pytest.mark.parametrize("command", ["pause", "resume"])
-def test_a_topic_that_does_not_exist_is_refused(cli: Any, home: Any, command: str) -> None:
-    """With the nearest name and the existing ones. Nothing is changed."""
-    home.broker.create_topic("other")
-    told = cli(command, "otehr", code=1).stderr
-    assert "there is no topic 'otehr': nothing was changed; did you mean 'other'? known: " in told
-    assert home.store.counts().paused == {}
+def test_a_topic_that_does_not_exist_is_refused(cli: Any, connection: Any, command: str) -> None:
+    """The error names the nearest and the existing topics. Nothing is changed."""
+    connection.broker.create_topic("other")
+    error_text = cli(command, "otehr", code=1).stderr
+    assert "there is no topic 'otehr': nothing was changed; did you mean 'other'? known: " in error_text
+    assert connection.store.counts().paused == {}
     assert cli.json(command, "otehr", "--force", code=0 if command == "pause" else 1)["topic"] == "otehr"
-    assert ("otehr" in home.store.counts().paused) == (command == "pause")
-    if command == "pause":  # what is paused is known
+    assert ("otehr" in connection.store.counts().paused) == (command == "pause")
+    if command == "pause":  # a paused topic is a known topic
         assert cli.json("resume", "otehr")["was_paused"] is True
 
 
@@ -119,7 +119,7 @@ def test_a_topic_of_the_store_alone_can_be_paused(cli: Any, waiting: None) -> No
 
 
 def test_list_exports_payloads(cli: Any, wait_for: Any) -> None:
-    """Text as text, other bytes in base64, whole at any length."""
+    """With --json --payload, text is shown as text and other bytes in base64, whole at any length."""
     text, odd = "ü" * 50_000, b"\xff\x00"
     wait_for("a", now_ms() + HOUR, value=text.encode())
     wait_for("b", now_ms() + 2 * HOUR, value=odd)
@@ -130,7 +130,7 @@ def test_list_exports_payloads(cli: Any, wait_for: Any) -> None:
 
 
 def test_people_see_the_beginning_of_payloads(cli: Any, wait_for: Any) -> None:
-    """In a column, on one line."""
+    """--payload adds a column with the beginning of the payload, on one line."""
     wait_for("a", now_ms() + HOUR, value=b'{"id": 7,\n "x": "' + b"y" * 500 + b'"}')
     line = cli("list", "--payload").stdout.splitlines()[1]
     assert '{"id": 7, "x": "yyy' in line
@@ -167,9 +167,9 @@ def test_listing_refuses_a_store_that_it_cannot_list(cli_at: Any) -> None:
     """A memory store would end with the command, an address may be wrong, and a server may be away."""
     assert "would end with this command" in cli_at("memory:")("list", code=2).stderr
     assert "redis://" in cli_at("postgres://x")("list", code=2).stderr
-    told = cli_at("redis://127.0.0.1:1/0")("list", code=69).stderr
-    assert "no connection to the server" in told
-    assert "executed" not in told  # nothing was sent, and listing changes nothing
+    error_text = cli_at("redis://127.0.0.1:1/0")("list", code=69).stderr
+    assert "no connection to the server" in error_text
+    assert "executed" not in error_text  # nothing was sent, and listing changes nothing
 
 
 def test_a_namespace_that_does_not_exist_cannot_be_listed(cli: Any) -> None:

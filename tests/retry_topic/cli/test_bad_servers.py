@@ -57,9 +57,9 @@ class Aged(socketserver.BaseRequestHandler):
 
 # of the same length, so that the lengths in front stay true; without a Valkey version it is a Redis
 OLD: dict[str, Callable[[bytes], bytes]] = {
-    "Valkey 7": lambda said: re.sub(rb"valkey_version:\d", b"valkey_version:7", said),
-    "Redis 6": lambda said: re.sub(
-        rb"redis_version:\d", b"redis_version:6", said.replace(b"valkey_ver", b"other__ver")
+    "Valkey 7": lambda reply: re.sub(rb"valkey_version:\d", b"valkey_version:7", reply),
+    "Redis 6": lambda reply: re.sub(
+        rb"redis_version:\d", b"redis_version:6", reply.replace(b"valkey_ver", b"other__ver")
     ),
 }
 
@@ -93,9 +93,11 @@ def test_a_server_that_is_too_old_is_refused_by_every_opening(server: TemporaryS
     url, name = old
     openings: list[Callable[[str], Any]] = [open_store, connect, lambda url: asyncio.run(open_async_store(url))]
     for opening in openings:
-        with pytest.raises(StoreTooOld, match=rf"{name}\..*needs Valkey 8 or Redis 7.*nothing was written") as told:
+        with pytest.raises(
+            StoreTooOld, match=rf"{name}\..*needs Valkey 8 or Redis 7.*nothing was written"
+        ) as error_text:
             opening(url)
-        assert not told.value.transient
+        assert not error_text.value.transient
     assert keys(server) == 0
 
 
@@ -105,9 +107,9 @@ def test_a_server_that_is_too_old_is_refused_by_commands(
     """Exit code 1 and one line. `doctor` reports it as a finding with the fix."""
     url, name = old
     for command in CREATING:
-        told = cli_at(url)(*command, code=1).stderr
-        assert name in told
-        assert "upgrade the server" in told
+        error_text = cli_at(url)(*command, code=1).stderr
+        assert name in error_text
+        assert "upgrade the server" in error_text
     done = wheel_sched("--store", url, "serve", "billing")
     assert (done.returncode, b"upgrade the server" in done.stderr) == (1, True)
     for command in COMMANDS:
@@ -130,9 +132,9 @@ def test_a_locked_server_is_reported_by_every_command(
     with pytest.raises(StoreAuthError, match="correct the URL"):
         asyncio.run(open_async_store(url))
     for command in COMMANDS:
-        told = cli_at(url)(*command, code=1).stderr
-        assert "correct the URL" in told
-        assert "-one" not in told
+        error_text = cli_at(url)(*command, code=1).stderr
+        assert "correct the URL" in error_text
+        assert "-one" not in error_text
     for command in ("serve", "billing"), ("doctor",):
         done = wheel_sched("--store", url, *command)
         assert done.returncode in (1, 69), done.stderr

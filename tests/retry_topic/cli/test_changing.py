@@ -23,8 +23,8 @@ def now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-def dues(home: Any) -> dict[str, int]:
-    return {found.id: found.score_ms for found in home.store.list_items("due").found}
+def dues(connection: Any) -> dict[str, int]:
+    return {found.id: found.score_ms for found in connection.store.list_items("due").found}
 
 
 @pytest.fixture
@@ -39,23 +39,23 @@ def waiting(wait_for: Any) -> int:
 
 
 @pytest.mark.parametrize("command", ["retry --yes", "reschedule --in 1h --yes", "delete --yes", "replay --yes"])
-def test_saying_nothing_means_nothing(cli: Any, home: Any, waiting: int, command: str) -> None:
+def test_saying_nothing_means_nothing(cli: Any, connection: Any, waiting: int, command: str) -> None:
     """Without ids, filter or --all a changing command is wrong usage and changes nothing."""
-    before = dues(home)
+    before = dues(connection)
     cli(*command.split(), code=2)
     cli(*command.split(), "o1", "--topic", "orders", code=2)
-    assert dues(home) == before
+    assert dues(connection) == before
 
 
 @pytest.mark.parametrize("command", ["run-now", "reschedule --in 1h", "delete", "replay"])
 def test_a_dry_run_counts_shows_five_and_changes_nothing(
-    cli: Any, home: Any, wait_for: Any, bury: Any, command: str
+    cli: Any, connection: Any, wait_for: Any, bury: Any, command: str
 ) -> None:
     """The count of all, five samples, and the store as it was; no question is asked."""
     for number in range(7):
         wait_for(f"m{number}", now_ms() + HOUR)
         bury(f"d{number}")
-    before = dues(home), home.store.counts().now
+    before = dues(connection), connection.store.counts().now
     plan = cli.json(*command.split(), "--all", "--dry-run")
     assert plan["dry_run"] is True
     assert plan["count"] == 7
@@ -64,20 +64,20 @@ def test_a_dry_run_counts_shows_five_and_changes_nothing(
     assert "7 " in text.stdout
     assert len(text.stdout.splitlines()) == 6
     assert "nothing was changed" in text.stderr
-    assert (dues(home), home.store.counts().now) == before
+    assert (dues(connection), connection.store.counts().now) == before
 
 
-def test_run_now_makes_due_now(cli: Any, home: Any, waiting: int) -> None:
-    """By filter; the others keep their due."""
+def test_run_now_makes_due_now(cli: Any, connection: Any, waiting: int) -> None:
+    """Messages that the filter selects become due now; the others keep their due time."""
     assert cli.json("run-now", "--topic", "orders", "--yes") == {"done": 2}
-    assert {name for name, due in dues(home).items() if due <= now_ms()} == {"o1", "o2"}
+    assert {name for name, due in dues(connection).items() if due <= now_ms()} == {"o1", "o2"}
 
 
 @pytest.mark.parametrize(("pace", "step_ms"), [(["--rate", "2"], 500), (["--spread", "4s"], 1_000)])
-def test_run_now_is_paced(cli: Any, home: Any, waiting: int, pace: list[str], step_ms: int) -> None:
-    """Equal steps, the first one now."""
+def test_run_now_is_paced(cli: Any, connection: Any, waiting: int, pace: list[str], step_ms: int) -> None:
+    """The due times have equal steps, and the first one is now."""
     cli("run-now", "--all", "--yes", *pace)
-    found = sorted(dues(home).values())
+    found = sorted(dues(connection).values())
     assert [later - earlier for earlier, later in itertools.pairwise(found)] == [step_ms] * 3
 
 
@@ -86,43 +86,43 @@ def test_rate_and_spread_exclude_each_other(cli: Any, waiting: int) -> None:
     cli("run-now", "--all", "--rate", "2", "--spread", "4s", code=2)
 
 
-def test_run_now_of_a_dead_letter_by_id_replays_it(cli: Any, home: Any, bury: Any) -> None:
-    """People need not know which command is for the dead."""
+def test_run_now_of_a_dead_letter_by_id_replays_it(cli: Any, connection: Any, bury: Any) -> None:
+    """An id of a dead letter makes `run-now` replay it."""
     bury("d")
     cli("run-now", "d")
-    (found,) = home.store.get(["d"])
+    (found,) = connection.store.get(["d"])
     assert found.state == "due"
 
 
-def test_run_now_of_held_messages_says_which_stay_held(cli: Any, home: Any, waiting: int) -> None:
+def test_run_now_of_held_messages_says_which_stay_held(cli: Any, connection: Any, waiting: int) -> None:
     """A paused topic keeps its messages, and the command says so."""
-    home.store.pause("orders")
+    connection.store.pause("orders")
     done = cli("run-now", "--all", "--yes")
     assert "2 messages stay held, because their topic is paused" in done.stderr
-    assert set(dues(home)) == {"m1", "m2"}
+    assert set(dues(connection)) == {"m1", "m2"}
 
 
-def test_an_unknown_id_changes_nothing_of_the_others(cli: Any, home: Any, waiting: int) -> None:
+def test_an_unknown_id_changes_nothing_of_the_others(cli: Any, connection: Any, waiting: int) -> None:
     """All ids must exist before the first is changed."""
-    before = dues(home)
+    before = dues(connection)
     done = cli("run-now", "o1", "nope", code=1)
     assert "no message nope: nothing was changed" in done.stderr
-    assert dues(home) == before
+    assert dues(connection) == before
 
 
-def test_a_message_in_flight_is_left_alone_and_said_so(cli: Any, home: Any, wait_for: Any) -> None:
+def test_a_message_in_flight_is_left_alone_and_said_so(cli: Any, connection: Any, wait_for: Any) -> None:
     """Exit code 1, because not everything was done."""
     wait_for("f", now_ms() - 5)
-    home.store.claim(1)
+    connection.store.claim(1)
     done = cli("run-now", "f", code=1)
     assert "in flight: their attempt runs now" in done.stdout
 
 
-def test_reschedule_to_an_instant_and_by_a_delay(cli: Any, home: Any, waiting: int) -> None:
+def test_reschedule_to_an_instant_and_by_a_delay(cli: Any, connection: Any, waiting: int) -> None:
     """--at is exact; --in counts from the store's now."""
     cli("reschedule", "o1", "--at", "2030-01-01T00:00:00Z")
     cli("reschedule", "o2", "--in", "2h")
-    found = dues(home)
+    found = dues(connection)
     assert found["o1"] == 1_893_456_000_000
     assert abs(found["o2"] - now_ms() - 2 * HOUR) < 10_000
 
@@ -133,24 +133,26 @@ def test_reschedule_wants_one_time(cli: Any, waiting: int) -> None:
     cli("reschedule", "o1", "--in", "1h", "--at", "+1h", code=2)
 
 
-def test_delete_asks_and_without_an_answer_insists_on_yes(cli: Any, home: Any, waiting: int) -> None:
+def test_delete_asks_and_without_an_answer_insists_on_yes(cli: Any, connection: Any, waiting: int) -> None:
     """Without a terminal nothing is deleted without --yes. With it, exactly the selected messages are."""
     assert "add --yes" in cli("delete", "--topic", "orders", code=2).stderr
-    assert len(dues(home)) == 4
+    assert len(dues(connection)) == 4
     assert cli.json("delete", "--topic", "orders", "--yes") == {"done": 2}
-    assert set(dues(home)) == {"m1", "m2"}
+    assert set(dues(connection)) == {"m1", "m2"}
 
 
-def test_delete_by_filter_spares_the_dead_unless_they_are_named(cli: Any, home: Any, waiting: int, bury: Any) -> None:
+def test_delete_by_filter_spares_the_dead_unless_they_are_named(
+    cli: Any, connection: Any, waiting: int, bury: Any
+) -> None:
     """`delete --topic orders` means waiting messages; --state dead means dead letters."""
     bury("d")
     cli("delete", "--topic", "orders", "--yes")
-    assert home.store.counts().total("dead") == 1
+    assert connection.store.counts().total("dead") == 1
     cli("delete", "--topic", "orders", "--state", "dead", "--yes")
-    assert home.store.counts().total("dead") == 0
+    assert connection.store.counts().total("dead") == 0
 
 
-def test_items_with_a_route_of_their_own_are_changed_too(cli: Any, home: Any) -> None:
+def test_items_with_a_route_of_their_own_are_changed_too(cli: Any, connection: Any) -> None:
     """In a namespace of several shards the route, not the id, chooses the shard."""
     from wheel_sched.store import Item, open_store
 
@@ -165,7 +167,7 @@ def test_items_with_a_route_of_their_own_are_changed_too(cli: Any, home: Any) ->
         assert sum(store.counts().sizes.values()) == 0
 
 
-def test_replay_starts_attempts_anew_and_counts_itself(cli: Any, home: Any, bury: Any) -> None:
+def test_replay_starts_attempts_anew_and_counts_itself(cli: Any, connection: Any, bury: Any) -> None:
     """The message waits again with attempt 0 and one replay."""
     bury("d1")
     bury("d2", error="smtp.Refused", fingerprint="bbbbbbbbbbbb")
@@ -176,78 +178,78 @@ def test_replay_starts_attempts_anew_and_counts_itself(cli: Any, home: Any, bury
     assert cli.json("show", "d2")["state"] == "dead"
 
 
-def test_the_start_of_a_fingerprint_must_mean_one_error(cli: Any, home: Any, bury: Any) -> None:
+def test_the_start_of_a_fingerprint_must_mean_one_error(cli: Any, connection: Any, bury: Any) -> None:
     """An ambiguous start replays nothing and lists the fingerprints."""
     bury("d1", fingerprint="ab0000000000")
     bury("d2", fingerprint="ab1111111111")
     done = cli("replay", "--fingerprint", "ab", "--yes", code=1)
     assert "2 fingerprints (ab0000000000, ab1111111111): nothing was replayed" in done.stderr
-    assert home.store.counts().total("dead") == 2
+    assert connection.store.counts().total("dead") == 2
 
 
-def test_replay_is_spread_over_a_time(cli: Any, home: Any, bury: Any) -> None:
+def test_replay_is_spread_over_a_time(cli: Any, connection: Any, bury: Any) -> None:
     """Four letters over four seconds: one a second."""
     for number in range(4):
         bury(f"d{number}")
     cli("replay", "--all", "--spread", "4s", "--yes")
-    found = sorted(dues(home).values())
+    found = sorted(dues(connection).values())
     assert [later - earlier for earlier, later in itertools.pairwise(found)] == [1_000] * 3
 
 
-def test_the_loop_guard_holds_back_and_can_be_raised(cli: Any, home: Any, bury: Any) -> None:
+def test_the_loop_guard_holds_back_and_can_be_raised(cli: Any, connection: Any, bury: Any) -> None:
     """After three replays a letter stays dead. The command says so and ends with 1."""
     bury("d")
     for _ in range(3):
         cli("replay", "d", "--yes")
-        claim = home.store.claim(1)
+        claim = connection.store.claim(1)
         from wheel_sched.store import Dead
 
-        home.store.settle(claim, [Dead("d", "max-attempts: again")])
+        connection.store.settle(claim, [Dead("d", "max-attempts: again")])
     done = cli("replay", "d", "--yes", code=1)
-    assert "held back by the loop guard" in done.stdout
+    assert "held back: replayed too often already" in done.stdout
     cli("replay", "d", "--yes", "--max-replays", "9")
 
 
-def test_replay_to_a_topic_that_is_not_there_replays_nothing(cli: Any, home: Any, bury: Any) -> None:
+def test_replay_to_a_topic_that_is_not_there_replays_nothing(cli: Any, connection: Any, bury: Any) -> None:
     """A mistyped --to is caught before anything moves."""
     bury("d")
     assert "there is no topic 'nowhere': nothing was replayed" in cli("replay", "d", "--to", "nowhere", code=1).stderr
-    home.broker.create_topic("elsewhere")
+    connection.broker.create_topic("elsewhere")
     cli("replay", "d", "--to", "elsewhere", "--yes")
     assert cli.json("show", "d")["target"] == "elsewhere"
 
 
-def test_replay_of_what_is_not_dead_replays_nothing(cli: Any, home: Any, waiting: int, bury: Any) -> None:
+def test_replay_of_what_is_not_dead_replays_nothing(cli: Any, connection: Any, waiting: int, bury: Any) -> None:
     """One wrong id among right ones stops the command."""
     bury("d")
     assert "o1 is no dead letter: nothing was replayed" in cli("replay", "d", "o1", "--yes", code=1).stderr
-    assert home.store.counts().total("dead") == 1
+    assert connection.store.counts().total("dead") == 1
 
 
 @pytest.mark.parametrize("command", ["replay d --yes", "run-now d"])
-def test_signed_letters_are_signed_again_or_left_alone(cli: Any, home: Any, command: str) -> None:
+def test_signed_letters_are_signed_again_or_left_alone(cli: Any, connection: Any, command: str) -> None:
     """Without the group's secret no consumer would accept them."""
     bare = Message("billing.redelivery", b"v")
     state = sign(RetryState(id="root", attempt=8, original_topic="orders", consumer_group="billing"), bare, SECRET)
     body = encode_body(replace(bare, headers=write((), state)))
-    home.store.bury([(Item("d", now_ms(), body, "orders"), "max-attempts: ValueError")])
+    connection.store.bury([(Item("d", now_ms(), body, "orders"), "max-attempts: ValueError")])
     assert "--secrets FILE" in cli(*command.split(), code=2).output
-    assert home.store.counts().total("dead") == 1
+    assert connection.store.counts().total("dead") == 1
     Path("secrets").write_bytes(SECRET)
     cli("--secrets", "secrets", *command.split())
-    (found,) = home.store.get(["d"])
+    (found,) = connection.store.get(["d"])
     message = decode_body(found.body)
     state = read(message.headers)
     assert verify(state, message, SECRET, "billing") is state
     assert (found.state, state.attempt) == ("due", 0)
 
 
-def published(home: Any, group: str, attempt: int = 1, name: str = "invoice-9") -> str:
-    """A failed message whose publisher gave its id, as the intake stores it. Answers the item's id."""
+def published(connection: Any, group: str, attempt: int = 1, name: str = "invoice-9") -> str:
+    """A failed message whose publisher gave its id, as the intake stores it. Returns the item's id."""
     state = RetryState(id=name, attempt=attempt, consumer_group=group, published_ms=1, original_topic="orders")
     item_id = f"{state.id_base}.{attempt}"
     body = encode_body(Message(f"{group}.redelivery", b"1", headers=write((), state)))
-    home.store.schedule([Item(item_id, now_ms() + 3_600_000, body, "orders")])
+    connection.store.schedule([Item(item_id, now_ms() + 3_600_000, body, "orders")])
     return item_id
 
 
@@ -265,44 +267,44 @@ def published(home: Any, group: str, attempt: int = 1, name: str = "invoice-9") 
 )
 @pytest.mark.parametrize("named", ["as logs have it", "without its attempt", "as listed"])
 def test_a_message_is_found_by_the_id_that_its_handler_saw(
-    cli: Any, home: Any, command: tuple[str, ...], named: str
+    cli: Any, connection: Any, command: tuple[str, ...], named: str
 ) -> None:
     """Every command accepts all three forms of an id, and names the stored one."""
-    item_id = published(home, "billing")
+    item_id = published(connection, "billing")
     given = {"as logs have it": "invoice-9", "without its attempt": item_id[:-2], "as listed": item_id}[named]
     done = cli(*command, given)
     assert (f"{given} is stored as {item_id}" in done.stderr) == (given != item_id)
     assert command != ("delete", "--dry-run") or "would delete 1 message" in done.stdout
 
 
-def test_a_dead_letter_is_found_so_too(cli: Any, home: Any, bury: Any) -> None:
-    """For `replay`, by its id without the attempt."""
+def test_a_dead_letter_is_found_so_too(cli: Any, connection: Any, bury: Any) -> None:
+    """`replay` finds it by its id without the attempt."""
     bury("m.8")
     cli("replay", "m", "--yes")
     assert cli.objects("list", "--dead") == []
 
 
 @pytest.mark.parametrize("command", [("show",), ("delete", "--yes"), ("run-now", "--yes")], ids=lambda c: c[0])
-def test_an_id_of_several_messages_has_to_be_said_whole(cli: Any, home: Any, command: tuple[str, ...]) -> None:
+def test_an_id_of_several_messages_has_to_be_said_whole(cli: Any, connection: Any, command: tuple[str, ...]) -> None:
     """Two groups failed on one message. The command does not guess, and changes nothing."""
-    stored = sorted([published(home, "billing"), published(home, "stock")])
-    before = dues(home)
-    told = cli(*command, "invoice-9", code=1).stderr
-    assert f"invoice-9 is the id of 2 messages: choose from {', '.join(stored)}" in told
-    assert dues(home) == before
+    stored = sorted([published(connection, "billing"), published(connection, "stock")])
+    before = dues(connection)
+    error_text = cli(*command, "invoice-9", code=1).stderr
+    assert f"invoice-9 is the id of 2 messages: choose from {', '.join(stored)}" in error_text
+    assert dues(connection) == before
 
 
-def test_of_several_attempts_the_latest_is_meant(cli: Any, home: Any) -> None:
-    """Attempts of one message are one message."""
-    published(home, "billing", 2)
-    assert f"is stored as {published(home, 'billing', 11)}" in cli("show", "invoice-9").stderr
+def test_of_several_attempts_the_latest_is_meant(cli: Any, connection: Any) -> None:
+    """An id without its attempt means the latest attempt."""
+    published(connection, "billing", 2)
+    assert f"is stored as {published(connection, 'billing', 11)}" in cli("show", "invoice-9").stderr
 
 
-def test_no_more_is_looked_through_than_is_said(cli: Any, home: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A store of millions is not searched whole for one id. The error says that there was more."""
+def test_no_more_is_looked_through_than_is_said(cli: Any, connection: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The search for an id stops after a number of items, and the error says so."""
     monkeypatch.setattr("retry_topic.cli.selecting._LOOKED_THROUGH", 2)
     monkeypatch.setattr("retry_topic.cli.selecting.MAX_BATCH", 1)
     for number in range(4):
-        published(home, "billing", name=f"m{number}")
-    told = cli("show", "m9", code=1).stderr
-    assert "among the 2 that were searched; give the id that `list` shows" in told
+        published(connection, "billing", name=f"m{number}")
+    error_text = cli("show", "m9", code=1).stderr
+    assert "among the 2 that were searched; give the id that `list` shows" in error_text

@@ -40,7 +40,7 @@ def away(cli_at: Any) -> Any:
 
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command[0])
 @pytest.mark.parametrize(
-    ("kafka", "said"),
+    ("kafka", "error_text"),
     [
         ((), "which cluster?"),
         (("--kafka", "absent.properties"), "readable file of client properties"),
@@ -51,20 +51,20 @@ def away(cli_at: Any) -> Any:
     ],
     ids=("none", "absent", "java", "torn", "nameless", "protocol"),
 )
-def test_settings_that_cannot_be(away: Any, command: tuple[str, ...], kafka: tuple[str, ...], said: str) -> None:
+def test_settings_that_cannot_be(away: Any, command: tuple[str, ...], kafka: tuple[str, ...], error_text: str) -> None:
     """Exit code 2 before any connection. The content of a file is not quoted."""
     login = 'sasl.jaas.config=PlainLoginModule required \\\n  password="hunter2";\n'
     Path("java.properties").write_text(f"# ours\nbootstrap.servers={NOWHERE}\n{login}")
     Path("torn.properties").write_text(f"bootstrap.servers={NOWHERE}\nhunter2\n")
     Path("nameless.properties").write_text("client.id=x\n")
     shown = away(*kafka, "kafka", *command, code=2).output
-    assert said in " ".join(shown.split())
+    assert error_text in " ".join(shown.split())
     assert "hunter2" not in shown
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command[0])
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "error_text"),
     [
         (("a b",), "expected group to be"),
         (("ä",), "expected a Kafka topic of"),
@@ -75,15 +75,15 @@ def test_settings_that_cannot_be(away: Any, command: tuple[str, ...], kafka: tup
     ids=("blank", "letter", "same", "slash", "missing"),
 )
 def test_groups_and_topics_that_cannot_be(
-    away: Any, command: tuple[str, ...], options: tuple[str, ...], said: str
+    away: Any, command: tuple[str, ...], options: tuple[str, ...], error_text: str
 ) -> None:
     """The cluster is not asked."""
     shown = away("--kafka", NOWHERE, "kafka", command[0], *options, code=2).output
-    assert said in " ".join(shown.split())
+    assert error_text in " ".join(shown.split())
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "error_text"),
     [
         (("g", "--replication", "0"), "at least 1 copy"),
         (("g", "--partitions", "0"), "0 is not in the range"),
@@ -91,14 +91,14 @@ def test_groups_and_topics_that_cannot_be(
         (("g", "h", "--retry-topic", "r"), "one group at a time"),
     ],
 )
-def test_what_init_cannot_do(away: Any, options: tuple[str, ...], said: str) -> None:
-    """Refused before the cluster is asked."""
-    assert said in " ".join(away("--kafka", NOWHERE, "kafka", "init", *options, code=2).output.split())
+def test_what_init_cannot_do(away: Any, options: tuple[str, ...], error_text: str) -> None:
+    """Wrong options are refused before the cluster is asked."""
+    assert error_text in " ".join(away("--kafka", NOWHERE, "kafka", "init", *options, code=2).output.split())
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command[0])
 def test_a_cluster_that_is_away_is_69(away: Any, command: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same exit code as for an absent store."""
+    """The exit code is 69, as for an absent store."""
     monkeypatch.setattr("retry_topic.brokers.kafka.topology.TIMEOUT_S", 0.2)
     shown = away("--kafka", NOWHERE, "kafka", *command, code=69).output
     assert "the list of topics could not be read" in shown
@@ -117,7 +117,7 @@ def test_a_cluster_that_is_away_is_69(away: Any, command: tuple[str, ...], monke
     ids=lambda command: command[0],
 )
 def test_no_other_command_makes_anything_with_settings_that_cannot_be(cli_at: Any, command: tuple[str, ...]) -> None:
-    """Neither a folder nor a namespace."""
+    """Commands with wrong Kafka settings create neither a folder nor a namespace."""
     Path("java.properties").write_text(f"bootstrap.servers={NOWHERE}\nsasl.jaas.config=x\n")
     shown = cli_at("embedded:data")("--kafka", "java.properties", *command, code=2).output
     assert "sasl.jaas.config" in shown
@@ -125,14 +125,14 @@ def test_no_other_command_makes_anything_with_settings_that_cannot_be(cli_at: An
 
 
 def test_properties_as_java_writes_them(tmp_path: Path) -> None:
-    """Comments, blanks, and continued lines. A value may contain the equals sign."""
+    """Comments, blanks and continued lines are read. A value may contain the equals sign."""
     file = tmp_path / "client.properties"
     file.write_text("# a\n! b \\\n\nbootstrap.servers = a:1,\\\n    b:2\nssl.key.password=x=y\r\n")
     assert kafka_settings(str(file)) == {"bootstrap.servers": "a:1,b:2", "ssl.key.password": "x=y"}
 
 
 def test_the_settings_of_kafka_come_from_all_places(tmp_path: Path) -> None:
-    """Flag, environment, file. The error of a wrong one names its place."""
+    """They come from flag, environment and file. The error of a wrong one names its place."""
     file = tmp_path / "wheel-sched.toml"
     file.write_text('group_protocol = "consumer"\ntransactions = false\nsecrets = "keys"\n')
     loaded = load_settings(
@@ -151,7 +151,7 @@ def test_the_settings_of_kafka_come_from_all_places(tmp_path: Path) -> None:
 
 
 def test_a_groups_topics_are_named_in_all_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Flag, environment, file; always for one group at a time."""
+    """The names come from flag, environment and file; always for one group at a time."""
     seen: list[GroupTopics] = []
 
     @click.command()
@@ -176,23 +176,25 @@ def test_a_groups_topics_are_named_in_all_places(tmp_path: Path, monkeypatch: py
 
 
 def test_the_flag_of_the_protocol_is_nearer_than_the_clients_file(tmp_path: Path) -> None:
-    """Without a flag the file's value holds."""
+    """--group-protocol overrides the file of client properties. Without it the file's value holds."""
     from retry_topic.cli.opening import kafka_broker
 
     file = tmp_path / "client.properties"
     file.write_text(f"bootstrap.servers={NOWHERE}\ngroup.protocol=consumer\n")
-    for said, meant in ((None, "consumer"), ("classic", "classic")):
-        broker = kafka_broker(RetrySettings(kafka=str(file), group_protocol=said, transactions=False))
+    for protocol, meant in ((None, "consumer"), ("classic", "classic")):
+        broker = kafka_broker(RetrySettings(kafka=str(file), group_protocol=protocol, transactions=False))
         assert broker.member_settings("g", 30_000)["group.protocol"] == meant
         assert not broker.transactions
 
 
-@pytest.mark.parametrize(("content", "said"), [(b"\n", "an empty file"), (b"short\n", "at least 16 bytes, got: 5")])
-def test_a_file_of_secrets_that_helps_nobody(tmp_path: Path, content: bytes, said: str) -> None:
+@pytest.mark.parametrize(
+    ("content", "error_text"), [(b"\n", "an empty file"), (b"short\n", "at least 16 bytes, got: 5")]
+)
+def test_a_file_of_secrets_that_helps_nobody(tmp_path: Path, content: bytes, error_text: str) -> None:
     """It is refused and not quoted."""
     file = tmp_path / "secrets"
     file.write_bytes(content)
-    with pytest.raises(ConfigError, match=said) as caught:
+    with pytest.raises(ConfigError, match=error_text) as caught:
         secrets_of(RetrySettings(secrets=str(file)))
     assert "short" not in str(caught.value)
 
@@ -235,11 +237,11 @@ def test_a_replayed_letter_is_signed_anew_under_an_id_of_its_own() -> None:
         replace(convert, secrets=())(letter(signed=True), 1)
     plain = replace(convert, to="elsewhere", secrets=())(letter(signed=False), 1)
     assert read(plain.headers).signature is None
-    assert read(plain.headers).original_topic == "elsewhere"  # whose own it is from then on
+    assert read(plain.headers).original_topic == "elsewhere"  # the new topic becomes its origin
 
 
 def test_the_doctor_compares_time_outs_that_are_set() -> None:
-    """The client's settings against the dispatchers' lease."""
+    """It compares the client's settings with the dispatchers' lease."""
     assert timeouts(KafkaBroker(NOWHERE), 10_000).level == "ok"
     assert timeouts(KafkaBroker(NOWHERE), 8_000).level == "problem"
     assert timeouts(KafkaBroker(NOWHERE), 60_000).level == "problem"
@@ -282,20 +284,20 @@ def imitation() -> Iterator[str]:
 
 
 def test_a_replayed_letter_goes_home_and_elsewhere_is_elsewhere() -> None:
-    """To the group: with the partition and time of its origin. To another topic: without them."""
+    """A replay to the group has the partition and time of the origin. A replay to another topic has not."""
     state = RetryState(id="x", attempt=3, original_topic="t", original_partition=2, original_timestamp_ms=1_700)
     dead = Message("g.dead", b"v", b"k", write((), state))
     convert = LetterToMessage("g", {"redelivery": "g.redelivery"}, "g.redelivery", "topic-id")
-    home = convert(dead, 1)
-    assert (home.topic, home.partition, home.timestamp_ms) == ("g.redelivery", 2, 1_700)
-    assert read(home.headers).original_partition == 2
+    connection = convert(dead, 1)
+    assert (connection.topic, connection.partition, connection.timestamp_ms) == ("g.redelivery", 2, 1_700)
+    assert read(connection.headers).original_partition == 2
     away = replace(convert, to="elsewhere")(dead, 1)
     assert (away.partition, away.timestamp_ms, read(away.headers).original_topic) == (None, None, "elsewhere")
 
 
 @pytest.mark.real
 def test_topics_that_are_not_there_are_not_replayed_from_or_to(away: Any, imitation: str) -> None:
-    """And asking for them does not create them."""
+    """The command is refused, and the topics are not created."""
     shown = away("--kafka", imitation, "kafka", "replay", "h", "--yes", code=1).output
     assert "there is no topic 'h.dead': nothing was replayed" in shown
     broker = KafkaBroker(imitation, transactions=False)
@@ -313,24 +315,24 @@ def test_the_doctor_of_the_store_shows_kafkas_hand_over(cli: Any) -> None:
         "--no-transactions": "claim, publish, settle: at least once",
         "--transactions": "transactions: exactly",
     }
-    for flag, said in hand_over.items():
+    for flag, evidence in hand_over.items():
         found = {one["check"]: one for one in cli.json("--kafka", NOWHERE, flag, "doctor")["findings"]}
-        assert found["hand-over"]["evidence"].startswith(said)
+        assert found["hand-over"]["evidence"].startswith(evidence)
     Path("java.properties").write_text(f"bootstrap.servers={NOWHERE}\nsasl.jaas.config=x\n")
     report = cli.json("--kafka", "java.properties", "doctor", code=1)
     assert [one["check"] for one in report["findings"] if one["level"] != "ok"] == ["hand-over"]
 
 
 @pytest.mark.real
-def test_the_doctor_reports_what_is_in_doubt(home: Any, redis_url: str) -> None:
-    """Messages that are held because the cluster forgot which claims were published, and no others."""
+def test_the_doctor_reports_what_is_in_doubt(connection: Any, redis_url: str) -> None:
+    """It counts messages that are held because the cluster forgot which claims were published, and no others."""
     from retry_topic.cli.kafka_checks import in_doubt
 
     settings = RetrySettings(store=redis_url)
-    home.store.schedule([Item(f"m{n}", 4_000_000_000_000, b"x") for n in range(3)])
-    home.store.hold(["m0"], "somebody wanted it")
+    connection.store.schedule([Item(f"m{n}", 4_000_000_000_000, b"x") for n in range(3)])
+    connection.store.hold(["m0"], "somebody wanted it")
     assert in_doubt(settings).level == "ok"
-    home.store.hold(["m1", "m2"], "in-doubt: nobody knows whether claim 7 went out")
+    connection.store.hold(["m1", "m2"], "in-doubt: nobody knows whether claim 7 went out")
     assert in_doubt(settings).evidence.startswith("2 messages are held")
     assert in_doubt(RetrySettings(store=redis_url, namespace="absent")).level == "ok"
     assert in_doubt(RetrySettings(store="redis://127.0.0.1:1/0")).level == "warn"

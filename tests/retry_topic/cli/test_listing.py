@@ -1,4 +1,4 @@
-"""list and show: waiting messages, failed messages, and the whole story of one message."""
+"""list and show: waiting messages, failed messages, and everything about one message."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def three(wait_for: Any) -> int:
 
 
 def test_list_shows_what_waits_in_order_of_due(cli: Any, three: int) -> None:
-    """One line a message: relative and absolute due, attempt, topic, id and error."""
+    """One line a message: relative and absolute due time, attempt, topic, id and error."""
     lines = cli("list").stdout.splitlines()
     assert [line.split()[5] for line in lines[1:]] == ["a", "b", "c"]
     assert lines[1].startswith("in 59m") or lines[1].startswith("in 1h")
@@ -69,7 +69,7 @@ def test_the_json_of_a_waiting_message_has_its_times_and_error(cli: Any, three: 
 
 
 def test_the_listing_says_when_it_is_cut(cli: Any, wait_for: Any) -> None:
-    """Fifty lines, and a note on stderr that there are more."""
+    """Without --limit 50 lines are shown, and a note on stderr says that there are more."""
     for number in range(51):
         wait_for(f"m{number:02}", now_ms() + HOUR + number)
     done = cli("list")
@@ -79,20 +79,20 @@ def test_the_listing_says_when_it_is_cut(cli: Any, wait_for: Any) -> None:
     assert "shown" not in cli("list", "--limit", "51").stderr
 
 
-def test_an_empty_listing_says_so_on_stderr(cli: Any, home: Any) -> None:
+def test_an_empty_listing_says_so_on_stderr(cli: Any, connection: Any) -> None:
     """stdout has nothing, not even a heading."""
     done = cli("list")
     assert done.stdout == ""
     assert "nothing is due" in done.stderr
 
 
-def test_held_and_in_flight_messages_are_listed_with_their_due(cli: Any, home: Any, wait_for: Any) -> None:
-    """The lease's end is not the due."""
+def test_held_and_in_flight_messages_are_listed_with_their_due(cli: Any, connection: Any, wait_for: Any) -> None:
+    """The listed time is the due time, not the end of the lease."""
     due = now_ms() - 1_000
     wait_for("flying", due)
-    home.store.claim(1)
+    connection.store.claim(1)
     wait_for("parked", now_ms() + HOUR)
-    home.store.hold(["parked"], "quarantine: looks odd")
+    connection.store.hold(["parked"], "quarantine: looks odd")
     rows = cli.objects("list", "--state", "leased", "--state", "held")
     assert [(row["id"], row["state"]) for row in rows] == [("flying", "leased"), ("parked", "held")]
     assert rows[0]["due_ms"] == due
@@ -100,7 +100,7 @@ def test_held_and_in_flight_messages_are_listed_with_their_due(cli: Any, home: A
 
 
 def test_dead_letters_are_grouped_by_error(cli: Any, bury: Any) -> None:
-    """Count, first and last seen and a sample a group, the largest first."""
+    """Each group has a count, its first and last time and a sample. The largest comes first."""
     bury("x1", 1_000)
     bury("x2", 3_000)
     bury("y1", 2_000, error="smtp.Refused", fingerprint="bbbbbbbbbbbb")
@@ -117,7 +117,7 @@ def test_dead_letters_are_grouped_by_error(cli: Any, bury: Any) -> None:
     assert "1 dead letter" in text.stderr
 
 
-def test_group_is_about_dead_letters_alone(cli: Any, home: Any) -> None:
+def test_group_is_about_dead_letters_alone(cli: Any, connection: Any) -> None:
     """--group --state due is wrong usage, not an empty answer."""
     cli("list", "--group", "--state", "due", code=2)
 
@@ -137,20 +137,20 @@ def test_show_shows_why_a_message_is_due_then(cli: Any, three: int) -> None:
 
 
 def test_show_finds_the_latest_attempt_of_a_root(cli: Any, wait_for: Any) -> None:
-    """People know the message, not its attempt."""
+    """An id without its attempt shows the latest attempt."""
     wait_for("root9.1", now_ms() + HOUR)
     wait_for("root9.3", now_ms() + HOUR)
     assert cli.json("show", "root9")["id"] == "root9.3"
 
 
-def test_show_says_when_somebody_rescheduled(cli: Any, home: Any, three: int) -> None:
+def test_show_says_when_somebody_rescheduled(cli: Any, connection: Any, three: int) -> None:
     """The due differs from the policy's, and `show` says so."""
-    home.store.reschedule(["a"], three + 9 * HOUR)
+    connection.store.reschedule(["a"], three + 9 * HOUR)
     assert cli.json("show", "a")["why"].startswith("rescheduled by hand; policy default@1 had said")
 
 
 def test_show_value_gives_the_bytes_alone(cli: Any, wait_for: Any) -> None:
-    """Byte for byte, so that it can be piped."""
+    """--value writes the payload alone, byte for byte."""
     wait_for("bin", now_ms() + HOUR, value=b"\x00\xff\n")
     assert cli("show", "bin", "--value").stdout_bytes == b"\x00\xff\n"
 
@@ -159,33 +159,35 @@ def test_show_value_gives_the_bytes_alone(cli: Any, wait_for: Any) -> None:
     ("state", "words"),
     [("dead", "given up: max-attempts"), ("held", "its topic is paused"), ("leased", "under a lease until")],
 )
-def test_show_shows_why_of_every_state(cli: Any, home: Any, wait_for: Any, bury: Any, state: str, words: str) -> None:
+def test_show_shows_why_of_every_state(
+    cli: Any, connection: Any, wait_for: Any, bury: Any, state: str, words: str
+) -> None:
     """Dead, held and in flight have their own reasons."""
     if state == "dead":
         bury("m")
     else:
         wait_for("m", now_ms() - 5)
     if state == "held":
-        home.store.pause("orders")
+        connection.store.pause("orders")
     elif state == "leased":
-        home.store.claim(1)
+        connection.store.claim(1)
     shown = cli.json("show", "m")
     assert shown["state"] == state
     assert words in shown["why"]
 
 
-def test_show_of_an_unknown_id_fails_in_words(cli: Any, home: Any) -> None:
-    """Exit code 1, nothing on stdout."""
+def test_show_of_an_unknown_id_fails_in_words(cli: Any, connection: Any) -> None:
+    """The exit code is 1, and stdout is empty."""
     done = cli("show", "nope", code=1)
     assert "there is no message nope" in done.stderr
     assert done.stdout == ""
 
 
-def test_a_record_that_is_no_message_is_shown_and_listed_all_the_same(cli: Any, home: Any) -> None:
+def test_a_record_that_is_no_message_is_shown_and_listed_all_the_same(cli: Any, connection: Any) -> None:
     """Foreign bytes in the store do not break a listing."""
     from wheel_sched.store import Item
 
-    home.store.schedule([Item("odd", now_ms() + HOUR, b"\x80 not a message", "orders")])
+    connection.store.schedule([Item("odd", now_ms() + HOUR, b"\x80 not a message", "orders")])
     assert ids(cli.objects("list")) == ["odd"]
     assert "unreadable" in cli("show", "odd").stdout
 
@@ -198,8 +200,8 @@ def test_a_record_that_is_no_message_is_shown_and_listed_all_the_same(cli: Any, 
 def test_a_topic_that_is_none_is_reported_with_the_nearest_one(
     cli: Any, wait_for: Any, command: tuple[str, ...]
 ) -> None:
-    """As `pause` does: an empty answer to a typing mistake would look like good news."""
+    """`list` and the others do so too, because an empty answer to a typing mistake would look correct."""
     wait_for("m", now_ms() + HOUR)
-    told = cli(*command, "--topic", "orderz", code=None).stderr
-    assert "there is no topic 'orderz'" in told
-    assert "did you mean 'orders'?" in told
+    error_text = cli(*command, "--topic", "orderz", code=None).stderr
+    assert "there is no topic 'orderz'" in error_text
+    assert "did you mean 'orders'?" in error_text

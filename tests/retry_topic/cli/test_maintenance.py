@@ -32,7 +32,7 @@ def backend(redis_url: str) -> Iterator[RedisBackend]:
     found.close()
 
 
-def test_no_command_writes_over_a_file_unasked(cli: Any, home: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_command_writes_over_a_file_unasked(cli: Any, connection: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each command that writes a file asks as `backup` does. The existing file stays. `-` is no file name."""
     monkeypatch.setattr("retry_topic.spark.cli.find_spec", lambda _: True)  # it is refused before Spark is needed
     Path("a.jsonl").write_text("kept")
@@ -52,8 +52,8 @@ def test_no_command_writes_over_a_file_unasked(cli: Any, home: Any, monkeypatch:
     assert Path("a.jsonl").stat().st_mode & 0o777 == 0o600
 
 
-def test_the_commands_carry_a_namespace_over(cli: Any, home: Any, wait_for: Any, bury: Any) -> None:
-    """backup, restore elsewhere, and the listing is the same; a second restore is refused in words."""
+def test_the_commands_carry_a_namespace_over(cli: Any, connection: Any, wait_for: Any, bury: Any) -> None:
+    """After `backup` and `restore` elsewhere the listing is the same. A second restore is refused."""
     wait_for("w", now_ms() + HOUR)
     bury("d")
     assert cli.json("backup", "b.jsonl")["items"] == 2
@@ -66,7 +66,7 @@ def test_the_commands_carry_a_namespace_over(cli: Any, home: Any, wait_for: Any,
     assert cli.json("--namespace", "wide", "--shards", "3", "restore", "b.jsonl")["shards"] == 3
 
 
-def test_the_command_asks_moves_and_tells(cli: Any, home: Any, wait_for: Any) -> None:
+def test_the_command_asks_moves_and_tells(cli: Any, connection: Any, wait_for: Any) -> None:
     """Without --yes and a terminal nothing happens. --resume without an interrupted reshard fails in words."""
     wait_for("w", now_ms() + HOUR)
     assert "add --yes" in cli("reshard", "3", code=2).stderr
@@ -78,9 +78,9 @@ def test_the_command_asks_moves_and_tells(cli: Any, home: Any, wait_for: Any) ->
     assert "nothing to resume" in cli("reshard", "--resume", "--yes", code=1).stderr
 
 
-def test_a_frozen_namespace_shows_every_command_the_way_out(cli: Any, home: Any, backend: RedisBackend) -> None:
+def test_a_frozen_namespace_shows_every_command_the_way_out(cli: Any, connection: Any, backend: RedisBackend) -> None:
     """Reading works. The error of a change says how to end the maintenance."""
-    home.broker.create_topic("orders")
+    connection.broker.create_topic("orders")
 
     def stop(step: str, moved: int) -> None:
         raise Interrupted

@@ -24,8 +24,8 @@ FUTURE_MS = 4_000_000_000_000
 
 @pytest.fixture
 def sharded(redis_url: str) -> Iterator[Connection]:
-    with connect(redis_url, shards=3) as home:
-        yield home
+    with connect(redis_url, shards=3) as connection:
+        yield connection
 
 
 @pytest.fixture
@@ -48,7 +48,7 @@ def line(sharded: Connection) -> tuple[str, list[str]]:
 
 
 def test_list_parked_shows_who_stands_in_line(cli: Any, line: tuple[str, list[str]]) -> None:
-    """In order, with their key; nothing else that is held."""
+    """`list --parked` shows parked messages in order, with their key, and no other held message."""
     assert [row["id"] for row in cli.objects("--shards", "3", "list", "--parked")] == line[1]
     lines = cli("--shards", "3", "list", "--parked").stdout.splitlines()
     assert len(lines) == 3
@@ -59,7 +59,7 @@ def test_list_parked_shows_who_stands_in_line(cli: Any, line: tuple[str, list[st
 
 
 def test_keys_are_listed_with_their_heads_and_released_by_hand(cli: Any, line: tuple[str, list[str]]) -> None:
-    """Lock, key, head and its state; `release` lets the next one follow."""
+    """`keys list` shows lock, key, head and its state. `keys release` lets the next message follow."""
     row = cli.json("--shards", "3", "keys", "list")
     assert (row["lock"], row["key"], row["head"], row["head_state"], row["parked"]) == (
         LOCK,
@@ -75,7 +75,7 @@ def test_keys_are_listed_with_their_heads_and_released_by_hand(cli: Any, line: t
 
 
 def test_deleting_the_head_lets_the_next_one_follow(cli: Any, line: tuple[str, list[str]]) -> None:
-    """The key is not left behind closed."""
+    """Deleting the head opens its key."""
     cli("--shards", "3", "delete", line[0], "--yes")
     row = cli.json("--shards", "3", "keys", "list")
     assert (row["head"], row["parked"]) == (line[1][0], 1)
@@ -83,7 +83,7 @@ def test_deleting_the_head_lets_the_next_one_follow(cli: Any, line: tuple[str, l
 
 
 def test_a_filter_lets_nobody_out_of_the_line(cli: Any, line: tuple[str, list[str]]) -> None:
-    """`run-now --topic` means the head; an id means what it says."""
+    """`run-now --topic` selects the head only. An id also selects a parked message."""
     assert cli.json("--shards", "3", "run-now", "--topic", "orders")["done"] == 1
     assert len(cli.objects("--shards", "3", "list", "--parked")) == 2
     assert cli.json("--shards", "3", "run-now", line[1][1])["done"] == 1
@@ -91,16 +91,16 @@ def test_a_filter_lets_nobody_out_of_the_line(cli: Any, line: tuple[str, list[st
 
 
 def test_stats_tell_of_locked_keys_and_reshard_is_refused(cli: Any, line: tuple[str, list[str]]) -> None:
-    """What a reshard would tear apart it leaves alone."""
+    """`stats` counts locked keys, and `reshard` is refused while keys are locked."""
     assert cli.json("--shards", "3", "stats")["ordered"] == {"locked_keys": 1, "parked": {"orders": 2}}
     assert "1 key locked, 2 messages parked" in cli("--shards", "3", "stats").stdout
     assert "ordering keys are closed" in cli("--shards", "3", "reshard", "2", "--yes", code=1).output
 
 
-def test_stats_and_explain_tell_what_is_held_back(cli: Any, home: Connection, wait_for: Any) -> None:
-    """By rate and by circuit, with the reason in the message's own story."""
+def test_stats_and_explain_tell_what_is_held_back(cli: Any, connection: Connection, wait_for: Any) -> None:
+    """`stats` shows what rate and circuit hold back; `policy explain --id` shows the reason for a message."""
     wait_for("a", FUTURE_MS)
-    control = RateLimits(home.store)
+    control = RateLimits(connection.store)
     limits = Limits(interval_us=60_000_000, burst=1, trip_ppm=500_000, of=2, within_ms=60_000, open_ms=60_000)
     flow = flow_of("billing", "orders")
     control.admit(flow, limits, [("api", 3)])
@@ -111,10 +111,10 @@ def test_stats_and_explain_tell_what_is_held_back(cli: Any, home: Connection, wa
     assert (topic["topic"], topic["granted"], topic["rate"], topic["interval_us"]) == (flow, 1, 2, 60_000_000)
     assert (circuit["destination"], circuit["circuit"], circuit["refused"]) == ("api", "open", 2)
     assert topic["spread"] == 1_234
-    told = cli("stats").stdout
-    assert f"{flow}: 1 released, 2 held back by the rate, 1,234 spread" in told
-    assert "circuit open until" in told
-    home.store.reschedule(["a"], FUTURE_MS + 1_000)
+    text = cli("stats").stdout
+    assert f"{flow}: 1 released, 2 held back by the rate, 1,234 spread" in text
+    assert "circuit open until" in text
+    connection.store.reschedule(["a"], FUTURE_MS + 1_000)
     why = cli("policy", "explain", "--id", "a").stdout
     assert "flow control holds it back: " in why
     assert "one every 1m" in why
@@ -122,9 +122,9 @@ def test_stats_and_explain_tell_what_is_held_back(cli: Any, home: Connection, wa
 
 
 def test_policy_explain_says_what_flow_control_does(cli: Any, tmp_path: Any) -> None:
-    """One line a setting, for the topic asked for."""
+    """It prints one line for each flow control setting of the topic."""
     file = tmp_path / "retry.toml"
     file.write_text('[topic.orders]\nrate = "5/s"\nspread = "10s"\nbudget = {}\nbreaker = { by = "x-host" }\n')
-    told = cli("policy", "explain", str(file), "--topic", "orders").stdout
+    text = cli("policy", "explain", str(file), "--topic", "orders").stdout
     for word in ("spread: ", "rate: at most 5/s", "budget: retries are at most 20%", "destination (header x-host)"):
-        assert word in told
+        assert word in text

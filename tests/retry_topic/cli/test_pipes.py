@@ -28,14 +28,14 @@ def read_one_line(url: str, folder: Path, *args: str, stdin: bytes = b"") -> tup
     return line, process.wait(50), words
 
 
-def test_publishing_goes_on_without_a_reader(cli: Any, home: Any, redis_url: str, tmp_path: Path) -> None:
+def test_publishing_goes_on_without_a_reader(cli: Any, connection: Any, redis_url: str, tmp_path: Path) -> None:
     """All lines are published, and stderr has the total, although nobody reads the ids."""
-    home.broker.create_topic("orders")
+    connection.broker.create_topic("orders")
     count = 4_000  # ids of 21 bytes: more than a pipe holds
     lines = b"".join(b"%d\n" % number for number in range(count))
     _, code, words = read_one_line(redis_url, tmp_path, "publish", "orders", "--lines", "-", stdin=lines)
     assert (code, words) == (0, b"4,000 messages published\n")
-    assert home.broker.topics()["orders"] == count
+    assert connection.broker.topics()["orders"] == count
 
 
 @pytest.mark.parametrize("args", [("--help",), ("list", "--help"), ("policy", "explain")], ids=" ".join)

@@ -26,14 +26,14 @@ dead = true
 
 @pytest.fixture
 def offline(cli_at: Any) -> Any:
-    """No store is needed."""
+    """The command line with a store that does not exist; these commands need none."""
     Path("retry.toml").write_text(POLICIES)
     return cli_at("redis://127.0.0.1:1/0")
 
 
 @pytest.mark.parametrize("digits", ["9" * 5_000, "0x" + "f" * 5_000], ids=["decimal", "hexadecimal"])
 def test_a_number_of_thousands_of_digits_is_refused(offline: Any, digits: str) -> None:
-    """Python can neither read nor show it."""
+    """Python can neither parse nor print such a number; the command still gives an error in words."""
     Path("long.toml").write_text(f"[default]\nmax_attempts = {digits}\n")
     refused = offline("policy", "explain", "long.toml", code=2)
     assert "TOML with a number too long; nothing was loaded" in refused.stderr
@@ -51,9 +51,9 @@ def test_simulate_prints_a_table_and_a_plot(offline: Any) -> None:
 @pytest.mark.parametrize("command", ["explain", "simulate"])
 def test_what_has_lines_is_reported_in_lines(offline: Any, command: str) -> None:
     """The policy's TOML and the plot are our own texts, so their line breaks are not escaped."""
-    told = offline("policy", command, "default").stdout
-    assert "\\n" not in told
-    assert len(told.splitlines()) > 10
+    shown = offline("policy", command, "default").stdout
+    assert "\\n" not in shown
+    assert len(shown.splitlines()) > 10
 
 
 def test_simulate_gives_the_same_numbers_for_the_same_seed(offline: Any) -> None:
@@ -68,7 +68,7 @@ def test_simulate_gives_the_same_numbers_for_the_same_seed(offline: Any) -> None
 
 
 def test_explain_says_what_happens_to_an_error(offline: Any) -> None:
-    """In words, and as data with the due."""
+    """It prints the decision in words, and with --json as data with the due time."""
     text = offline("policy", "explain", "retry.toml", "--topic", "orders", "--attempt", "2").stdout
     assert text.startswith("attempt 2 of 3: list")
     assert "1m" in text
@@ -79,7 +79,7 @@ def test_explain_says_what_happens_to_an_error(offline: Any) -> None:
 
 
 def test_explain_without_an_error_says_what_the_policy_says(offline: Any) -> None:
-    """Caps, rules and the TOML that would load the same policy."""
+    """It prints caps, rules, and TOML that would load the same policy."""
     text = offline("policy", "explain", "retry.toml", "--topic", "orders").stdout
     assert "delivered 3 times in all" in text
     assert "rule 1 (gone): 410: dead at once" in text
@@ -87,7 +87,7 @@ def test_explain_without_an_error_says_what_the_policy_says(offline: Any) -> Non
 
 
 def test_a_broken_policy_file_is_reported_with_all_its_mistakes(offline: Any) -> None:
-    """Exit code 2, one line a mistake."""
+    """The exit code is 2, and stderr has one line for each mistake."""
     Path("bad.toml").write_text("[default]\nmax_attempts = 0\nretries = 3\n")
     done = offline("policy", "simulate", "bad.toml", code=2)
     assert "max_attempts" in done.stderr
@@ -113,11 +113,11 @@ NAMED = ("max_atempts", "got: 3600", "cap to be at least base", "'requests.['", 
 
 @pytest.mark.parametrize("command", [("policy", "simulate", "bad.toml"), ("policy", "explain", "bad.toml")])
 def test_five_mistakes_of_a_file_are_all_named_by_whoever_reads_it(offline: Any, command: tuple[str, ...]) -> None:
-    """Exit code 2 and a line with the place of each, so one run shows all."""
+    """The exit code is 2, and stderr has one line for each mistake, with its place."""
     Path("bad.toml").write_text(FIVE_MISTAKES)
-    told = offline(*command, code=2).stderr
-    assert [mistake for mistake in NAMED if mistake not in told] == []
-    assert "5 problems" in told
+    shown = offline(*command, code=2).stderr
+    assert [mistake for mistake in NAMED if mistake not in shown] == []
+    assert "5 problems" in shown
 
 
 @pytest.mark.real
@@ -140,6 +140,6 @@ def test_explain_shows_why_a_stored_message_is_due_then(cli: Any, wait_for: Any)
     """--id reads the store, not a file."""
     due_ms = time.time_ns() // 1_000_000 + 60_000
     wait_for("m.2", due_ms)
-    told = cli.json("policy", "explain", "--id", "m.2")
-    assert told["due_ms"] == due_ms
-    assert "said: wait 2.7s" in told["why"]
+    shown = cli.json("policy", "explain", "--id", "m.2")
+    assert shown["due_ms"] == due_ms
+    assert "said: wait 2.7s" in shown["why"]

@@ -90,8 +90,8 @@ def test_ctrl_c_is_130_and_says_so(started: Any) -> None:
     until = time.monotonic() + 40
     while not (Path("data") / "server.log").exists() or b"Ready" not in (Path("data") / "server.log").read_bytes():
         assert time.monotonic() < until
-        time.sleep(0.02)  # the process says nothing while it waits for stdin
-    time.sleep(0.3)  # from the server's start to the blocking read; earlier is right as well, only less of a test
+        time.sleep(0.02)  # polls: the process prints nothing while it waits for stdin
+    time.sleep(0.3)  # time until the process blocks in its read of stdin
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=40)
     assert process.returncode == 130
@@ -120,8 +120,8 @@ def test_serve_brings_back_what_is_due_on_time(started: Any, wheel_sched: Any, t
     read_until(service, b"serving billing")
     sent = wheel_sched(*EMBEDDED, "publish", "orders", "x", "--delay", "700ms", "--create")
     assert sent.returncode == 0, sent.stderr
-    with connect(f"embedded:{tmp_path / 'data'}") as home:
-        consumer = home.broker.consumer(["orders"], "g")
+    with connect(f"embedded:{tmp_path / 'data'}") as opened:
+        consumer = opened.broker.consumer(["orders"], "g")
         (delivery,) = consumer.poll(1, 20_000)
         assert delivery.message.value == b"x"
         consumer.ack([delivery])
@@ -165,7 +165,7 @@ def test_serve_answers_probes_and_metrics(started: Any) -> None:
 
 
 def test_serve_refuses_a_wrong_address(started: Any) -> None:
-    """Before anything is started or created."""
+    """The error comes before anything is started or created."""
     process = started(*EMBEDDED, "serve", "billing", "--http", "loopback")
     _, err = process.communicate(timeout=40)
     assert process.returncode == 2
@@ -195,7 +195,7 @@ def test_a_terminal_that_knows_no_unicode_still_gets_the_numbers(wheel_sched: An
 
 
 def test_settings_come_from_the_environment_and_the_file(wheel_sched: Any, tmp_path: Path) -> None:
-    """The same order in a real process."""
+    """The environment overrides the file in a real process too."""
     (tmp_path / "wheel-sched.toml").write_text('namespace = "from-file"\nprefix = "p:"\n')
     done = wheel_sched("config", "show", "--origin", "--json", env={"WHEEL_SCHED_NAMESPACE": "from-env"})
     shown = json.loads(done.stdout)
@@ -229,14 +229,14 @@ def test_serve_starts_its_embedded_server_again(started: Any, tmp_path: Path) ->
 
     process = started(*EMBEDDED, "serve", "billing")
     read_until(process, b"serving billing")
-    with connect(f"embedded:{tmp_path / 'data'}", create_topics=True) as home:
-        home.publish("orders", b"x", delay=timedelta(seconds=2))
+    with connect(f"embedded:{tmp_path / 'data'}", create_topics=True) as opened:
+        opened.publish("orders", b"x", delay=timedelta(seconds=2))
     with EmbeddedServer.open(tmp_path / "data") as server:
         pid = server.pid
         os.kill(pid, signal.SIGKILL)
     assert str(pid).encode() in read_until(process, b"it runs again")
-    with connect(f"embedded:{tmp_path / 'data'}") as home:
-        (delivery,) = home.broker.consumer(["orders"], "g").poll(1, 20_000)
+    with connect(f"embedded:{tmp_path / 'data'}") as opened:
+        (delivery,) = opened.broker.consumer(["orders"], "g").poll(1, 20_000)
         assert delivery.message.value == b"x"
     process.send_signal(signal.SIGTERM)
     process.communicate(timeout=40)

@@ -14,34 +14,34 @@ def now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-def test_publish_now_reaches_the_topic(cli: Any, home: Any) -> None:
+def test_publish_now_reaches_the_topic(cli: Any, connection: Any) -> None:
     """Payload, key and headers arrive as given, and the id that was printed."""
     done = cli("publish", "orders", "hi", "--key", "k", "--header", "a=1", "--header", "a=2", "--create")
     assert len(done.stdout.split()) == 1
-    (delivery,) = home.broker.consumer(["orders"], "g").poll(10, 2_000)
+    (delivery,) = connection.broker.consumer(["orders"], "g").poll(10, 2_000)
     message = delivery.message
     headers = (("a", b"1"), ("a", b"2"), ("retry-id", done.stdout.split()[0].encode()))
     assert (message.value, message.key, message.headers) == (b"hi", b"k", headers)
 
 
-def test_publish_later_waits_in_the_store(cli: Any, home: Any) -> None:
+def test_publish_later_waits_in_the_store(cli: Any, connection: Any) -> None:
     """--delay counts from now, --at is exact, and ids are stored once."""
-    home.broker.create_topic("orders")
+    connection.broker.create_topic("orders")
     before = now_ms()
     cli("publish", "orders", "x", "--delay", "90s", "--id", "one")
     cli("publish", "orders", "x", "--delay", "5s", "--id", "one")
     cli("publish", "orders", "y", "--at", "2030-01-01T00:00:00Z", "--id", "two")
-    found = {item.id: item.score_ms for item in home.store.list_items("due").found}
+    found = {item.id: item.score_ms for item in connection.store.list_items("due").found}
     assert before + 90_000 <= found["one"] <= now_ms() + 90_000
     assert found["two"] == 1_893_456_000_000
 
 
-def test_a_time_that_has_passed_is_now(cli: Any, home: Any) -> None:
+def test_a_time_that_has_passed_is_now(cli: Any, connection: Any) -> None:
     """The message is published at once, and the note says so."""
     done = cli("publish", "orders", "x", "--create", "--at", "2001-01-01T00:00:00Z")
     assert done.stderr == "1 message published\n"
-    assert home.broker.topics()["orders"] == 1
-    assert home.store.counts().ever == {}
+    assert connection.broker.topics()["orders"] == 1
+    assert connection.store.counts().ever == {}
 
 
 @pytest.mark.parametrize(
@@ -55,23 +55,23 @@ def test_a_time_that_has_passed_is_now(cli: Any, home: Any) -> None:
         (f"--id={'x' * 1_000_000}", "at most 512 bytes"),
     ],
 )
-def test_times_and_ids_that_cannot_be_send_nothing(cli: Any, home: Any, option: str, words: str) -> None:
+def test_times_and_ids_that_cannot_be_send_nothing(cli: Any, connection: Any, option: str, words: str) -> None:
     """Before 1970, in ten thousand years, empty or a megabyte long: wrong usage, in a message that fits on a screen."""
     later = () if option.startswith(("--at", "--delay")) else ("--delay", "1h")
-    told = cli("publish", "orders", "x", "--create", option, *later, code=2).stderr
-    assert words in told
-    assert len(told) < 1_000
-    assert home.store.counts().ever == {}
-    assert home.broker.topics().get("orders", 0) == 0
+    error_text = cli("publish", "orders", "x", "--create", option, *later, code=2).stderr
+    assert words in error_text
+    assert len(error_text) < 1_000
+    assert connection.store.counts().ever == {}
+    assert connection.broker.topics().get("orders", 0) == 0
 
 
-def test_publish_lines_and_stdin(cli: Any, home: Any, tmp_path: Path) -> None:
+def test_publish_lines_and_stdin(cli: Any, connection: Any, tmp_path: Path) -> None:
     """One message a line, without blank lines. `-` is all of stdin, byte for byte."""
     (tmp_path / "in.jsonl").write_bytes(b'{"n": 1}\n\n{"n": 2}\r\n')
     rows = cli.objects("publish", "orders", "--lines", "in.jsonl", "--create")
     assert len({row["id"] for row in rows}) == 2
     cli("publish", "orders", "-", stdin=b"\x00\xff\n")
-    values = [d.message.value for d in home.broker.consumer(["orders"], "g").poll(10, 2_000)]
+    values = [d.message.value for d in connection.broker.consumer(["orders"], "g").poll(10, 2_000)]
     assert values == [b'{"n": 1}', b'{"n": 2}', b"\x00\xff\n"]
 
 
@@ -86,24 +86,24 @@ def test_publish_lines_and_stdin(cli: Any, home: Any, tmp_path: Path) -> None:
         ["orders", "x", "--delay", "5s", "--expires", "1s"],
     ],
 )
-def test_wrong_usage_of_publish_sends_nothing(cli: Any, home: Any, args: list[str]) -> None:
+def test_wrong_usage_of_publish_sends_nothing(cli: Any, connection: Any, args: list[str]) -> None:
     """Exit code 2; neither the store nor the topic has a message."""
     Path("f").write_text("x\n")
-    home.broker.create_topic("orders")
+    connection.broker.create_topic("orders")
     cli("publish", *args, code=2)
-    assert home.broker.topics() == {"orders": 0}
-    assert home.store.counts().total("due") == 0
+    assert connection.broker.topics() == {"orders": 0}
+    assert connection.store.counts().total("due") == 0
 
 
-def test_an_unknown_topic_is_refused_with_the_near_one(cli: Any, home: Any) -> None:
+def test_an_unknown_topic_is_refused_with_the_near_one(cli: Any, connection: Any) -> None:
     """A typing mistake never creates a topic."""
-    home.broker.create_topic("orders")
+    connection.broker.create_topic("orders")
     done = cli("publish", "order", "x", code=1)
     assert "did you mean 'orders'?" in done.stderr
-    assert home.broker.topics() == {"orders": 0}
+    assert connection.broker.topics() == {"orders": 0}
 
 
-def test_topics_show_records_and_what_waits(cli: Any, home: Any, wait_for: Any, bury: Any) -> None:
+def test_topics_show_records_and_what_waits(cli: Any, connection: Any, wait_for: Any, bury: Any) -> None:
     """Topics of the broker and topics that only the store knows, each with its numbers."""
     cli("publish", "orders", "x", "--create")
     wait_for("w", now_ms() + 60_000)
@@ -114,7 +114,7 @@ def test_topics_show_records_and_what_waits(cli: Any, home: Any, wait_for: Any, 
     assert "orders" in cli("topics").stdout
 
 
-def test_pause_holds_and_resume_spreads(cli: Any, home: Any, wait_for: Any) -> None:
+def test_pause_holds_and_resume_spreads(cli: Any, connection: Any, wait_for: Any) -> None:
     """Overdue messages are spread over the given time. `topics` and `stats` show the pause."""
     for number in range(4):
         wait_for(f"w{number}", now_ms() - 1_000)
@@ -123,18 +123,18 @@ def test_pause_holds_and_resume_spreads(cli: Any, home: Any, wait_for: Any) -> N
     assert "paused" in cli("stats").stdout
     assert cli.json("stats")["held"] == 4
     assert cli.json("resume", "orders", "--spread", "4s") == {"topic": "orders", "was_paused": True, "released": 4}
-    found = sorted(item.score_ms for item in home.store.list_items("due").found)
+    found = sorted(item.score_ms for item in connection.store.list_items("due").found)
     assert [later - earlier for earlier, later in itertools.pairwise(found)] == [1_000] * 3
 
 
-def test_resume_of_a_topic_that_was_not_paused_says_so(cli: Any, home: Any) -> None:
+def test_resume_of_a_topic_that_was_not_paused_says_so(cli: Any, connection: Any) -> None:
     """Exit code 1: nothing was changed."""
-    home.broker.create_topic("orders")
+    connection.broker.create_topic("orders")
     assert "was not paused" in cli("resume", "orders", code=1).stderr
 
 
-def test_stats_count_states_and_history(cli: Any, home: Any, wait_for: Any, bury: Any) -> None:
-    """Numbers by state and topic, the next due, and totals."""
+def test_stats_count_states_and_history(cli: Any, connection: Any, wait_for: Any, bury: Any) -> None:
+    """Numbers by state and topic, the next due time, and totals."""
     wait_for("late", now_ms() - 3_000)
     bury("d")
     stats = cli.json("stats")

@@ -49,13 +49,13 @@ def test_without_the_extension_its_settings_are_unknown(tmp_path: Path) -> None:
     ("name", "hint"), [("polices", "did you mean 'policies'"), ("redelivery", "did you mean 'redelivery_topic'")]
 )
 def test_a_mistyped_setting_is_refused_by_every_command(name: str, hint: str, cli_at: Any) -> None:
-    """With a hint, also for a command of the core."""
+    """The error has a hint, also for a command of the core."""
     Path("wheel-sched.toml").write_text(f'{name} = "x"\n')
     assert hint in cli_at("memory:")("config", "show", code=2).stderr
 
 
 def test_config_show_shows_the_origin_of_every_setting(cli_at: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those of the core and those of the extensions."""
+    """It lists the settings of the core and of the extensions."""
     monkeypatch.setenv("WHEEL_SCHED_POLICIES", "retry.toml")
     shown = cli_at("memory:").json("config", "show", "--origin")
     assert shown["policies"] == {"value": "retry.toml", "origin": "env WHEEL_SCHED_POLICIES"}
@@ -63,6 +63,6 @@ def test_config_show_shows_the_origin_of_every_setting(cli_at: Any, monkeypatch:
 
 
 def test_a_variable_that_an_extension_reads_itself_is_no_mistake(cli_at: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The secret of the APScheduler integration."""
+    """The variable with the secret of the APScheduler integration is not reported as unknown."""
     monkeypatch.setenv("WHEEL_SCHED_APS_SECRET", "a secret of 16 bytes")
     cli_at("memory:")("config", "show")

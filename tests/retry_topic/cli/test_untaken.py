@@ -32,23 +32,23 @@ def _quick_poll(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def forgotten(home: Connection) -> None:
+def forgotten(connection: Connection) -> None:
     """Five failures, and no retry service."""
-    home.broker.create_topic("orders")
+    connection.broker.create_topic("orders")
     for number in range(5):
-        home.publish("orders", b"%d" % number)
-    with Consumer(home, "orders", fails, group="billing") as consumer:
+        connection.publish("orders", b"%d" % number)
+    with Consumer(connection, "orders", fails, group="billing") as consumer:
         until_s = time.monotonic() + 30
         while consumer.stats.retried < 5:
             assert time.monotonic() < until_s
-            time.sleep(0.005)  # another thread's doing
+            time.sleep(0.005)  # polls until the consumer's thread has finished
 
 
 def test_stats_names_retries_that_nobody_takes_in(cli: Any, forgotten: None) -> None:
     """How many, since when, where, and the command that reads them. The JSON has the same."""
     text = cli("stats").stdout
     assert "retries    5 retries wait in billing.retry, the oldest since " in text
-    assert "nobody takes them in: start `wheel-sched serve billing`" in text
+    assert "no service reads them: start `wheel-sched serve billing`" in text
     (found,) = cli.json("stats")["untaken"]
     assert (found["group"], found["topic"], found["waiting"]) == ("billing", "billing.retry", 5)
     assert found["silent_ms"] is None
@@ -59,12 +59,12 @@ def test_stats_names_retries_that_nobody_takes_in(cli: Any, forgotten: None) -> 
     "args", [("list",), ("list", "--dead"), ("list", "--dead", "--group"), ("list", "--state", "held")]
 )
 def test_an_empty_listing_does_not_hide_them(cli: Any, forgotten: None, args: tuple[str, ...]) -> None:
-    """Nothing is dead, because no service has read them yet."""
+    """An empty list still has the note about retries that no service reads."""
     assert "5 retries wait in billing.retry" in cli(*args).stderr
 
 
-def test_doctor_adds_the_checks_of_retry_topics(cli: Any, home: Connection, wait_for: Any) -> None:
-    """After the core's checks, on a healthy namespace."""
+def test_doctor_adds_the_checks_of_retry_topics(cli: Any, connection: Connection, wait_for: Any) -> None:
+    """On a healthy namespace they come after the core's checks."""
     wait_for("w", now_ms() + 3_600_000)
     found = {finding["check"]: finding for finding in cli.json("doctor")["findings"]}
     assert found["hand-over"]["evidence"].startswith("one script: exactly once")
@@ -73,7 +73,7 @@ def test_doctor_adds_the_checks_of_retry_topics(cli: Any, home: Connection, wait
 
 
 def test_doctor_finds_them(cli: Any, forgotten: None) -> None:
-    """It is a problem with the command that fixes it."""
+    """`doctor` reports a problem and the command that fixes it."""
     report = cli.json("doctor", code=1)
     (found,) = [finding for finding in report["findings"] if finding["check"] == "retries"]
     assert found["level"] == "problem"
@@ -81,62 +81,62 @@ def test_doctor_finds_them(cli: Any, forgotten: None) -> None:
     assert "wheel-sched serve billing" in found["fix"]
 
 
-def test_a_service_that_runs_is_no_finding(cli: Any, home: Connection, forgotten: None) -> None:
-    """It reads them, or is about to."""
-    with RetryService(home, "billing"):
+def test_a_service_that_runs_is_no_finding(cli: Any, connection: Connection, forgotten: None) -> None:
+    """While a service runs, its retry topic is no finding."""
+    with RetryService(connection, "billing"):
         text = cli("stats")
-        assert "nobody" not in text.stdout
+        assert "no service" not in text.stdout
         assert cli.json("stats")["untaken"] == []
 
 
-def test_a_service_that_was_stopped_is_one(cli: Any, home: Connection) -> None:
+def test_a_service_that_was_stopped_is_one(cli: Any, connection: Connection) -> None:
     """Its group exists and has no members any more."""
-    with RetryService(home, "billing"):
+    with RetryService(connection, "billing"):
         pass
-    home.broker.publish([Message("billing.retry", b"1")])
+    connection.broker.publish([Message("billing.retry", b"1")])
     assert "1 retry waits in billing.retry, since " in cli("stats").stdout
 
 
 def test_a_retry_topic_of_another_name_is_found_by_the_settings(
-    cli: Any, home: Connection, monkeypatch: pytest.MonkeyPatch
+    cli: Any, connection: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The records do not show that it is a retry topic, but they name the group."""
-    home.broker.create_topic("spring-retry")
+    connection.broker.create_topic("spring-retry")
     headers = write((), RetryState(id="x", consumer_group="billing"))
-    home.broker.publish([Message("spring-retry", b"1", headers=headers)])
+    connection.broker.publish([Message("spring-retry", b"1", headers=headers)])
     assert cli.json("stats")["untaken"] == []
     monkeypatch.setenv("WHEEL_SCHED_RETRY_TOPIC", "spring-retry")
     assert "start `wheel-sched serve billing --retry-topic spring-retry`" in cli("stats").stdout
 
 
-def test_a_retry_topic_of_another_name_is_found_by_what_its_consumer_wrote(cli: Any, home: Connection) -> None:
+def test_a_retry_topic_of_another_name_is_found_by_what_its_consumer_wrote(cli: Any, connection: Connection) -> None:
     """Nobody has to name it. The group's other topics are no retry topics."""
-    home.broker.create_topic("orders")
+    connection.broker.create_topic("orders")
     topics = GroupTopics(retry="my-retries", redelivery="my-redelivery", dead="my-dead")
-    home.publish("orders", b"1")
+    connection.publish("orders", b"1")
     config = ConsumerConfig(group_topics=topics)
-    with Consumer(home, "orders", fails, group="billing", config=config) as consumer:
+    with Consumer(connection, "orders", fails, group="billing", config=config) as consumer:
         until_s = time.monotonic() + 30
         while consumer.stats.retried < 1:
             assert time.monotonic() < until_s
-            time.sleep(0.005)  # another thread's doing
+            time.sleep(0.005)  # polls until the consumer's thread has finished
     sent_on = RetryState(id="x", attempt=1, consumer_group="billing", policy="default@1", due_ms=now_ms())
     for topic in ("my-redelivery", "my-dead"):
-        home.broker.publish([Message(topic, b"1", headers=write((), sent_on))])
+        connection.broker.publish([Message(topic, b"1", headers=write((), sent_on))])
     (found,) = cli.json("stats")["untaken"]
     assert (found["group"], found["topic"], found["waiting"]) == ("billing", "my-retries", 1)
     assert "1 retry waits in my-retries" in cli("list").stderr
     command = (
         "start `wheel-sched serve billing --retry-topic my-retries`, and with the --redelivery-topic and --dead-topic"
     )
-    (told,) = [one for one in cli.json("doctor", code=1)["findings"] if one["check"] == "retries"]
-    assert command in told["fix"]
+    (shown,) = [one for one in cli.json("doctor", code=1)["findings"] if one["check"] == "retries"]
+    assert command in shown["fix"]
 
 
-def test_a_topic_whose_key_is_no_stream_hides_no_other(cli: Any, home: Connection, forgotten: None) -> None:
+def test_a_topic_whose_key_is_no_stream_hides_no_other(cli: Any, connection: Connection, forgotten: None) -> None:
     """It is skipped, as in `topics`."""
-    home.broker.create_topic("odd")
-    client: Any = home.store.backend.client  # type: ignore[attr-defined]
+    connection.broker.create_topic("odd")
+    client: Any = connection.store.backend.client  # type: ignore[attr-defined]
     client.delete("odd")
     client.set("odd", "1")
     assert "5 retries wait in billing.retry" in cli("stats").stdout
@@ -145,12 +145,12 @@ def test_a_topic_whose_key_is_no_stream_hides_no_other(cli: Any, home: Connectio
 @pytest.mark.parametrize("command", ["stats", "list", "doctor"])
 def test_on_kafka_it_is_said_that_nobody_looked(cli: Any, forgotten: None, command: str) -> None:
     """The text names the command that looks, and does not claim that there are none."""
-    told = cli("--kafka", "127.0.0.1:1", command, code=None).output
-    assert "not looked at on Kafka: `wheel-sched kafka lag GROUP`" in told
+    shown = cli("--kafka", "127.0.0.1:1", command, code=None).output
+    assert "not looked at on Kafka: `wheel-sched kafka lag GROUP`" in shown
 
 
 def test_on_kafka_scripts_are_reported_that_it_is_not_known(cli: Any, forgotten: None) -> None:
-    """Null, not an empty list."""
+    """The JSON has null, not an empty list."""
     assert cli.json("--kafka", "127.0.0.1:1", "stats")["untaken"] is None
 
 
@@ -175,9 +175,9 @@ def test_items_that_no_dispatcher_releases_are_reported(cli: Any, wait_for: Any)
     wait_for("later", now_ms() + 3_600_000)
     text = cli("stats").stdout
     assert "overdue    3 items are overdue, the first by 1m: no dispatcher releases them; start an APScheduler" in text
-    told = cli.json("stats")
-    assert told["overdue"] == 3
-    assert told["overdue_ms"] >= 60_000
+    shown = cli.json("stats")
+    assert shown["overdue"] == 3
+    assert shown["overdue_ms"] >= 60_000
     (found,) = [one for one in cli.json("doctor", code=1)["findings"] if one["check"] == "backlog"]
     assert found["level"] == "problem"
     assert "3 items are overdue, the first by 1m" in found["evidence"]

@@ -11,6 +11,7 @@ import pytest
 
 from retry_topic import DeadLetters, RetryPolicy, connect
 from retry_topic.brokers.protocol import PublishFailure
+from retry_topic.connection import Connection
 from retry_topic.consumer.retry_record import failed_message, retry_state
 from retry_topic.message.encoding import decode_body
 from retry_topic.message.headers import read, without_ours
@@ -97,7 +98,7 @@ def test_the_store_judges_time_not_this_machine(ready: Bench, monkeypatch: pytes
 
 
 def test_an_id_is_stored_once(ready: Bench) -> None:
-    """A repeated call (after a lost reply, say) changes nothing and answers the same."""
+    """A repeated call (after a lost reply, say) changes nothing and returns the same id."""
     assert ready.connection.publish(TOPIC, b"first", delay=3_600, id="invoice-7") == "invoice-7"
     before = waiting(ready)
     assert ready.connection.publish(TOPIC, b"second", delay=60, id="invoice-7") == "invoice-7"
@@ -106,7 +107,7 @@ def test_an_id_is_stored_once(ready: Bench) -> None:
 
 
 def test_a_message_that_goes_at_once_is_sent_once_under_its_id(ready: Bench) -> None:
-    """A repeated call sends nothing and answers the same. Another topic or id means another message."""
+    """A repeated call sends nothing and returns the same id. Another topic or id means another message."""
     ready.connection.broker.create_topic("other")
     for topic, message_id in ((TOPIC, "7"), (TOPIC, "7"), (TOPIC, "8"), ("other", "7")):
         assert ready.connection.publish(topic, b"m", id=message_id) == message_id
@@ -131,7 +132,9 @@ def test_two_groups_count_a_published_message_apart(ready: Bench) -> None:
     states = [read(failed_message(group, record, retry_state(group, record), failure).headers) for group in ("a", "b")]
     assert [state.id for state in states] == ["7", "7"]
     assert len({state.known_as for state in states}) == 2
-    assert retry_state("a", record, secrets=[b"s" * 16]).oddities == ()  # it claims nothing that wants a signature
+    assert (
+        retry_state("a", record, secrets=[b"s" * 16]).oddities == ()
+    )  # its headers claim nothing that needs a signature
 
 
 class Plain:
@@ -144,20 +147,17 @@ class Plain:
         self.topics = broker.topics
 
 
-def test_a_broker_without_a_memory_of_ids_sends_each_call_with_the_id(
-    memory: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_broker_without_a_memory_of_ids_sends_each_call_with_the_id(memory: Bench) -> None:
     """Each call sends a record with the same id, and an error in doubt says so."""
     memory.connection.broker.create_topic(TOPIC)
     plain: Any = Plain(memory.connection.broker)
-    with monkeypatch.context() as patch:
-        patch.setattr(memory.connection, "broker", plain)
-        for _ in range(2):
-            memory.connection.publish(TOPIC, b"m", id="7")
-        plain.publish = lambda _: [PublishFailure("no answer", in_doubt=True)]
-        with pytest.raises(BrokerUnavailable, match="id='7', which may be a second record") as caught:
-            memory.connection.publish(TOPIC, b"m", id="7")
-        assert caught.value.in_doubt
+    connection = Connection(memory.connection.store, plain)
+    for _ in range(2):
+        connection.publish(TOPIC, b"m", id="7")
+    plain.publish = lambda _: [PublishFailure("no answer", in_doubt=True)]
+    with pytest.raises(BrokerUnavailable, match="id='7', which may be a second record") as caught:
+        connection.publish(TOPIC, b"m", id="7")
+    assert caught.value.in_doubt
     assert [record.header("retry-id") for record in memory.records(TOPIC)] == [b"7", b"7"]
 
 
@@ -215,7 +215,7 @@ def test_an_expired_message_is_a_dead_letter(bench: Bench, handler: Handlers, po
 
 @pytest.mark.parametrize("more", [{}, {"delay": 60}, {"at": datetime(2099, 1, 1, tzinfo=UTC)}])
 def test_an_unknown_topic_is_refused(bench: Bench, more: dict[str, Any]) -> None:
-    """At the call, not when the message is due."""
+    """The error comes at the call, not when the message is due."""
     bench.connection.broker.create_topic("nowhere.else")
     with pytest.raises(
         UnknownTopic, match="there is no topic 'nowhere': nothing was sent; did you mean 'now"
@@ -228,17 +228,17 @@ def test_an_unknown_topic_is_refused(bench: Bench, more: dict[str, Any]) -> None
 
 @pytest.mark.real
 def test_a_name_that_no_topic_can_have_is_refused(server: Bench) -> None:
-    """At the call, even if publishing creates topics. Otherwise it would write our keys later, or be dead."""
+    """The error comes at the call, even if publishing creates topics."""
     names = ("{orders}:wheel-sched:sent:2:yy:orders", "{wheel:0}:mark", "{wheel:0}:due", "topics", "")
     with connect(server.url or "", create_topics=True) as connection:
         for topic, more in itertools.product(names, ({}, {"delay": 60})):
-            with pytest.raises(Rejected, match=r"expected topic to be .*; nothing was sent"):
+            with pytest.raises(Rejected, match=r"expected topic (not )?to b.*; nothing was sent"):
                 connection.publish(topic, b"m", **more)  # type: ignore[arg-type]
         assert connection.store.counts().ever == {}
 
 
 def test_a_name_that_memory_cannot_have_is_refused_also_later() -> None:
-    """As on a server."""
+    """The memory broker refuses the same names at the call."""
     with connect("memory:", create_topics=True) as connection, pytest.raises(Rejected, match="non-empty"):
         connection.publish("", b"m", delay=60)
 
@@ -264,7 +264,7 @@ def test_topics_are_created_on_request_alone(quick_poll: None, redis_url: str) -
             DeadLetters(connection).replay(target="repair")
             assert set(connection.broker.topics()) == {"new", "newer", "repair"}
     with connect(redis_url) as connection:
-        connection.publish("newer", b"now")  # it is known to producers that create none
+        connection.publish("newer", b"now")  # other producers know the created topic
 
 
 @pytest.mark.parametrize(
@@ -337,7 +337,7 @@ def test_a_refused_message_says_whether_to_try_again(
 
 
 def test_names_of_headers_and_topics_may_be_in_any_script(bench: Bench, handler: Handlers) -> None:
-    """Through the store and back."""
+    """Such names survive the way through the store and back."""
     handle = handler()
     bench.serve()
     bench.consume(handle, "bestellungen-ü-注文")
@@ -351,7 +351,7 @@ def test_names_of_headers_and_topics_may_be_in_any_script(bench: Bench, handler:
 def test_a_delayed_message_carries_its_id_however_it_is_handed_over(
     server: Bench, handler: Handlers, hand_over: str
 ) -> None:
-    """By one script, and by claim, publish and settle: the message has the id that `publish` answered."""
+    """By one script, and by claim, publish and settle: the message has the id that `publish` returned."""
     handle = handler()
     server.serve(hand_over=hand_over)
     server.consume(handle)
@@ -390,7 +390,7 @@ def test_headers_copied_from_another_message_are_not_sent(ready: Bench) -> None:
 
 @pytest.mark.parametrize("message_id", ["a\nb", "\x1b[2J", "i" * 251])
 def test_an_id_that_no_header_can_carry_is_refused(ready: Bench, message_id: str) -> None:
-    """Before anything is stored."""
+    """The error comes before anything is stored."""
     with pytest.raises(Rejected, match="expected an id of at most 250"):
         ready.connection.publish(TOPIC, b"m", delay=60, id=message_id)
     assert ready.connection.store.counts().total("due") == 0

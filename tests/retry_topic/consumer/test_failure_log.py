@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 Handlers = Callable[..., "Handler"]
 CONSUMER, SERVICE = "retry_topic.consumer", "retry_topic.intake"
 # the consumer cannot know of the copy that succeeded; the service does, and buries nothing then
-BURIED = "it goes to the dead letters, unless the retry service knows it for a second copy"
+BURIED = "it goes to the dead letters, unless the retry service finds that it is a second copy"
 
 
 def lines(caplog: pytest.LogCaptureFixture, event: str) -> list[logging.LogRecord]:
@@ -40,10 +40,10 @@ def test_each_failed_attempt_is_one_line(memory: Bench, handler: Handlers, caplo
     """
     caplog.set_level(logging.INFO, SERVICE)
     memory.serve(RetryPolicy(delay=Fixed(20), max_attempts=2))
-    told = failing(memory, caplog, handler(ValueError("no such customer")), count=2)
+    reports = failing(memory, caplog, handler(ValueError("no such customer")), count=2)
     memory.dead()
     assert [record.levelname for record in lines(caplog, "consumer.failed")] == ["WARNING"] * 2
-    for number, line in enumerate(told, 1):
+    for number, line in enumerate(reports, 1):
         assert f"of orders, attempt {number}: ValueError: no such customer; the retry service decides" in line
     (decided,) = lines(caplog, "intake.retry")
     assert "attempt 1: next attempt in 20ms" in decided.getMessage()
@@ -51,8 +51,8 @@ def test_each_failed_attempt_is_one_line(memory: Bench, handler: Handlers, caplo
     (died,) = lines(caplog, "intake.dead")
     assert (died.levelname, died.name) == ("WARNING", SERVICE)
     assert "attempt 2: max-attempts: builtins.ValueError: no such customer" in died.getMessage()
-    message_id = told[0].split("message ")[1].split()[0]
-    assert all(f"message {message_id} " in line for line in (*told, decided.getMessage(), died.getMessage()))
+    message_id = reports[0].split("message ")[1].split()[0]
+    assert all(f"message {message_id} " in line for line in (*reports, decided.getMessage(), died.getMessage()))
     assert "hunter2" not in caplog.text
 
 
@@ -104,7 +104,10 @@ async def _fails(message: Message) -> None:
 def test_every_kind_of_failure_is_told(
     memory: Bench, handler: Handlers, caplog: pytest.LogCaptureFixture, answer: Any, config: Any, expected: str
 ) -> None:
-    """Also of async and ordered consumers, and verdicts. Foreign text is escaped and cut, so it forges no line."""
+    """Async and ordered consumers and verdicts are logged too.
+
+    Text of errors is escaped and cut, so it cannot forge a line.
+    """
     (line,) = failing(memory, caplog, answer if callable(answer) else handler(answer), **config)
     assert expected in line
     assert line.isprintable()
@@ -122,18 +125,21 @@ def test_what_never_reached_the_handler_is_told(
 
 
 def test_the_hook_gets_message_error_and_attempt(memory: Bench, handler: Handlers) -> None:
-    """As the handler saw them, once for each failed attempt. A verdict has no error."""
-    told: list[tuple[bytes, str, BaseException | None, int]] = []
+    """The hook is called once for each failed attempt, with the message as the handler saw it.
+
+    A verdict has no error.
+    """
+    reports: list[tuple[bytes, str, BaseException | None, int]] = []
     error = ValueError("x")
 
     def hook(message: Message, error: BaseException | None, attempt: int) -> None:
-        told.append((message.value, message.topic, error, attempt))
+        reports.append((message.value, message.topic, error, attempt))
 
     memory.serve(RetryPolicy(delay=Fixed(20), max_attempts=2))
     memory.publish(b"1")
     with Consumer(memory.connection, "orders", handler(error, Retry()), group="billing", on_failure=hook):
-        memory.until(lambda: len(told) == 2)
-    assert told == [(b"1", "orders", error, 1), (b"1", "orders", None, 2)]
+        memory.until(lambda: len(reports) == 2)
+    assert reports == [(b"1", "orders", error, 1), (b"1", "orders", None, 2)]
 
 
 def test_a_hook_that_raises_is_logged_and_ignored(

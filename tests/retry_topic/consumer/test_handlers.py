@@ -82,7 +82,7 @@ def test_what_is_given_together_goes_over_and_comes_back_in_one_call(
 
 
 def test_what_several_threads_give_is_all_handled(loop: HandlerLoop) -> None:
-    """While one thread enters and leaves `together` again and again."""
+    """All deliveries are handled while one thread enters and leaves `together` again and again."""
     notes = Notes()
 
     def give(first: int) -> None:

@@ -51,11 +51,11 @@ def spring(attempts: int) -> Headers:
 
 def test_a_recreated_topic_does_not_repeat_ids() -> None:
     """If the broker has permanent topic ids, message ids are made of them. Headers still have the topic's name."""
-    told = failed_message("billing", FRESH, RetryState(), Failure(), topic_id="made-first")
+    found = failed_message("billing", FRESH, RetryState(), Failure(), topic_id="made-first")
     anew = failed_message("billing", FRESH, RetryState(), Failure(), topic_id="made-anew")
-    assert read(told.headers).id == retry_id("billing", "made-first", 3, "77")
+    assert read(found.headers).id == retry_id("billing", "made-first", 3, "77")
     assert read(anew.headers).id == retry_id("billing", "made-anew", 3, "77")
-    assert read(told.headers).original_topic == "orders"
+    assert read(found.headers).original_topic == "orders"
 
 
 def test_a_first_failure_names_its_origin() -> None:
@@ -159,8 +159,8 @@ def test_what_nobody_signed_is_not_signed_when_it_fails(signature: str | None, t
     back = Message(topic, b"m", None, forged, Source(topic, 0, "1"))
     state = retry_state("billing", back, (SECRET,))
     assert (state.attempt, state.id, state.unsigned) == (0, content_id("billing", b"m", None), True)
-    told = read(fail(back, secrets=(SECRET,)).headers)
-    assert (told.id, told.attempt, told.signature) == (state.id, 1, None)
+    found = read(fail(back, secrets=(SECRET,)).headers)
+    assert (found.id, found.attempt, found.signature) == (state.id, 1, None)
 
 
 def test_a_redelivery_without_headers_is_nobodys() -> None:

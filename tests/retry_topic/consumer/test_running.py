@@ -49,12 +49,12 @@ class Gate:
 
 
 def test_as_many_are_handled_at_once_as_was_said(bench: Bench) -> None:
-    """Not more, and not fewer while there is work."""
+    """Exactly `concurrency` handlers run at once while there is work."""
     gate = Gate()
     consumer = bench.consume(gate, concurrency=3)
     bench.publish(*(str(n).encode() for n in range(12)))
     bench.until(lambda: gate.inside == 3)
-    time.sleep(0.15)  # time for a fourth, were there one
+    time.sleep(0.15)  # a fourth call would come within this time
     assert (gate.most, len(gate.values)) == (3, 3)
     gate.open.set()
     bench.until(lambda: consumer.stats.acknowledged == 12)
@@ -148,7 +148,7 @@ def test_suspects_are_handled_alone(bench: Bench) -> None:
     gate = Gate()
     consumer = bench.consume(gate, concurrency=4, idle_ms=3_000)
     bench.until(lambda: gate.inside == 1)
-    time.sleep(0.2)  # time for a second, were there one
+    time.sleep(0.2)  # a second call would come within this time
     assert gate.most == 1
     gate.open.set()
     bench.until(lambda: consumer.stats.acknowledged == 15)
@@ -258,7 +258,7 @@ def test_run_blocks_until_stop_is_through(bench: Bench) -> None:
 
 
 def test_starting_and_stopping_in_any_order_is_harmless(bench: Bench, handler: Handlers) -> None:
-    """Stop before start, start twice, stop twice."""
+    """`stop` before `start`, `start` twice and `stop` twice raise nothing."""
     never = Consumer(bench.connection, "orders", handler(), group="billing")
     never.stop()
     never.start()
@@ -337,7 +337,7 @@ def test_all_wrong_settings_are_told_at_once() -> None:
 
 @pytest.mark.parametrize("group", ["", "a b", "a{b}", "x" * 201])
 def test_a_group_that_cannot_name_topics_is_refused(memory: Bench, handler: Handlers, group: str) -> None:
-    """Before anything is started."""
+    """The error comes before anything is started."""
     with pytest.raises(ConfigError, match="expected group"):
         Consumer(memory.connection, "orders", handler(), group=group)
 
@@ -374,7 +374,7 @@ def test_an_outage_of_the_broker_is_waited_out(redis_url: str, quick_poll: None,
         until_s = time.monotonic() + 30
         while consumer.stats.acknowledged + consumer.stats.retried < 60:
             assert time.monotonic() < until_s, consumer.stats
-            time.sleep(0.005)  # the consumer's doing
+            time.sleep(0.005)  # polls until the consumer has finished
         consumer.stop()
         looker = direct.broker.consumer([RETRY], "looker")
         values = [int(delivery.message.value) for delivery in looker.poll(100, 100)]

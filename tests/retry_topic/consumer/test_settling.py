@@ -208,7 +208,7 @@ def test_room_is_what_is_free() -> None:
 
 
 def test_holds_are_renewed_because_a_heartbeat_monitor_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each delivery is a member of the monitor until it is settled. Without expired members nothing is renewed."""
+    """Each delivery is a member of the monitor until it is settled. `beat` is called only for expired members."""
     rig = Rig(idle_ms=300)
     try:
         kept = rig.deliver("kept")
@@ -234,4 +234,4 @@ def _until(condition: Callable[[], bool]) -> None:
     until_s = time.monotonic() + 40
     while not condition():
         assert time.monotonic() < until_s
-        time.sleep(0.001)  # the settling thread's doing
+        time.sleep(0.001)  # polls until the settling thread has finished

@@ -26,7 +26,7 @@ MESSAGE = Message("orders", b"m", b"k", (), Source("orders", 0, "1", 1))
 
 
 @pytest.fixture
-def told(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def reported(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The keys that were reported to stores as ended."""
     keys: list[str] = []
     raise_to = AttemptCounts.raise_to
@@ -65,7 +65,7 @@ def test_a_success_is_told_under_the_key_of_its_attempts() -> None:
 
 
 def test_a_success_is_known_for_an_hour_at_least() -> None:
-    """By the store's clock. Then its record ends."""
+    """The store keeps a success for an hour of its own clock, and then forgets it."""
     now = [1_000_000]
     store = DelayStore(MemoryBackend(1, clock="test"), test_clock=lambda: now[0]).open()
     Successes(store).remember(["k"])
@@ -96,29 +96,29 @@ def test_a_store_that_is_away_holds_up_no_acknowledgement(
 
 
 def test_a_first_success_costs_the_store_nothing(
-    memory: Bench, handler: Handlers, policy: Policy, told: list[str]
+    memory: Bench, handler: Handlers, policy: Policy, reported: list[str]
 ) -> None:
     """A message that succeeds at its first delivery causes no call. A redelivered message does."""
     consumer = memory.consume(handler())
     memory.publish(*(b"%d" % n for n in range(20)))
     memory.until(lambda: consumer.stats.acknowledged == 20)
-    assert told == []
+    assert reported == []
     memory.serve()
     memory.connection.publish("orders", b"m", delay=0.001)
     memory.until(lambda: consumer.stats.acknowledged == 21)
-    assert len(told) == 1
-    assert AttemptCounts(memory.connection.store).raise_to([(told[0], 0, 0)]) == [ENDED]
+    assert len(reported) == 1
+    assert AttemptCounts(memory.connection.store).raise_to([(reported[0], 0, 0)]) == [ENDED]
 
 
 @pytest.mark.parametrize("ordering", ["none", "key"])
 def test_a_success_after_failures_is_told(
-    memory: Bench, handler: Handlers, policy: Policy, told: list[str], ordering: str
+    memory: Bench, handler: Handlers, policy: Policy, reported: list[str], ordering: str
 ) -> None:
-    """Once, under the key that counted its failures."""
+    """The success is reported once, under the key that counted the message's failures."""
     handle = handler(ValueError("x"), ValueError("x"), None)
     consumer = memory.consume(handle, ordering=ordering)
     memory.serve(policy())
     memory.publish(b"m", key=b"k")
     memory.until(lambda: consumer.stats.acknowledged == 1)
-    assert len(told) == 1
-    assert told[0].startswith(f"{handle.calls[-1].state.id}:0:")
+    assert len(reported) == 1
+    assert reported[0].startswith(f"{handle.calls[-1].state.id}:0:")

@@ -91,7 +91,7 @@ def test_a_verdict_with_a_wrong_delay_is_a_failure(bench: Bench, handler: Handle
     "error", [ValueError("x"), SystemExit(3), KeyboardInterrupt(), GeneratorExit(), asyncio.CancelledError()], ids=repr
 )
 def test_whatever_is_raised_fails_its_message_alone(bench: Bench, handler: Handlers, error: BaseException) -> None:
-    """Also an exception that would end a program. The consumer continues with the next message."""
+    """This holds for exceptions that would end a program too. The consumer continues with the next message."""
     handle = handler(error, None)
     consumer = bench.consume(handle, concurrency=1)
     bench.publish(b"first", b"second")

@@ -185,7 +185,7 @@ def test_a_rate_spreads_the_replay(letter_store: LetterStore) -> None:
 
 
 def test_a_limit_takes_the_oldest(mixed: LetterStore) -> None:
-    """The rest stays dead."""
+    """The oldest letters are replayed; the others stay dead."""
     assert mixed.letters.replay(limit=2).replayed == 2
     assert mixed.dead() == ["c.3", "d.3"]
 
@@ -198,7 +198,7 @@ def test_the_loop_guard_holds_a_message_back_after_three_replays(letter_store: L
         assert (result.matched, result.replayed, result.guarded) == (1, expected, 1 - expected)
         letter_store.store.cancel([found.id for found in letter_store.waiting()])
         if expected:
-            letter_store.bury("m")  # it died again, as if its headers had never heard of a replay
+            letter_store.bury("m")  # it died again, and its headers do not mention the replay
     assert letter_store.dead() == ["m.3"]
     assert letter_store.letters.replay(max_replays=10).replayed == 1
 
@@ -236,7 +236,7 @@ def test_a_target_is_another_topic(letter_store: LetterStore) -> None:
 
 
 def test_an_unknown_target_is_refused(letter_store: LetterStore) -> None:
-    """Before anything is replayed."""
+    """The error comes before anything is replayed."""
     letter_store.bury("m")
     with pytest.raises(UnknownTopic):
         letter_store.letters.replay(target="nowhere")

@@ -50,7 +50,7 @@ def poisoned(bench: Bench, handler: Any, policy: Callable[..., RetryPolicy]) -> 
 
 
 def test_a_message_that_dies_each_time_is_held_back(bench: Bench, poisoned: Any) -> None:
-    """After three replays; after more with a raised limit. Each replay has its own id."""
+    """It is held back after three replays, or after more if the limit is raised. Each replay has its own id."""
     topic = DeadTopic(bench)
     for replays in (1, 2, 3):
         done = topic.replay()
@@ -64,7 +64,7 @@ def test_a_message_that_dies_each_time_is_held_back(bench: Bench, poisoned: Any)
 
 
 def test_both_ways_to_replay_count_for_one_another(bench: Bench, poisoned: Any) -> None:
-    """A replay from the store after one from the topic, and the reverse."""
+    """A replay from the store counts for the topic's limit, and the reverse."""
     topic = DeadTopic(bench)
     assert topic.replay(max_replays=2).replayed == 1
     bench.dead(2)
@@ -87,7 +87,7 @@ def test_headers_decide_nothing(bench: Bench) -> None:
 
 
 def test_without_the_counts_nothing_is_sent(memory: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The letters stay unsettled."""
+    """If the store does not answer, no letter is sent, and the letters stay unsettled."""
     memory.connection.broker.create_topic(OWN["redelivery"])
     memory.publish(b"letter", topic=OWN["dead"])
     topic = DeadTopic(memory)

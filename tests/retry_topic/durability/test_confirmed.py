@@ -1,4 +1,5 @@
-"""The confirmation of writes on real servers: held replicas, repeats on other connections, clusters, both faces.
+"""The confirmation of writes on real servers: held replicas, repeats on other connections, clusters, the sync and the
+asyncio store.
 
 A replica follows through a proxy that can hold its link: then it is connected and confirms nothing.
 """

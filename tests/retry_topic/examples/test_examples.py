@@ -19,8 +19,8 @@ def run(name: str, *args: str, cwd: Path) -> list[str]:
     ended = subprocess.run(
         [sys.executable, "-W", "error", EXAMPLES / name, *args], cwd=cwd, capture_output=True, text=True, timeout=180
     )
-    said = [line for line in ended.stderr.splitlines() if not line.startswith(FAILED)]
-    assert (ended.returncode, said) == (0, [])
+    lines = [line for line in ended.stderr.splitlines() if not line.startswith(FAILED)]
+    assert (ended.returncode, lines) == (0, [])
     return ended.stdout.splitlines()
 
 

@@ -116,7 +116,7 @@ def test_a_batch_is_stored_with_its_headers(bench: Bench) -> None:
 
 
 def test_items_are_found_and_changed_wherever_their_source_put_them(bench: Bench) -> None:
-    """By id, with the route that the search returned."""
+    """They are found by id, and changed with the route that the search returned."""
     bench.take(*(failed(name) for name in "abcdef"))
     found: Sequence[Found] = [bench.found(f"{name}.1") for name in "abcdef"]
     assert {one.route for one in found} == {SOURCE if bench.connection.by_source else None}
@@ -149,7 +149,7 @@ def test_two_failures_of_one_attempt_are_one(bench: Bench) -> None:
 
 @pytest.mark.parametrize("attempt", [2, 3, 2_000])
 def test_what_has_succeeded_is_neither_retried_nor_buried(bench: Bench, attempt: int) -> None:
-    """Whatever attempt or verdict the failing copy had."""
+    """This holds for any attempt or verdict of the failing copy."""
     bench.take(failed("a", 1))
     bench.connection.store.cancel(["a.1"], route=bench.found("a.1").route)
     Successes(bench.connection.store).remember([attempts_key(failed("a"), Message("g.retry", b"v"))])
@@ -179,7 +179,7 @@ def test_one_failure_twice_in_a_batch_is_one(bench: Bench) -> None:
 
 
 def test_a_batch_from_elsewhere_is_read_again_from_where_the_store_is(bench: Bench) -> None:
-    """Nothing of it is stored."""
+    """Nothing of the batch is stored, and the reader goes back to the store's position."""
     bench.take(failed("a"))
     assert bench.take(failed("b"), expected=7) == []
     assert bench.reader.rewound == [1]

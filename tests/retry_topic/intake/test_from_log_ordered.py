@@ -95,7 +95,7 @@ class Bench:
         return IntakeFromLog(self.connection, "g", PolicySet(policy), rng=random.Random(1))
 
     def take(self, intake: IntakeFromLog, end: int) -> list[Taken]:
-        """A batch from the position on."""
+        """Take in a batch from the stored position to `end`."""
         return self.take_from(intake, self.position(), end)
 
     def take_from(self, intake: IntakeFromLog, start: int | None, end: int) -> list[Taken]:
@@ -149,7 +149,7 @@ def dying(bench: Bench, patch: pytest.MonkeyPatch, step: int, *, before: bool) -
 
 
 def test_each_is_stored_beside_its_key(bench: Bench) -> None:
-    """With the batch if its key has the same shard, otherwise before it."""
+    """A message is stored with the batch if its key has the same shard, otherwise before the batch."""
     for name, scope in (("a", BESIDE), ("b", AWAY), ("c", None), ("d", OTHER)):
         bench.failed(name, scope)
     taken = bench.take(bench.intake(), 4)
@@ -247,7 +247,7 @@ def test_another_message_s_id_is_left_to_it(bench: Bench) -> None:
 
 
 def test_no_header_lowers_a_count_of_an_ordered_message(bench: Bench) -> None:
-    """The store's count holds there as well."""
+    """The store's count holds for ordered messages too."""
     bench.failed("a", AWAY, attempt=2)
     bench.failed("a", AWAY, attempt=1)
     intake = bench.intake()

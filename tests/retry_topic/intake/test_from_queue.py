@@ -415,26 +415,26 @@ class TestSigned:
     @pytest.mark.parametrize("signature", [None, "", "forged"])
     def test_a_record_that_nobody_signed_is_counted_by_the_store(self, desk: Desk, signature: str | None) -> None:
         """It ends at the cap. It gets neither id nor count of the message that it claims to be."""
-        told = []
+        decided = []
         for attempt in (1, 1, 3, 1):
             desk.put(state=RetryState(id="m", attempt=attempt, original_topic="orders", signature=signature))
             (taken,) = desk.take()
-            told.append((taken.attempt, taken.dead))
+            decided.append((taken.attempt, taken.dead))
             assert not taken.id.startswith("m.")
             desk.release()
-        assert told == [(1, None), (2, None), (3, None), (4, "max-attempts")]
+        assert decided == [(1, None), (2, None), (3, None), (4, "max-attempts")]
         assert AttemptCounts(desk.store).raise_to([(attempts_of("m"), 0, 0)]) == [0]
         assert [letter.message.value for letter in desk.bench.letters() if letter.message] == [b"m"]
 
     def test_a_record_without_headers_is_counted_by_its_payload(self, desk: Desk) -> None:
         """It may be written again and again. It gets no more attempts than any message."""
-        told = []
+        decided = []
         for _ in range(4):
             desk.bench.publish(b"m", topic=RETRY)
             (taken,) = desk.take()
-            told.append((taken.attempt, taken.dead))
+            decided.append((taken.attempt, taken.dead))
             desk.release()
-        assert told == [(1, None), (2, None), (3, None), (4, "max-attempts")]
+        assert decided == [(1, None), (2, None), (3, None), (4, "max-attempts")]
         desk.bench.publish(b"another", topic=RETRY)
         assert desk.take()[0].attempt == 1
 

@@ -55,7 +55,7 @@ class Log:
         ]
         self.place: int | None = None
         self.rewound: list[int | None] = []
-        self.told: list[int] = []
+        self.reported: list[int] = []
         self.mine = True
 
     def poll(self, limit: int, timeout_ms: int = 0) -> LogBatch | None:
@@ -78,7 +78,7 @@ class Log:
 
     def done(self, part: LogBatch) -> None:
         if self.mine:
-            self.told.append(part.next)
+            self.reported.append(part.next)
 
     def rewind(self, source: str, position: int | None) -> None:
         assert source == self.source
@@ -127,11 +127,11 @@ def test_a_batch_is_told_when_the_next_is_offered(connection: Connection) -> Non
     """At most one batch is in flight. It is reported after the store has answered."""
     taking, log = intake(connection), Log(failed("a"), failed("b"), failed("c"))
     assert (taking.busy, taking.finish(once)) == (False, [])
-    assert (taking.offer(log, log.next(2), once), log.told, taking.busy) == ([], [], True)
+    assert (taking.offer(log, log.next(2), once), log.reported, taking.busy) == ([], [], True)
     assert [one.id for one in taking.offer(log, log.next(2), once)] == ["a.1", "b.1"]
-    assert (log.told, taking.busy) == ([2], True)
+    assert (log.reported, taking.busy) == ([2], True)
     assert [one.id for one in taking.finish(once)] == ["c.1"]
-    assert (log.told, taking.busy, waiting(connection.store)) == ([2, 3], False, ["a.1", "b.1", "c.1"])
+    assert (log.reported, taking.busy, waiting(connection.store)) == ([2, 3], False, ["a.1", "b.1", "c.1"])
 
 
 def test_a_stale_position_takes_the_next_batch_with_it(connection: Connection) -> None:
@@ -142,7 +142,7 @@ def test_a_stale_position_takes_the_next_batch_with_it(connection: Connection) -
     taking = intake(connection)
     taking.offer(zombie, zombie.next(2), once)
     assert taking.offer(zombie, zombie.next(2), once) == []
-    assert (zombie.rewound, taking.busy, zombie.told) == ([6], False, [])
+    assert (zombie.rewound, taking.busy, zombie.reported) == ([6], False, [])
     assert (drain(taking, zombie), waiting(connection.store)) == ([], [f"{name}.1" for name in "abcdef"])
 
 
@@ -153,7 +153,7 @@ def test_a_stale_position_leaves_other_sources_alone(connection: Connection) -> 
     taking.offer(log, log.next(1), once)
     taking.offer(other, other.next(1), once)
     taking.finish(once)
-    assert (log.rewound, other.told, waiting(connection.store)) == ([None], [1], ["b.1"])
+    assert (log.rewound, other.reported, waiting(connection.store)) == ([None], [1], ["b.1"])
 
 
 def test_a_store_that_fell_back_gets_both_batches_again(connection: Connection) -> None:
@@ -177,7 +177,7 @@ def test_a_partition_lost_between_the_two_is_taken_on_by_another_member(connecti
     (theirs.place,) = LogIntake(connection.store).positions([theirs.source])
     taken = [*drain(intake(connection), theirs), *taking.offer(mine, read, once), *taking.finish(once)]
     assert sorted(one.id for one in taken) == [f"{name}.1" for name in "abcdef"]
-    assert (mine.rewound, mine.told) == ([6], [])
+    assert (mine.rewound, mine.reported) == ([6], [])
     assert waiting(connection.store) == [f"{name}.1" for name in "abcdef"]
 
 
@@ -228,7 +228,7 @@ def test_looking_back_waits_for_the_batch_in_flight(connection: Connection) -> N
     taking, log = intake(connection), Log(failed("a"), failed("b"))
     taking.offer(log, log.next(1), once)
     taking.look_back(log, once)
-    assert (log.rewound, log.told, taking.busy) == ([], [1], False)
+    assert (log.rewound, log.reported, taking.busy) == ([], [1], False)
     log.place = 9
     taking.look_back(log, once)
     assert log.rewound == [1]
@@ -244,7 +244,7 @@ def test_whoever_gives_up_waiting_is_no_longer_busy(connection: Connection) -> N
     taking.offer(log, log.next(1), once)
     with pytest.raises(StoreUnavailable):
         taking.finish(gives_up)
-    assert (taking.busy, log.told) == (False, [])
+    assert (taking.busy, log.reported) == (False, [])
     log.place = 0  # a new reader begins with a wrong position
     drain(taking, log)
     assert (len(log.rewound), waiting(connection.store)) == (1, ["a.1", "b.1"])
@@ -276,6 +276,6 @@ def test_a_lost_reply_doubles_nothing(real_server: TemporaryServer, lost: int) -
             taken += taking.finish(insist)
             assert proxy.counts.dropped_replies == 1
             assert [one.id for one in taken] == [f"{n}.1" for n in range(12)]
-            assert (log.rewound, log.told) == ([], [3, 6, 9, 12])
+            assert (log.rewound, log.reported) == ([], [3, 6, 9, 12])
             assert connection.store.counts().happened("accepted") == 12
             assert waiting(connection.store) == sorted(f"{n}.1" for n in range(12))

@@ -144,7 +144,7 @@ def test_the_dead_topic_gets_a_dead_letter_again_that_a_queue_repeats(repeated: 
 
 
 def test_a_record_of_a_queue_that_was_taken_in_is_known() -> None:
-    """By its place, even after its message was sent."""
+    """It is known by its place in the topic, even after its message was sent."""
     rules = rules_of(from_log=False)
     record = rules.read(delivery(failed()))
     made = answered(rules, record.delivery, counts={record.record_key: 1, key_of(failed()): 1})
@@ -153,7 +153,7 @@ def test_a_record_of_a_queue_that_was_taken_in_is_known() -> None:
 
 @BOTH
 def test_equal_records_are_one_failure_and_others_get_an_id_of_their_own(from_log: bool) -> None:
-    """In one batch."""
+    """Two equal records in one batch are one failure; a different record with that id gets another id."""
     records = [delivery(failed(), b"a", 0), delivery(failed(), b"a", 1), delivery(failed(), b"b", 2)]
     rules = rules_of(from_log=from_log)
     made = answered(rules, *records)
@@ -283,20 +283,20 @@ def carried_out(
     store = DelayStore(MemoryBackend(1, clock="test"), test_clock=lambda: NOW_MS).open()
     with Connection(store, Logs()) as connection:
         connection.broker.create_topic("g.dead")
-        told: list[Taken] = []
+        results: list[Taken] = []
         place = 0
         for batch in batches:
             deliveries = [delivery(state, value, place + n) for n, (state, value) in enumerate(batch)]
             place += len(batch)
-            told += take(connection, deliveries, place)
+            results += take(connection, deliveries, place)
         items = [*store.list_items("due", limit=1_000).found, *store.list_items("dead", limit=1_000).found]
         keys = {key_of(state, value) for batch in batches for state, value in batch}
         counts = AttemptCounts(store).raise_to([(key, 0, 0) for key in sorted(keys)])
-        whys = [None if one.decision is None else explain(one.decision) for one in told]
+        whys = [None if one.decision is None else explain(one.decision) for one in results]
         return (
             counts,
             [(one.id, one.state, one.score_ms, one.topic, one.body, one.reason, one.refs) for one in items],
-            [None if one.duplicate else (one.id, one.attempt, one.due_ms, one.dead) for one in told],
+            [None if one.duplicate else (one.id, one.attempt, one.due_ms, one.dead) for one in results],
             whys,
         )
 

@@ -121,7 +121,7 @@ def intake(connection: Connection) -> IntakeFromLog:
 
 
 def drain(connection: Connection, log: Log, limit: int = 3) -> None:
-    """Take in everything, as a service does that starts here."""
+    """Take in the whole log from the stored position on, as a starting service does."""
     (log.place,) = LogIntake(connection.store).positions([SOURCE])
     taking = intake(connection)
     while (part := log.poll(limit)) is not None or taking.busy:
@@ -129,7 +129,7 @@ def drain(connection: Connection, log: Log, limit: int = 3) -> None:
 
 
 def stand_in_the_way(connection: Connection, *ids: str) -> None:
-    """Other messages that wait under these ids, in the log's shard."""
+    """Store other messages under these ids, in the log's shard."""
     body = encode_body(Message("orders", b"another"))
     route = SOURCE if connection.by_source else None
     connection.store.schedule([Item(one, FAR_MS, body, "orders", route=route) for one in ids])
@@ -164,7 +164,7 @@ def test_what_has_a_taken_id_gets_one_of_its_own(connection: Connection) -> None
 
 
 def test_a_dead_letter_with_a_taken_id_is_kept_as_well(connection: Connection) -> None:
-    """Under its own id, with the rest of its batch."""
+    """It is stored under its own id, with the rest of its batch."""
     stand_in_the_way(connection, "b.1")
     drain(connection, Log(failed("a"), failed("b", verdict="dead"), failed("c")))
     assert (values(connection.store), values(connection.store, "dead")) == ([b"0", b"2", b"another"], [b"1"])
@@ -217,14 +217,14 @@ def deaths(open_connection: Callable[[], Connection], *, heard: bool) -> int:
 @pytest.mark.parametrize("heard", [False, True])
 @pytest.mark.parametrize("shards", [1, 4])
 def test_a_death_at_any_call_loses_and_doubles_nothing(shards: int, heard: bool) -> None:
-    """Also between the refusal of a batch and its second attempt, and before the last answer arrives."""
+    """This includes the calls between the refusal of a batch and its second attempt."""
     assert deaths(lambda: Connection(open_store("memory:", shards=shards), Logs()), heard=heard) > 8
 
 
 @pytest.mark.real
 @pytest.mark.parametrize("heard", [False, True])
 def test_a_death_at_any_call_to_a_server(real_server: TemporaryServer, heard: bool) -> None:
-    """The same over the server's script."""
+    """The same holds for a real server."""
     assert (
         deaths(lambda: Connection(open_store(real_server.url, namespace=f"n{uuid4().hex[:8]}"), Logs()), heard=heard)
         > 8

@@ -102,23 +102,23 @@ def outcome(records: Sequence[Message], *, cached: bool, at_once: int = 4, **mor
         connection.broker.create_topic("g.dead")
         taking = IntakeFromLog(connection, "g", POLICIES, rng=Highest(), history=100, cached=cached, **more)
         reader = Reader()
-        told: list[Taken] = []
+        results: list[Taken] = []
         for start in range(0, len(records), at_once):
             part = records[start : start + at_once]
             deliveries = [Delivery(one, None) for one in part]
-            told += taking.take(reader, LogBatch(SOURCE, reader.position, start + len(part), deliveries), once)
+            results += taking.take(reader, LogBatch(SOURCE, reader.position, start + len(part), deliveries), once)
         found: list[Found] = []
         for state in ("due", "dead"):
             found += connection.store.list_items(state, limit=1_000).found  # type: ignore[arg-type]
         keys = [attempts_key(RetryState(id=read(one.headers).id), one) for one in records]
         attempts = AttemptCounts(connection.store).raise_to([(key, 0, 0) for key in keys])
         assert any(attempts) or more
-        whys = [None if one.decision is None else explain(one.decision) for one in told]
+        whys = [None if one.decision is None else explain(one.decision) for one in results]
         rows = History(connection.store).read(0).entries
         return (
             [replace(one, version=0) for one in found],
             attempts,
-            [replace(one, decision=None) for one in told],
+            [replace(one, decision=None) for one in results],
             whys,
             rows,
             LogIntake(connection.store).positions([SOURCE]),
@@ -292,7 +292,7 @@ def test_other_policies_make_other_templates() -> None:
 
 
 def test_what_the_cache_learns_is_bounded() -> None:
-    """Thousands of records that have nothing in common."""
+    """Thousands of different records do not make the cache grow beyond its bounds."""
     templates = Templates(POLICIES, random.Random(1))
     states = [RetryState(id="a", attempt=1, original_topic="orders", error_fingerprint=f"f{n}") for n in range(10_000)]
     planned([record(n, write((), state)) for n, state in enumerate(states)], rules_of(), templates)

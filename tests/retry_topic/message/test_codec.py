@@ -97,12 +97,12 @@ WRITTEN = st.tuples(OTHERS, STATES).map(lambda both: write(*both))
 
 @settings(deadline=None)
 @given(ANY_HEADERS | WRITTEN, STATES)
-def test_what_is_written_again_reads_as_if_all_were_written(headers: Headers, told: RetryState) -> None:
+def test_what_is_written_again_reads_as_if_all_were_written(headers: Headers, changed: RetryState) -> None:
     """Also over broken, foreign, doubled and too long headers. Other headers stay; ours stay within their bounds."""
     state = read(headers)
-    shared, own = (tuple(getattr(told, name) for name in names) for names in (SHARED, OWN))
+    shared, own = (tuple(getattr(changed, name) for name in names) for names in (SHARED, OWN))
     restated = HeaderRewriter(SHARED, OWN)(headers, state, shared, own)
-    changes = {name: getattr(told, name) for name in (*SHARED, *OWN)}
+    changes = {name: getattr(changed, name) for name in (*SHARED, *OWN)}
     assert read(restated) == read(write(headers, replace(state, **changes)))
     ours = [(name, data) for name, data in restated if name in HEADER_NAMES]
     assert len(ours) == len({name for name, _ in ours})

@@ -9,7 +9,7 @@ from retry_topic.message.headers import RetryState, return_to_origin, write
 
 
 def test_a_message_goes_to_its_partition_with_its_time() -> None:
-    """Everything else stays."""
+    """Partition and time come from the headers; everything else stays."""
     state = RetryState(id="x", attempt=1, original_topic="orders", original_partition=3, original_timestamp_ms=1_700)
     reference = Reference("g.retry", 0, 1, 2, "digest")
     message = Message("g.redelivery", b"", b"k", write((("h", b"1"),), state), None, reference)
@@ -26,13 +26,13 @@ def test_a_message_goes_to_its_partition_with_its_time() -> None:
 
 @pytest.mark.parametrize("odd", [b"", b"-1", b"1.0", b" 1", b"\xb2", b"9" * 16, b"x"])
 def test_what_is_no_number_is_left_to_the_topic(odd: bytes) -> None:
-    """Headers are not trusted."""
+    """A partition or time that is not a number is ignored."""
     message = Message("t", b"v", None, (("retry-original-partition", odd), ("retry-original-timestamp", odd)))
     back = return_to_origin(message)
     assert (back.partition, back.timestamp_ms, back.headers) == (None, None, message.headers)
 
 
 def test_a_message_that_did_not_fail_is_the_same() -> None:
-    """Nothing is invented."""
+    """A message without these headers is not changed."""
     message = Message("t", b"v", None, (("retry-id", b"x"),))
     assert return_to_origin(message) is message

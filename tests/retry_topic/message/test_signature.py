@@ -107,7 +107,7 @@ def test_a_missing_or_strange_signature_is_none(signature: str | None) -> None:
 
 
 def test_records_alike_have_one_id_and_others_another() -> None:
-    """Of payload and key, for each group. So the store's count holds, whatever headers are left out."""
+    """An unsigned record's id is made of group, payload and key, so leaving headers out does not change it."""
     alike = {check(read(headers)).id for headers in ((), (("trace", b"1"),), write((), STATE))}
     assert len(alike) == 1
     others = [replace(MESSAGE, value=b"x"), replace(MESSAGE, key=None), replace(MESSAGE, key=b"")]

@@ -33,24 +33,24 @@ STATE = RetryState(
 @pytest.mark.parametrize("dead", [False, True])
 def test_what_is_told_is_what_springs_readers_find(dead: bool) -> None:
     """Read back as a foreign record, the facts are equal. A dead letter has no next attempt."""
-    told = with_spring((("trace", b"t"),), STATE, dead=dead)
-    back = read(told)
+    written = with_spring((("trace", b"t"),), STATE, dead=dead)
+    back = read(written)
     assert back.dialect == "spring"
     same = ("original_topic", "original_partition", "original_offset", "original_timestamp_ms", "consumer_group")
     for field in (*same, "error_class", "error_message"):
         assert getattr(back, field) == getattr(STATE, field), field
     assert (back.attempt, back.due_ms) == ((1, None) if dead else (2, TIME_MS + 5_000))
     assert back.oddities == ()
-    assert dict(told)["trace"] == b"t"
+    assert dict(written)["trace"] == b"t"
 
 
 def test_numbers_have_javas_widths() -> None:
     """int, long, and a BigInteger in the fewest bytes."""
-    told = dict(with_spring((), STATE, dead=False))
-    assert told["retry_topic-attempts"] == b"\x00\x00\x00\x03"
-    assert told["kafka_original-partition"] == b"\x00\x00\x00\x07"
-    assert told["kafka_original-offset"] == (123_456).to_bytes(8, "big")
-    assert told["retry_topic-backoff-timestamp"] == (TIME_MS + 5_000).to_bytes(6, "big")
+    written = dict(with_spring((), STATE, dead=False))
+    assert written["retry_topic-attempts"] == b"\x00\x00\x00\x03"
+    assert written["kafka_original-partition"] == b"\x00\x00\x00\x07"
+    assert written["kafka_original-offset"] == (123_456).to_bytes(8, "big")
+    assert written["retry_topic-backoff-timestamp"] == (TIME_MS + 5_000).to_bytes(6, "big")
     assert with_spring((), replace(STATE, due_ms=128), dead=False)[1] == ("retry_topic-backoff-timestamp", b"\x00\x80")
 
 
@@ -90,6 +90,6 @@ def test_a_service_that_tells_them(bench: Bench) -> None:
         assert headers["kafka_original-topic"] == headers["retry-original-topic"] == b"orders"
         assert headers["kafka_exception-cause-fqcn"] == b"builtins.ValueError"
     (dead,) = bench.records(dead_topic_of(bench.group))
-    told = dict(dead.headers)
-    assert told["kafka_dlt-original-topic"] == b"orders"
-    assert "retry_topic-attempts" not in told
+    written = dict(dead.headers)
+    assert written["kafka_dlt-original-topic"] == b"orders"
+    assert "retry_topic-attempts" not in written

@@ -26,8 +26,8 @@ def test_a_part_is_imported_when_it_is_asked_for() -> None:
         "import sys, retry_topic; before = 'retry_topic.message' in sys.modules; retry_topic.Message; "
         "print(before, 'retry_topic.message' in sys.modules, 'retry_topic.consumer' in sys.modules)"
     )
-    told = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
-    assert told.split() == ["False", "True", "False"]
+    output = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
+    assert output.split() == ["False", "True", "False"]
 
 
 def test_a_groups_topics_are_named_after_it_unless_somebody_says_otherwise() -> None:
@@ -41,7 +41,7 @@ def test_a_groups_topics_are_named_after_it_unless_somebody_says_otherwise() -> 
 
 
 @pytest.mark.parametrize(
-    ("named", "said"),
+    ("named", "reason"),
     [
         ({"retry": "a b"}, "expected the retry topic to be"),
         ({"dead": "x" * 250}, "expected the dead topic to be"),
@@ -49,9 +49,9 @@ def test_a_groups_topics_are_named_after_it_unless_somebody_says_otherwise() -> 
         ({"retry": "t", "dead": "t"}, "to be distinct"),
     ],
 )
-def test_names_that_cannot_be_are_refused(named: dict[str, str], said: str) -> None:
+def test_names_that_cannot_be_are_refused(named: dict[str, str], reason: str) -> None:
     """A group that reads its own output would never end."""
-    with pytest.raises(ConfigError, match=said):
+    with pytest.raises(ConfigError, match=reason):
         GroupTopics(**named)
 
 

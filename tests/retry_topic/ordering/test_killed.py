@@ -137,7 +137,7 @@ def test_order_is_kept_per_key_through_kills_and_stops_and_nothing_is_lost(
                 else:
                     fleet.kill(rng.choice((0, 1, 2)))
             connection.broker.publish([Message("orders", b"%d:%d" % (key, number), b"%d" % key) for key in range(KEYS)])
-            time.sleep(0.05)  # so that the blows fall while messages are handled
+            time.sleep(0.05)  # so that processes are killed while messages are handled
         expected = {b"%d" % key: list(range(EACH)) for key in range(KEYS)}
         until_s = time.monotonic() + PATIENCE_S
         while (done := judge(seen_client.lrange("seen", 0, -1))) != expected:
@@ -146,9 +146,9 @@ def test_order_is_kept_per_key_through_kills_and_stops_and_nothing_is_lost(
                 list(OrderedKeys(connection.store).closed()),
                 connection.store.counts(),
             )
-            time.sleep(0.1)  # other processes' doing
+            time.sleep(0.1)  # polls until other processes have finished
         locks = OrderedKeys(connection.store)
         while locks.counts([])[0] or connection.store.counts().total("held"):
             assert time.monotonic() < until_s, list(locks.closed())
-            time.sleep(0.05)  # other processes' doing
+            time.sleep(0.05)  # polls until other processes have finished
         assert connection.store.counts().total("dead") == 0

@@ -122,7 +122,7 @@ def until(condition: Callable[[], object]) -> None:
     until_s = time.monotonic() + PATIENCE_S
     while not condition():
         assert time.monotonic() < until_s
-        time.sleep(0.002)  # other threads' doing; there is nothing to wait on
+        time.sleep(0.002)  # polls until other threads have finished
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Decisions in words."""
+"""Explanations of decisions as text."""
 
 from __future__ import annotations
 

@@ -127,7 +127,7 @@ class Process:
         return list(self.batch.answers)
 
     def settle(self) -> list[str] | None:
-        """Settle as a dispatcher does; items without an answer count as done. None: the claim stays open."""
+        """Settle as a dispatcher does; items without an answer count as done. None when the claim stays open."""
         settlements: list[Settlement] = [
             answer if isinstance(answer, Done | Dead) else Done(item.id)
             for item, answer in zip(self.batch.items, self.batch.answers, strict=True)
@@ -142,7 +142,7 @@ class Process:
 
 @pytest.fixture
 def store() -> Iterator[DelayStore]:
-    """Three of its messages are due."""
+    """A store in memory with three due messages."""
     with open_store("memory:") as store:
         store.schedule([Item(name, 0, encode_body(Message("t", name.encode())), "t") for name in "abc"])
         yield store
@@ -314,7 +314,7 @@ def test_claims_that_a_dead_owner_left_open_are_taken_over_though_nothing_else_i
     with dispatcher:
         while store.counts().now:
             assert time.monotonic() < until_s
-            time.sleep(0.005)  # the dispatcher's threads' doing; there is nothing to wait on
+            time.sleep(0.005)  # polls until the dispatcher's threads have finished
     assert sorted(cluster.sent) == [b"a", b"b", b"c"]
 
 
@@ -327,12 +327,12 @@ def test_a_claim_that_its_own_process_gave_up_is_taken_over_though_nothing_else_
         until_s = time.monotonic() + PATIENCE_S
         while store.counts().now:
             assert time.monotonic() < until_s
-            time.sleep(0.005)  # the dispatcher's threads' doing; there is nothing to wait on
+            time.sleep(0.005)  # polls until the dispatcher's threads have finished
     assert sorted(cluster.sent) == [b"a", b"b", b"c"]
 
 
 def test_another_process_stands_by(store: DelayStore, cluster: Cluster) -> None:
-    """While the shard is owned. It knows when to look again."""
+    """While one process owns the shard, the other gets no claim and knows when to look again."""
     first = Process(store, Sender(cluster))
     first.claim()
     store.schedule([Item("d", 0, encode_body(Message("t", b"d")), "t")])
@@ -381,7 +381,7 @@ def test_what_the_broker_refuses_is_told_until_it_does_not(store: DelayStore, cl
     until_s = time.monotonic() + PATIENCE_S
     while process.ownership.refusals != ["needs a right"]:
         assert time.monotonic() < until_s
-        time.sleep(0.005)  # other threads' doing; there is nothing to wait on
+        time.sleep(0.005)  # polls until other threads have finished
     process.ownership.broker_failed(0, BrokerUnavailable("away"))
     assert process.ownership.refusals == ["needs a right"]
     sender.what = None
@@ -427,7 +427,7 @@ def test_flow_control_holds_back_what_its_limits_say(cluster: Cluster, held_back
         process = Process(store, Sender(cluster))
         publisher = FlowPublisher(process.publisher, store, policies)
         names = "abc"
-        if held_back == len(names):  # the hour's one slot is gone already
+        if held_back == len(names):  # the only release of this hour is used
             store.schedule([Item("z", 0, encode_body(Message("t", b"z", headers=headers)), "t")])
             claim = process.claim()
             publisher.publish(Batch(claim, claim.items))
@@ -444,7 +444,7 @@ def test_flow_control_holds_back_what_its_limits_say(cluster: Cluster, held_back
                 or store.counts().now.get(("due", "t")) != held_back
             ):
                 assert time.monotonic() < until_s
-                time.sleep(0.005)  # the dispatcher's threads' doing; there is nothing to wait on
+                time.sleep(0.005)  # polls until the dispatcher's threads have finished
         assert len(cluster.sent) == len(names) - held_back
         assert store.counts().now == {("due", "t"): held_back}
         assert ("lapsed", "t") not in store.counts().ever, "its claim was given up and found out about"

@@ -172,7 +172,7 @@ def test_the_intake_leaves_large_payloads_where_they_are() -> None:
 
 
 def test_a_broker_that_cannot_read_records_again_is_refused() -> None:
-    """When the service is made."""
+    """The error comes when the service is made."""
     with connect("memory:") as connection, pytest.raises(ConfigError, match="cannot read single records again"):
         RetryService(connection, "g", config=ServiceConfig(reference_above=1))
     with pytest.raises(ConfigError, match="reference_above"):

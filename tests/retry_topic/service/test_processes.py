@@ -88,7 +88,7 @@ class Child(NamedTuple):
     process: subprocess.Popen[bytes]
 
     def lines(self) -> list[bytes]:
-        """All its output, once it has ended."""
+        """All output lines of the process, after it has ended."""
         out, _ = self.process.communicate(timeout=60)
         return out.splitlines()
 

@@ -37,7 +37,7 @@ def fail_first(message: Message) -> None:
 
 
 def test_starting_and_stopping_in_any_order_is_harmless(bench: Bench) -> None:
-    """Stop before start, start twice, stop twice."""
+    """`stop` before `start`, `start` twice and `stop` twice raise nothing."""
     never = RetryService(bench.connection, "billing")
     never.stop()
     never.start()
@@ -67,7 +67,7 @@ def test_ten_threads_may_start_and_stop_at_once(memory: Bench) -> None:
 
 
 def test_a_service_creates_its_topics(bench: Bench) -> None:
-    """So that they can be listed, and dead letters have a topic."""
+    """After `start` the group's topics exist."""
     bench.serve()
     topics = bench.connection.broker.topics()
     assert {RETRY, redelivery_topic_of("billing"), dead_topic_of("billing")} <= set(topics)
@@ -260,4 +260,4 @@ def _until(condition: Callable[[], bool]) -> None:
     until_s = time.monotonic() + 40
     while not condition():
         assert time.monotonic() < until_s
-        time.sleep(0.005)  # other threads' doing
+        time.sleep(0.005)  # polls until other threads have finished

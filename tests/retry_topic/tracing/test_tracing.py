@@ -133,7 +133,7 @@ def test_broken_headers_make_a_trace_of_its_own(
 
 
 def test_what_cannot_be_called_is_refused() -> None:
-    """At once, not at the first message."""
+    """The error comes at once, not at the first message."""
     with pytest.raises(ConfigError, match="expected a handler that can be called, got: 3"):
         traced(3)  # type: ignore[arg-type]
 

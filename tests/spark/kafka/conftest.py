@@ -18,8 +18,10 @@ PATIENCE_S = 120.0
 
 @pytest.fixture(scope="session")
 def spark_jars() -> list[str]:
-    """The JVM connector. With Maven, a connector that cannot be downloaded is a failure; `make spark-kafka-test` needs
-    Maven for the broker too."""
+    """The JVM connector.
+
+    A failed download is a failure of the tests, because `make spark-kafka-test` needs Maven anyway.
+    """
     from tests.servers.kafka import connector_jars
 
     return connector_jars()

@@ -159,7 +159,7 @@ def test_a_run_that_is_killed_is_finished_by_the_next(
     tmp_path: Path,
 ) -> None:
     """Driver, JVM and workers are killed when one part is written and half of another is produced. The next run
-    partitions the letters differently. It sends the missing letters and none twice."""
+    partitions the letters differently. It sends the missing letters, and no letter twice."""
     dead, origin = topics
     reached = tmp_path / "reached"
     process = subprocess.Popen(
@@ -223,7 +223,7 @@ def test_what_is_wrong_is_refused_before_anything_is_sent(
         replay_topic(letters, kafka.bootstrap, dead, to=f"{name}-nowhere")
     with pytest.raises(ConfigError, match="the repair is wrong"):
         replay_topic(letters, kafka.bootstrap, dead, repair="replace(nothing, 'a', 'b')")
-    with pytest.raises(ConfigError, match=f"120 letters do not lie in {origin}"):
+    with pytest.raises(ConfigError, match=f"120 letters are not from the present topic {origin}"):
         replay_topic(letters, kafka.bootstrap, origin)
     with pytest.raises(ConfigError, match="expected kafka to be"):
         topic_letters(spark, {}, dead)

@@ -72,6 +72,6 @@ def test_what_breaks_between_two_parts_of_an_epoch_is_neither_missing_nor_double
             kill_session(process)
         seen = committed(target)
         assert set(seen.values()) == {1}
-        # a reader of committed records waits for the end of no transaction: what failed was aborted
+        # no transaction is open: those that failed were aborted, so a reader of committed records waits for none
         assert len(seen) == (ROWS if not fault else 2 * EPOCH + EPOCH // 2)
     assert set(uncommitted(target)) == set(seen)

@@ -72,8 +72,8 @@ def test_a_topic_shows_what_a_file_and_the_log_show(
     file = str(tmp_path / "attempts.parquet")
     assert export(store, file).rows == len(rows)
     broker.create_topic(name)
-    told = logged.selectExpr("id key", "to_json(struct(*)) value")
-    told.write.format("wheelsched-kafka").mode("append").options(**at, topic=name, job_id=name).save()
+    json_rows = logged.selectExpr("id key", "to_json(struct(*)) value")
+    json_rows.write.format("wheelsched-kafka").mode("append").options(**at, topic=name, job_id=name).save()
     expected = backtest(load_history(spark, file), resamples=5).as_dict()
     assert backtest(logged, resamples=5).as_dict() == expected
     assert expected["groups"][0]["messages"] == 300
@@ -86,7 +86,7 @@ def test_a_topic_shows_what_a_file_and_the_log_show(
         history = topic_history(spark, kafka.bootstrap, name, connector=way)
         broker.publish([Message(name, json.dumps(rows[1]._asdict() | {"id": f"later-{way}"}).encode())])
         found = backtest(history, resamples=5).as_dict()
-        later = ways.index(way)  # the row that came while the one before it was looked at
+        later = ways.index(way)  # each earlier pass added one row to the topic
         assert (found["left_out"], found["attempts"]) == (3, len(rows) + 3 + later)
         if not later:
             assert found["groups"] == expected["groups"]

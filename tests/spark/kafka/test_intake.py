@@ -1,5 +1,4 @@
-"""Failed messages from a retry topic of a real broker into the store: by both connectors, in turns with services, and
-by killed drivers."""
+"""Intake from a retry topic of a real broker: by both connectors, before and after services, and by killed drivers."""
 
 from __future__ import annotations
 
@@ -91,8 +90,14 @@ def contents(store: DelayStore) -> dict[str, Any]:
     for state in states:
         for item in every(store, state):
             message = decode_body(item.body)
-            told = read(message.headers)
-            facts = (told.attempt, told.error_class, told.error_fingerprint, told.consumer_group, told.policy)
+            retry_state = read(message.headers)
+            facts = (
+                retry_state.attempt,
+                retry_state.error_class,
+                retry_state.error_fingerprint,
+                retry_state.consumer_group,
+                retry_state.policy,
+            )
             others = tuple(pair for pair in message.headers if pair[0] == "h")
             found[item.id] = (state, item.topic, message.topic, message.value, message.key, others, facts)
     return found
@@ -116,7 +121,7 @@ def test_both_connectors_give_the_same_store(
     ways: list[tuple[Literal["jvm", "python"], int | None]] = [("python", None), ("python", 200), ("jvm", 300)]
     stores = []
     for way, most in ways:
-        # a store that knows nothing of a partition begins where the group has been
+        # without a position in the store, the intake begins at the group's committed offset
         beginning = [TopicPartition(retry_topic_of(name), number, 0) for number in range(3)]
         retry_until_available(lambda: broker.groups.put(intake_group_of(name), beginning))  # noqa: B023  # done at once
         store, place = opened(f"{name}-{way}-{most}")
@@ -155,8 +160,8 @@ def test_it_takes_turns_with_services(
         sent += count
 
     def by_service() -> None:
-        home = connect(redis_url, broker=KafkaBroker(kafka.bootstrap), namespace=name, shards=SHARDS)
-        with home, RetryService(home, name, POLICY):
+        connection = connect(redis_url, broker=KafkaBroker(kafka.bootstrap), namespace=name, shards=SHARDS)
+        with connection, RetryService(connection, name, POLICY):
             until(lambda: sum(store.counts().now.values()) == sent)
 
     more(150)
@@ -187,7 +192,7 @@ def test_a_store_that_is_behind_the_checkpoint_is_given_what_it_lacks(
     assert intake(spark, opened(name)[1], kafka.bootstrap, name, POLICY, checkpoint=checkpoint).records == 300
     store, place = opened(f"{name}-behind")
     topic_id = broker.topic_id(retry_topic_of(name))
-    for number in range(3):  # it has the first five of each partition, and let them go meanwhile
+    for number in range(3):  # this store had the first five of each partition, and they have left it
         LogIntake(store).accept(Position(source_of(intake_group_of(name), topic_id, number), None, 5), [])
     broker.publish([failure(name, n) for n in range(300, 340)])
     done = intake(spark, place, kafka.bootstrap, name, POLICY, checkpoint=checkpoint)
@@ -205,7 +210,7 @@ def test_drivers_that_are_killed_take_each_record_in_once(
     kill_session: Callable[[subprocess.Popen[bytes]], None],
     tmp_path: Path,
 ) -> None:
-    """SIGKILL twice, with and without a checkpoint, while a consumer takes all due messages out of the store."""
+    """The driver is killed twice, with and without a checkpoint, while a consumer takes messages out of the store."""
     topics(broker, name)
     count = 4_000
     broker.publish([Message(retry_topic_of(name), b"%d" % n, b"k%d" % n) for n in range(count)])

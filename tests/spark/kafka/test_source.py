@@ -90,7 +90,7 @@ def test_a_stream_goes_on_from_its_checkpoint(
 def test_a_batch_is_written_once_under_its_job_id(
     spark: SparkSession, broker: KafkaBroker, at: dict[str, str], name: str, committed: Callable[[str], Counter[str]]
 ) -> None:
-    """A second run writes nothing, however its rows are partitioned; another job does."""
+    """A second run writes nothing, however its rows are partitioned. Another job writes them."""
     broker.create_topic(name)
     rows = spark.range(500).selectExpr("concat('v', id) value", "cast(id as string) key")
     once = {f"v{n}": 1 for n in range(500)}

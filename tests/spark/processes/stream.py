@@ -1,5 +1,7 @@
-"""A streaming query in its own process, which the test kills: URL, source, checkpoint, id to stop at, file to report
-that."""
+"""A streaming query in its own process, which the test kills.
+
+Arguments: URL, source, checkpoint, the id at which to stop, and the file that reports the stop.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,7 @@ def main(url: str, source: str, checkpoint: str, stop_at: str, reached: str) -> 
 
     settings = {
         "spark.sql.execution.arrow.maxRecordsPerBatch": "100",
-        # queries this small are over before their code is compiled or their plan revised
+        # queries this small end before compiled code or a revised plan would help
         "spark.sql.codegen.wholeStage": "false",
         "spark.sql.codegen.factoryMode": "NO_CODEGEN",
         "spark.sql.adaptive.enabled": "false",

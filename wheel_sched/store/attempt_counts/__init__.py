@@ -30,7 +30,7 @@ not raised; then the batch is refused unless the count equals these attempts.
 
 
 def raise_counts(plans: Plans, counts: Sequence[tuple[str, int, int]]) -> Plan[list[int]]:
-    """One round trip."""
+    """Raise counts (key, attempts, expiry in ms) in one round trip. Returns the greatest known count of each key."""
     for key, _, _ in counts:
         check_id(key)
     return plans.each(counts, lambda count: count[0], lambda part, _: RaiseCounts(part))
@@ -126,7 +126,7 @@ UNSEEN = 10_000  # with fewer counts, the store does not search for expired ones
 
 
 class AttemptCountsInMemory:
-    """The attempt counts of one shard: the twin of `prelude.lua`."""
+    """The attempt counts of one shard of a store in memory: the twin of `prelude.lua`."""
 
     def __init__(self, shard: MemoryShard) -> None:
         self._shard = shard

@@ -43,7 +43,7 @@ class Claim:
 
 
 class NumberedClaim(Protocol):
-    """The part of a claim that settling needs: shard and number."""
+    """The part of a claim that a settlement needs: shard and number."""
 
     @property
     def shard(self) -> int: ...
@@ -52,7 +52,7 @@ class NumberedClaim(Protocol):
 
 
 def claimed_items(reply: Sequence[Any], start: int, stop: int, step: int) -> list[Claimed]:
-    """Items from runs of id, due and record in a reply.
+    """Read claimed items from a reply that holds id, due and record of each, one after the other.
 
     Most records of a batch start with the same bytes; the function parses a record only when its start differs.
     """

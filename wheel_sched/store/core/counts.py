@@ -143,7 +143,7 @@ def _least(one: int | None, other: int | None) -> int | None:
 
 @dataclass(slots=True)
 class Window:
-    """The items that a shard releases next: ids with their dues, without bodies."""
+    """The items that a shard releases next: ids with their due times, without bodies."""
 
     shard: int
     now_us: int

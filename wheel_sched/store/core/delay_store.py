@@ -41,11 +41,11 @@ class Backend(Protocol):
         ...
 
     def info(self) -> dict[str, Any]:
-        """The INFO of the server, {} where there is none."""
+        """The answer of the server's INFO command; {} without a server."""
         ...
 
     def identity(self) -> tuple[str, int] | None:
-        """(run id, database) of a standalone server, None elsewhere."""
+        """(run id, database) of a standalone server; None for a cluster or without a server."""
         ...
 
     def waiter(self, shard: int, timeout_ms: int) -> Any:
@@ -105,7 +105,7 @@ class AwaitsPlans(Protocol):
 
 
 def blocking(plan: Callable[Concatenate[Plans, P], Plan[T]]) -> Callable[Concatenate[RunsPlans, P], T]:
-    """The method of a blocking class that runs a plan to its end."""
+    """Make a method for a blocking class: it runs the plan to its end."""
 
     @wraps(plan)
     def method(self: RunsPlans, /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -117,7 +117,7 @@ def blocking(plan: Callable[Concatenate[Plans, P], Plan[T]]) -> Callable[Concate
 def awaited(
     plan: Callable[Concatenate[Plans, P], Plan[T]],
 ) -> Callable[Concatenate[AwaitsPlans, P], Coroutine[Any, Any, T]]:
-    """The method of an asyncio class that runs a plan to its end."""
+    """Make a method for an asyncio class: it runs the plan to its end."""
 
     @wraps(plan)
     async def method(self: AwaitsPlans, /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -127,7 +127,7 @@ def awaited(
 
 
 class _Facade:
-    """The part that both facades share."""
+    """The part that `DelayStore` and `AsyncDelayStore` share."""
 
     def __init__(self, shards: int, test_clock: Callable[[], int] | None) -> None:
         self.plans = Plans(shards)

@@ -171,7 +171,7 @@ def quoted(value: object) -> str:
 
 @dataclass(slots=True)
 class Found:
-    """A stored item. `score_ms` is its due, lease deadline or time of death, depending on `state`."""
+    """A stored item. `score_ms` is its due time, lease deadline or time of death, depending on `state`."""
 
     id: str
     state: State
@@ -185,7 +185,7 @@ class Found:
     shard: int = 0
 
     def item(self) -> Item:
-        """The item to store elsewhere."""
+        """The stored item as an `Item`, to store it elsewhere."""
         due_ms = self.score_ms if self.state == "due" else None
         return Item(self.id, due_ms, self.body, self.topic, self.refs, self.route)
 

@@ -255,7 +255,7 @@ class Plans:
     def change(
         self, alterations: Sequence[Alteration], *, route: str | None = None, token: str | None = None
     ) -> Plan[list[Outcome]]:
-        """Make several changes, of different kinds or with different dues, in as few calls as possible."""
+        """Make several changes, of different kinds or with different due times, in as few calls as possible."""
         for alteration in alterations:
             check_id(alteration.id)
             due: Any = alteration.argument
@@ -275,7 +275,7 @@ class Plans:
     def reschedule(
         self, ids: Sequence[str], due_ms: int, *, route: str | None = None, token: str | None = None
     ) -> Plan[list[Outcome]]:
-        """Give waiting or held items a new due. Items in flight are not changed (IN_FLIGHT)."""
+        """Give waiting or held items a new due time. Items in flight are not changed (IN_FLIGHT)."""
         return self.change([Alteration(i, "r", due_ms) for i in ids], route=route, token=token)
 
     def replace(
@@ -288,7 +288,7 @@ class Plans:
         in_flight: bool = False,
         token: str | None = None,
     ) -> Plan[Outcome]:
-        """Give an item a new body and, unless `keep_due`, a new due. With `if_version`, only when it has this version.
+        """Give an item a new body and, unless `keep_due`, a new due time. With `if_version`, only when it has it.
 
         With `in_flight` the call also replaces the record of a claimed item. The item stays claimed, and a settlement
         with the version of the claim gets OTHER_VERSION. A claimed item that was cancelled is then ABSENT. `in_flight`
@@ -377,7 +377,7 @@ class Plans:
         limit: int = 100,
         matches: Callable[[Found], bool] | None = None,
     ) -> Plan[Page]:
-        """One page of a state in order of due, lease deadline or time of death."""
+        """One page of the items in a state, in order of due, lease deadline or time of death."""
         return list_items(self.shards, ListIds(state, least_ms, greatest_ms, None, limit, topic), cursor, matches)
 
     def restore(self, found: Sequence[Found]) -> Plan[int]:

@@ -1,4 +1,4 @@
-"""Put items back exactly as they were."""
+"""Put items from a backup or from another shard back, exactly as they were."""
 
 from __future__ import annotations
 

@@ -164,7 +164,7 @@ class MemoryShard:
         self.last_jump_ms = step_ms
 
     def forget_earlier(self) -> None:
-        """Write no marker for the heads that came so far: the answer of this call contains them."""
+        """Write no marker for the items stored so far: the answer of this call already contains their earliest due."""
         self._earlier_ms = None
 
     def end(self) -> bool:
@@ -180,7 +180,7 @@ class MemoryShard:
         return None if due < 0 else due, None if leased < 0 else leased
 
     def recall(self, token: str) -> Any:
-        """The first answer under this token, None when the shard has none (any more)."""
+        """The first answer under this token; None when the shard has none, or no longer keeps it."""
         wall_us = self._wall_us()
         while self._expiries and (self._expiries[0][0] <= wall_us or len(self._expiries) > ANSWERS_AT_MOST):
             del self._answers[self._expiries.popleft()[1]]

@@ -14,7 +14,7 @@ LEAST = 8  # a smaller claim takes items in order of due alone
 
 
 class TopicAndBody(Protocol):
-    """The part of an item that taking turns needs."""
+    """The part of an item that `Turns` needs."""
 
     topic: str
     body: bytes
@@ -29,7 +29,7 @@ class Turn(NamedTuple):
 
 
 class Turns:
-    """The turns of one shard.
+    """Decides which topics of a shard get places in a claim while many items are overdue.
 
     Args:
         due: the waiting items.

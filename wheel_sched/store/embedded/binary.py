@@ -54,7 +54,7 @@ def _platform_name() -> str:
 
 
 def python() -> str:
-    """A Python interpreter. Where Python is embedded (uWSGI), `sys.executable` is another program or empty."""
+    """The path of a Python interpreter. In programs that embed Python (uWSGI), `sys.executable` is not one."""
     candidates = [Path(sys.executable or os.devnull), *(Path(sys.exec_prefix, "bin", n) for n in ("python3", "python"))]
     for candidate in candidates:
         if candidate.name.startswith(("python", "pypy")) and os.access(candidate, os.X_OK):

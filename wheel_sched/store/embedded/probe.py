@@ -22,7 +22,7 @@ def ping(socket_path: Path, timeout_s: float = 0.5) -> State:
 
 
 def ask(socket_path: Path, *command: str, timeout_s: float = 0.5) -> bytes:
-    """The raw reply, up to 64 KiB; empty when the server closed the connection. Raises OSError."""
+    """Send a command. Returns the raw reply, up to 64 KiB; empty: the server has hung up. Raises OSError."""
     request = b"*%d\r\n" % len(command)
     for word in command:
         request += b"$%d\r\n%s\r\n" % (len(word.encode()), word.encode())

@@ -66,7 +66,8 @@ class EmbeddedServer:
             fsync: when writes reach the disk: "always", "everysec" or "no".
             port: also listen on this TCP port of the loopback, without a password. Defaults to None.
             extra: more lines of `valkey.conf`; ignored when the server runs already.
-            timeout_s: how long to wait for another opener or a silent server. The server's loading does not count.
+            timeout_s: how long to wait for another process that opens the folder, or for a server that gives no
+                answer. The time in which the server loads its data does not count.
 
         Raises:
             ConfigError: an argument is wrong; nothing was started.
@@ -139,7 +140,7 @@ class EmbeddedServer:
 
     @property
     def alive(self) -> bool:
-        """Whether the server answers, also when it answers that it is loading."""
+        """Whether the server answers; True also when it answers that it is still loading its data."""
         return ping(self.socket_path) != "away"
 
     def take_over(self, timeout_s: float = 30.0) -> bool:
@@ -148,7 +149,8 @@ class EmbeddedServer:
         A new server gets the stronger settings of the last server and of this handle; `extra` comes from this handle.
 
         Args:
-            timeout_s: how long to wait for another opener or a silent server. The server's loading does not count.
+            timeout_s: how long to wait for another process that opens the folder, or for a server that gives no
+                answer. The time in which the server loads its data does not count.
 
         Returns:
             Whether the server is another one than before. False: the old one still runs, or this handle was closed.
@@ -169,14 +171,14 @@ class EmbeddedServer:
             )
             self._record, self._owned = found._record, found._owned
             if before is not None and before is not self._owned:
-                before.stop()  # the server has ended: stop the rest of it
+                before.stop()  # the old server has ended: wait for its supervisor too
             return True
 
     def close(self) -> None:
-        """Stop the server if this process started it, as SHUTDOWN does (with a synced append-only file). Idempotent."""
+        """Stop the server if this process started it. The server first syncs its append-only file. Idempotent."""
         with self._changing:
             if self.started_here and not self._closed:
-                with contextlib.suppress(OSError):  # only to be faster: SIGTERM waits for the next server timer
+                with contextlib.suppress(OSError):  # it is faster: the server acts on SIGTERM only later
                     ask(self.socket_path, "SHUTDOWN")
             self._closed = True
             if self._owned is not None:
@@ -246,7 +248,7 @@ class _OwnedProcess:
         """In a forked child: close our copy of the pipe, because it must not keep the parent's server alive."""
         self._lock = threading.Lock()  # another thread of the parent may have held the lock
         os.close(self._lifeline)
-        self._process.returncode = 0  # not our child: nothing to wait for
+        self._process.returncode = 0  # the supervisor is not a child of this process: do not wait
 
 
 # Strong references: when the last handle is freed, the server must stay for code that has its URL.

@@ -59,7 +59,7 @@ class Logged(NamedTuple):
 
 
 class HistoryInMemory:
-    """The history of one shard."""
+    """The history of one shard of a store in memory."""
 
     def __init__(self, shard: MemoryShard) -> None:
         self.entries: deque[tuple[int, bytes]] = deque()  # (number, entry)

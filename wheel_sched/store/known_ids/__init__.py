@@ -18,7 +18,7 @@ from wheel_sched.store.core.shard import MemoryItem, MemoryShard, plain
 
 
 def schedule_known(plans: Plans, items: Sequence[Item], known_ms: int, *, token: str | None = None) -> Plan[Stored]:
-    """Store items as `DelayStore.schedule` does. Each id stays known for its topic until `known_ms` after its due.
+    """Store items as `DelayStore.schedule` does. Each id stays known for its topic until `known_ms` after its due time.
 
     A repeat is DUPLICATE, also when the first item has left. After a cancel or a delete the id may be used again.
     """
@@ -51,7 +51,7 @@ UNSEEN = 10_000  # with fewer ids, the store does not search for expired ones
 
 
 class KnownIdsInMemory:
-    """The known ids of one shard: the twin of `prelude.lua`."""
+    """The known ids of one shard of a store in memory: the twin of `prelude.lua`."""
 
     def __init__(self, shard: MemoryShard) -> None:
         self._shard = shard
@@ -75,7 +75,7 @@ class KnownIdsInMemory:
 
 @dataclass(slots=True)
 class ScheduleKnown(StoringOperation):
-    """Store new items whose ids stay known for their topics until `known_ms` after the due; a known id is DUPLICATE."""
+    """Store new items. Their ids stay known for `known_ms` after the due time; a known id is DUPLICATE."""
 
     script = "schedule_known"
     items: Sequence[Item]

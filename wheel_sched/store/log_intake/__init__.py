@@ -163,7 +163,7 @@ class AsyncLogIntake(AsyncCapability):
 
 
 class LogIntakeInMemory:
-    """The positions of one shard."""
+    """The log positions of one shard of a store in memory."""
 
     def __init__(self, shard: MemoryShard) -> None:
         self.positions: dict[str, int] = {}  # source -> next position of its log

@@ -169,7 +169,7 @@ class _Writer:
     def _attempt_counts(self) -> int:
         count = 0
         for shard in range(self._store.shards):
-            for record in all_tries(self._store, shard):
+            for record in all_attempt_counts(self._store, shard):
                 row = {"key": record.key, "attempts": record.attempts, "expiry_ms": record.expiry_ms}
                 self._line({"kind": "attempt_count", **row})
                 count += 1
@@ -196,7 +196,7 @@ def all_items(store: DelayStore, state: State) -> Iterator[Found]:
             return
 
 
-def all_tries(store: DelayStore, shard: int) -> Iterator[AttemptCount]:
+def all_attempt_counts(store: DelayStore, shard: int) -> Iterator[AttemptCount]:
     """All attempt counts of a shard, page by page."""
     start = 0
     while True:

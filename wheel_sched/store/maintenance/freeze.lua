@@ -3,7 +3,7 @@
 -- the scripts that move data. All verbs may be repeated.
 -- ARGV[3] -> verb, ARGV[4..] -> its arguments:
 --   look                       changes nothing
---   knock                      writes the marker with a due that no dispatcher acts on: blocked readers wake up
+--   wake                       writes the marker with a due that no dispatcher acts on: blocked readers wake up
 --   freeze <reason>            changes nothing while ids are in flight, or when the shard is frozen for another reason
 --   adopt <from> <count> <paused topic, since (ms)>... <event:topic, by>...
 --                              pauses these topics here too, and adds the event counts of shard <from>; a repeat
@@ -19,7 +19,7 @@ local claims = redis.call('ZCARD', KEYS[LEASED])
 local frozen = redis.call('HGET', KEYS[META], 'frozen') or ''
 local function answer() return {claims, frozen, tonumber(redis.call('HGET', KEYS[META], 'shards'))} end
 if verb == 'look' then return answer() end
-if verb == 'knock' then
+if verb == 'wake' then
   redis.call('XADD', KEYS[MARK], 'MAXLEN', 1, '*', 'd', '253402300799999')
   return answer()
 end

@@ -13,7 +13,7 @@ from wheel_sched.store.core.call import Call
 from wheel_sched.store.core.delay_store import Backend
 from wheel_sched.store.maintenance.operations import Freeze
 
-_KNOCK_S = 0.3  # a listener reacts within a millisecond; a busy machine needs more
+_WAKE_S = 0.3  # a listener reacts within a millisecond; a busy machine needs more
 
 
 def listeners(backend: Backend, shards: int) -> int:
@@ -24,10 +24,10 @@ def listeners(backend: Backend, shards: int) -> int:
     before = _blocked(backend)
     if not all(before.values()):
         return len(before)  # the server does not say enough about the connections: count all of them
-    for answer in backend.execute([Call(shard, Freeze("knock")) for shard in range(shards)]):
+    for answer in backend.execute([Call(shard, Freeze("wake")) for shard in range(shards)]):
         if isinstance(answer, Exception):
             raise answer
-    until = time.monotonic() + _KNOCK_S
+    until = time.monotonic() + _WAKE_S
     woken: set[str] = set()
     while time.monotonic() < until:
         after = _blocked(backend)

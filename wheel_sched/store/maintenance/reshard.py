@@ -3,7 +3,7 @@
     look    refuse, and change nothing, when an item is in flight or a dispatcher listens
     freeze  shard 0 first: the reason of its freeze is the plan, and `resume` reads the plan there
     open    new shards, frozen as well
-    move    page by page: put into the new shard, then lift from the old; an id in both is lifted on the next run
+    move    page by page: store in the new shard, then remove from the old; the next run removes an id that is in both
     close   shards beyond the new count give their counters of events to shard 0 and are deleted
     thaw    shard 0 last; the same step writes the new count into the shard
 
@@ -47,7 +47,7 @@ class ReshardRefused(StoreError):
 
 @dataclass(frozen=True, slots=True)
 class Resharded:
-    """The result. `moved` counts the items and attempt counts of this run, not those of an interrupted run before."""
+    """The result of a reshard. `moved` and `attempt_counts` are of this run only, without an interrupted run before."""
 
     before: int
     after: int
@@ -107,7 +107,7 @@ class _Run:
         self._share_pauses(present)
         for shard in present:
             self._move_items(shard)
-            self._move_tries(shard)
+            self._move_attempt_counts(shard)
         self._close([shard for shard in present if shard >= self._after])
         self._thaw()
         return Resharded(self._before, self._after, self._moved, self._attempt_counts)
@@ -228,7 +228,7 @@ class _Run:
                     "left as they are and the namespace stays frozen; delete one of the two and continue with --resume"
                 )
 
-    def _move_tries(self, source: int) -> None:
+    def _move_attempt_counts(self, source: int) -> None:
         start = 0
         while True:
             page: list[AttemptCount] = self._ask(source, ListCounts(start))

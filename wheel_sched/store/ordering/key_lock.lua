@@ -5,14 +5,15 @@
 --   key:<lock>    ZSET  id -> when it was parked (ms, at least one above the id before it): the parked messages of a
 --                       key, in order
 --   done          ZSET  id base -> until (ms): heads that have succeeded, to recognise a late second copy
---   gaveup        ZSET  id base -> until (ms): heads that are dead or cancelled
+--   given_up      ZSET  id base -> until (ms): heads that are dead or cancelled
 --   owners        HASH  scope -> <epoch>:<until (ms)>:<holder>: the consumer that reads a topic for a group
 -- A lock is <scope>.<digest of the key>. An id is <id base>.<attempt>.
 -- A parked id is held, with the reason "ordered: key <lock>".
 -- When another script gives up a head, give_way in this folder's prelude.lua makes the next parked id the head.
 -- ARGV[3] -> verb, ARGV[4..] -> its arguments:
---   own <scope> <holder> <lease (ms)>        acquires or extends; answers {epoch (0 = another), for how long (ms)}
---   leave <scope> <holder>                   releases; answers {epoch, 0}
+--   own <scope> <holder> <lease (ms)>        acquires or extends; answers {epoch (0 = another), for how long (ms),
+--                                            1 = the holder before has released it}
+--   leave <scope> <holder>                   releases; answers {epoch, 0, 0}
 --   close <scope> <holder> <epoch> (<lock> <base> <position_derived> <label>)...
 --   park <scope> <holder> <epoch> <cap> (<lock> <base> <position_derived> <id> <tail>)...
 --     position_derived: 1 when the id base comes from the position of the message; then no other message has it
@@ -49,20 +50,20 @@ end
 -- A caller may reuse the id of a message that was given up: then the new message must be handled. Only an id base that
 -- comes from a position is certainly the same message.
 local function has_ended(base, position_derived)
-  return is_in('done', base) or (position_derived == '1' and is_in('gaveup', base))
+  return is_in('done', base) or (position_derived == '1' and is_in('given_up', base))
 end
 
 if verb == 'own' then
   local epoch, till, holder = owner_of(ARGV[4])
-  if till > s.now and holder ~= ARGV[5] then return {0, till - s.now} end
-  if till <= s.now or holder ~= ARGV[5] then epoch = epoch + 1 end
+  if till > s.now and holder ~= ARGV[5] then return {0, till - s.now, 0} end
+  if holder ~= ARGV[5] then epoch = epoch + 1 end   -- a holder whose lease has lapsed still owns it if nobody else does
   redis.call('HSET', owners, ARGV[4], epoch .. ':' .. ms(s.now + tonumber(ARGV[6])) .. ':' .. ARGV[5])
-  return {epoch, tonumber(ARGV[6])}
+  return {epoch, tonumber(ARGV[6]), holder == '' and 1 or 0}
 end
 if verb == 'leave' then
   local epoch, _, holder = owner_of(ARGV[4])
   if holder == ARGV[5] then redis.call('HSET', owners, ARGV[4], epoch .. ':0:') end
-  return {epoch, 0}
+  return {epoch, 0, 0}
 end
 if verb == 'list' then
   local step = redis.call('HSCAN', locks, ARGV[5], 'MATCH', ARGV[4] .. '*', 'COUNT', tonumber(ARGV[6]))
@@ -114,7 +115,7 @@ elseif verb == 'pass' then
     local label, head
     if value then label, head = select(3, lock_parts(value)) end
     if value and (head == ARGV[at + 1] or head == '?' or how == '*') then
-      if how ~= '*' then remember_end(s, how == 's' and 'done' or 'gaveup', ARGV[at + 1]) end
+      if how ~= '*' then remember_end(s, how == 's' and 'done' or 'given_up', ARGV[at + 1]) end
       next_of_key(s, ARGV[at], label)
       codes[#codes + 1] = 'o'
     else

@@ -17,10 +17,14 @@ UNKNOWN_HEAD = "?"  # the head of a key that was rebuilt from a backup
 
 
 class ScopeOwnership(NamedTuple):
-    """The owner of a scope. `epoch` fences the calls of the owner; 0 = another owns it. The lease ends in `for_ms`."""
+    """The owner of a scope. `epoch` and the holder's name fence the calls of the owner; 0 = another owns it.
+
+    The lease ends in `for_ms`. `released`: it was acquired from a holder that had released it.
+    """
 
     epoch: int
     for_ms: int
+    released: bool = False
 
 
 class ClosedKey(NamedTuple):
@@ -69,7 +73,7 @@ class OrderingInMemory:
         self.closed: dict[str, KeyLock] = {}
         self.owners: dict[str, tuple[int, int, str]] = {}  # scope -> (epoch, until in ms, holder)
         self.done: dict[str, int] = {}  # id base -> until in ms
-        self.gave_up: dict[str, int] = {}
+        self.given_up: dict[str, int] = {}
         shard.on_given_up.append(self.give_way)
         shard.on_restored.append(self.rebuild)
 
@@ -81,7 +85,7 @@ class OrderingInMemory:
     def has_ended(self, base: str, position_derived: bool) -> bool:
         """Whether a message has succeeded. With a position-derived id base, given up counts too."""
         now_ms = self._shard.now_ms
-        return self.done.get(base, 0) > now_ms or (position_derived and self.gave_up.get(base, 0) > now_ms)
+        return self.done.get(base, 0) > now_ms or (position_derived and self.given_up.get(base, 0) > now_ms)
 
     def rebuild(self, item: MemoryItem, score_ms: int) -> None:
         """Park an item again that was put back; the head of its key is then unknown."""
@@ -104,7 +108,7 @@ class OrderingInMemory:
         for ref in item.refs:
             if ref.startswith("lock:"):
                 lock = ref.removeprefix("lock:")
-                self.end(self.gave_up, item.id.rpartition(".")[0] or item.id)
+                self.end(self.given_up, item.id.rpartition(".")[0] or item.id)
                 found = self.closed.get(lock)
                 if found is not None:
                     found.parked.pop(item.key, None)
@@ -144,21 +148,20 @@ class OwnScope(Operation[ScopeOwnership]):
         return ["own", self.scope, self.holder, self.lease_ms]
 
     def parse(self, reply: Any, shard: int) -> ScopeOwnership:
-        return ScopeOwnership(int(reply[0]), int(reply[1]))
+        return ScopeOwnership(int(reply[0]), int(reply[1]), bool(reply[2]))
 
     def in_memory(self, shard: MemoryShard) -> ScopeOwnership:
         room = shard.room(OrderingInMemory)
-        epoch, until_ms, holder = room.owners.get(self.scope, (0, 0, ""))
+        epoch, until_ms, holder = room.owners.get(self.scope, (0, 0, None))
         if self.lease_ms == 0:
             if holder == self.holder:
                 room.owners[self.scope] = epoch, 0, ""
             return ScopeOwnership(epoch, 0)
-        lapsed = until_ms <= shard.now_ms
-        if not lapsed and holder != self.holder:
+        if until_ms > shard.now_ms and holder != self.holder:
             return ScopeOwnership(0, until_ms - shard.now_ms)
-        epoch += lapsed or holder != self.holder
+        epoch += holder != self.holder
         room.owners[self.scope] = epoch, shard.now_ms + self.lease_ms, self.holder
-        return ScopeOwnership(epoch, self.lease_ms)
+        return ScopeOwnership(epoch, self.lease_ms, holder == "")
 
 
 @dataclass(slots=True)
@@ -311,7 +314,7 @@ class PassHeads(Operation[list[Outcome]]):
                 outcomes.append(Outcome.ABSENT)
                 continue
             if self.how != "*":
-                room.end(room.done if self.how == "s" else room.gave_up, base)
+                room.end(room.done if self.how == "s" else room.given_up, base)
             room.next_of_key(lock)
             outcomes.append(Outcome.DONE)
         return outcomes
@@ -344,7 +347,7 @@ class ListKeys(Operation[tuple[str, list[ClosedKey]]]):
 
 
 def closed_key(lock: str, value: bytes, parked: int) -> ClosedKey:
-    """Parse the value of a lock."""
+    """Read a closed key from the value of its lock in Redis (see key_lock.lua)."""
     kind, since, length, rest = value.split(b":", 3)
     stop = int(length)
     return ClosedKey(lock, int(since), decode_text(rest[:stop]), decode_text(rest[stop:]), kind == b"r", int(parked))

@@ -2,7 +2,7 @@
 room_keys[#room_keys + 1] = 'locks'
 room_keys[#room_keys + 1] = 'owners'
 room_keys[#room_keys + 1] = 'done'
-room_keys[#room_keys + 1] = 'gaveup'
+room_keys[#room_keys + 1] = 'given_up'
 
 -- The next parked id of a key becomes its head, due at once; without a parked id the key opens.
 local function next_of_key(s, lock, label)
@@ -44,7 +44,7 @@ end
 local function give_way(s, id, refs)
   local lock = refs and string.match('\n' .. refs, '\nlock:([^\n]+)')
   if not lock then return end
-  remember_end(s, 'gaveup', string.match(id, '^(.*)%.%d+$') or id)
+  remember_end(s, 'given_up', string.match(id, '^(.*)%.%d+$') or id)
   redis.call('ZREM', s.prefix .. 'key:' .. lock, id)
   local value = redis.call('HGET', s.prefix .. 'locks', lock)
   if not value then return end

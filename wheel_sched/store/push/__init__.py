@@ -53,7 +53,7 @@ class Refused:
 
 @dataclass(slots=True)
 class Pushed:
-    """The result of one step: the dues of the pushed items, and the refused items, claimed under `number`."""
+    """The result of one step: the due times of the pushed items, and the refused items, claimed under `number`."""
 
     shard: int
     number: int

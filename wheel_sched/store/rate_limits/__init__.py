@@ -64,7 +64,7 @@ class Flow(NamedTuple):
 
 
 def admit_items(plans: Plans, topic: str, limits: Limits, wanted: Sequence[tuple[str, int]]) -> Plan[list[Admitted]]:
-    """How many items of each (destination, count) may be released now, and the dues of the others."""
+    """How many items of each (destination, count) may be released now, and the due times of the others."""
     return plans.one(shard_of(topic, plans.shards), Admit(topic, limits, wanted))
 
 
@@ -74,7 +74,7 @@ def report_results(plans: Plans, topic: str, rows: Sequence[tuple[str, int, int,
 
 
 def count_spread(plans: Plans, topic: str, count: int) -> Plan[int]:
-    """Count dues of a topic that its policy has spread. Returns the total."""
+    """Count due times of a topic that its policy has spread. Returns the total."""
     return plans.one(shard_of(topic, plans.shards), CountSpread(topic, count))
 
 
@@ -107,7 +107,7 @@ class Circuit:
 
 
 class RateLimitsInMemory:
-    """The flows of topics and circuits of destinations in a shard, and when each was last used."""
+    """The rate limits and circuits of one shard of a store in memory, and when each was last used."""
 
     def __init__(self, shard: MemoryShard) -> None:
         self._shard = shard
@@ -126,7 +126,7 @@ class RateLimitsInMemory:
                 self.circuits.pop((topic, destination), None)
 
     def topic(self, topic: str) -> Numbers:
-        """The numbers of a topic, which is used now."""
+        """The numbers of a topic. Notes that the topic is in use."""
         self.forget_old()
         self.used[topic, None] = self._shard.now_ms
         numbers = self.topics.setdefault(topic, {})
@@ -134,7 +134,7 @@ class RateLimitsInMemory:
         return numbers
 
     def circuit(self, topic: str, destination: str) -> Circuit:
-        """The circuit of a destination, which is used now."""
+        """The circuit of a destination. Notes that the circuit is in use."""
         self.used[topic, destination] = self._shard.now_ms
         circuit = self.circuits.setdefault((topic, destination), Circuit())
         _slide(circuit.numbers, self._shard.now_ms, circuit.numbers.get("within", 60_000), ("ok", "bad"))
@@ -160,7 +160,7 @@ def _add(numbers: Numbers, name: str, by: int) -> None:
 
 
 def _turn(circuit: Circuit, limits: Limits, now_ms: int) -> None:
-    """Change the state of the circuit if necessary."""
+    """Open, half-open or close the circuit when its results or the time require it."""
     results = circuit.numbers
     if circuit.state == "h":
         if results.get("pbad", 0) > 0:
@@ -316,7 +316,7 @@ class ReportResults(Operation[int]):
 
 @dataclass(slots=True)
 class CountSpread(Operation[int]):
-    """Count dues of a topic that its policy has spread. The count limits nothing; only reports show it."""
+    """Count due times of a topic that its policy has spread. The count limits nothing; only reports show it."""
 
     script = "flow"
     writes = False

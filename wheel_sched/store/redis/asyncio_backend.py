@@ -38,7 +38,7 @@ def async_client_for(url: str, **settings: Any) -> redis.asyncio.Redis:
 
 
 class AsyncRedisBackend:
-    """Performs calls, awaited, on one event loop."""
+    """Performs the calls of an `AsyncDelayStore` on a server, on one event loop."""
 
     def __init__(self, client: AsyncClient, dialect: Dialect, *, owns_client: bool = False) -> None:
         check_answers_in_bytes(client)

@@ -49,7 +49,7 @@ def client_for(url: str, **settings: Any) -> redis.Redis:
 
 
 def blocking_twin(client: Client, key: bytes, timeout_s: float) -> redis.Redis:
-    """A client with one new connection to the server of `key`, whose socket waits longer than its reads."""
+    """A client with one new connection to the server of `key`. `timeout_s` is longer than its blocking reads."""
     if isinstance(client, RedisCluster):
         node = client.get_node_from_key(key.decode())
         if node is None or node.redis_connection is None:
@@ -67,7 +67,7 @@ def blocking_twin(client: Client, key: bytes, timeout_s: float) -> redis.Redis:
 
 
 class RedisBackend:
-    """Performs calls.
+    """Performs the calls of a `DelayStore` on a Redis or Valkey server.
 
     Args:
         client: standalone, Sentinel-made or Cluster client. Our calls carry tokens, so the client may retry them.

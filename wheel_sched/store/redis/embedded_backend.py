@@ -28,7 +28,7 @@ logger = logger_of("wheel_sched.store.embedded")
 
 
 class EmbeddedBackend(RedisBackend):
-    """A `RedisBackend` whose `close` also closes the server: it ends when this process started it."""
+    """A `RedisBackend` over an embedded server. `close` also ends the server, if this process started it."""
 
     def __init__(self, server: EmbeddedServer, client: redis.Redis, dialect: Dialect) -> None:
         super().__init__(client, dialect, owns_client=True)

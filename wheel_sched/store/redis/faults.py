@@ -134,7 +134,7 @@ def translate(error: Exception, *, writes: bool = False, sent: bool = False) -> 
 
 
 def _code(error: Exception) -> str:
-    """The code that the client stripped from the error."""
+    """The error's code, such as READONLY, which redis-py has removed from its text."""
     code = next((f"{name} " for kind, name in _CODES if isinstance(error, kind)), "")
     return "" if str(error).startswith(code.strip() or "\0") else code
 

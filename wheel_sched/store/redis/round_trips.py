@@ -41,7 +41,7 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class Sleep:
-    """Wait before the next step."""
+    """Sleep this long before the next step."""
 
     seconds: float
 
@@ -52,7 +52,7 @@ RoundTrips = Generator[Step, list[Any], list[Any]]
 
 @dataclass(slots=True)
 class Dialect:
-    """How to speak to this server.
+    """How calls become commands for this server.
 
     Args:
         namespace: prefix of all keys.

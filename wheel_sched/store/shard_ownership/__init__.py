@@ -73,7 +73,7 @@ class Resolved:
 
 
 class OwnershipInMemory:
-    """The owner of one shard."""
+    """The owner of one shard of a store in memory."""
 
     def __init__(self, shard: MemoryShard) -> None:
         self.owner, self.until_ms = "", 0

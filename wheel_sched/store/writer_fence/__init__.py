@@ -69,7 +69,7 @@ class AsyncWriterFences(AsyncCapability):
 
 
 class WriterFencesInMemory:
-    """The writers of one shard."""
+    """The writer fences of one shard of a store in memory."""
 
     def __init__(self, shard: MemoryShard) -> None:
         self.closed: dict[str, int] = {}  # writer -> last closed epoch

@@ -62,12 +62,12 @@ class StoreConformance(
 
     @pytest.fixture
     def make_backend(self) -> BackendMaker:
-        """Subclasses override this fixture."""
+        """A function that makes the backend to test from a number of shards. Subclasses override this fixture."""
         raise NotImplementedError("a subclass of StoreConformance needs a `make_backend` fixture")
 
     @pytest.fixture
     def make_bench(self, make_backend: BackendMaker) -> BenchMaker:
-        """Subclasses override this when the store has another facade than `DelayStore`."""
+        """A function that makes a `Bench`. Subclasses override it for a store with another facade than `DelayStore`."""
         return lambda shards: Bench(make_backend(shards), shards)
 
     @pytest.fixture

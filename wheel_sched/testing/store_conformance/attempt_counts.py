@@ -10,7 +10,7 @@ from wheel_sched.testing.store_conformance.bench import MINUTE_MS, Bench
 
 
 class AttemptCountCases:
-    """Raise counts, let them expire, end a message."""
+    """Tests of attempt counts: they rise, expire, and record the end of a message."""
 
     def test_attempts_never_go_down(self, wide: Bench) -> None:
         """A count keeps the greatest number until it expires; reading stores nothing."""

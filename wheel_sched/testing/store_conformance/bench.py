@@ -1,4 +1,4 @@
-"""The bench of a conformance test: a store on test time, a clock to set, and the invariants of every store."""
+"""`Bench`, with which every conformance test works: a store on test time, its clock, and a check of invariants."""
 
 # ruff: noqa: S101 - assertions are what a test-suite is made of
 
@@ -36,7 +36,7 @@ class StoreMaker(Protocol):
 
 
 class ManualClock:
-    """Now in milliseconds, moved by hand."""
+    """A clock in milliseconds that only a test moves."""
 
     def __init__(self, now_ms: int = START_MS) -> None:
         self.now_ms = now_ms

@@ -15,7 +15,7 @@ OTHER_VERSION, WRONG_STATE = Outcome.OTHER_VERSION, Outcome.WRONG_STATE
 
 
 class ChangingCases:
-    """Reschedule, replace, cancel, hold, release."""
+    """Tests of reschedule, replace, cancel, hold and release."""
 
     def _one_of_each(self, bench: Bench) -> list[str]:
         bench.bury("dead")
@@ -27,7 +27,7 @@ class ChangingCases:
         return ["due", "leased", "held", "dead", "none"]
 
     def test_reschedule_moves_waiting_and_held_items(self, bench: Bench) -> None:
-        """Waiting and held items get the due; items in flight, dead and absent are reported and not changed."""
+        """Waiting and held items get the due time; items in flight, dead and absent are reported and not changed."""
         ids = self._one_of_each(bench)
         then = bench.now_ms + 77
         assert bench.store.reschedule(ids, then) == [DONE, IN_FLIGHT, DONE, WRONG_STATE, ABSENT]
@@ -50,7 +50,7 @@ class ChangingCases:
         assert bench.states(*ids) == ["due", "leased", "due", "dead", None]
 
     def test_release_keeps_the_due_unless_one_is_given(self, bench: Bench) -> None:
-        """Held items keep their due."""
+        """A release without a due keeps the due that the item had when it was held."""
         bench.put("a", "b", in_ms=500)
         bench.store.hold(["a", "b"], "maintenance: tonight")
         assert (bench.one("a").reason, bench.one("a").score_ms) == ("maintenance: tonight", bench.now_ms + 500)
@@ -58,14 +58,14 @@ class ChangingCases:
         assert [(f.id, f.score_ms - bench.now_ms) for f in bench.everything("due")] == [("b", 9), ("a", 500)]
 
     def test_a_reason_of_several_lines_is_one_line(self, bench: Bench) -> None:
-        """An item with such a reason can be held, shown and released again."""
+        """A reason of several lines is kept as one line. Its item can be held, shown and released again."""
         bench.put("a", topic="t")
         bench.store.hold(["a"], "one\ntwo")
         assert (bench.one("a").reason, bench.one("a").topic) == ("one two", "t")
         assert bench.store.release(["a"]) == [DONE]
 
     def test_replace_gives_a_new_record_and_due(self, bench: Bench) -> None:
-        """In flight, dead and absent items are not replaced."""
+        """Replace gives a waiting or held item a new record and due time. Others are not changed."""
         ids = self._one_of_each(bench)
         version = bench.one("due").version
         outcomes = [bench.store.replace(Item(i, bench.now_ms + 5, b"new", "u", ("r",))) for i in ids]
@@ -76,7 +76,7 @@ class ChangingCases:
         assert sorted(bench.store.find("r")) == ["due", "held"]
 
     def test_replace_can_keep_the_due(self, bench: Bench) -> None:
-        """A waiting item keeps its due; a held item keeps its reason and its due."""
+        """With `keep_due`, a waiting item keeps its due time, and a held item keeps its reason too."""
         bench.put("a", "b", in_ms=500)
         bench.store.hold(["b"], "mine")
         for i in "ab":
@@ -86,7 +86,7 @@ class ChangingCases:
         assert (b.state, b.score_ms, b.reason, b.topic) == ("held", bench.now_ms + 500, "mine", "t")
 
     def test_replace_without_a_due_parks(self, bench: Bench) -> None:
-        """For example a paused job: it has a body and no due."""
+        """An item that is replaced without a due is held. A paused job, for example, has a body and no due."""
         bench.put("a", in_ms=500)
         assert bench.store.replace(Item("a", None, b"new")) == DONE
         assert (bench.one("a").state, bench.one("a").reason) == ("held", "parked")
@@ -113,7 +113,7 @@ class ChangingCases:
         assert bench.store.replace(Item("b", None, b""), if_version=1) == ABSENT
 
     def test_a_claim_has_the_versions_of_its_items(self, bench: Bench) -> None:
-        """A settlement with this version changes no later record."""
+        """Claimed items have their versions. A settlement with such a version changes no later record."""
         bench.put("a")
         version = bench.one("a").version
         claim = bench.claim()
@@ -130,7 +130,7 @@ class ChangingCases:
         assert bench.states("b") == ["due"]
 
     def test_an_id_twice_in_one_call_is_changed_in_order(self, bench: Bench) -> None:
-        """The second change sees the result of the first one, in the same topic and in another."""
+        """Of two changes of one id in a call, the second sees the result of the first, in the same or another topic."""
         bench.put("a", in_ms=500, topic="t")
         item = Item("b", bench.now_ms + 1, b"", "u")
         changes = [
@@ -149,7 +149,7 @@ class ChangingCases:
         assert bench.one("b").reason == "parked"
 
     def test_find_gives_the_items_that_carry_a_ref(self, wide: Bench) -> None:
-        """In every shard and state, up to the limit, each id once."""
+        """`find` gives ids from every shard and state, each once, up to the limit."""
         ids = [f"i{n}" for n in range(40)]
         wide.put(*ids, refs=("all", "é"))
         wide.put("other", refs=("all2",))
@@ -169,7 +169,7 @@ class ChangingCases:
         assert (bench.store.find("r"), bench.store.find("s")) == ([], [])
 
     def test_a_released_item_can_be_claimed_and_settled(self, bench: Bench) -> None:
-        """An item is held, released, claimed and settled."""
+        """An item that was held and released passes a claim and a settlement as any other."""
         bench.put("a")
         bench.store.hold(["a"], "x")
         bench.store.release(["a"])
@@ -186,7 +186,7 @@ class ChangingCases:
         assert bench.store.windows(0)[0].mark != mark
 
     def test_an_item_in_flight_can_be_replaced(self, bench: Bench) -> None:
-        """The item stays with its claim. When the lease ends, the new record waits at the old due."""
+        """An item replaced in flight stays claimed. When its lease ends, the new record waits at the old due."""
         bench.put("a", "b", in_ms=0, refs=("r",))
         bench.put("c", in_ms=None)
         due_ms = bench.now_ms
@@ -225,7 +225,7 @@ class ChangingCases:
         assert bench.states("b") == [None]
 
     def test_an_item_in_flight_can_get_another_id(self, bench: Bench) -> None:
-        """Its old id is free at once; claim, lease and cancel mark belong to the new id."""
+        """The old id of an item in flight is free at once. Claim, lease and cancel mark belong to its new id."""
         bench.put("a", "b", "c", refs=("r",))
         bench.put("d", in_ms=1000)
         claim = bench.claim()
@@ -243,7 +243,7 @@ class ChangingCases:
         assert bench.states("a", "b") == ["due", "due"]
 
     def test_an_item_under_another_id_comes_back_when_its_lease_ends(self, bench: Bench) -> None:
-        """It waits at its old due; a cancelled item leaves."""
+        """An item that got another id in flight waits under this id when its lease ends. A cancelled one leaves."""
         bench.put("a", "b")
         due_ms = bench.now_ms
         bench.claim()

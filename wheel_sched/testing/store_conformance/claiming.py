@@ -13,7 +13,7 @@ from wheel_sched.testing.store_conformance.bench import Bench, done
 
 
 class ClaimingCases:
-    """Claim due items under a lease."""
+    """Tests of claims, leases and their fencing."""
 
     def test_nothing_is_claimed_before_its_due(self, bench: Bench) -> None:
         """One millisecond before the due nothing is claimed; at the due the item is claimed."""
@@ -24,7 +24,7 @@ class ClaimingCases:
         assert [item.id for item in bench.claim().items] == ["a"]
 
     def test_claims_go_by_due_and_then_by_the_bytes_of_the_id(self, bench: Bench) -> None:
-        """The earliest due comes first. Among equal dues the bytes of the id decide, so all claimers see one order."""
+        """The earliest comes first. Among equal due times the bytes of the id decide, so all claimers see one order."""
         now = bench.now_ms
         dues = [("b", now), ("Z", now), ("a", now), ("é", now), ("later", now - 1), ("\udcff", now), ("aa", now)]
         bench.store.schedule([Item(i, due, b"") for i, due in dues])
@@ -59,7 +59,7 @@ class ClaimingCases:
         assert 0 < len(many) < 150
 
     def test_a_later_turn_takes_what_an_earlier_one_left_behind(self, bench: Bench) -> None:
-        """After a look reached the end, the next one starts from the front and also sees newly due messages."""
+        """A claim looks for other topics from where the last one stopped, and at the end again from the front."""
         bench.put(*(f"b{n:04d}" for n in range(3000)), topic="burst")
         bench.put(*(f"m{n:03d}" for n in range(60)), in_ms=1, topic="many")
         bench.clock.advance(1)
@@ -78,7 +78,7 @@ class ClaimingCases:
         assert [item.id[0] for item in bench.claim(40).items] == ["b"] * 40
 
     def test_every_answer_has_the_same_heads(self, bench: Bench) -> None:
-        """Claim, settle, window and sweep give the same heads of due and leased."""
+        """Claim, settle, window and sweep answer the same earliest due time and the same earliest lease end."""
         bench.put("a")
         bench.put("b", in_ms=700)
         claim = bench.claim(lease_ms=5000)
@@ -95,7 +95,7 @@ class ClaimingCases:
         assert bench.claim().due_head_ms is None
 
     def test_no_id_of_any_length_drops_out_of_a_claim(self, bench: Bench) -> None:
-        """The member that prevents packing is longer than any id, so every possible id stays in its place."""
+        """Ids of any length are claimed: the member that keeps the server from packing a set is longer than any id."""
         ids = ["~" * length for length in (1, 63, 64, 65, 96, 128, 511, 512)] + [f"m{n}" for n in range(8)]
         bench.store.schedule([Item(i, bench.now_ms, b"") for i in ids])
         claim = bench.claim(100)
@@ -105,7 +105,7 @@ class ClaimingCases:
         assert settled.outcomes == [Outcome.DONE] * len(ids)
 
     def test_a_window_looks_ahead_without_touching(self, bench: Bench) -> None:
-        """A window lists ids and dues up to the horizon and the limit, in order, and changes nothing."""
+        """A window lists ids and due times up to the horizon and the limit, in order, and changes nothing."""
         for n in range(5):
             bench.put(f"i{n}", in_ms=n * 100)
         window = bench.store.windows(200)[0]
@@ -141,7 +141,7 @@ class ClaimingCases:
         assert [i.id for i in bench.claim().items] == ["x\n1:a"]
 
     def test_a_repeat_leaves_out_what_is_settled(self, bench: Bench) -> None:
-        """A repeat answers only the items that are still under the claim."""
+        """A repeated claim answers only the items that are still under the claim."""
         bench.put("a", "b", "c")
         first = bench.store.claim(token="t")
         bench.store.settle(first, [Done("a"), Next("b", bench.now_ms)])
@@ -149,7 +149,7 @@ class ClaimingCases:
         assert bench.store.claim(token="t").number == first.number
 
     def test_an_expired_lease_hands_the_item_out_again(self, bench: Bench) -> None:
-        """Not before the deadline. Then it has its old due and a new claim number, and the old claim is fenced."""
+        """At the end of the lease, not before, a new claim gets the item with its old due. The old claim is fenced."""
         bench.put("a")
         due_ms = bench.now_ms
         first = bench.claim(lease_ms=1000)
@@ -166,7 +166,7 @@ class ClaimingCases:
         assert bench.store.counts().happened("lapsed") == 1
 
     def test_a_sweep_recovers_leases_and_clears_refs_of_the_cancelled(self, bench: Bench) -> None:
-        """Recovery needs no claim; an item that was cancelled in flight leaves with its refs."""
+        """A sweep ends expired leases without a claim. An item that was cancelled in flight leaves with its refs."""
         bench.put("a", "b", refs=("r",))
         bench.claim(lease_ms=10)
         assert bench.store.cancel(["b"]) == [Outcome.CANCELLED]
@@ -177,7 +177,7 @@ class ClaimingCases:
         assert bench.store.counts().happened("cancelled") == 1
 
     def test_a_lease_that_ran_out_too_often_is_poison(self, bench: Bench) -> None:
-        """At the cap the item is dead with its reason, and other items are not changed."""
+        """When its lease has run out `lapse_cap` times, an item is dead, with a reason. Other items are not changed."""
         bench.put("a")
         for _ in range(3):
             assert [i.id for i in bench.claim(lease_ms=10, lapse_cap=3).items] == ["a"]
@@ -190,7 +190,7 @@ class ClaimingCases:
 
     @pytest.mark.parametrize("way", ["settle", "cancel"])
     def test_lapses_are_forgotten_with_the_item(self, bench: Bench, way: str) -> None:
-        """The count of an id starts from 0 after a settlement or a cancel."""
+        """After a settlement or a cancel, the lapse count of the id starts from 0."""
         bench.put("a")
         for _ in range(2):
             bench.claim(lease_ms=10)
@@ -207,7 +207,7 @@ class ClaimingCases:
         assert [i.id for i in bench.claim(lapse_cap=3).items] == ["a"]
 
     def test_extending_moves_the_deadline(self, bench: Bench) -> None:
-        """The deadline counts from now. Ids of other claims are STALE; cancelled ids are extended and reported."""
+        """`extend` counts leases from now. Ids of other claims are STALE; cancelled ids are extended and reported."""
         bench.put("a", "b")
         claim = bench.claim(lease_ms=1000)
         bench.store.cancel(["b"])
@@ -226,7 +226,7 @@ class ClaimingCases:
     def test_a_stale_epoch_claims_nothing(self, bench: Bench) -> None:
         """The store refuses a claim with another epoch and serves a claim with the current one.
 
-        An epoch above the store's is from a time that the server has lost.
+        An epoch above the store's was given out before the server lost its last writes.
         """
         bench.put("a")
         assert bench.store.report_jump(0, 1, 10) == 2
@@ -239,7 +239,7 @@ class ClaimingCases:
 
     @pytest.mark.parametrize("limit", [501, -1])
     def test_an_impossible_limit_is_refused(self, bench: Bench, limit: int) -> None:
-        """The call claims nothing and recovers nothing."""
+        """A claim with a limit below 0 or above 500 is refused. It claims nothing and recovers nothing."""
         bench.put("a")
         with pytest.raises(Rejected):
             bench.store.claim(limit)
@@ -247,7 +247,7 @@ class ClaimingCases:
         assert bench.store.claim(0).items == []
 
     def test_500_are_claimed_and_settled_at_once(self, bench: Bench) -> None:
-        """The largest batch passes through every operation."""
+        """A batch of 500, the largest, can be claimed, extended and settled in one call each."""
         bench.put(*(f"i{n:03d}" for n in range(600)), topic="t", refs=("r",))
         claim = bench.store.claim(500)
         assert [i.id for i in claim.items] == [f"i{n:03d}" for n in range(500)]

@@ -13,11 +13,11 @@ from wheel_sched.testing.store_conformance.bench import DAY_MS, HOUR_MS, Bench
 
 
 class ClockCases:
-    """Small steps are clamped, large steps are accepted and reported."""
+    """Tests of steps of the store's clock: small ones are ignored, large ones are accepted and reported."""
 
     @pytest.mark.parametrize("back_ms", [1, 3000, 5000])
     def test_a_small_step_back_is_clamped(self, bench: Bench, back_ms: int) -> None:
-        """The store's time stands still: nothing is early, due items stay due, and the epoch does not change."""
+        """After a small step back the store's time stands still: due items stay due, and the epoch does not change."""
         bench.put("a", in_ms=100)
         bench.clock.advance(100)
         bench.store.sweep()
@@ -31,7 +31,7 @@ class ClockCases:
 
     @pytest.mark.parametrize("back_ms", [5001, HOUR_MS])
     def test_a_large_step_back_is_accepted_and_recorded(self, bench: Bench, back_ms: int) -> None:
-        """The epoch rises by one, the step is recorded once, and dues are measured against the new time."""
+        """A large step back raises the epoch by one and is recorded once. Then the new time decides what is due."""
         bench.put("a", in_ms=100)
         bench.clock.advance(-back_ms)
         claim = bench.claim()
@@ -52,7 +52,7 @@ class ClockCases:
         assert bench.store.windows(0)[0].epoch == 2
 
     def test_a_day_forward_and_back(self, bench: Bench) -> None:
-        """Items that became due on the wrong day are claimed. Leases end by the store's clock. Nothing is lost."""
+        """The clock steps a day forward and back: items due on that day are claimed, leases end, nothing is lost."""
         bench.put("today")
         bench.put("tomorrow", in_ms=HOUR_MS)
         bench.clock.advance(DAY_MS)
@@ -80,7 +80,7 @@ class ClockCases:
         assert [window.epoch for window in wide.store.windows(0)] == [1, 2, 1]
 
     def test_a_namespace_of_test_time_needs_now(self, bench: Bench) -> None:
-        """Without `now` every call is refused, so test time and server time cannot be mixed up."""
+        """In a namespace of test time a call without `now` is refused: test time and server time cannot be mixed up."""
         real = DelayStore(bench.store.backend)
         with pytest.raises(NamespaceMismatch):
             real.open()

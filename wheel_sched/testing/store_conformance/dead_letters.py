@@ -12,10 +12,10 @@ ABSENT, DONE, IN_FLIGHT, WRONG_STATE = Outcome.ABSENT, Outcome.DONE, Outcome.IN_
 
 
 class DeadLetterCases:
-    """Requeue, delete, trim and restore items."""
+    """Tests of requeue, delete, trim and restore."""
 
     def test_requeue_brings_a_dead_item_back(self, bench: Bench) -> None:
-        """The item has its old body, topic, refs and version, and the given due."""
+        """A requeued item has its old body, topic, refs and version, and the given due."""
         bench.put("a", topic="t", refs=("r",))
         bench.store.settle(bench.claim(), [Dead("a", "x")])
         version = bench.one("a").version
@@ -36,7 +36,7 @@ class DeadLetterCases:
         assert (bench.store.find("r"), bench.store.find("s")) == ([], ["a"])
 
     def test_requeue_and_delete_are_for_the_dead(self, bench: Bench) -> None:
-        """Living items are not changed, and the answer reports their state."""
+        """Requeue and delete change no living item, and the answer reports its state."""
         bench.put("leased")
         claim = bench.claim()
         bench.put("due", in_ms=5)
@@ -48,7 +48,7 @@ class DeadLetterCases:
         assert bench.settle_all(claim) == [DONE]
 
     def test_deleting_is_for_good(self, bench: Bench) -> None:
-        """Body and refs are removed, and the id may be used again."""
+        """A dead item that is deleted leaves with its body and refs, and its id may be used again."""
         bench.put("a", refs=("r",))
         bench.store.settle(bench.claim(), [Dead("a", "x")])
         assert bench.store.delete_dead(["a"]) == [DONE]
@@ -57,7 +57,7 @@ class DeadLetterCases:
         assert bench.put("a") == [Outcome.STORED]
 
     def test_the_dead_are_capped_by_count(self, bench: Bench) -> None:
-        """The oldest are removed first, at most 500 per sweep; without a cap nothing is removed."""
+        """A sweep removes the oldest dead items above the cap, at most 500. Without a cap it removes none."""
         for n in range(6):
             bench.clock.advance(1)
             bench.bury(f"i{n}")
@@ -68,7 +68,7 @@ class DeadLetterCases:
         assert bench.store.counts().happened("trimmed") == 4
 
     def test_the_dead_are_capped_by_age(self, bench: Bench) -> None:
-        """The age counts from the time of death, exact to the millisecond."""
+        """The age of a dead letter counts from its time of death, exact to the millisecond."""
         bench.bury("old")
         bench.clock.advance(1)
         bench.bury("young")
@@ -97,7 +97,7 @@ class DeadLetterCases:
         assert bench.store.find("r") == ["leased"]
 
     def test_a_restored_version_is_never_given_again(self, bench: Bench) -> None:
-        """So a caller with the old record cannot overwrite a newer record."""
+        """A record written after a restore has a greater version. A caller with the old version cannot overwrite it."""
         bench.store.restore([Found("a", "due", bench.now_ms, 5, "", b"restored")])
         seen = {5}
         for n in range(8):

@@ -11,7 +11,7 @@ from wheel_sched.testing.store_conformance.bench import MINUTE_MS, Bench
 
 
 class HistoryCases:
-    """Append entries, read pages, keep the bound."""
+    """Tests of the history: append, pages, and the bound."""
 
     def test_entries_are_read_back_in_order_page_by_page(self, bench: Bench) -> None:
         """Entries come back byte for byte; a page continues behind the last one; an empty history ends at once."""
@@ -39,7 +39,7 @@ class HistoryCases:
         assert found == [b"%d" % n for n in range(2_000 - len(found), 2_000)]
 
     def test_entries_lie_in_the_shard_of_their_route(self, wide: Bench) -> None:
-        """The append changes nothing else."""
+        """An entry is appended in the shard of its route, and nothing else changes."""
         entries = [(f"m{n}", b"%d" % n) for n in range(60)]
         assert wide.history.append(entries, keep=10_000) == 60
         found = [wide.history.read(shard).entries for shard in range(wide.store.shards)]
@@ -48,7 +48,7 @@ class HistoryCases:
         assert not any(wide.store.counts().now.values())
 
     def test_history_and_attempt_counts_share_a_round_trip(self, wide: Bench) -> None:
-        """The answers equal those of separate calls; without counts only the entries are sent."""
+        """One round trip answers what two separate calls would. Without counts only the entries are sent."""
         later = wide.now_ms + MINUTE_MS
         entries = [(f"m{n}", b"%d" % n) for n in range(60)]
         assert wide.attempt_counts.raise_to([("k", 3, later)], history=entries, keep=10_000) == [3]

@@ -12,7 +12,7 @@ from wheel_sched.testing.store_conformance.bench import Bench
 
 
 class KnownIdCases:
-    """Repeats, lookups, and ids that are free again."""
+    """Tests of known ids: repeats, lookups, and ids that are free again."""
 
     def test_a_given_id_stays_known_for_a_time_after_its_due(self, bench: Bench) -> None:
         """A repeat stores nothing until the time is over, also after the item has left. Each topic has its own ids."""
@@ -31,7 +31,7 @@ class KnownIdCases:
         assert bench.known_ids.schedule([item], 1_000).outcomes == [Outcome.STORED]
 
     def test_a_waiting_item_is_known(self, bench: Bench) -> None:
-        """It is known under its own topic, also when it is parked or in flight. A dead item is not known."""
+        """The id of a waiting, parked or in-flight item is known for its own topic; that of a dead item is not."""
         for item_id, in_ms in (("due", 9), ("held", None), ("leased", 0)):
             bench.put(item_id, in_ms=in_ms, topic="mail")
         bench.bury("dead", topic="mail")
@@ -41,7 +41,7 @@ class KnownIdCases:
         assert not bench.known_ids.known("due", "post")
 
     def test_a_given_id_that_was_cancelled_is_free(self, bench: Bench) -> None:
-        """After a cancel while it waits, is in flight or its lease ends, and after the delete of a dead item."""
+        """A cancel frees the id of an item that waits, is in flight or lost its lease. So does deleting a dead item."""
         items = [Item(item_id, bench.now_ms, b"", "mail") for item_id in ("a", "b", "c", "d")]
 
         def stored_anew() -> bool:

@@ -26,11 +26,11 @@ def _fill(bench: Bench, count: int) -> None:
 
 
 class ListingCases:
-    """Paging, filters and order."""
+    """Tests of listings and scans: pages, filters and order."""
 
     @pytest.mark.parametrize("limit", [1, 7, 500])
     def test_pages_give_everything_once_and_in_order(self, wide: Bench, limit: int) -> None:
-        """In every state, across shards, by score and then by the bytes of the id."""
+        """Pages of any state are in order of score, then of id bytes, across shards. Each item comes once."""
         _fill(wide, 20)
         for state in STATES:
             found = wide.everything(state, limit)
@@ -40,7 +40,7 @@ class ListingCases:
             assert all(f.state == state and f.body == f.id.encode() for f in found)
 
     def test_an_item_that_stays_is_listed_once_while_others_come_and_go(self, wide: Bench) -> None:
-        """Between pages the last listed item leaves, items with equal scores come and go, others change state."""
+        """An item that stays is listed once, although between pages others leave, come, or change their state."""
         wide.put(*(f"i{n:03d}" for n in range(60)), in_ms=10)
         wide.put(*(f"j{n:03d}" for n in range(60)), in_ms=20)
         listed: list[str] = []
@@ -62,7 +62,7 @@ class ListingCases:
         assert stayed <= set(listed) | {f"i{n:03d}" for n in range(60 - step, 60)}
 
     def test_equals_that_left_are_skipped_by_bytes(self, bench: Bench) -> None:
-        """The last listed item has left before the next page. The page continues with the ids behind it, by bytes."""
+        """The last listed item has left before the next page. The page continues with the next id in byte order."""
         bench.put("A", "B", "a", "b", "é", "\udc80", in_ms=5)
         first = bench.store.list_items("due", limit=3)
         assert [f.id for f in first.found] == ["A", "B", "a"]
@@ -79,7 +79,7 @@ class ListingCases:
         assert [f.id for f in rest.found] == [f"i{n:04d}" for n in range(1000, 1500)]
 
     def test_listings_are_filtered(self, wide: Bench) -> None:
-        """By topic, by range of score, or by any function; a full page of matches has a cursor for the next page."""
+        """A listing can select by topic, range of score or any function. A full page has a cursor for the next."""
         for n in range(30):
             wide.put(f"i{n:02d}", in_ms=n, topic="t" if n % 3 == 0 else "u")
         now = wide.now_ms
@@ -93,7 +93,7 @@ class ListingCases:
         assert [f.id for f in chosen.found] == ["i09", "i19"]
 
     def test_a_listing_of_one_topic_finds_the_few_among_the_many(self, wide: Bench) -> None:
-        """In every state and in order over the shards, although whole pages hold no item of the topic."""
+        """A listing of one topic is complete and in order over the shards, even when whole pages lack the topic."""
         for n in range(4):
             wide.put(*(f"u{n}-{k:03d}" for k in range(450)), in_ms=n * 10, topic="u")
             wide.put(f"t{n}", in_ms=n * 10 + 1, topic="t")
@@ -115,7 +115,7 @@ class ListingCases:
             bench.store.list_items("due", cursor=cursor)
 
     def test_get_answers_the_state_of_an_item(self, bench: Bench) -> None:
-        """State, score and reason, in the order of the ids, as often as an id is named."""
+        """`get` answers state, score and reason for each id, in the order of the ids, repeated ids included."""
         bench.put("a", "b", "c", "d")
         claim = bench.claim(3, lease_ms=500)
         settlements: list[Settlement] = [Dead("a", "because"), Held("b", "later")]
@@ -127,7 +127,7 @@ class ListingCases:
         assert bench.store.get([]) == []
 
     def test_counts_are_kept_for_each_topic(self, wide: Bench) -> None:
-        """Items by state and events so far, added up over the shards."""
+        """`counts` gives items by state and events so far, for each topic, added up over the shards."""
         wide.put(*(f"a{n}" for n in range(9)), topic="t")
         wide.put("parked", in_ms=None, topic="u")
         for shard in range(3):
@@ -150,7 +150,7 @@ class ListingCases:
 
     @pytest.mark.parametrize("limit", [1, 7, 500])
     def test_a_scan_gives_every_item_of_a_state_with_its_record(self, bench: Bench, limit: int) -> None:
-        """Page by page, in the order of the listing, with topic and body. Dead items also have their reason."""
+        """A scan gives pages in the order of a listing, with topic and body. Dead items also have their reason."""
         bench.bury("d", reason="broken: badly", topic="t")
         bench.put(*(f"i{n:02}" for n in range(20)), in_ms=5, topic="t", refs=("r",))
         expected: list[tuple[State, list[str]]] = [
@@ -172,7 +172,7 @@ class ListingCases:
                 assert item.reason == ("broken: badly" if state == "dead" else "")
 
     def test_a_scan_without_records_gives_ids_and_scores(self, bench: Bench) -> None:
-        """Callers that only count or plan pay much less."""
+        """A scan without records gives only ids and scores, which costs much less."""
         bench.put("a", in_ms=5)
         (page,) = bench.store.execute([Call(0, Scan("due", 0, MAX_DUE_MS, None, 500, records=False))])
         assert page == [Scanned("a", bench.now_ms + 5, None, "")]

@@ -15,7 +15,7 @@ from wheel_sched.testing.store_conformance.bench import Bench
 
 
 class LogIntakeCases:
-    """A log batch is stored completely or not at all; these cases test its conditions."""
+    """Tests of log batches, which are stored completely or not at all, and of the conditions for that."""
 
     def test_a_log_batch_moves_its_position_with_it(self, bench: Bench) -> None:
         """One step stores items, dead letters and position, and only from the expected position."""
@@ -30,7 +30,7 @@ class LogIntakeCases:
 
     @pytest.mark.parametrize("expected", [None, 0, 6, 8])
     def test_a_log_batch_from_elsewhere_stores_nothing(self, bench: Bench, expected: int | None) -> None:
-        """A batch of a zombie, a batch read before, or one after a gap changes nothing; the error has the position."""
+        """A batch that begins before or behind the stored position changes nothing. The error has the position."""
         bench.log_intake.accept(Position("s", None, 7), [])
         with pytest.raises(StalePosition) as refused:
             bench.log_intake.accept(Position("s", expected, 9), [Item("a", bench.now_ms, b"")])
@@ -38,7 +38,7 @@ class LogIntakeCases:
         assert (bench.states("a"), bench.log_intake.positions(["s"])) == ([None], [7])
 
     def test_a_new_source_has_no_position(self, bench: Bench) -> None:
-        """A caller that expects a position gets an error."""
+        """A source of which nothing was stored has no position. A caller that expects one gets an error."""
         with pytest.raises(StalePosition) as refused:
             bench.log_intake.accept(Position("s", 3, 9), [])
         assert refused.value.position is None
@@ -51,7 +51,7 @@ class LogIntakeCases:
         assert bench.log_intake.positions(["s"]) == [2]
 
     def test_a_log_batch_raises_its_attempt_counts(self, bench: Bench) -> None:
-        """The batch raises each count to the greatest number and keeps it until its expiry."""
+        """A log batch raises each of its attempt counts to the greatest number. A count is kept until its expiry."""
         until_ms = bench.now_ms + 60_000
         counts = [("a:0", 2, until_ms), ("a!", 0, None), ("b:0", 5, until_ms), ("b:0", 4, until_ms + 9_000)]
         bench.log_intake.accept(Position("s", None, 3), [Item("a.2", bench.now_ms, b"")], counts=counts)
@@ -81,7 +81,7 @@ class LogIntakeCases:
         assert stored.outcomes == [Outcome.STORED]
 
     def test_a_stale_position_is_reported_before_stale_counts(self, bench: Bench) -> None:
-        """After a takeover the counts of a repeated batch are known. The error reports its position."""
+        """A repeated batch fails both checks, position and counts. The error is the one about the position."""
         batch = Position("s", None, 3), [Item("a", bench.now_ms, b"")]
         counts = [("a:0", 1, bench.now_ms + 60_000)]
         bench.log_intake.accept(*batch, counts=counts)
@@ -91,7 +91,7 @@ class LogIntakeCases:
     @pytest.mark.parametrize("state", ["due", "held", "dead"])
     @pytest.mark.parametrize("dies", [False, True])
     def test_a_log_batch_with_an_id_that_exists_stores_nothing(self, bench: Bench, state: str, dies: bool) -> None:
-        """The store refuses the whole batch and does not store its position.
+        """The store refuses a whole log batch, and its position, when one of its ids exists.
 
         This holds for each state of the existing item, and whether the batch has an item or a dead letter with its id.
         """
@@ -109,7 +109,7 @@ class LogIntakeCases:
         assert bench.log_intake.accept(Position("s", None, 3), items).outcomes == [Outcome.STORED]
 
     def test_a_log_batch_with_an_id_twice_stores_nothing(self, bench: Bench) -> None:
-        """The id comes twice among the items, or once among the items and once among the dead letters."""
+        """A batch with one id twice is refused: both among the items, or one of them among the dead letters."""
         item = Item("a", bench.now_ms, b"")
         for items, dead_letters in (([item, item], []), ([item], [(item, "fatal")])):
             with pytest.raises(TakenId):
@@ -117,7 +117,7 @@ class LogIntakeCases:
         assert (bench.states("a"), bench.log_intake.positions(["s"])) == ([None], [None])
 
     def test_a_log_batch_in_two_halves(self, bench: Bench) -> None:
-        """The caller asks for the answer later. Errors come with the answer; a malformed batch is not sent."""
+        """`begin_accept` sends the batch, and its caller asks for the answer later. A malformed batch is not sent."""
         answer = bench.log_intake.begin_accept(Position("s", None, 3), [Item("a", bench.now_ms, b"")], token="token-2")
         assert answer().outcomes == [Outcome.STORED]
         again = bench.log_intake.begin_accept(Position("s", None, 3), [Item("a", bench.now_ms, b"")], token="token-2")
@@ -129,7 +129,7 @@ class LogIntakeCases:
             bench.log_intake.begin_accept(Position("s", 3, 4), [Item("", None, b"")])
 
     def test_attempt_counts_of_a_log_batch_lie_in_their_own_shards(self, wide: Bench) -> None:
-        """The call compares and raises the counts in their own shards."""
+        """A log batch compares and raises counts that lie in other shards than its items."""
         until_ms = wide.now_ms + 60_000
         counts = [(f"{n}:0", 1, until_ms) for n in range(8)]
         items = [Item("a", wide.now_ms, b"", route="s")]
@@ -141,13 +141,13 @@ class LogIntakeCases:
         assert wide.log_intake.positions(["s"]) == [8]
 
     def test_a_malformed_position_is_refused(self, bench: Bench) -> None:
-        """The error comes before anything is sent."""
+        """A malformed position is refused before anything is sent."""
         for position in (Position("", None, 1), Position("s", -1, 1), Position("s", 0, -1)):
             with pytest.raises(Rejected):
                 bench.log_intake.accept(position, [])
 
     def test_log_batches_lie_in_the_shard_of_their_source(self, wide: Bench) -> None:
-        """The source is their route, so the items lie in the shard of the source."""
+        """Items of a log batch have the source as their route, so they lie in the shard of the source."""
         for source in ("s", "s2", "s3"):
             items = [Item(f"{source}-{n}", wide.now_ms, b"", route=source) for n in range(3)]
             wide.log_intake.accept(Position(source, None, 3), items)
@@ -156,7 +156,7 @@ class LogIntakeCases:
             wide.log_intake.accept(Position("s", 3, 4), [Item("x", wide.now_ms, b"")])
 
     def test_a_route_leads_to_a_position_of_another_shard(self, wide: Bench) -> None:
-        """A source has one position in each shard with a batch of it; an item of another shard is refused."""
+        """A source has its own position in each shard to which a route leads. An item of another shard is refused."""
         shards = range(wide.store.shards)
         routes = [next(f"r{n}" for n in range(1_000) if shard_of(f"r{n}", len(shards)) == shard) for shard in shards]
         for shard, route in enumerate(routes):

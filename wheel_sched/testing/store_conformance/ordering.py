@@ -17,7 +17,7 @@ LOCK = lock_of(SCOPE, b"k")
 
 
 class Parking:
-    """A store with one scope, which the test owns."""
+    """A store, and a scope of ordering keys that the test owns."""
 
     def __init__(self, bench: Bench) -> None:
         self.clock, self.store, self.keys = bench.clock, bench.store, bench.ordered_keys
@@ -31,7 +31,7 @@ class Parking:
         return self.keys.park(self.owner, cap, rows)
 
     def released(self) -> list[str]:
-        """The items that are due now, in order of their release; they leave for good."""
+        """Claim the items that are due now, settle them as done, and return them in order of their release."""
         claim = [self.store.claim(100, shard=shard) for shard in range(self.store.shards)]
         out = []
         for one in claim:
@@ -50,7 +50,7 @@ def item(base: str, attempt: int, lock: str = LOCK, due_ms: int | None = None) -
 
 
 class OrderingCases:
-    """Closing, parking, releasing, giving up, and owning a scope."""
+    """Tests of ordering keys: close, park, release, give up, and own a scope."""
 
     @pytest.fixture
     def parking(self, wide: Bench) -> Parking:
@@ -102,7 +102,7 @@ class OrderingCases:
         assert parking.keys.look([(LOCK, "a")]) == [Outcome.ABSENT], "the store remembers it for a day"
 
     def test_a_late_copy_of_a_message_that_has_succeeded_closes_nothing(self, parking: Parking) -> None:
-        """Its offset was not committed, so it was read and failed again. No message waits behind the copy."""
+        """When its offset was not committed, a message is read again and may fail again. The copy closes no key."""
         parking.close("a")
         parking.park("b")
         parking.keys.succeeded([(LOCK, "a"), (LOCK, "b")])
@@ -114,7 +114,7 @@ class OrderingCases:
         assert parking.head == "c"
 
     def test_a_full_key_queue_parks_no_more(self, parking: Parking) -> None:
-        """The outcome says that the cap is reached; parked messages are not changed."""
+        """When `cap` messages are parked, a further one is not parked. The outcome says so."""
         parking.close("a")
         assert parking.park("b", "c", "d", cap=2) == [Outcome.HELD, Outcome.HELD, Outcome.WRONG_STATE]
         parking.keys.succeeded([(LOCK, "a")])
@@ -131,6 +131,21 @@ class OrderingCases:
         parking.keys.release(SCOPE, "other")
         assert parking.keys.acquire(SCOPE, "me", 1_000).epoch > taken.epoch, "its old epoch is over"
         assert parking.close("a") is Outcome.STALE
+
+    def test_a_holder_keeps_a_lapsed_scope_that_nobody_has_taken(self, parking: Parking) -> None:
+        """A step of the clock ends the lease. While nobody else owns the scope, nothing has changed for its holder."""
+        parking.clock.now_ms += 120_000
+        again = parking.keys.acquire(SCOPE, "me", 60_000)
+        assert (again.epoch, again.released) == (parking.owner.epoch, False)
+        assert parking.close("a") is Outcome.DONE
+
+    def test_a_new_owner_learns_whether_the_scope_was_released(self, parking: Parking) -> None:
+        """An owner that died has not released the scope; one that ended has."""
+        assert not parking.keys.acquire("never owned", "one", 1_000).released
+        parking.clock.now_ms += 60_000
+        assert not parking.keys.acquire(SCOPE, "other", 1_000).released
+        parking.keys.release(SCOPE, "other")
+        assert parking.keys.acquire(SCOPE, "third", 1_000).released
 
     @pytest.mark.parametrize("end", ["dead", "cancelled", "cancelled in flight", "poison"])
     def test_after_a_head_that_the_store_gives_up_the_next_message_follows(self, parking: Parking, end: str) -> None:
@@ -158,7 +173,7 @@ class OrderingCases:
 
     @pytest.mark.parametrize("end", ["by the intake", "in the store", "in parking"])
     def test_a_message_that_was_given_up_is_known_by_its_position(self, parking: Parking, end: str) -> None:
-        """A second read of it neither closes its key nor is parked. Without a position it is a new message."""
+        """A given-up message is recognised by its position-derived id. With any other id it is a new message."""
         parking.close("z" if end == "in parking" else "a")
         if end == "in parking":
             parking.park("a")
@@ -180,7 +195,7 @@ class OrderingCases:
         assert parking.close("a", lock_of(SCOPE, b"third")) is Outcome.DONE
 
     def test_settling_a_head_that_was_published_keeps_the_key_closed(self, parking: Parking) -> None:
-        """The message is on its way to its handler; the key waits for the result."""
+        """A head that was published and settled is on its way to its handler. Its key waits for the result."""
         parking.close("a")
         parking.store.schedule([item("a", 1, due_ms=parking.clock.now_ms)])
         parking.park("b")
@@ -204,7 +219,7 @@ class OrderingCases:
         assert parking.released() == ["d.0"]
 
     def test_a_head_that_is_rescheduled_or_paused_keeps_its_place(self, parking: Parking) -> None:
-        """A later due gives up nothing."""
+        """A head that gets a later due, or whose topic is paused, is still the head of its key."""
         parking.close("a")
         parking.store.schedule([item("a", 1, due_ms=parking.clock.now_ms)])
         parking.park("b")
@@ -226,7 +241,7 @@ class OrderingCases:
         assert parking.released() == ["b.0"]
 
     def test_a_dead_letter_that_is_released_again_has_lost_its_place(self, parking: Parking) -> None:
-        """The key went on without it; its second death releases no message."""
+        """Its key has continued without it, so its second death releases no message."""
         parking.close("a")
         parking.keys.given_up([(LOCK, "a")])
         parking.close("b")

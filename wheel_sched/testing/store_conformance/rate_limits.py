@@ -29,14 +29,14 @@ class Control:
 
 
 class RateLimitCases:
-    """Rates and their bursts, budgets, circuits, counters."""
+    """Tests of rates and bursts, budgets, circuits and counters."""
 
     @pytest.fixture
     def control(self, wide: Bench) -> Control:
         return Control(wide)
 
     def test_a_rate_admits_a_burst_and_gives_the_others_slots_one_interval_apart(self, control: Control) -> None:
-        """Items that come again at their slot find it free."""
+        """An item that asks again at the time of its slot is admitted."""
         limits = Limits(interval_us=100_000, burst=3)
         answer = control.admit(limits, 5)
         assert (answer.granted, answer.step_us, answer.why) == (3, 100_000, "rate")
@@ -64,7 +64,7 @@ class RateLimitCases:
         assert out[-1] - start_us <= 200 * 50_000 * 1.1
 
     def test_a_budget_allows_a_share_of_first_attempts_and_a_least(self, control: Control) -> None:
-        """Without first attempts the least is allowed; first attempts add their share."""
+        """Without first attempts, a budget allows its smallest rate. First attempts add their share."""
         limits = Limits(share_ppm=200_000, least_mhz=1_000)
         answer = control.admit(limits, 3)
         assert (answer.granted, answer.step_us, answer.why) == (1, 1_000_000, "budget")
@@ -82,7 +82,7 @@ class RateLimitCases:
         assert control.admit(Limits(interval_us=1_000, burst=1, share_ppm=10_000, least_mhz=1_000), 2).why == "budget"
 
     def test_a_circuit_opens_waits_probes_and_closes(self, control: Control) -> None:
-        """The states follow each other: closed, open, half open with one probe, closed."""
+        """A circuit goes through its states in order: closed, open, half open with one probe, closed."""
         assert control.admit(CIRCUIT, 10).granted == 10
         control.report(succeeded=1, failed=2)
         assert control.admit(CIRCUIT, 10).granted == 10, "too few results to open it"
@@ -100,7 +100,7 @@ class RateLimitCases:
         assert control.admit(CIRCUIT, 10).granted == 10
 
     def test_a_failed_probe_opens_the_circuit_again_and_a_lost_one_is_repeated(self, control: Control) -> None:
-        """A probe without a result is repeated after the time that the circuit stays open."""
+        """A failed probe opens the circuit again. A probe without a result is repeated after `open_ms`."""
         control.admit(CIRCUIT, 1)
         control.report(succeeded=0, failed=4)
         assert control.admit(CIRCUIT, 1).why == "open"
@@ -145,19 +145,19 @@ class RateLimitCases:
 
     @pytest.mark.parametrize("within_ms", [10_000, 60_000, 3_600_000])
     def test_failures_before_the_first_admit_count_for_every_window(self, control: Control, within_ms: int) -> None:
-        """First attempts are reported before the store knows a policy."""
+        """Results that are reported before the store knows the window of a policy count in a window of any length."""
         control.report(succeeded=0, failed=4, first=4)
         assert control.admit(replace(CIRCUIT, within_ms=within_ms), 1).why == "open"
 
     def test_spread_dues_are_counted_and_limit_nothing(self, control: Control) -> None:
-        """Reports show them beside the numbers of the limits."""
+        """The count of spread due times is shown in reports beside the other counters, and limits no release."""
         assert [control.flow.spread("g/orders", count) for count in (3, 2)] == [3, 5]
         assert control.admit(Limits(), 10).granted == 10
         (topic,) = control.flow.flows()
         assert (topic.topic, topic.numbers["spread"], topic.numbers["granted"]) == ("g/orders", 5, 10)
 
     def test_flows_show_what_was_refused_and_why(self, control: Control) -> None:
-        """Counters by reason, for stats and metrics."""
+        """`flows` counts refused items by reason, for stats and metrics."""
         limits = Limits(interval_us=1_000_000, burst=1, trip_ppm=500_000, of=2, within_ms=10_000, open_ms=5_000)
         control.admit(limits, 3, "a")
         control.report(0, 2, destination="a")

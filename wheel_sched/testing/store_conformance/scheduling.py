@@ -17,10 +17,10 @@ ALL_BYTES = bytes(range(256))
 
 
 class SchedulingCases:
-    """Store new items."""
+    """Tests of `schedule`."""
 
     def test_an_item_comes_back_as_it_was_stored(self, bench: Bench) -> None:
-        """Topic, refs, route, due and every byte of the body survive."""
+        """A stored item comes back with its topic, refs, route and due time, and every byte of its body."""
         item = Item("a", bench.now_ms + 5, ALL_BYTES, "mail", ("tag:x", "tag:y"), "route-1")
         assert bench.store.schedule([item]).outcomes == [Outcome.STORED]
         found = bench.one("a")
@@ -67,7 +67,7 @@ class SchedulingCases:
         assert bench.claim().items == []
 
     def test_the_extreme_dues_are_kept_exactly(self, bench: Bench) -> None:
-        """1970 is due at once; the last millisecond of 9999 is kept exactly."""
+        """A due in 1970 is due at once. A due in the last millisecond of the year 9999 is kept exactly."""
         bench.store.schedule([Item("old", 0, b""), Item("far", MAX_DUE_MS, b""), Item("odd", MAX_DUE_MS - 1, b"")])
         assert [item.due_ms for item in bench.claim().items] == [0]
         assert [found.score_ms for found in bench.everything("due")] == [MAX_DUE_MS - 1, MAX_DUE_MS]
@@ -87,7 +87,7 @@ class SchedulingCases:
         assert [bench.one(i).body for i in ids] == [i.encode() for i in ids]
 
     def test_one_item_without_a_token_is_stored_like_any_other(self, bench: Bench) -> None:
-        """It is found by its refs, counted, stored once, and held while its topic is paused."""
+        """An item without a token is found by its refs, counted, stored once, and held while its topic is paused."""
         bench.bury("dead")
         item = Item("a", bench.now_ms + 5, ALL_BYTES, "mail", ("tag:x", "tag:y"), "route-1")
         outcomes = [bench.store.schedule([each], token="").outcomes for each in (item, item)]
@@ -114,13 +114,13 @@ class SchedulingCases:
         assert marks[0] == marks[1] == marks[2] != marks[3]
 
     def test_an_id_twice_in_one_batch_is_stored_once(self, bench: Bench) -> None:
-        """The first one is stored."""
+        """Of two items with one id, the store keeps the first."""
         batch = [Item("a", bench.now_ms, b"1"), Item("b", bench.now_ms, b"2"), Item("a", None, b"3")]
         assert bench.store.schedule(batch).outcomes == [Outcome.STORED, Outcome.STORED, Outcome.DUPLICATE]
         assert bench.one("a").body == b"1"
 
     def test_a_finished_id_may_be_used_again(self, bench: Bench) -> None:
-        """Only ids in the store are duplicates."""
+        """After its item has left the store, an id is no duplicate."""
         bench.put("a")
         bench.settle_all(bench.claim())
         assert bench.put("a") == [Outcome.STORED]
@@ -159,7 +159,7 @@ class SchedulingCases:
         assert wide.store.schedule(items).accepted == 0
 
     def test_one_call_takes_at_most_500(self, bench: Bench) -> None:
-        """A larger call is refused, and none of its items is stored."""
+        """A call with more than 500 items is refused, and none of them is stored."""
         items = [Item(f"i{n}", 0, b"") for n in range(MAX_BATCH + 1)]
         (answer,) = bench.store.execute([Call(0, Schedule(items))])
         assert isinstance(answer, Rejected)
@@ -168,7 +168,7 @@ class SchedulingCases:
         assert answer.accepted == MAX_BATCH
 
     def test_an_earlier_head_raises_the_marker(self, bench: Bench) -> None:
-        """An item due before all waiting ones writes the marker with its due; a later item does not."""
+        """An item due before all waiting ones writes the marker with its due time; a later item does not."""
         backend = bench.store.backend
         start = bench.store.windows(0)[0].mark
         waiter = backend.waiter(0, 1000)
@@ -195,7 +195,7 @@ class SchedulingCases:
         assert all(counts.sizes["due"] > 5 for counts in wide.store.counts_by_shard())
 
     def test_the_dead_keep_their_id(self, bench: Bench) -> None:
-        """A dead id is a duplicate even in a batch where only it is dead."""
+        """The id of a dead item is a duplicate, also in a batch whose other ids are new."""
         bench.put("x", "y")
         claim = bench.claim()
         bench.store.settle(claim, [Dead("x", "no")])

@@ -15,17 +15,17 @@ from wheel_sched.testing.store_conformance.bench import Bench
 
 
 class SettlingCases:
-    """Settle as done, next, held or dead, and only under the right claim."""
+    """Tests of `settle`: done, next, held and dead, and only under the right claim."""
 
     def test_done_removes_an_item_and_its_refs(self, bench: Bench) -> None:
-        """Only the counter remains."""
+        """After `Done` the store has neither the item nor its refs, only a higher counter."""
         bench.put("a", refs=("r",))
         assert bench.settle_all(bench.claim()) == [Outcome.DONE]
         assert (bench.states("a"), bench.store.find("r")) == ([None], [])
         assert bench.store.counts().ever == {("accepted", ""): 1, ("completed", ""): 1}
 
     def test_next_keeps_the_record_unless_a_body_is_given(self, bench: Bench) -> None:
-        """The item keeps body, topic, refs and version."""
+        """After a `Next` without a body the item has its old body, topic, refs and version."""
         bench.store.schedule([Item("a", bench.now_ms, b"one", "t", ("r",), "a")])
         before = bench.one("a")
         claim = bench.claim()
@@ -41,7 +41,7 @@ class SettlingCases:
         )
 
     def test_next_with_a_body_is_a_successor(self, bench: Bench) -> None:
-        """One step writes the new record: body, topic, refs and a greater version; the old refs are removed."""
+        """One step writes a new record with body, topic, refs and a greater version. The old refs are removed."""
         bench.put("a", topic="t", refs=("old", "both"))
         version = bench.one("a").version
         claim = bench.claim()
@@ -54,13 +54,13 @@ class SettlingCases:
         assert bench.store.counts().now == {("due", "u"): 1}
 
     def test_an_empty_body_is_a_successor_too(self, bench: Bench) -> None:
-        """b"" is a body, None is not."""
+        """A `Next` with the body b"" writes an empty body; with None it keeps the old one."""
         bench.put("a")
         bench.store.settle(bench.claim(), [Next("a", bench.now_ms, b"")])
         assert bench.one("a").body == b""
 
     def test_next_without_a_due_parks(self, bench: Bench) -> None:
-        """The item waits in held until a caller gives it a due."""
+        """The item is held until a caller gives it a due."""
         bench.put("a")
         bench.store.settle(bench.claim(), [Next("a", None)])
         assert (bench.one("a").state, bench.one("a").reason) == ("held", "parked")
@@ -80,7 +80,7 @@ class SettlingCases:
         assert bench.store.release(["a", "b", "c"], bench.now_ms) == [Outcome.DONE] * 3
 
     def test_dead_keeps_body_or_gets_a_new_one(self, bench: Bench) -> None:
-        """The dead item has its reason and time of death, and its refs still find it."""
+        """A dead item has its old body or a new one, its reason and its time of death. Its refs still find it."""
         bench.put("a", "b", topic="t", refs=("r",))
         claim = bench.claim()
         bench.clock.advance(7)
@@ -93,7 +93,7 @@ class SettlingCases:
         assert bench.store.counts().now == {("dead", "t"): 1, ("dead", "u"): 1}
 
     def test_answers_stand_in_the_order_of_the_settlements(self, bench: Bench) -> None:
-        """For any mixture of done, next, held, dead and foreign ids."""
+        """Outcomes are in the order of the settlements, for any mixture of done, next, held, dead and foreign ids."""
         bench.put("a", "b", "c", "d", "e")
         claim = bench.claim()
         settlements: list[Settlement] = [
@@ -125,7 +125,7 @@ class SettlingCases:
         assert bench.states("a", "b", "c") == [None, "dead", "due"]
 
     def test_only_the_claim_that_holds_an_item_settles_it(self, bench: Bench) -> None:
-        """A foreign or made-up number changes nothing."""
+        """A settlement under the number of another claim, or under a made-up one, changes nothing."""
         bench.put("a", "b")
         one, two = bench.claim(1), bench.claim(1)
         made_up = Claim(0, 99, 0, 1, None, None, [])
@@ -135,7 +135,7 @@ class SettlingCases:
         assert bench.settle_all(one) == bench.settle_all(two) == [Outcome.DONE]
 
     def test_a_cancelled_item_does_not_come_back(self, bench: Bench) -> None:
-        """Next and held are dropped; done and dead take effect."""
+        """An item cancelled in flight leaves when it is settled as next or held. Done and dead take effect as usual."""
         bench.put("a", "b", "c", "d", refs=("r",))
         claim = bench.claim()
         assert bench.store.cancel(["a", "b", "c", "d"]) == [Outcome.CANCELLED] * 4
@@ -161,7 +161,7 @@ class SettlingCases:
         assert bench.store.counts().happened("completed") == 2
 
     def test_the_cap_of_the_dead_trims_the_oldest(self, bench: Bench) -> None:
-        """The call that adds dead items also trims; the refs of trimmed items are removed too."""
+        """The call that adds dead items also removes the oldest ones above the cap, together with their refs."""
         for n in range(4):
             bench.clock.advance(1)
             bench.put(f"i{n}", refs=("r",))
@@ -175,7 +175,7 @@ class SettlingCases:
         assert bench.store.counts().happened("trimmed") == 5
 
     def test_a_batch_has_at_most_500_settlements(self, bench: Bench) -> None:
-        """Both the facade and the backend refuse a larger one."""
+        """Both the facade and the backend refuse a call with more than 500 settlements."""
         bench.put("a")
         claim = bench.claim()
         many = [Done("a")] * 501

@@ -18,12 +18,13 @@ from wheel_sched.testing.store_conformance.bench import Bench
 
 
 class ShardOwnershipCases:
-    """For a broker that records which claims it has published."""
+    """Tests of owned shards, for brokers that record which claims they have published."""
 
     def test_a_shard_has_one_owner_at_a_time(self, bench: Bench) -> None:
-        """Until its time is over or it gives up the shard. A new owner raises the epoch; the same owner does not.
+        """A shard belongs to its owner until its time is over or it gives up the shard. A new owner raises the epoch.
 
-        The step depends on the owner's name, so that two owners never have the same epoch.
+        The same owner does not raise it. The step depends on the owner's name, so that two owners never have the same
+        epoch.
         """
         first = bench.shard_ownership.acquire(0, "one", 1_000)
         assert (first.mine, first.new) == (True, True)
@@ -40,7 +41,7 @@ class ShardOwnershipCases:
         assert bench.shard_ownership.acquire(0, "one", 1_000).new
 
     def test_a_predecessor_claims_nothing(self, bench: Bench) -> None:
-        """Its epoch is over."""
+        """After a new owner has acquired the shard, a claim with the epoch of the old owner is refused."""
         epoch = bench.shard_ownership.acquire(0, "one", 10).epoch
         bench.clock.advance(10)
         bench.shard_ownership.acquire(0, "two", 10)
@@ -49,7 +50,7 @@ class ShardOwnershipCases:
         assert isinstance(answer, StaleEpoch)
 
     def test_a_claims_number_is_above_what_went_out(self, bench: Bench) -> None:
-        """Also when the store has lost its last claim numbers."""
+        """A new claim number is above the one published last (`above`), even when the store has lost that number."""
         bench.put("a", "b")
         (first,) = bench.store.execute([Call(0, ClaimDue(1, 1_000, above=41))])
         (second,) = bench.store.execute([Call(0, ClaimDue(1, 1_000, above=5))])
@@ -58,7 +59,7 @@ class ShardOwnershipCases:
         bench.settle_all(second)
 
     def test_a_claim_without_a_lease_end_is_never_recovered(self, bench: Bench) -> None:
-        """Neither time nor a sweep ends the claim; only the owner of the shard does."""
+        """Neither time nor a sweep ends a claim without a lease end. Only the owner of the shard ends it."""
         bench.put("a", "b", topic="t")
         (claim,) = bench.store.execute([Call(0, ClaimDue(10, None))])
         bench.clock.advance(365 * 86_400_000)
@@ -94,7 +95,7 @@ class ShardOwnershipCases:
         assert bench.states("a.1", "b.0") == [None, "due"]
 
     def test_a_spared_claim_stays_open(self, bench: Bench) -> None:
-        """The claim that is being published now stays open."""
+        """`resolve` leaves the claim `spared` open, because it is being published."""
         bench.put("a", "b")
         one, two = bench.claim(limit=1), bench.claim(limit=1)
         self._resolve(bench, 0, spared=two.number)
@@ -103,14 +104,14 @@ class ShardOwnershipCases:
         assert one.number < two.number
 
     def test_without_a_recorded_number_all_items_are_held(self, bench: Bench) -> None:
-        """Its items are held in doubt: not published again and not lost."""
+        """When the recorded number is unknown, the items of open claims are held: not published again and not lost."""
         bench.put("a", topic="t")
         bench.claim()
         assert self._resolve(bench, None).held == 1
         assert bench.one("a").reason.startswith("in-doubt")
 
     def test_only_the_present_owner_ends_claims(self, bench: Bench) -> None:
-        """A former owner that wakes up during its own take-over changes nothing."""
+        """An owner whose shard was taken over while it ended claims changes nothing."""
         epoch = bench.shard_ownership.acquire(0, "one", 10).epoch
         bench.clock.advance(10)
         bench.shard_ownership.acquire(0, "two", 10)

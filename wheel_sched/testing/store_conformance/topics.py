@@ -10,10 +10,10 @@ from wheel_sched.testing.store_conformance.bench import Bench
 
 
 class TopicCases:
-    """Pause and resume topics."""
+    """Tests of paused and resumed topics."""
 
     def test_a_paused_topic_waits_and_others_flow(self, bench: Bench) -> None:
-        """Existing and new items are held; no claim takes one of them; no marker wakes a dispatcher."""
+        """Existing and new items of a paused topic are held. No claim takes them, and no marker wakes a dispatcher."""
         bench.put("a", topic="t")
         bench.put("b", topic="u")
         assert bench.store.pause("t") == 1
@@ -26,7 +26,7 @@ class TopicCases:
         assert (counts.paused, counts.due_head_ms) == ({"t": bench.now_ms}, None)
 
     def test_pausing_twice_is_pausing_once(self, bench: Bench) -> None:
-        """The same holds for resuming; the time of the first pause stays."""
+        """A second pause or resume changes nothing. The time of the first pause is kept."""
         began = bench.now_ms
         assert bench.store.pause("t") == 0
         bench.clock.advance(5)
@@ -37,7 +37,7 @@ class TopicCases:
         assert bench.put("a", topic="t") == [Outcome.STORED]
 
     def test_resuming_brings_back_what_was_paused(self, bench: Bench) -> None:
-        """With their dues; items held for another reason stay held."""
+        """Items held by the pause wait again with their due times. Items held for another reason stay held."""
         bench.put("a", "b", "c", in_ms=500, topic="t")
         bench.store.hold(["b"], "mine")
         bench.store.pause("t")
@@ -47,7 +47,7 @@ class TopicCases:
         assert [bench.one(i).reason for i in "bd"] == ["mine", "parked"]
 
     def test_resuming_raises_the_marker(self, bench: Bench) -> None:
-        """Resumed items may be due at once."""
+        """Resumed items may be due before all others, so the marker wakes dispatchers."""
         bench.put("a", topic="t")
         bench.store.pause("t")
         mark = bench.store.windows(0)[0].mark
@@ -55,7 +55,7 @@ class TopicCases:
         assert bench.store.windows(0)[0].mark != mark
 
     def test_the_overdue_are_spread(self, bench: Bench) -> None:
-        """Evenly and in order over the interval, from now on; items that are not overdue keep their due."""
+        """Overdue items are spread evenly and in order over the interval from now on. Others keep their due time."""
         bench.put(*(f"i{n:02d}" for n in range(10)), in_ms=100, topic="t")
         bench.put("late", in_ms=5000, topic="t")
         bench.store.pause("t")
@@ -77,7 +77,7 @@ class TopicCases:
         assert len(set(scores)) > 600
 
     def test_what_returns_to_a_paused_topic_is_held(self, bench: Bench) -> None:
-        """After next, an expired lease, release, reschedule, requeue or a new topic, the item is held."""
+        """An item is held when it enters a paused topic by next, lease end, release, requeue or replace."""
         bench.bury("dead", topic="t")
         bench.put("held", in_ms=None, topic="t")
         bench.put("other", in_ms=1, topic="u")
@@ -96,7 +96,7 @@ class TopicCases:
         assert len(bench.claim().items) == 5
 
     def test_pausing_leaves_what_is_in_flight(self, bench: Bench) -> None:
-        """An item in flight may still be settled."""
+        """A pause changes no item in flight, which may still be settled."""
         bench.put("a", topic="t")
         claim = bench.claim()
         assert bench.store.pause("t") == 0
@@ -111,7 +111,7 @@ class TopicCases:
         assert bench.states("a", "b", "c") == ["due", "held", "held"]
 
     def test_a_paused_backlog_costs_other_topics_nothing(self, bench: Bench) -> None:
-        """After one pause the overdue items of the topic are in no claim's way."""
+        """A pause takes the overdue items of its topic out of the waiting items, so claims need not skip them."""
         bench.put(*(f"i{n}" for n in range(1500)), topic="t")
         bench.store.pause("t")
         bench.put("x", topic="u")

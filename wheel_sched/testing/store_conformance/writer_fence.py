@@ -13,10 +13,10 @@ from wheel_sched.testing.store_conformance.bench import Bench
 
 
 class WriterFenceCases:
-    """Repeated, closed and malformed epochs."""
+    """Tests of writer fences: repeated, closed and malformed epochs."""
 
     def test_an_id_is_stored_once_in_an_epoch(self, wide: Bench) -> None:
-        """The writer brings an id again after its item has left. A plain schedule would store it again."""
+        """An id that the writer brings again in the epoch is not stored, even when its item has left."""
         fence = Fence("query", 3)
         items = [Item(f"i{n}", wide.now_ms, b"") for n in range(20)]
         assert wide.writer_fences.schedule(items[:12], fence).accepted == 12
@@ -27,7 +27,7 @@ class WriterFenceCases:
         assert wide.writer_fences.schedule(items[:1], Fence("other", 3)).accepted == 1
 
     def test_a_closed_epoch_stores_nothing(self, wide: Bench) -> None:
-        """An earlier epoch stores nothing either; the next one does; an epoch may be closed twice."""
+        """A closed epoch and all earlier ones store nothing. The next epoch does. An epoch may be closed twice."""
         assert wide.writer_fences.schedule([Item("a", wide.now_ms, b"")], Fence("query", 3)).accepted == 1
         for _ in range(2):
             wide.writer_fences.close_epoch(Fence("query", 3))
@@ -38,7 +38,7 @@ class WriterFenceCases:
 
     @pytest.mark.parametrize("fence", [Fence(""), Fence("x" * 250), Fence("x", -1), Fence("a\nb")])
     def test_a_fence_needs_a_name_and_an_epoch(self, bench: Bench, fence: Fence) -> None:
-        """The call is refused before anything is stored."""
+        """A malformed fence is refused before anything is stored."""
         with pytest.raises(Rejected):
             bench.writer_fences.schedule([Item("a", bench.now_ms, b"")], fence)
         assert bench.states("a") == [None]

@@ -257,7 +257,7 @@ def _reserved(module: str) -> bool:
 
 
 def _lies_in_standard_library(top: str) -> bool:
-    """Whether a module lies in the standard library but not in Python's list: its tests. Imports nothing."""
+    """Whether a module of the standard library is missing in Python's list of it, as its tests are. Imports nothing."""
     try:
         spec = find_spec(top)
     except (ImportError, ValueError):  # a module made by hand has no spec

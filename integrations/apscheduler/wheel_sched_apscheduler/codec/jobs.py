@@ -245,7 +245,7 @@ class JobCodec:
         return zone_name(getattr(self._triggers.load(doc["t"]), "timezone", None) or UTC).encode()
 
     def trigger(self, job_id: str, raw: bytes) -> Any:
-        """The trigger alone.
+        """Read only the trigger of a stored job.
 
         Raises:
             BadSignature, Unreadable, Forbidden: the job may not or cannot be read.

@@ -118,7 +118,7 @@ class Triggers:
         return [name, self._values.dump(trigger.__getstate__(), f"the state of {name}")]
 
     def load(self, data: Any, depth: int = 0) -> Any:
-        """The trigger.
+        """The trigger that `dump` has written.
 
         Raises:
             Forbidden: it names a class that is not allowed; nothing was imported.

@@ -270,7 +270,7 @@ def _environment_file() -> list[Path]:
 
 @lru_cache(maxsize=16)
 def _names_of(path: Path) -> list[str]:
-    """The names of this file in the database: by its path or the path it links to, else by equal content."""
+    """The names of a zone file in the time zone database: by its path or link target, else by equal content."""
     folders = [Path(folder) for folder in zoneinfo.TZPATH if Path(folder).is_dir()]
     if not path.is_absolute():
         return [str(path)]

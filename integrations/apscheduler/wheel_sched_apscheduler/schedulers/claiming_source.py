@@ -121,8 +121,9 @@ class ClaimingJobSource:
                 head_us = following_us if head_us is None else min(head_us, following_us)
             run_times, late = occurrence.run_times, no_run_times
             if job.misfire_grace_time is not None:
-                if grace_after_claim(job, now, self._misfire) is not None:
-                    run_times, late = in_grace(job, run_times, now, self._logger)
+                claimed_at = occurrence.due_at(now)
+                if grace_after_claim(job, claimed_at, self._misfire) is not None:
+                    run_times, late = in_grace(job, run_times, claimed_at, self._logger)
                 job = without_grace(job)
             last = following is None and not occurrence.redelivered
             batch.submissions.append(Submission(job, self.alias, run_times, self, occurrence, last, late))
@@ -150,7 +151,7 @@ class ClaimingJobSource:
             if occurrence.run_times:
                 occurrence.plan(job.trigger.get_next_fire_time(occurrence.run_times[-1], now))
                 return True
-            run_times, following = missed_runs(job, now)
+            run_times, following = missed_runs(job, occurrence.due_at(now))
         except Exception as error:
             self.store.report_trigger_failure(occurrence, error)
             return False
@@ -204,7 +205,7 @@ class ClaimingJobSource:
 
 
 class _ExecutorLoad:
-    """The load of one executor."""
+    """How many submissions an executor has not finished, and since when it is full."""
 
     __slots__ = ("full_since_s", "occurrences", "slow")
 
@@ -215,7 +216,7 @@ class _ExecutorLoad:
 
 
 class InFlightLimits:
-    """How many occurrences of one jobstore each executor holds, and how many more may be claimed. See the module.
+    """How many occurrences of one jobstore each executor holds, and how many more may be claimed.
 
     Threads: any thread calls `leave`; the claiming thread calls the rest.
 

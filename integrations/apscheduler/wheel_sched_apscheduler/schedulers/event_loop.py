@@ -56,7 +56,7 @@ class WheelAsyncIOScheduler(WheelScheduler, AsyncIOScheduler):
 
     @property
     def running(self) -> bool:
-        """As in the other schedulers; also False when the event loop was closed."""
+        """See `WheelScheduler.running`. Also False when the event loop was closed."""
         loop = self._eventloop
         return super().running and not (loop is None or loop.is_closed())
 
@@ -76,7 +76,7 @@ class WheelAsyncIOScheduler(WheelScheduler, AsyncIOScheduler):
         return await asyncio.to_thread(partial(self.drain, timeout))
 
     def drain(self, timeout: float | None = None) -> bool:
-        """As in the other schedulers. Not from the event loop's thread, which runs the jobs.
+        """See `WheelScheduler.drain`. Do not call it from the event loop's thread, which runs the jobs.
 
         Raises:
             SchedulerNotRunningError: it was not started.
@@ -142,7 +142,7 @@ class WheelAsyncIOScheduler(WheelScheduler, AsyncIOScheduler):
 
 
 class EventLoopAdapter(ExecutorAdapter):
-    """For an `AsyncIOExecutor`: coroutines become tasks of the loop, other functions run in its default executor.
+    """Submits jobs to an `AsyncIOExecutor`: coroutines as tasks, other functions to the loop's default executor.
 
     A coroutine that a shutdown cancels is reported as failed only when its jobstore does not hand it out again.
     """

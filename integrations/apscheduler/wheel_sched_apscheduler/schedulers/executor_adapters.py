@@ -63,7 +63,7 @@ class ExecutorAdapter:
         self._queue: deque[Submission] = deque()  # submitted, not started
 
     def submit(self, submissions: list[Submission]) -> None:
-        """Run these submissions. A job with too many running instances is refused, by an event."""
+        """Run these submissions. A job with too many running instances is refused, and an event says so."""
         accepted, refused, all_late = [], [], []
         instances = self.executor._instances
         with self.executor._lock:
@@ -151,7 +151,7 @@ class ExecutorAdapter:
 
 
 class GenericExecutorAdapter(ExecutorAdapter):
-    """For any other executor: calls its `submit_job`, one job at a time.
+    """Submits jobs to an executor of any other class, by its `submit_job`, one job at a time.
 
     Such an executor reports an end by job id alone, and an error not at all. So this adapter replaces the two methods
     with which this one executor object reports.
@@ -245,7 +245,7 @@ class GenericExecutorAdapter(ExecutorAdapter):
 
 
 class ThreadPoolAdapter(ExecutorAdapter):
-    """For a pool of threads: one deque, emptied by as many workers as needed.
+    """Submits jobs to a pool of threads: one deque, emptied by as many workers as needed.
 
     A worker that takes a job first starts another worker, if the deque has more jobs. So a slow job delays no other
     job. After `_QUICK_IN_A_ROW` quick jobs only `_FEW_WORKERS` workers stay, because more would only wait for each
@@ -345,7 +345,7 @@ class ThreadPoolAdapter(ExecutorAdapter):
 
 
 class ProcessPoolAdapter(ExecutorAdapter):
-    """For a pool of processes: a future for each job. A broken pool is replaced, as in stock, and reported."""
+    """Submits jobs to a pool of processes, each as a future. A broken pool is replaced, as in stock, and reported."""
 
     def _run(self, submissions: list[Submission]) -> None:
         for submission in submissions:

@@ -109,7 +109,7 @@ class WheelScheduler(BaseScheduler):
 
     @contextmanager
     def _without_wakeups(self) -> Iterator[None]:
-        """In this block `wakeup` does nothing in this thread: the caller rings for the run time of a changed job."""
+        """In this block `wakeup` does nothing in this thread: the caller sets the alarm for a changed job."""
         before = getattr(self._quiet, "on", False)
         self._quiet.on = True
         try:

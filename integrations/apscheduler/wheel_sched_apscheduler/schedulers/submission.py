@@ -108,7 +108,7 @@ class Submission:
 
     @property
     def fencing(self) -> FencingInfo | None:
-        """The data of the occurrence that the job can read."""
+        """What the job can read about its occurrence, see `CurrentOccurrence`. None without an occurrence."""
         occurrence = self.occurrence
         return None if occurrence is None else (occurrence.token, occurrence.redelivered)
 
@@ -198,7 +198,7 @@ def run(
 async def run_coroutine(
     job: Job, alias: str, run_times: list[datetime], logger_name: str, fencing: FencingInfo | None
 ) -> list[SchedulerEvent]:
-    """The same for a coroutine function, in its own task."""
+    """Run a coroutine job for each of its run times, in its own task, and return the events of their ends."""
     events: list[Any] = []
     for run_time in run_times:
         if fencing is not None:  # the context ends with the task: nothing to reset

@@ -72,7 +72,7 @@ class _Gathered:
 
 
 class InFlightClaims:
-    """See the module.
+    """The occurrences that this process has claimed, and the commands that report their ends to the store.
 
     Args:
         writer: writes settlements and split items.
@@ -145,7 +145,7 @@ class InFlightClaims:
         return True
 
     def _move_beside(self, occurrence: Occurrence) -> None:
-        """Follow a claim to the id of a split item, where it lies when a new job has taken the job's id."""
+        """Note that the claim lies under the id of a split item now, because a new job has taken the job's id."""
         handle: ClaimHandle = occurrence.handle
         self._forget(occurrence)
         handle.item_id, handle.split_item = split_item_id(occurrence.job_id, handle.due_ms), True
@@ -308,7 +308,8 @@ class InFlightClaims:
     def _settled_for_good(self, occurrence: Occurrence, outcome: Outcome) -> None:
         handle: ClaimHandle = occurrence.handle
         self._forget(occurrence)
-        if outcome is Outcome.STALE and occurrence.finish is not None:
+        handle.stale = outcome is Outcome.STALE
+        if handle.stale and occurrence.finish is not None:
             # its lease had ended, so it may be claimed again; this process then knows that it has run
             for item_id in {handle.item_id, handle.item.id}:
                 self._orphans[item_id, handle.due_ms, handle.version] = occurrence
@@ -316,7 +317,7 @@ class InFlightClaims:
                 self._orphans.popitem(last=False)
 
     def _read(self, answer: Any, about: Sequence[PendingSettlement]) -> None:
-        """Settle jobs that were changed while they were in flight by their present records."""
+        """Settle jobs that other processes changed while they were in flight, each by its present record."""
         for pending, found in zip(about, answer, strict=True):
             settlement = pending.settlement  # if the record is no longer ours, the store refuses this one
             if pending.occurrence is not None and found is not None and found.state == "leased":

@@ -41,7 +41,7 @@ logger = logger_of("wheel_sched.apscheduler")
 
 
 class StoreConnection:
-    """See the module.
+    """A jobstore's connection to its delay store, opened at the first use.
 
     Args:
         target: URL or client of the server.
@@ -106,7 +106,7 @@ class SelfRestoringStore(DelayStore):
     """
 
     def execute(self, calls: Sequence[Call[Any]]) -> list[Any]:
-        """As `DelayStore.execute`."""
+        """See `DelayStore.execute`. Also repeats calls after it has created a lost namespace again."""
         answers = super().execute(calls)
         refused = [at for at, answer in enumerate(answers) if _says_absent(answer)]
         if refused:
@@ -126,10 +126,10 @@ def _says_absent(answer: Any) -> bool:
 
 
 class OccurrenceSettler:
-    """See the module.
+    """The settler thread and the listener thread of a jobstore.
 
     Args:
-        connection: to the store.
+        connection: the connection to the store.
         flush: sends everything pending to the store.
         extend_leases: extends the leases of running jobs.
         next_s: answers in how many seconds there is something to send; None = not before `notify`.

@@ -49,12 +49,12 @@ def due_of(moment: datetime | None) -> int | None:
 
 
 def run_ref(job_id: str) -> str:
-    """The ref by which the runs of a job that lie beside it are found."""
+    """The ref by which the split items and marks of a job's runs are found."""
     return f"run:{job_id}"
 
 
 def split_item_id(job_id: str, run_ms: int) -> str:
-    """The id of a split item."""
+    """The id of the split item for a run of this job at this run time."""
     return f"{run_ms}\0{job_id}"
 
 
@@ -124,7 +124,7 @@ class RunWriter:
 
     Args:
         codec: writes jobs.
-        shards: of the namespace.
+        shards: number of shards of the namespace.
     """
 
     def __init__(self, codec: JobCodec, shards: int) -> None:
@@ -174,7 +174,7 @@ class RunWriter:
     def split_item(
         self, job_id: str, run_ms: int, run_times: Sequence[datetime], body: bytes, *, due_ms: int | None
     ) -> Item:
-        """A split item. `body` is the body of the job or of another split item."""
+        """Make a split item. `body` is the body of the job or of another split item."""
         item_id = split_item_id(job_id, run_ms)
         times = ",".join(str(to_us(moment)) for moment in run_times).encode()
         # in the shard of the job, so that its fencing tokens keep growing

@@ -26,7 +26,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 from uuid import uuid4
 
@@ -39,7 +39,7 @@ from wheel_sched.store import Claim, Claimed, Done, Held, Next, Settlement
 from wheel_sched_apscheduler.codec import JobCodec, NotHere, Unreadable
 from wheel_sched_apscheduler.entries import owner_name
 from wheel_sched_apscheduler.occurrence import ClaimedJob, Occurrence
-from wheel_sched_apscheduler.run_times import Misfire, from_ms, grace_after_claim, to_us
+from wheel_sched_apscheduler.run_times import Misfire, from_ms, from_us, grace_after_claim, to_us
 from wheel_sched_apscheduler.stores.claims import InFlightClaims
 from wheel_sched_apscheduler.stores.connection import StoreConnection
 from wheel_sched_apscheduler.stores.layout import (
@@ -57,7 +57,7 @@ REFUSED = "refused"
 BACK_AFTER_MS = 100  # until a process that has not refused the job may claim it; doubled after each round
 BACK_AT_MOST_MS = 30_000
 DEFER_MS = 200  # a process that has refused a job claims this much later than the others
-DEFER_FOR_S = 60.0  # since its last refusal
+DEFER_FOR_S = 60.0  # for how long after its last refusal a process claims later
 DEFER_ROUNDS = 3  # after these it defers only for that job: no process seems able to run it, and other jobs wait too
 _DUES_AT_MOST = 100
 _REFUSERS_AT_MOST = 10  # in the refs; this many also end a round, because some of them may be gone
@@ -118,7 +118,7 @@ def without_refusal(refs: Sequence[str]) -> tuple[str, ...]:
 
 
 class RefusalPolicy:
-    """Decides what becomes of a job that this process cannot run. See the module.
+    """Decides whether a job that this process cannot run is given back or quarantined.
 
     Args:
         connection: gives the store's time and the logger.
@@ -139,7 +139,7 @@ class RefusalPolicy:
         self._dues: deque[int] = deque(maxlen=_DUES_AT_MOST)  # of the jobs that were given back
 
     def deferral_ms(self, heads: Iterable[int | None]) -> int:
-        """How much later than other processes to claim next. `heads`: the next dues, perhaps of a job refused here."""
+        """How much later than other processes to claim next. `heads`: the next due times, maybe of refused jobs."""
         defers = self.clock() < self._defer_until_s or any(head in self._dues for head in heads)
         return DEFER_MS if defers else 0
 
@@ -183,7 +183,7 @@ class RefusalPolicy:
 
 
 class ClaimLoader:
-    """See the module.
+    """Makes occurrences of claimed items, and settles the items that do not become occurrences.
 
     Args:
         codec: reads jobs.
@@ -217,6 +217,7 @@ class ClaimLoader:
             plain_jobs: whether the driver sets the current occurrence itself, see `scheduler_pass`.
         """
         claims = self._claims
+        now = min(now, from_us(claim.now_us))  # a job is due when both clocks have reached its run time
         occurrences = []
         for item in claim.items:
             if item.topic == RUN:  # the mark of a run whose process was lost; the run is not repeated
@@ -270,8 +271,11 @@ class ClaimLoader:
             job.misfire_grace_time = None  # its lost holder had claimed it in time
         elif item.lapses:
             job.misfire_grace_time = None  # as above
-        else:  # waiting for a process that can run the job does not count as lateness
+        else:  # waiting for a process that can run the job, or for room, does not count as lateness
             claimed_at = now if refusal is None else min(now, from_ms(refusal.since_ms))
+            put_back_ms = item.due_ms - (due_of(moment) or 0)
+            if refusal is None and put_back_ms > 0:
+                claimed_at -= timedelta(milliseconds=put_back_ms)
             job.misfire_grace_time = grace_after_claim(job, claimed_at, self._misfire)
         redelivered = split_item or item.lapses > 0
         occurrence: Occurrence
@@ -280,6 +284,7 @@ class ClaimLoader:
             occurrence.run_at(run_times or [])
         else:
             occurrence = job.hand_out(claim_number, redelivered=redelivered, fixed=run_times)
+        occurrence.reached = now
         refs = tuple(ref for ref in without_refusal(item.refs) if ref != RUNNING)
         occurrence.handle = ClaimHandle(shard, claim_number, item, body=body, refs=refs, stored=stored)
         return occurrence

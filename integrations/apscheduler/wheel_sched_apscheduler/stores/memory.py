@@ -67,7 +67,7 @@ class MisfireQueue(Generic[T]):
         self._heap: list[int] = []  # dues of the buckets, and of some removed buckets
 
     def add(self, due: int, name: str, entry: T) -> None:
-        """Add an entry. Its name is unique within its due."""
+        """Add an entry. Its name is unique within its due time."""
         bucket = self._buckets.get(due)
         if bucket is None:
             bucket = self._buckets[due] = _Bucket()
@@ -162,7 +162,7 @@ class WheelJobStore(MemoryJobQueries):
         self._metadata.pop(job_id, None)
 
     def add_job(self, job: Any) -> None:
-        """O(1).
+        """Add a job. O(1).
 
         Raises:
             ConflictingIdError: a job with this id exists; nothing was changed.
@@ -279,7 +279,7 @@ class WheelJobStore(MemoryJobQueries):
             return OccurrenceBatch(occurrences, now if more else self._head(), more)
 
     def mark_submitted(self, occurrences: Sequence[Occurrence]) -> None:
-        """Let the jobs wait for their next run time, or remove them."""
+        """Let the jobs wait for their next run time. Removes those that have none."""
         with self._lock:
             for occurrence in occurrences:
                 slot: Slot = occurrence.handle

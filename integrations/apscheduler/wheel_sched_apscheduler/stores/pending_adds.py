@@ -18,7 +18,7 @@ from wheel_sched_apscheduler.stores.repository import JobRepository
 
 
 class PendingAdds:
-    """See the module.
+    """The jobs that a scheduler's `start` has added and the store does not have yet.
 
     Args:
         repository: stores the jobs.

@@ -14,8 +14,6 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
-from apscheduler.jobstores.base import JobLookupError
-
 from wheel_sched.store import DelayStore, Found, Item, Outcome, State
 from wheel_sched.store.core.items import MAX_DUE_MS
 from wheel_sched_apscheduler.codec import JobCodec, Unreadable, unsigned
@@ -256,15 +254,18 @@ class JobQueries:
         Raises:
             JobLookupError: there is no such job.
         """
-        found = self.store.get([job_id])[0]
-        if found is None or found.topic != JOB:
-            raise JobLookupError(job_id)
-        trigger = self.codec.trigger(job_id, found.body)
-        moment: datetime | None = trigger.get_next_fire_time(None, from_ms(self.store.now_ms()))
+        moment: datetime | None = None
+
+        def resumed(found: Found) -> Item:
+            # by the time after the record was read: so no earlier run time that was claimed meanwhile runs again
+            nonlocal moment
+            now = from_ms(self.store.now_ms() + 1)
+            moment = self.codec.trigger(job_id, found.body).get_next_fire_time(None, now)
+            return self._moved(found, moment)
+
+        self.repository.change(job_id, resumed, keep_due=False)
         if moment is None:
             self.store.cancel([job_id])
-        else:
-            self._move(job_id, moment)
         return moment
 
     def add_jobs(
@@ -291,11 +292,10 @@ class JobQueries:
         return sum(outcome is not Outcome.ABSENT for outcome in outcomes)
 
     def _move(self, job_id: str, moment: datetime | None) -> None:
-        def rewritten(found: Found) -> Item:
-            body = self.codec.moved(job_id, found.body, moment)
-            return Item(job_id, due_of(moment), body, JOB, found.refs)
+        self.repository.change(job_id, lambda found: self._moved(found, moment), keep_due=False)
 
-        self.repository.change(job_id, rewritten, keep_due=False)
+    def _moved(self, found: Found, moment: datetime | None) -> Item:
+        return Item(found.id, due_of(moment), self.codec.moved(found.id, found.body, moment), JOB, found.refs)
 
     # Quarantine.
 

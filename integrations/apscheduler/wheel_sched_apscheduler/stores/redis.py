@@ -223,7 +223,7 @@ class RedisWheelJobStore(JobQueries, SchedulerPassStore):
             if not self.connection.is_open and self._settler is not None:  # a pass does not wait for a connection
                 return self._failed(now, StoreUnavailable("it was not there at the start"))
             try:
-                asked_ms = time.time_ns() // 1_000_000
+                asked_ms, asked_s = time.time_ns() // 1_000_000, time.monotonic()
                 claims = tracker.claim_due(now, limit)
             except Exception as error:  # also what a client library raises besides its own errors
                 return self._failed(now, error)
@@ -236,6 +236,10 @@ class RedisWheelJobStore(JobQueries, SchedulerPassStore):
             except Exception as error:  # as above
                 self.release(occurrences)
                 return self._failed(now, error)
+            if occurrences and time.monotonic() - asked_s >= self.settings.lease_ms / 1000:
+                self._logger.warning("A claim took longer than its lease: its jobs are put back")
+                self.release(occurrences)  # another process may have them
+                return OccurrenceBatch([], max(in_utc(now), datetime.now(UTC)))
             if self.settings.delivery == "at_most_once" and occurrences:
                 occurrences = self._settle_before_run(occurrences, now)
             more = any(len(claim.items) == limit for claim in claims)
@@ -272,7 +276,7 @@ class RedisWheelJobStore(JobQueries, SchedulerPassStore):
         run_times, following = occurrence.run_times or getattr(job, "fixed", None), None
         try:
             if not run_times:
-                run_times, following = missed_runs(job, now)
+                run_times, following = missed_runs(job, occurrence.due_at(now))
         except Exception as error:
             self.report_trigger_failure(occurrence, error)
             return False
@@ -321,10 +325,7 @@ class RedisWheelJobStore(JobQueries, SchedulerPassStore):
         self._notify_settler()
 
     def report_trigger_failure(self, occurrence: Occurrence, error: Exception) -> None:
-        """Quarantine a job with a built-in trigger, which fails everywhere; give any other job back.
-
-        Another release may have repaired a user's own trigger.
-        """
+        """Quarantine a job with a built-in trigger. Give others back: a release may have mended a user's trigger."""
         unreadable = is_built_in(occurrence.handle.stored.trigger)
         self.tracker.refuse(occurrence, f"its trigger failed: {error!r}", error=error, unreadable=unreadable)
         self._notify_settler()
@@ -383,7 +384,7 @@ class RedisWheelJobStore(JobQueries, SchedulerPassStore):
         return job
 
     def add_job(self, job: Any) -> None:
-        """One round trip, atomic.
+        """Store a job, in one atomic round trip.
 
         Raises:
             ConflictingIdError: a job with this id exists, from this or another process; nothing was changed.

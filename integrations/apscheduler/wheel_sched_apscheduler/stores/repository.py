@@ -55,10 +55,10 @@ class LookedUpJob(Job):
 
 
 class JobRepository:
-    """See the module.
+    """Looks up, adds, changes and removes the stored jobs.
 
     Args:
-        connection: to the store.
+        connection: the connection to the store.
         codec: reads and writes jobs.
         planner_of: gives the occurrence of this process that has planned the next run of a job's record (id, version).
         counts_runs: whether runs are counted over all processes. Then new jobs get a ref if runs lie beside them.
@@ -116,7 +116,7 @@ class JobRepository:
         """Every record in these states. A record that changes its state meanwhile may be left out.
 
         Args:
-            states: in this order.
+            states: the states, read in this order.
             topic: see `layout`; None = all. Defaults to jobs.
         """
         seen = set()

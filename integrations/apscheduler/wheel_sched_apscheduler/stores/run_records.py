@@ -73,7 +73,7 @@ def apply_limits(store: DelayStore, occurrences: Sequence[Occurrence]) -> None:
     Raises:
         StoreError: the store does not answer. Nothing was changed.
     """
-    asked = [each for each in occurrences if RUNNING in each.handle.item.refs and not each.handle.split_item]
+    asked = [each for each in occurrences if RUNNING in each.handle.item.refs or each.handle.split_item]
     if not asked:
         return
     runs = values_of(
@@ -81,7 +81,13 @@ def apply_limits(store: DelayStore, occurrences: Sequence[Occurrence]) -> None:
             [Call(each.handle.shard, Find(run_ref(each.job_id), max(100, each.job.max_instances))) for each in asked]
         )
     )
-    for occurrence, ids in zip(asked, runs, strict=True):
+    # a split item counts neither itself nor those decided after it: else two of them would wait for each other
+    undecided = {each.handle.item_id for each in asked if each.handle.split_item}
+    for occurrence, found_ids in zip(asked, runs, strict=True):
+        ids = found_ids
+        if occurrence.handle.split_item:
+            ids = [item_id for item_id in found_ids if item_id not in undecided]
+            undecided.discard(occurrence.handle.item_id)
         occurrence.handle.running = bool(ids)
         most = occurrence.job.max_instances
         if len(ids) >= most:
@@ -99,10 +105,10 @@ class _Mark(NamedTuple):
 
 
 class RunMarks:
-    """See the module.
+    """The marks of runs that have left the store (at-most-once delivery).
 
     Args:
-        shards: of the namespace.
+        shards: number of shards of the namespace.
         lease_ms: how long a mark counts without being extended.
     """
 
@@ -158,12 +164,12 @@ class RunMarks:
 
 
 def dump_records(records: Sequence[RunRecord]) -> bytes:
-    """Records as one body."""
+    """Write records as the body of one item."""
     return json.dumps([_row_of(record) for record in records], separators=(",", ":")).encode()
 
 
 def load_records(body: bytes) -> list[RunRecord]:
-    """Records of one body; [] when it cannot be read."""
+    """Read the records in the body of an item; [] when it cannot be read."""
     try:
         return [RunRecord(*row) for row in json.loads(body)]
     except (ValueError, TypeError):
@@ -171,11 +177,12 @@ def load_records(body: bytes) -> list[RunRecord]:
 
 
 class RunHistory:
-    """See the module.
+    """Writes how runs ended to the store, and announces long runs.
 
     Args:
         keep: items of run records that are kept; 0 = history is off.
-        lease_ms: of the store. The process of an announcement that is older than three leases is dead.
+        lease_ms: the lease of the jobstore, in ms. The process of an announcement that is older than three leases is
+            dead.
         clock: seconds that never go back. Defaults to `time.monotonic`.
     """
 

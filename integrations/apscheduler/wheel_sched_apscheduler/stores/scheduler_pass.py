@@ -120,15 +120,15 @@ class SchedulerPassStore(ClaimingStore, BaseJobStore):
     # The methods that each jobstore adds, besides those of `ClaimingStore`.
 
     def _update(self, job: Any) -> None:
-        """`update_job`, outside of a pass."""
+        """Do what `update_job` does outside of a pass."""
         raise NotImplementedError
 
     def _remove(self, job_id: str) -> None:
-        """`remove_job`, outside of a pass."""
+        """Do what `remove_job` does outside of a pass."""
         raise NotImplementedError
 
     def _head(self) -> datetime | None:
-        """`get_next_run_time`, outside of a pass."""
+        """Answer what `get_next_run_time` answers outside of a pass."""
         raise NotImplementedError
 
     # The five calls.

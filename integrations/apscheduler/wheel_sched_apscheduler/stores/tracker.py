@@ -32,12 +32,12 @@ ROUNDS = 4  # one round is enough, unless jobs are changed between their claim a
 
 
 class ClaimTracker:
-    """See the module.
+    """Claims due jobs, and reports the ends of their occurrences.
 
     Args:
-        connection: to the store.
+        connection: the connection to the store.
         codec: reads and writes jobs.
-        settings: of the jobstore.
+        settings: the settings of the jobstore.
         is_running: whether an occurrence runs, as far as this process can see.
         lost: called with an occurrence that its executor has lost; it is handed out again.
         earlier_due: called with the earliest due, in ms, of the items that commands have stored.
@@ -133,8 +133,8 @@ class ClaimTracker:
             failure = error
         settled = []
         for occurrence in occurrences:
-            if self._claims.in_flight.get(occurrence.handle.item_id) is occurrence:
-                self._marks.end(occurrence)
+            if occurrence.handle.stale or self._claims.in_flight.get(occurrence.handle.item_id) is occurrence:
+                self._marks.end(occurrence)  # the store has not settled it, or another process has it
             else:
                 occurrence.handle.gone = True
                 settled.append(occurrence)

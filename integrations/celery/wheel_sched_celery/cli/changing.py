@@ -31,10 +31,10 @@ class _Action:
     """One way to change tasks.
 
     Args:
-        verb: for a dry run.
+        verb: names the change in the output of a dry run.
         question: asked before the change; `{}` becomes the number of tasks.
-        done: said after the change.
-        change: changes the tasks.
+        done: names the change in the output after it.
+        change: the function that changes the tasks.
         removes: whether a single task needs a question too, unless the user has named it by its id.
     """
 

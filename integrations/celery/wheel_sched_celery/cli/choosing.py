@@ -50,7 +50,7 @@ def selecting(command: F) -> F:
 
 
 def held_tasks(ctx: click.Context) -> HeldTasks:
-    """The store of the app that `celery -A` named."""
+    """The held tasks of the app that `celery -A` has named."""
     return HeldTasks(ctx.obj.app)
 
 

@@ -85,7 +85,7 @@ def apply_many(
         countdown: seconds from now, the same moment for all.
         eta: the due time instead; without a zone it is in the app's time zone. Give one of the two, unless each call
             has its own.
-        options: of `apply_async`, the same for all.
+        options: further arguments of `apply_async`, the same for all.
 
     Returns:
         The ids, in the order of the calls. `app.AsyncResult(id)` is the result of one.
@@ -139,7 +139,7 @@ def _tasks(
 
 
 class _Bulk:
-    """The sends of one `apply_many`."""
+    """Sends the tasks of one call of `apply_many`."""
 
     def __init__(self, wheel: Wheel, task: Any, options: dict[str, Any]) -> None:
         self._wheel = wheel

@@ -89,7 +89,7 @@ class HoldingProducer:
 
 
 class HoldingAMQP:
-    """Mixed into the app's `AMQP` class; see `holding`."""
+    """The methods that make an `AMQP` class hold tasks. `holding` mixes them into the class of the app."""
 
     app: Any
     argsrepr_maxsize: int
@@ -118,11 +118,11 @@ class HoldingAMQP:
 
 
 class WheelAMQP(HoldingAMQP, AMQP):
-    """Celery's own `AMQP`, with holding."""
+    """Celery's own `AMQP` class, which also holds tasks."""
 
 
 def holding(amqp_class: type[Any]) -> type[Any]:
-    """`amqp_class` with holding; unchanged when it has it already."""
+    """A subclass of `amqp_class` that holds tasks; `amqp_class` itself when it holds tasks already."""
     if issubclass(amqp_class, HoldingAMQP):
         return amqp_class
     if amqp_class is AMQP:

@@ -40,7 +40,7 @@ class Examined:
 
     Args:
         tasks: the app's store.
-        counts: of the store.
+        counts: the counters of the store.
         now_ms: the store's time.
         stats: answers of installed workers to `inspect wheel_stats`; None when the broker did not answer.
         pinged: names of the workers that are up.
@@ -119,7 +119,7 @@ def _ask_workers(app: Any, examined: Examined, timeout_s: float) -> None:
 
 
 def _answers(replies: Mapping[str, Any] | None, kind: type) -> dict[str, Any]:
-    """The answers without errors: a worker answers with an error when it does not know the command."""
+    """The answers of workers that know the command. Other workers answer with an error."""
     return {
         name: reply
         for name, reply in (replies or {}).items()

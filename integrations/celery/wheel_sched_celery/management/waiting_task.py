@@ -97,12 +97,12 @@ class TaskFilter:
     """A filter. A task matches when it meets every condition.
 
     Args:
-        ids: of tasks or items. Defaults to any.
-        name: of the task, a pattern with `*` and `?`. Defaults to any.
+        ids: ids of tasks or of items. Defaults to any.
+        name: name of the task, a pattern with `*` and `?`. Defaults to any.
         queue: the queue it goes to. Defaults to any.
         since_ms: due then or later. Defaults to any.
         until_ms: due before that. Defaults to any.
-        states: of the item. Defaults to due and held; dead tasks could not be published.
+        states: states of the item in the store. Defaults to due and held; dead tasks could not be published.
     """
 
     ids: tuple[str, ...] = ()

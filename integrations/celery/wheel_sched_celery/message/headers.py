@@ -1,4 +1,5 @@
-"""The headers of a task's message that this integration reads or writes: the ETA, the texts of arguments, the mark.
+"""The headers of a task's message that this integration reads or writes: the ETA, the texts of arguments,
+and the mark of messages that the store has sent.
 
 Pure; any thread.
 """

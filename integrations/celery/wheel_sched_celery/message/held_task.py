@@ -205,7 +205,7 @@ class MessageKind:
         name: the task's name.
         sent_to: exchange and routing key of its publish.
         priority: None counts as 0, as it does for a broker.
-        headers: of the message.
+        headers: the headers of the message.
         stamps: name and value of each of its stamps, in any order.
         reply_to: the message's property.
         copy: the queue of this copy, when an exchange put the message into several queues; else "".

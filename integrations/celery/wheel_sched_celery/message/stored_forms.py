@@ -219,7 +219,7 @@ def _exchange(exchange: Any) -> dict[str, Any]:
 
 
 def entity_of(value: Mapping[str, Any]) -> Any:
-    """The entity of a plain value."""
+    """The queue or exchange that `values_of` wrote as a plain value."""
     if value["kind"] == "exchange":
         return Exchange(**{name: value[name] for name in _EXCHANGE})
     exchange = value["exchange"]

@@ -35,7 +35,7 @@ class BrokerConnection:
     """Publishes held tasks.
 
     Args:
-        app: whose broker.
+        app: the app whose broker is used.
         marks: whether messages get the mark of those that the store sends. Defaults to True.
     """
 
@@ -253,7 +253,7 @@ def short_connection(app: Any, answer_s: float = CONNECT_S) -> Any:
     The caller releases it. The app's own `broker_transport_options` take precedence.
 
     Args:
-        app: whose broker.
+        app: the app whose broker is used.
         answer_s: how long to wait for each answer of a Redis. Defaults to 5 s.
     """
     connection = app.connection_for_write(heartbeat=0)

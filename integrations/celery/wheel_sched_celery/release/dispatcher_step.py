@@ -37,7 +37,7 @@ class EmbeddedDispatcher:
     """Opens a store and a publisher, runs a dispatcher over them, and closes both.
 
     Args:
-        wheel: of the app.
+        wheel: the integration of the app.
     """
 
     def __init__(self, wheel: Wheel) -> None:

@@ -22,7 +22,7 @@ class TaskPublisher:
     """Publishes claimed tasks to the app's broker (a `wheel_sched.dispatcher.Publisher`).
 
     Args:
-        app: whose broker.
+        app: the app whose broker is used.
         queue: makes push forms; None when broker and store are two servers.
     """
 

@@ -28,7 +28,7 @@ class Announcer:
 
     Args:
         app: the Celery app.
-        hostname: of the worker that announces. Defaults to none.
+        hostname: the name of the worker that announces. Defaults to none.
         events: whether to send events, over its own connection. Defaults to True.
     """
 

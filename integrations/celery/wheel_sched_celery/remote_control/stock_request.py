@@ -31,7 +31,7 @@ def request_of(app: Any, held: HeldTask, hostname: str | None = None) -> Any:
     Args:
         app: the Celery app; a task that it does not know gets Celery's defaults.
         held: the task.
-        hostname: of the worker that makes the request. Defaults to this machine's name.
+        hostname: the name of the worker that makes the request. Defaults to this machine's name.
 
     Raises:
         UnreadableTask: the app does not accept the type of the body, or the body is not a task.

@@ -43,7 +43,7 @@ def _matches(queue: Any, exchange: str, key: str | None) -> bool:
 
 
 def _topic_matches(pattern: Sequence[str], words: Sequence[str]) -> bool:
-    """AMQP's topic patterns: * is one word, # any number of words."""
+    """Whether a routing key matches a topic pattern of AMQP: * is one word, # any number of words."""
     if not pattern:
         return not words
     if pattern[0] == "#":

@@ -12,6 +12,7 @@ Threads: the store's thread, except for `pending`, `fresh_us` and `estimate_us`.
 from __future__ import annotations
 
 import contextlib
+import math
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
@@ -34,14 +35,15 @@ MOST: Final = 10_000
 _LOOKS: Final = 2  # a server that hung may answer the first look before it executes the call that stored the item
 _BATCH: Final = 100
 _TAKER: Final = "taker:"
-ASK_AGAIN_S: Final = 5.0  # clocks drift by up to 0.1 ms a second, and the quickest of several replies estimates best
+ASK_AGAIN_S: Final = 5.0
+DRIFT: Final = 1e-4  # a clock runs at most this much faster than another
 
 
 class TakenItems:
     """Stores what a worker takes over.
 
     Args:
-        wheel: the app's, whose store is used.
+        wheel: the integration of the app, whose store is used.
     """
 
     def __init__(self, wheel: Wheel) -> None:
@@ -127,7 +129,7 @@ class Withdrawals:
 
     Args:
         items: withdraws them.
-        wheel: whose store is used.
+        wheel: the integration of the app whose store is used.
     """
 
     def __init__(self, items: TakenItems, wheel: Wheel) -> None:
@@ -182,7 +184,7 @@ class StoreClock:
     """The store's time as a worker knows it: never ahead of the store, and never going back.
 
     Args:
-        wheel: whose store is asked.
+        wheel: the integration of the app whose store is asked.
         monotonic_ns: local time. Defaults to `time.monotonic_ns`.
     """
 
@@ -191,6 +193,7 @@ class StoreClock:
         self._monotonic_ns = monotonic_ns
         self._time = ServerTime()
         self._fresh_until_us = -1
+        self._answered_us = 0  # local time of the last reply
         self._highest_us = 0
 
     def now_us(self) -> int | None:
@@ -200,14 +203,16 @@ class StoreClock:
         return self.estimate_us()
 
     def fresh_us(self) -> int | None:
-        """As `now_us`, but None instead of asking the store."""
+        """The answer of `now_us` if it is known without asking the store; otherwise None."""
         return None if self._monotonic_ns() // 1000 > self._fresh_until_us else self.estimate_us()
 
     def estimate_us(self) -> int | None:
         """The last known time, however old its measurement; None until the store has answered."""
         if not self._time.known:
             return None
-        self._highest_us = max(self._highest_us, self._time.now_us(self._monotonic_ns() // 1000))
+        local_us = self._monotonic_ns() // 1000
+        ahead_us = math.ceil((local_us - self._answered_us) * DRIFT)  # if this clock runs faster than the store's
+        self._highest_us = max(self._highest_us, self._time.now_us(local_us) - ahead_us)
         return self._highest_us
 
     def _ask(self) -> None:
@@ -217,5 +222,6 @@ class StoreClock:
         except WheelSchedError:
             return
         after_us = self._monotonic_ns() // 1000
+        self._answered_us = after_us
         self._fresh_until_us = after_us + round(ASK_AGAIN_S * 1e6)
         self._time.observe(now_us, before_us, after_us)

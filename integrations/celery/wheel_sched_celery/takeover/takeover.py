@@ -41,7 +41,7 @@ from wheel_sched_celery.message.headers import eta_of, instant_ms, is_marked, is
 from wheel_sched_celery.message.held_task import HeldTask
 from wheel_sched_celery.message.stored_forms import values_of
 from wheel_sched_celery.takeover.source_queue import own_queue
-from wheel_sched_celery.takeover.store_calls import LOOK_AGAIN_S, StoreClock, TakenItems, Withdrawals
+from wheel_sched_celery.takeover.store_calls import DRIFT, LOOK_AGAIN_S, StoreClock, TakenItems, Withdrawals
 from wheel_sched_celery.wheel import Wheel
 
 logger = logger_of("wheel_sched.celery")
@@ -141,7 +141,7 @@ class Takeover:
         return strategy
 
     def end(self) -> None:
-        """The connection is gone: the broker delivers all unacknowledged messages again."""
+        """End after the connection is lost: the broker delivers all unacknowledged messages again."""
         self._over = True
         self._arrived.clear()
 
@@ -301,7 +301,7 @@ class Takeover:
     def _arrival(
         self, message: Any, body: Any, eta_ms: int, redelivered: bool, ack: Any, stock: Callable[[int | None], Any]
     ) -> _Arrival:
-        """The message, with what decides about it."""
+        """Put everything together that the decision about a message needs."""
         headers = message.headers or {}
         identity = headers if "task" in headers else body
         left_s = eta_ms / 1000 - (self._clock.estimate_us() or self._wall_us()) / 1e6
@@ -366,11 +366,15 @@ class Takeover:
         return waits
 
     def _by_the_store(self, now_us: int) -> Callable[..., float]:
-        """Celery's `to_timestamp`, as if this machine's clock showed the store's time."""
+        """Celery's `to_timestamp`, as if this machine's clock showed the store's time.
+
+        This machine's clock may run faster than the store's, so a wait is longer by `DRIFT`.
+        """
         ahead_s = (self._wall_us() - now_us) / 1e6
 
         def by_the_store(instant: Any, *timezone: Any) -> float:
-            return float(max(0.0, to_timestamp(instant, *timezone) + ahead_s))
+            due_s = float(to_timestamp(instant, *timezone)) + ahead_s
+            return max(0.0, due_s + max(0.0, due_s - time.monotonic()) * DRIFT)
 
         return by_the_store
 

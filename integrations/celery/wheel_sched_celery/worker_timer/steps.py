@@ -90,7 +90,7 @@ class CollectorStep(bootsteps.StartStopStep):
         _freeze()
 
     def stop(self, w: Any) -> None:
-        """Nothing: the process ends."""
+        """Do nothing: the process ends."""
 
     terminate = stop
 

@@ -62,7 +62,7 @@ class WheelEntry(KombuEntry):
         return me.fun(*args, **kwargs)
 
     def cancel(self) -> None:
-        """Never run (again), and leave the queue. Idempotent, from any thread."""
+        """Never run again, and leave the queue. Idempotent, from any thread."""
         super().cancel()
         if self.timer is not None:
             self.timer.discard(self)
@@ -156,7 +156,7 @@ class WheelTimer(Timer):
                 place.cancel()
 
     def cancel(self, tref: Any) -> None:
-        """Never run `tref` (again)."""
+        """Never run `tref` again."""
         tref.cancel()
 
     def clear(self) -> None:
@@ -268,7 +268,7 @@ def _order(task: Any) -> tuple[float, int]:
 
 
 def _floor_ms(seconds: float) -> int:
-    """The last whole millisecond that is not after `seconds`. The product alone may be one too low or too high."""
+    """The last whole millisecond that is not after `seconds`. A rounded-down product may be wrong by one."""
     now_ms = int(seconds * 1000)
     if now_ms / 1000 > seconds:
         return now_ms - 1
@@ -278,7 +278,7 @@ def _floor_ms(seconds: float) -> int:
 def _deadline_ms(eta: float) -> int:
     """The first whole millisecond that is not before `eta`; `_floor_ms` of the same float has reached it.
 
-    NaN is due at once and infinity never, as in kombu's heap.
+    NaN is due at once and infinity is never due, as in kombu's heap.
     """
     if math.isnan(eta):
         return 0

@@ -1,10 +1,10 @@
--- Renew the consumer's hold on the entries that it still holds. An entry that another consumer has taken, or that is
--- settled, is not changed. The count of deliveries does not change.
+-- Renew the entries that are still assigned to the consumer. Entries that another consumer has taken over, or that are
+-- settled, are not changed. The delivery counts do not change.
 -- KEYS[1] -> the topic's stream
 -- ARGV[1] -> group
 -- ARGV[2] -> consumer
 -- ARGV[3..] -> entry ids
--- Answers the ids that the consumer still holds.
+-- Returns the ids that the consumer still holds.
 local own = {}
 for i = 3, #ARGV do
     local held = redis.call('XPENDING', KEYS[1], ARGV[1], ARGV[i], ARGV[i], 1, ARGV[2])[1]

@@ -5,7 +5,7 @@
 -- ARGV[2] -> 'NOMKSTREAM', or '' when publishing may create the target
 -- ARGV[3..] -> for each pair: index of the source in KEYS, entry id, index of the target in KEYS,
 --              number of fields and values, then the fields and values
--- Answers for each pair 'done', 'unknown' (no such target) or the error's text.
+-- Returns for each pair 'done', 'unknown' (no such target) or the error's text.
 local answers = {}
 local at = 3
 while at <= #ARGV do

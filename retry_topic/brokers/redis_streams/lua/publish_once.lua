@@ -4,7 +4,7 @@
 -- ARGV[1] -> 'NOMKSTREAM', or '' when publishing may create the stream
 -- ARGV[2] -> how long the mark is kept (ms)
 -- ARGV[3..] -> fields and values
--- Answers 'done', 'unknown' (no such stream) or the error's text.
+-- Returns 'done', 'unknown' (no such stream) or the error's text.
 -- Whether this stream has, or had, the entry. A recreated stream never had it: its ids are still below the entry's id,
 -- or it has not lost an entry. One case remains: a stream that is deleted and recreated within a millisecond can give
 -- the same id to another entry. Redis does not tell the two streams apart, so the message then counts as published.

@@ -4,7 +4,7 @@
 -- ARGV[1] -> group
 -- ARGV[2] -> silent for at least (ms)
 -- ARGV[3] -> only this member; '' for every member
--- Answers the number of removed members.
+-- Returns the number of removed members.
 local removed = 0
 for _, flat in ipairs(redis.call('XINFO', 'CONSUMERS', KEYS[1], ARGV[1])) do
     local member = {}

@@ -1,4 +1,4 @@
--- Take over entries whose hold was not renewed for the given time, and answer the delivery count of each. One script
+-- Take over entries that were not renewed for the given time, and return the delivery count of each. One script
 -- does both, because XAUTOCLAIM raises the count but does not return it.
 -- KEYS[1] -> the topic's stream
 -- ARGV[1] -> group
@@ -6,7 +6,7 @@
 -- ARGV[3] -> silent for at least (ms)
 -- ARGV[4] -> cursor: the entry id to continue from (0-0: from the start)
 -- ARGV[5] -> how many at most
--- Answers {next cursor, {id, fields, count}, ...}
+-- Returns {next cursor, {id, fields, count}, ...}
 local claimed = redis.call('XAUTOCLAIM', KEYS[1], ARGV[1], ARGV[2], ARGV[3], ARGV[4], 'COUNT', ARGV[5])
 local answer = {claimed[1]}
 for _, entry in ipairs(claimed[2]) do

@@ -3,7 +3,7 @@
 -- KEYS[1] -> the topic's stream
 -- ARGV[1] -> how many entries may stay; 0: only the unsettled ones. Above 0 the server drops whole stream nodes.
 -- ARGV[2] -> "1": also trim a stream that no group reads; else leave such a stream alone
--- Answers the number of dropped entries.
+-- Returns the number of dropped entries.
 local function parts(id)
     return string.match(id, '^(%d+)-(%d+)$')
 end

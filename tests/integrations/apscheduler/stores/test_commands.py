@@ -109,9 +109,9 @@ def test_jobs_are_listed_and_shown(aps: Any, store: Any, make_job: Any) -> None:
 
 def test_an_absent_namespace_is_told_with_what_makes_a_job_store(aps: Any) -> None:
     """The error says what makes a job store. `wheel-sched publish` and `serve` make none."""
-    told = aps("list", code=1).stderr
-    assert "or create it with a scheduler with this job store, or run `wheel-sched aps migrate`" in told
-    assert "wheel-sched publish" not in told
+    error_text = aps("list", code=1).stderr
+    assert "or create it with a scheduler with this job store, or run `wheel-sched aps migrate`" in error_text
+    assert "wheel-sched publish" not in error_text
 
 
 def test_jobs_are_changed_by_id(aps: Any, store: Any, make_job: Any) -> None:
@@ -152,9 +152,9 @@ def test_what_changes_several_jobs_asks_first(
         return ["a", "b"]
 
     monkeypatch.setattr(RedisWheelJobStore, "repoint", repoint)
-    told = aps(*command, code=2).stderr
-    assert "2 jobs" in told
-    assert "add --yes" in told
+    error_text = aps(*command, code=2).stderr
+    assert "2 jobs" in error_text
+    assert "add --yes" in error_text
     assert {store.get_entry(name).state for name in ("a", "b")} == {"scheduled"}
     if command[0] not in ("release", "repoint"):
         aps(*command, "--yes")

@@ -292,8 +292,8 @@ def test_a_store_without_a_secret_says_so_once(
         store = open_fake(**settings)
         store.start(BackgroundScheduler(), "default")
         store.shutdown()
-    (said,) = [record.getMessage() for record in caplog.records if "not signed" in record.getMessage()]
-    assert ENVIRONMENT in said
+    (warning,) = [record.getMessage() for record in caplog.records if "not signed" in record.getMessage()]
+    assert ENVIRONMENT in warning
 
 
 def test_a_process_without_the_secret_leaves_signed_jobs_to_others(

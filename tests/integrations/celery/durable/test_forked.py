@@ -38,8 +38,8 @@ def test_a_dispatchers_threads_import_nothing(stages: Stages, apart: bool) -> No
         text=True,
         timeout=50,
     )
-    said: dict[str, Any] = json.loads(done.stdout)
-    assert (said["imported"], said["info"]["published"]) == ([], 1), done.stderr
+    report: dict[str, Any] = json.loads(done.stdout)
+    assert (report["imported"], report["info"]["published"]) == ([], 1), done.stderr
 
 
 def test_embedded_beat_is_forked_before_the_dispatcher_starts() -> None:

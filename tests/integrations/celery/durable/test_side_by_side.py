@@ -95,9 +95,9 @@ def test_a_drain_leaves_everything_to_stock_workers(stage: Stage) -> None:
         stage.app.send_task("note", (name,), countdown=5)
     stage.app.send_task("note", (names[-1],), countdown=5, queue="left", routing_key="a.b")
     stage.app.send_task("note", ("far",), countdown=86_400)
-    told: list[int] = []
-    drained = drain(stage.app, progress=told.append)
-    assert (drained.published, drained.kept, told[-1]) == (len(names) + 1, {}, len(names) + 1)
+    counts: list[int] = []
+    drained = drain(stage.app, progress=counts.append)
+    assert (drained.published, drained.kept, counts[-1]) == (len(names) + 1, {}, len(names) + 1)
     assert stage.held() == 0
     stage.worker("-Q", "celery,left", installed=False).wait_ready()
     stage.assert_once(names)

@@ -17,6 +17,7 @@ from wheel_sched_celery import HeldTasks
 from wheel_sched_celery.message.headers import iso_of
 from wheel_sched_celery.store_thread import StoreThread
 from wheel_sched_celery.takeover.source_queue import own_queue
+from wheel_sched_celery.takeover.store_calls import DRIFT
 from wheel_sched_celery.takeover.takeover import StoreClock, Takeover
 
 from wheel_sched.errors import StoreUnavailable
@@ -173,6 +174,22 @@ def test_the_stores_clock_never_goes_back_for_a_worker(
     now_us[0] += 120_000_000
     assert first is not None
     assert clock.now_us() == first
+
+
+def test_a_clock_that_runs_fast_makes_no_task_early(installed: InstalledApp, monkeypatch: pytest.MonkeyPatch) -> None:
+    """This machine's clock gains 0.1 ms a second on the store's. Neither the estimate nor a wait runs ahead of it."""
+    local_s = [1_000.0]
+    monkeypatch.setattr(installed.wheel, "store_now_us", lambda: 5_000_000_000)
+    clock = StoreClock(installed.wheel, lambda: round(local_s[0] * 1e9))
+    assert clock.now_us() == 5_000_000_000
+    local_s[0] += 4.0 * (1 + DRIFT)  # four seconds of the store's time
+    assert 5_003_999_000 <= (clock.fresh_us() or 0) <= 5_004_000_000
+
+    scene = Scene(installed)
+    monkeypatch.setattr(time, "monotonic", lambda: 1_000.0)
+    by_the_store = scene.takeover._by_the_store(scene.takeover._wall_us())
+    assert by_the_store(1_002.0) >= 1_000.0 + 2.0 * (1 + DRIFT) - 1e-5
+    assert by_the_store(999.0) == pytest.approx(999.0, abs=1e-4)
 
 
 @pytest.mark.parametrize(

@@ -79,16 +79,16 @@ def test_show_tells_all_of_one_task(run: Run, ids: dict[str, str]) -> None:
     assert "see `celery wheel list`" in run("show", "unknown", code=1).stderr
 
 
-@pytest.mark.parametrize(("module", "said"), [("colorsys", ""), ("no_such_module", "'no_such_module'")])
+@pytest.mark.parametrize(("module", "error_text"), [("colorsys", ""), ("no_such_module", "'no_such_module'")])
 def test_cancel_imports_what_a_worker_imports(
-    run: Run, ids: dict[str, str], app: Celery, module: str, said: str
+    run: Run, ids: dict[str, str], app: Celery, module: str, error_text: str
 ) -> None:
     """With handlers of `task_revoked` and errbacks. A missing module is named, and the command continues."""
     app.conf.include = [module]
     sys.modules.pop("colorsys", None)
     result = run("cancel", ids["one"])
-    assert (result.stdout, said in result.stderr) == ("1 task cancelled\n", True)
-    assert ("colorsys" in sys.modules, bool(result.stderr)) == (not said, bool(said))
+    assert (result.stdout, error_text in result.stderr) == ("1 task cancelled\n", True)
+    assert ("colorsys" in sys.modules, bool(result.stderr)) == (not error_text, bool(error_text))
 
 
 @pytest.mark.parametrize("command", ["cancel", "purge"])
@@ -313,8 +313,8 @@ def test_a_reader_that_is_gone_is_no_failure(app: Celery, ids: dict[str, str], t
 @pytest.mark.parametrize("times", [(), ("--in", "1h", "--at", "now")], ids=["none", "two"])
 def test_reschedule_needs_exactly_one_new_eta(run: Run, ids: dict[str, str], times: tuple[str, ...]) -> None:
     """Without an ETA, and with two, the error says what is wrong."""
-    told = run("reschedule", ids["one"], *times, code=2).stderr
-    assert ("Give --in or --at, not both." if times else "When? Give --in or --at.") in told
+    error_text = run("reschedule", ids["one"], *times, code=2).stderr
+    assert ("Give --in or --at, not both." if times else "When? Give --in or --at.") in error_text
 
 
 @pytest.mark.parametrize("command", COMMANDS)

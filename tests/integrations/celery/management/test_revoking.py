@@ -71,8 +71,8 @@ def test_each_part_of_a_group_is_revoked_and_announced_once(app: Celery, revoke:
     parts = group(send.s(number).set(**FAR) for number in (1, 2)).apply_async()
     heard: list[Any] = []
 
-    def hear(sender: Any, request: Any, **told: Any) -> None:
-        heard.append((sender.name, request.id, request.args, told["terminated"], told["expired"]))
+    def hear(sender: Any, request: Any, **details: Any) -> None:
+        heard.append((sender.name, request.id, request.args, details["terminated"], details["expired"]))
 
     signals.task_revoked.connect(hear)
     try:

@@ -1,4 +1,4 @@
-"""An intake in its own process, which the test kills: servers, store, group, checkpoint ("" = none)."""
+"""An intake in its own process, which the test kills. Arguments: servers, store, group, checkpoint ("" for none)."""
 
 from __future__ import annotations
 

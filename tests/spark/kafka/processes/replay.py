@@ -1,4 +1,4 @@
-"""A replay of a dead topic in its own process: servers, dead topic, origin, file.
+"""A replay of a dead topic in its own process. Arguments: servers, dead topic, origin, file.
 
 When part 0 is written and half of part 1 is produced, it creates the file and waits to be killed.
 """

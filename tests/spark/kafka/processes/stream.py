@@ -1,4 +1,4 @@
-"""A stream from topic to topic in its own process: servers, source, target, checkpoint, a fault or none.
+"""A stream from topic to topic in its own process. Arguments: servers, source, target, checkpoint, a fault or none.
 
 The fault comes when part 0 of an epoch is written and half of part 1 is produced. "kill:EPOCH:FILE" creates the file
 and waits to be killed. "fail:EPOCH" fails at each repetition.

@@ -1,38 +1,8 @@
-"""Safeguards of the product, each with the change of its source that switches it off.
-
-A change names a function and a text in its source. If the text is not there any more, applying the change fails: then
-the safeguard has moved, and its line here moves too.
-"""
+"""Safeguards of retry topics over queues."""
 
 from __future__ import annotations
 
-import importlib
-import inspect
-import textwrap
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any
-
-
-@dataclass(frozen=True, slots=True)
-class Safeguard:
-    """A safeguard and how to switch it off.
-
-    Args:
-        name: what is switched off, in plain words.
-        where: "module:function" or "module:Class.method".
-        old: a text in the function's source.
-        new: what stands there instead.
-        world: the kind of world whose histories show it.
-    """
-
-    name: str
-    where: str
-    old: str
-    new: str
-    world: str = "retry"
-
+from tests.simulation.safeguards.switching import Safeguard
 
 STORE = "wheel_sched.store.core"
 SAFEGUARDS = [
@@ -41,6 +11,7 @@ SAFEGUARDS = [
         f"{STORE}.settle:Settle.in_memory",
         " or item.claim != self.claim:",
         ":",
+        hidden="each attempt has an id of its own: a late settlement ends only what was published",
     ),
     Safeguard(
         "a claim takes only what is due",
@@ -89,24 +60,28 @@ SAFEGUARDS = [
         f"{STORE}.shard:MemoryShard.jumped",
         "self.epoch += 1",
         "pass",
+        hidden="each reply of the store has its time, and a dispatcher follows it",
     ),
     Safeguard(
         "an old lease is not published after it ran out",
         "wheel_sched.dispatcher.workers:Workers._publish",
         "if self._clock.monotonic_ns() < batch.lease_until_ns:",
         "if True:",
+        hidden="a process that stands still may repeat what it holds, and the checker cannot tell the two",
     ),
     Safeguard(
         "the lease of a batch in flight is extended",
         "wheel_sched.dispatcher.in_flight:InFlightBatches._extend_lease",
         "if self._claim_source.extend(batch):",
         "if True:",
+        hidden="none of the first thousand histories has shown it",
     ),
     Safeguard(
         "the dispatcher reads all shards anew after a reconnect",
         "wheel_sched.dispatcher.owner_loop:OwnerLoop.reconnected",
         "self.shards.read_anew(shards)",
         "pass",
+        hidden="the listener reads the markers from the first one on",
     ),
     Safeguard(
         "the listener starts at the first marker after a reconnect",
@@ -137,12 +112,14 @@ SAFEGUARDS = [
         "retry_topic.intake.worker:IntakeWorker._until_available",
         "except (StoreError, BrokerError) as error:",
         "except ZeroDivisionError as error:",
+        hidden="the records come again",
     ),
     Safeguard(
         "the intake keeps its records while it waits",
         "retry_topic.intake.worker:IntakeWorker._until_available",
         "beat()",
         "pass",
+        hidden="records that come again are known by their ids",
     ),
     Safeguard(
         "the consumer acknowledges after the handler",
@@ -161,12 +138,14 @@ SAFEGUARDS = [
         "retry_topic.consumer.settling:InFlightDeliveries.add",
         "return fresh",
         "return True",
+        hidden="a broker that hands records out again may repeat what a consumer holds",
     ),
     Safeguard(
         "a refused record is forwarded again",
         "retry_topic.consumer.settling:Settler._forward",
         "left.append(outcome)",
         "done.append(outcome)",
+        hidden="the simulated queue refuses no record",
     ),
     Safeguard(
         "settling that failed is tried again",
@@ -193,130 +172,48 @@ SAFEGUARDS = [
         "pass",
     ),
     Safeguard(
-        "a claim is refused in every epoch but the shard's own",
-        f"{STORE}.claim:ClaimDue.in_memory",
-        "self.epoch != shard.epoch",
-        "False",
-        "retry-log",
+        "what was not published is released again",
+        "wheel_sched.dispatcher.in_flight:Backoff.settlement",
+        "return Next(item.id, now_ms + delay_ms)",
+        "return Done(item.id)",
     ),
     Safeguard(
-        "two owners never have the same epoch",
-        "wheel_sched.store.shard_ownership:Own.in_memory",
-        "shard.epoch += self._step()",
-        "shard.epoch += 1",
-        "retry-log",
-    ),
-    Safeguard(
-        "a shard has one owner at a time",
-        "wheel_sched.store.shard_ownership:Own.in_memory",
-        "(room.owner and room.until_ms > shard.now_ms)",
-        "False",
-        "retry-log",
-    ),
-    Safeguard(
-        "open claims end by the number that the broker has",
-        "wheel_sched.store.shard_ownership:Resolve.in_memory",
-        "item.claim <= self.committed",
-        "True",
-        "retry-log",
-    ),
-    Safeguard(
-        "a claim that the broker has is not released again",
-        "wheel_sched.store.shard_ownership:Resolve.in_memory",
-        "item.claim <= self.committed",
-        "False",
-        "retry-log",
-    ),
-    Safeguard(
-        "the number of a new claim is above all that were sent",
-        "retry_topic.release.transactions:OwnedShards.claim",
-        "above=above",
-        "above=0",
-        "retry-log",
-    ),
-    Safeguard(
-        "a stale epoch makes the owner ask again",
-        "retry_topic.release.shard_ownership:ShardOwner.acquire",
-        "self.outdated(shard)",
+        "after an error of the store all shards are read again",
+        "wheel_sched.dispatcher.owner_loop:OwnerLoop._back_off",
+        "self.shards.read_anew()",
         "pass",
-        "retry-log",
     ),
     Safeguard(
-        "a restarted server makes an owner look at its open claims",
-        "retry_topic.release.shard_ownership:ShardOwner._compare_server",
-        "owned.suspect or owned.server != identity",
-        "owned.suspect",
-        "retry-log",
+        "a sweep finds what no alarm has shown",
+        "wheel_sched.dispatcher.due_shards:DueShards.sweep_calls",
+        "self._to_sweep - self.unread",
+        "()",
     ),
     Safeguard(
-        "a new owner fences the one before",
-        "retry_topic.simulation.log_server:LogServer.check_producer",
-        "self.epochs.get(name) != epoch",
+        "a message has no more attempts than its policy allows",
+        "retry_topic.policy.decision:decide_by",
+        "attempt >= max_attempts",
+        "attempt > max_attempts",
+    ),
+    Safeguard(
+        "a copy of a message that has ended is not tried again",
+        "retry_topic.intake.plan:is_copy",
+        "    if count == ENDED:\n        return True",
+        "    if count == ENDED:\n        return False",
+        hidden="the greatest count marks a message that has ended, so the copy is known by its attempt, too",
+    ),
+    Safeguard(
+        "a record that was taken in is known when it comes again",
+        "retry_topic.intake.plan:_count",
+        "not rules.from_log and known.counts[record.record_key] > 0",
         "False",
-        "retry-log",
+        hidden="the copy is known by its attempt",
     ),
     Safeguard(
-        "a claim is sent after the claims before it",
-        "retry_topic.release.shard_ownership:ShardOwner.sending",
-        "number == min(ours, default=None)",
-        "True",
-        "retry-log",
-    ),
-    Safeguard(
-        "after a send in doubt the broker is asked",
-        "retry_topic.release.transactions:TransactionalPublisher._send",
-        "went_out = self._ask(claim)",
-        "went_out = False",
-        "retry-log",
-    ),
-    Safeguard(
-        "a log batch is stored at its position",
-        "wheel_sched.store.log_intake:AcceptLogBatch.store",
-        "there != self.position.expected",
-        "False",
-        "retry-log",
-    ),
-    Safeguard(
-        "a log batch and its position are one step",
-        "retry_topic.intake.from_log:IntakeFromLog.positions",
-        "return self._intake.positions(sources)",
-        "return [None] * len(sources)",
-        "retry-log",
-    ),
-    Safeguard(
-        "the intake looks back after a reconnect",
-        "retry_topic.intake.from_log:IntakeFromLog.look_back",
-        "if there != here:",
-        "if False:",
-        "retry-log",
-    ),
-    Safeguard(
-        "a group's member commits only what it owns",
-        "retry_topic.simulation.log_server:LogServer.commit",
-        "held.owners.get(place) != (member, number)",
-        "False",
-        "retry-log",
+        "a delivery is in flight until the broker has settled it",
+        "retry_topic.consumer.settling:Settler._acknowledge",
+        "self._consumer.ack([",
+        "self._done(outcomes); self._consumer.ack([",
+        hidden="none of the first thousand histories has shown it",
     ),
 ]
-
-
-@contextmanager
-def switched_off(safeguard: Safeguard) -> Iterator[None]:
-    """Switch a safeguard off while the block runs."""
-    module_name, _, path = safeguard.where.partition(":")
-    module = importlib.import_module(module_name)
-    *classes, name = path.split(".")
-    owner: Any = module
-    for part in classes:
-        owner = getattr(owner, part)
-    original = inspect.getattr_static(owner, name)
-    source = textwrap.dedent(inspect.getsource(original))
-    assert source.count(safeguard.old) >= 1, f"{safeguard.where} has no {safeguard.old!r} any more"
-    made: dict[str, Any] = {}
-    code = compile(source.replace(safeguard.old, safeguard.new), f"<{safeguard.where}>", "exec", dont_inherit=False)
-    exec(code, module.__dict__, made)  # noqa: S102
-    setattr(owner, name, made[name])
-    try:
-        yield
-    finally:
-        setattr(owner, name, original)

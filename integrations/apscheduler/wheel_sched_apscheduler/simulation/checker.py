@@ -1,0 +1,321 @@
+"""Judges a history of the world of jobs by the words of docs/apscheduler.md and docs/guarantees.md.
+
+It knows what the producer was told, what job bodies saw, and what is left in the store. It reads no counter of the
+product.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from itertools import pairwise
+
+from wheel_sched.simulation.calls import MS
+from wheel_sched.simulation.scenario import Scenario
+from wheel_sched.simulation.trace import Trace
+from wheel_sched_apscheduler.simulation.expected_runs import MOVING, Period, periods_of
+from wheel_sched_apscheduler.simulation.job_world import JobRun, JobWorld, ToldOfJob
+from wheel_sched_apscheduler.simulation.scenario import LEASE_MS, JobStep, draw
+from wheel_sched_apscheduler.simulation.troubles import FOREVER_MS, Troubles
+
+SETTLED_MS = 300  # so long after its end a run may come again if its process dies
+CLAIMED_MS = 500  # so long after its claim a run begins, in a process that does not stand still
+RETRY_MS = 1_500  # a last run that found no room is tried again within this
+LONGEST_WAIT_MS = 30_000  # for room; no run lasts so long
+CHOSEN_GRACE_S = 2  # a grace of one second counts as none, see docs/apscheduler.md
+
+
+def violations(history: JobWorld) -> list[str]:
+    """What the history did wrong; empty when it kept every promise. Each line begins with the invariant's name."""
+    troubles = Troubles(history)
+    undone = _undone(history)
+    found = [f"broken: {what}" for what in history.world.broken]
+    for number, add in sorted(history.adds.items()):
+        told = [history.told[place] for place in sorted(history.told) if history.told[place].step.number == number]
+        runs = [run for run in history.runs if run.number == number]
+        judge = _JobJudge(history, troubles, add, told, runs, undone=number in undone)
+        found += judge.violations()
+    return found + _leaks(history, undone)
+
+
+def _undone(history: JobWorld) -> set[int]:
+    """The jobs of which the server has lost a write: with `everysec` that is allowed."""
+    return {int(number) for call in history.store.lost_calls for number in re.findall(r"job(\d+)", repr(call))}
+
+
+class _JobJudge:
+    """Judges one job.
+
+    Args:
+        history: it has ended.
+        troubles: its faults.
+        add: the call that adds the job.
+        told: the calls about the job, in order.
+        runs: what its bodies saw, in the order of their beginnings.
+        undone: whether the server has lost a write about the job.
+    """
+
+    def __init__(
+        self,
+        history: JobWorld,
+        troubles: Troubles,
+        add: JobStep,
+        told: list[ToldOfJob],
+        runs: list[JobRun],
+        *,
+        undone: bool,
+    ) -> None:
+        self._troubles, self._add, self._told, self._runs, self._undone = troubles, add, told, runs, undone
+        self._at_most_once = bool(history.options["at_most_once"])
+        plain = bool(history.options["plain_producer"])  # it resumes by the store's clock
+        self._clock_known = not (plain and troubles.steps_clock())
+        self._periods = periods_of(told, clock_known=self._clock_known, late=self._is_late)
+
+    def _is_late(self, told: ToldOfJob) -> bool:
+        return self._troubles.arrives_late(told.began_ms, told.told_ms)
+
+    def violations(self) -> list[str]:
+        """What is wrong with this job."""
+        found = [*self._early(), *self._answers()]
+        if not self._undone:
+            found += [*self._lost(), *self._duplicates(), *self._changed(), *self._instances()]
+        return found
+
+    def _name(self, run_ms: int) -> str:
+        return f"job {self._add.number}, run time {run_ms} ms"
+
+    def _answers(self) -> list[str]:
+        """An id is taken only if an earlier try may have taken it."""
+        return [
+            f"told: {told.step} found its id taken, and no try before was in doubt"
+            for told in self._told
+            if told.outcome == "exists" and not told.doubts and not self._undone
+        ]
+
+    def _early(self) -> list[str]:
+        """No run begins before the scheduler's clock and the store's clock have both reached its run time."""
+        found = []
+        for run in self._runs:
+            clock_ms = min(run.wall_ms, self._troubles.store_clock_ms(run.began_ns // MS))
+            if clock_ms < run.run_ms:
+                found.append(f"early: {self._name(run.run_ms)}, began {run.run_ms - clock_ms} ms too soon")
+        return found
+
+    # -- lost
+
+    def _lost(self) -> list[str]:
+        """Each run time that is owed has run to its end, or was missed, coalesced or skipped as its job says."""
+        found = []
+        for period in self._periods:
+            for at in period.owed_times():
+                runs = [run for run in self._runs if run.run_ms == at]
+                if any(run.outcome != "running" for run in runs) or self._is_excused(period, at, runs):
+                    continue
+                what = "began and never ended" if runs else "never began"
+                found.append(f"lost: {self._name(at)}, {what}")
+        return found
+
+    def _is_excused(self, period: Period, at: int, runs: list[JobRun]) -> bool:
+        claimed_by = self._troubles.claimed_by(at)
+        coalesced = self._add.coalesce and any(run.run_ms > at for run in self._runs)
+        if runs:  # its process died
+            moved = any(told.step.action in MOVING and told.told_ms * MS >= runs[0].began_ns for told in self._told)
+            return self._at_most_once or moved or coalesced
+        if claimed_by >= period.open_until or (coalesced and claimed_by >= period.next_after(at)):
+            return True
+        if self._add.grace_s >= CHOSEN_GRACE_S and claimed_by >= at + self._add.grace_s * 1_000:
+            return True
+        if self._at_most_once and any(self._dies_holding(process, at) for process in self._troubles.processes()):
+            return True
+        full = self._full_until(at, claimed_by)
+        if full is None:
+            return False
+        return period.next_after(at) != FOREVER_MS or self._may_retry_too_late(period, at, full)
+
+    def _dies_holding(self, process: str, at: int) -> bool:
+        return self._troubles.death_of(process, at - self._troubles.ahead_ms) is not None
+
+    def _full_until(self, at: int, claimed_by: int) -> int | None:
+        """Until when other runs of the job took all its room, if they did so when this one was claimed."""
+        others = [run for run in self._runs if run.run_ms != at and run.run_ms <= claimed_by]
+        ends = [end for end in map(self._counts_until, others) if end >= at]
+        return max(ends) if len(ends) >= self._add.instances else None
+
+    def _may_retry_too_late(self, period: Period, at: int, full_until: int) -> bool:
+        """Whether a last run, tried again until there is room, may come too late for its grace or its period."""
+        for tried in range(at, min(full_until, at + LONGEST_WAIT_MS) + RETRY_MS, RETRY_MS // 3):
+            claimed_by = self._troubles.claimed_by(tried)
+            missed = self._add.grace_s >= CHOSEN_GRACE_S and claimed_by >= tried + self._add.grace_s * 1_000
+            if missed or claimed_by + RETRY_MS >= period.open_until:
+                return True
+        return False
+
+    def _counts_until(self, run: JobRun) -> int:
+        """Until when a run counts as under way."""
+        if run.outcome != "running":
+            return run.ended_ns // MS + SETTLED_MS + self._delay_of_reports(run)
+        died = self._troubles.death_of(run.process, run.began_ns // MS)
+        return FOREVER_MS if died is None else self._troubles.claimed_by(died) + LEASE_MS
+
+    def _delay_of_reports(self, run: JobRun) -> int:
+        """How long the report of an end may take."""
+        ended = run.ended_ns // MS
+        return self._troubles.claimed_by(ended) - ended
+
+    # -- duplicates
+
+    def _duplicates(self) -> list[str]:
+        """A run time runs once, unless a fault allows the repeat. No process gets an occurrence under an old token."""
+        found = []
+        repeats = sum(
+            told.doubts + self._is_late(told) if told.step.action == "add" else not self._clock_known
+            for told in self._told
+            if told.step.action in ("add", "resume")
+        )
+        by_time: dict[int, list[JobRun]] = {}
+        for run in self._runs:
+            by_time.setdefault(run.run_ms, []).append(run)
+        for at, runs in by_time.items():
+            unexcused = [
+                run
+                for place, (before, run) in enumerate(pairwise(runs), 1)
+                if not self._may_come_again(before, run) and not self._wrote_late(runs[:place], run)
+            ]
+            if len(unexcused) > repeats:
+                found.append(f"duplicates: {self._name(at)}, came again at {unexcused[0].began_ns // MS} ms")
+            since, until = runs[0].began_ns // MS, runs[-1].began_ns // MS
+            if len({run.token for run in runs}) < len(runs) and not self._troubles.rewound(since - 1_000, until):
+                found.append(f"token: {self._name(at)}, came twice under one token")
+        return found
+
+    def _wrote_late(self, before: list[JobRun], run: JobRun) -> bool:
+        """Whether a process that ran this before has stood still beyond its lease.
+
+        When it goes on, it may store its run beside the job, although another process has it. Then the run is handed
+        out once more. docs/apscheduler.md calls a process that was stopped the trap that remains.
+        """
+        until = run.began_ns // MS
+        return not self._at_most_once and any(
+            self._troubles.stood_still(one.process, one.began_ns // MS, until) for one in before
+        )
+
+    def _may_come_again(self, before: JobRun, run: JobRun) -> bool:
+        since, until = before.began_ns // MS, run.began_ns // MS
+        if self._troubles.rewound(since - 1_000, until):
+            return True
+        if self._at_most_once:
+            return False
+        if self._troubles.loses_lease(before.process, since - LEASE_MS, until):
+            return True
+        died = self._troubles.death_of(before.process, since)
+        if died is None:
+            return False
+        ends = [one for one in self._runs if (one.process, one.token) == (before.process, before.token)]
+        if any(one.outcome == "running" for one in ends):
+            return True
+        last = max(ends, key=lambda one: one.ended_ns)
+        # between two runs of one occurrence the process has not reported any of them
+        reported = last.ended_ns // MS + SETTLED_MS
+        return died <= reported or self._troubles.claimed_by(last.ended_ns // MS) > reported + SETTLED_MS
+
+    # -- changes
+
+    def _changed(self) -> list[str]:
+        """What the producer was told about a change is so: removed, paused and moved run times do not run."""
+        found = []
+        ahead_ms = self._troubles.ahead_ms
+        seen: set[int] = set()
+        for run in self._runs:
+            if not any(period.may_run(run.run_ms, ahead_ms) for period in self._periods):
+                name = "removed" if any(period.closed_by == "remove" for period in self._periods) else "changed"
+                found.append(f"{name}: {self._name(run.run_ms)}, ran although the producer was told otherwise")
+            elif run.run_ms not in seen and self._began_after_removal(run):
+                found.append(f"removed: {self._name(run.run_ms)}, began after the job was removed")
+            seen.add(run.run_ms)
+            for told in self._told:
+                new = told.step.action == "modify" and told.outcome == "done" and run.revision < told.step.at
+                if new and not run.redelivered and run.run_ms - ahead_ms > told.told_ms:
+                    found.append(f"changed: {self._name(run.run_ms)}, has the arguments of before a change")
+        return found
+
+    def _began_after_removal(self, run: JobRun) -> bool:
+        """Whether a run began so late after a removal that it was claimed after it."""
+        began = run.began_ns // MS
+        for told in self._told:
+            if told.step.action != "remove" or told.outcome != "done" or told.told_ms >= began:
+                continue
+            late = began - told.told_ms > CLAIMED_MS and self._troubles.claimed_by(told.told_ms) < began
+            batch = any(
+                one.token == run.token and one.process == run.process and one.began_ns // MS <= told.told_ms
+                for one in self._runs
+            )
+            if late and not batch:
+                return True
+        return False
+
+    def _instances(self) -> list[str]:
+        """At most `max_instances` runs of a job are under way, over all processes."""
+        for run in self._runs:
+            began = run.began_ns // MS
+            others = [one for one in self._runs if one is not run and self._is_under_way(one, run)]
+            if len(others) < self._add.instances:
+                continue
+            since = min(one.began_ns // MS for one in others) - LEASE_MS
+            excused = self._troubles.rewound(since, began) or any(
+                self._troubles.loses_lease(one.process, since, began) for one in [*others, run]
+            )
+            if not excused:
+                return [f"instances: {self._name(run.run_ms)}, began while {len(others)} others ran"]
+        return []
+
+    def _is_under_way(self, one: JobRun, run: JobRun) -> bool:
+        """Whether a run was under way when another began."""
+        if one.began_ns > run.began_ns:
+            return False
+        if one.outcome != "running":
+            return one.ended_ns > run.began_ns
+        died = self._troubles.death_of(one.process, one.began_ns // MS)
+        return died is None or died * MS > run.began_ns
+
+
+def _leaks(history: JobWorld, undone: set[int]) -> list[str]:
+    """At the end nothing is due and nothing is leased. What is held is a paused job, or tells of a process."""
+    found = []
+    items = history.store.contents.items()
+    left = Counter((item.shard, item.state, item.topic) for item in items if item.state in ("due", "leased"))
+    found += [f"leak: shard {shard} has {count} {state}, {topic}" for (shard, state, topic), count in left.items()]
+    for item in items:
+        if item.state == "held" and item.topic != "worker" and not _is_paused(history, item.id, undone):
+            found.append(f"leak: {item.id!r} is held ({item.reason})")
+    if len(history.told) < len(history.steps) or any(told.told_ms < 0 for told in history.told.values()):
+        found.append("leak: the producer has not made all its calls")
+    return found
+
+
+def _is_paused(history: JobWorld, item_id: str, undone: set[int]) -> bool:
+    """Whether the producer has paused this job, or given it a trigger without a run time left, which is the same."""
+    for told in history.told.values():
+        step = told.step
+        if item_id != f"job{step.number}" or (told.outcome == "absent" and not told.doubts):
+            continue
+        without = step.action in ("add", "reschedule") and max(step.run_times(), default=-1) < told.told_ms
+        if step.action == "pause" or without or step.number in undone:
+            return True
+    return False
+
+
+class JobKind:
+    """The kind of world for `wheel_sched.simulation`."""
+
+    name = "apscheduler"
+    packages = ("wheel_sched", "wheel_sched_apscheduler", "apscheduler")
+
+    def draw(self, seed: int) -> Scenario:
+        """See `Kind`."""
+        return draw(seed)
+
+    def run(self, scenario: Scenario) -> tuple[Trace, list[str], int]:
+        """See `Kind`."""
+        history = JobWorld(scenario)
+        history.run()
+        return history.world.trace, violations(history), history.world.scheduler.steps

@@ -1,0 +1,307 @@
+"""The world of jobs: schedulers that share one store, and a producer that adds and changes jobs.
+
+    producer ─► store ─► schedulers ─► job bodies
+
+The product's own classes run in simulated processes: our scheduler and APScheduler's `BackgroundScheduler`, each with a
+`RedisWheelJobStore`. Each body writes its run down. `checker` judges what the producer was told and what bodies saw.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from apscheduler.executors.pool import ThreadPoolExecutor
+from apscheduler.jobstores.base import ConflictingIdError, JobLookupError
+from apscheduler.schedulers.background import BackgroundScheduler
+from apscheduler.triggers.cron import CronTrigger
+from apscheduler.triggers.date import DateTrigger
+from apscheduler.triggers.interval import IntervalTrigger
+
+from wheel_sched.errors import StoreError
+from wheel_sched.simulation.calls import MS, START_NS
+from wheel_sched.simulation.scenario import Fault, Scenario
+from wheel_sched.simulation.store import StoreServer, remote_store
+from wheel_sched.simulation.world import World
+from wheel_sched.store.core.call import new_token
+from wheel_sched_apscheduler.occurrence import current_occurrence
+from wheel_sched_apscheduler.producer import Producer
+from wheel_sched_apscheduler.run_times import to_ms
+from wheel_sched_apscheduler.schedulers.background import WheelBackgroundScheduler
+from wheel_sched_apscheduler.simulation.job_body import Current, run
+from wheel_sched_apscheduler.simulation.scenario import LEASE_MS, JobStep, process_names
+from wheel_sched_apscheduler.stores.redis import RedisWheelJobStore
+
+QUIET_MS = 6_000  # longer than each lease, and than the sleep of a scheduler that missed a wake-up
+END_MS = 60_000  # everything must have ended by then: see `checker`
+MAX_SLEEP_S = 4.0
+WORKERS = 10  # as APScheduler's default
+TRIES = 30
+START = datetime.fromtimestamp(START_NS // 1_000_000_000, UTC)
+START_MS = START_NS // MS
+
+
+@dataclass(slots=True)
+class ToldOfJob:
+    """What the producer was told about one of its calls.
+
+    Args:
+        step: the call.
+        began_ms: true time at which the first try began.
+        told_ms: true time of the answer; -1: there is none yet.
+        outcome: "done"; "absent": there is no such job; "exists": the id is taken; "in doubt": no answer came.
+        doubts: how many tries before may have been performed.
+    """
+
+    step: JobStep
+    began_ms: int
+    told_ms: int = -1
+    outcome: str = "in doubt"
+    doubts: int = 0
+
+
+@dataclass(slots=True)
+class JobRun:
+    """One call of a job's function. Times in true ns.
+
+    `outcome`: "running", "ok" or "failed"; "running" for ever if the process died. `run_ms`: the run time, as true
+    time. `wall_ms`: how far the clock of the process had come at the beginning, as true time.
+    """
+
+    number: int
+    run_ms: int
+    revision: int
+    token: int
+    redelivered: bool
+    process: str
+    began_ns: int
+    wall_ms: int
+    outcome: str = "running"
+    ended_ns: int = 0
+
+
+class BodyFailed(Exception):
+    """The body fails, because the scenario says so."""
+
+
+class _StampedFaults(list[tuple[Fault, str]]):
+    """The faults that have struck. It notes when each did."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__()
+        self._world = world
+        self.times_ms: list[int] = []
+
+    def append(self, struck: tuple[Fault, str]) -> None:
+        super().append(struck)
+        self.times_ms.append(self._world.now_ms)
+
+
+class JobWorld:
+    """Runs a scenario and keeps what was told and seen."""
+
+    def __init__(self, scenario: Scenario) -> None:
+        self.world = world = World(scenario)
+        world.struck = self.struck = _StampedFaults(world)
+        new_token()  # in no process: so the first token of a history does not depend on the history before
+        self.options = options = scenario.options
+        self.store = StoreServer(world, options["shards"])
+        self.steps = [step for step in scenario.sends if isinstance(step, JobStep)]
+        self.steps.sort(key=lambda step: step.at)
+        self.adds = {step.number: step for step in reversed(self.steps) if step.action == "add"}
+        self.told: dict[int, ToldOfJob] = {}  # by the place in `steps`
+        self.runs: list[JobRun] = []
+        self.births_ms: dict[str, int] = {}  # when each process started, by its name
+        Current.history = self
+        for name in process_names(options):
+            world.add_host(name, self._producer if name == "producer" else self._scheduler)
+
+    def run(self) -> None:
+        """Run the history."""
+        self.world.begin()
+        # an item waits longer for a clock that was set back, and so does a run put back while the clocks differ
+        steps = (fault.amount for fault in self.world.scenario.faults if fault.kind == "step-clock")
+        self.world.run(END_MS + sum(abs(step) for step in steps), self._ended, QUIET_MS)
+
+    def _ended(self) -> bool:
+        """Whether nothing waits any more, and no body runs."""
+        if sum(told.told_ms >= 0 for told in self.told.values()) < len(self.steps):
+            return False
+        if any(item.state in ("due", "leased") for item in self.store.contents.items()):
+            return False
+        alive = {host.process.name for host in self.world.hosts.values() if host.process.alive}
+        return not any(run.outcome == "running" and run.process in alive for run in self.runs)
+
+    # -- processes
+
+    def _jobstore(self) -> RedisWheelJobStore:
+        options = self.options
+        return RedisWheelJobStore(
+            store=remote_store(self.world, self.store, options["shards"]),
+            allow=[run.__module__],
+            lease_s=LEASE_MS / 1_000,
+            delivery="at_most_once" if options["at_most_once"] else "at_least_once",
+            max_sleep_s=MAX_SLEEP_S,
+            history=options["history"],
+        )
+
+    def _started(self, kind: type[BackgroundScheduler], *, paused: bool = False) -> Any:
+        scheduler = kind(
+            timezone=UTC, jobstores={"default": self._jobstore()}, executors={"default": ThreadPoolExecutor(WORKERS)}
+        )
+        scheduler.start(paused)
+        return scheduler
+
+    def _scheduler(self) -> Callable[[], object]:
+        process = self.world.scheduler.process
+        self.births_ms[process.name] = self.world.now_ms
+        number = int(process.name.partition("-")[2].partition(".")[0])
+        process.wall_offset_ns = self.options[f"skew-{number}"] * MS
+        stock = number < self.options["stock"]
+        scheduler = self._started(BackgroundScheduler if stock else WheelBackgroundScheduler)
+        shutdown: Callable[[], object] = scheduler.shutdown
+        return shutdown
+
+    def _producer(self) -> Callable[[], object]:
+        """Make the calls whose answers nobody has read: a producer that died goes on there."""
+        left = [place for place in range(len(self.steps)) if place not in self.told or self.told[place].told_ms < 0]
+        if left:
+            calls = self._plain_calls() if self.options["plain_producer"] else self._scheduler_calls()
+            for place in left:
+                step = self.steps[place]
+                self.world.scheduler.sleep_ns(max(0, step.at * MS - self.world.scheduler.now_ns))
+                self._call(place, step, calls[step.action])
+            calls["close"](None)
+        return lambda: None
+
+    def _plain_calls(self) -> Mapping[str, Callable[[Any], object]]:
+        """The calls of a process without a scheduler."""
+        producer = Producer(self._jobstore(), timezone=UTC)
+        store = producer.jobstore
+
+        def add(step: JobStep) -> None:
+            producer.add_job(run, trigger_of(step), id=id_of(step), **self._job_options(step))
+
+        def reschedule(step: JobStep) -> None:
+            if store.lookup_job(id_of(step)) is None:
+                raise JobLookupError(id_of(step))
+            options = {**self._job_options(self.adds[step.number]), "args": (step.number, step.at)}
+            producer.add_job(run, trigger_of(step), id=id_of(step), replace_existing=True, **options)
+
+        def modify(step: JobStep) -> None:
+            job = store.lookup_job(id_of(step))
+            if job is None:
+                raise JobLookupError(id_of(step))
+            job._modify(args=(step.number, step.at))
+            store.update_job(job)
+
+        return {
+            "add": add,
+            "reschedule": reschedule,
+            "modify": modify,
+            "pause": lambda step: store.pause(id_of(step)),
+            "resume": lambda step: store.resume(id_of(step)),
+            "remove": lambda step: producer.remove_job(id_of(step)),
+            "close": lambda _: producer.close(),
+        }
+
+    def _scheduler_calls(self) -> Mapping[str, Callable[[Any], object]]:
+        """The calls of a process whose scheduler is paused."""
+        scheduler = self._started(WheelBackgroundScheduler, paused=True)
+        return {
+            "add": lambda step: scheduler.add_job(run, trigger_of(step), id=id_of(step), **self._job_options(step)),
+            "reschedule": lambda step: scheduler.reschedule_job(id_of(step), trigger=trigger_of(step)),
+            "modify": lambda step: scheduler.modify_job(id_of(step), args=(step.number, step.at)),
+            "pause": lambda step: scheduler.pause_job(id_of(step)),
+            "resume": lambda step: scheduler.resume_job(id_of(step)),
+            "remove": lambda step: scheduler.remove_job(id_of(step)),
+            "close": lambda _: scheduler.shutdown(),
+        }
+
+    def _job_options(self, step: JobStep) -> dict[str, Any]:
+        return {
+            "args": (step.number, 0),
+            "misfire_grace_time": step.grace_s or None,
+            "coalesce": step.coalesce,
+            "max_instances": step.instances,
+        }
+
+    def _call(self, place: int, step: JobStep, call: Callable[[Any], object]) -> None:
+        """Make a call as a careful producer does: it tries again until it knows the result."""
+        world = self.world
+        known = place in self.told
+        told = self.told.setdefault(place, ToldOfJob(step, world.now_ms))
+        told.doubts += known  # the process before has died in the middle of it
+        for _ in range(TRIES):
+            before = len(self.struck)
+            try:
+                call(step)
+            except StoreError as error:
+                struck = any(fault.target == "producer" for fault, _ in self.struck[before:])
+                told.doubts += struck or getattr(error, "in_doubt", False)
+                world.note("producer", f"{step}: {error}")
+                world.scheduler.sleep_ns(400 * MS)
+                continue
+            except JobLookupError:
+                told.outcome = "absent"
+            except ConflictingIdError:
+                told.outcome = "exists"
+            else:
+                told.outcome = "done"
+            break
+        told.told_ms = world.now_ms
+        world.note("producer", f"{step}: {told.outcome}")
+
+    # -- job bodies
+
+    def run_job(self, number: int, revision: int) -> None:
+        """See `Runner`."""
+        world, scheduler = self.world, self.world.scheduler
+        occurrence = current_occurrence()
+        if occurrence is None:
+            world.broken.append(f"job {number} ran without an occurrence")
+            return
+        run_ms = to_ms(occurrence.run_time) - START_MS
+        process = scheduler.process
+        seen = JobRun(
+            number,
+            run_ms,
+            revision,
+            occurrence.token,
+            occurrence.redelivered,
+            process.name,
+            scheduler.now_ns,
+            scheduler.wall_ns() // MS - START_MS,
+        )
+        self.runs.append(seen)
+        world.note(process.name, f"job {number}, run time {run_ms} ms, begins")
+        add = self.adds[number]
+        if add.lasts:
+            scheduler.sleep_ns(add.lasts * MS)
+        seen.ended_ns = scheduler.now_ns
+        seen.outcome = "failed" if add.fails else "ok"
+        world.note(process.name, f"job {number}, run time {run_ms} ms: {seen.outcome}")
+        if add.fails:
+            raise BodyFailed(f"job {number}")
+
+
+def id_of(step: JobStep) -> str:
+    """The id of the step's job."""
+    return f"job{step.number}"
+
+
+def trigger_of(step: JobStep) -> Any:
+    """The trigger that the step gives to its job."""
+    first, end = _moment(step.first_ms), _moment(step.end_ms)
+    if step.trigger == "date":
+        return DateTrigger(first, timezone=UTC)
+    if step.trigger == "interval":
+        seconds: Any = step.every / 1_000  # APScheduler also takes parts of a second
+        return IntervalTrigger(seconds=seconds, start_date=first, end_date=end, timezone=UTC)
+    return CronTrigger(second=f"*/{step.every // 1_000}", start_date=first, end_date=end, timezone=UTC)
+
+
+def _moment(true_ms: int) -> datetime:
+    return START + timedelta(milliseconds=true_ms)

@@ -1,0 +1,150 @@
+"""The scenarios of the world of jobs: what the producer does with which job, and what goes wrong.
+
+A job has a date, interval or cron trigger. The producer adds it, and perhaps changes, pauses, resumes or removes it.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+
+from wheel_sched.simulation.calls import START_NS
+from wheel_sched.simulation.scenario import HandIn, Scenario, Step, draw_faults
+
+SPAN_MS = 8_000  # in this time the producer acts, and faults of servers and lives come
+LEASE_MS = 2_000
+MINUTE_S = 60
+START_S = START_NS // 1_000_000_000
+SERVER_FAULTS = {"store": ("outage", "step-clock", "read-only", "full", "rewind")}
+CHANGES = ("modify", "reschedule", "pause", "resume", "remove")
+SKEWS_MS = (0, 0, 0, 40, -40, 3_000, -1_500)  # of a process's wall clock
+
+
+@dataclass(frozen=True, slots=True)
+class JobStep(HandIn):
+    """One call of the producer. `number` is the number of the job; `delay` counts from `at` to the first run time.
+
+    Args:
+        action: "add", or one of `CHANGES`.
+        trigger: of "add" and "reschedule": "date", "interval" or "cron".
+        every: ms between two run times; of a cron trigger a multiple of 1,000.
+        times: how many run times there are at most.
+        grace_s: the misfire grace time; 0: None.
+        coalesce: whether missed run times become one.
+        instances: how many instances may run at a time.
+    """
+
+    action: str = "add"
+    trigger: str = "date"
+    every: int = 1_000
+    times: int = 1
+    grace_s: int = 0
+    coalesce: bool = True
+    instances: int = 1
+
+    def __str__(self) -> str:
+        parts = [f"{self.action} job {self.number} at {self.at} ms"]
+        if self.action in ("add", "reschedule"):
+            parts.append(f"{self.trigger} from {self.at + self.delay} ms")
+            parts += [f"{self.times} times every {self.every} ms"] if self.trigger != "date" else []
+        if self.action == "add":
+            parts += [f"lasts {self.lasts} ms"] if self.lasts else []
+            parts += ["fails"] if self.fails else []
+            parts += [f"grace {self.grace_s} s"] if self.grace_s else []
+            parts += [] if self.coalesce else ["does not coalesce"]
+            parts += [f"{self.instances} instances"] if self.instances > 1 else []
+        return ", ".join(parts)
+
+    @property
+    def first_ms(self) -> int:
+        """The first run time, or the time from which a cron trigger counts, in true time."""
+        return self.at + self.delay
+
+    @property
+    def end_ms(self) -> int:
+        """No run time is later. It is not a run time itself, because an interval of APScheduler is not exact."""
+        return self.first_ms + self.every * (self.times - 1) + 50
+
+    def run_times(self) -> list[int]:
+        """All run times of the trigger, in true time in ms."""
+        if self.trigger == "date":
+            return [self.first_ms]
+        if self.trigger == "interval":
+            return [self.first_ms + self.every * turn for turn in range(self.times)]
+        return [
+            second * 1_000
+            for second in range(-(-self.first_ms // 1_000), self.end_ms // 1_000 + 1)
+            if (START_S + second) % MINUTE_S % (self.every // 1_000) == 0
+        ]
+
+
+def draw(seed: int, *, jobs: int = 9, faults: int | None = None) -> Scenario:
+    """Draw a scenario. One history in four has few faults, so that each repeat must have its reason.
+
+    Args:
+        seed: decides everything.
+        jobs: how many jobs, of about two run times each. Defaults to 9.
+        faults: how many faults. Defaults to 0 to 5.
+    """
+    rng = random.Random(f"apscheduler {seed}")
+    faults = rng.choice((0, 1, 1, 2, *[5] * 12)) if faults is None else faults
+    steps: list[Step] = []
+    for number in range(jobs):
+        steps += _steps_of_job(rng, number)
+    options = {
+        "schedulers": rng.choice((1, 2, 2, 2, 3)),
+        "stock": rng.choice((0, 0, 0, 1, 1, 3)),  # so many of them are stock schedulers
+        "shards": rng.choice((1, 1, 2)),
+        "at_most_once": rng.choice((0, 0, 0, 0, 1)),
+        "plain_producer": rng.choice((0, 1)),
+        "history": rng.choice((0, 0, 20)),
+    }
+    for number in range(options["schedulers"]):
+        options[f"skew-{number}"] = rng.choice(SKEWS_MS)
+    steps += draw_faults(
+        rng,
+        faults,
+        process_names(options),
+        SERVER_FAULTS,
+        calls=60,
+        span_ms=SPAN_MS,
+        pause_ms=(100, 1_000, 3_000, 7_000),
+    )
+    return Scenario(seed, "apscheduler", rng.getrandbits(32), tuple(steps), options)
+
+
+def process_names(options: dict[str, int]) -> list[str]:
+    """The processes of a world with these options."""
+    return [*(f"scheduler-{number}" for number in range(options["schedulers"])), "producer"]
+
+
+def _steps_of_job(rng: random.Random, number: int) -> list[Step]:
+    add = _trigger(rng, number, rng.randrange(SPAN_MS // 2), "add")
+    steps: list[Step] = [add]
+    at = add.at
+    for action in rng.choice(((), (), (), ("any",), ("any",), ("pause", "resume"), ("any", "any"))):
+        chosen = rng.choice(CHANGES) if action == "any" else action
+        at += rng.randrange(200, 3_000)
+        if chosen == "reschedule":
+            steps.append(_trigger(rng, number, at, chosen))
+        else:
+            steps.append(JobStep(number, at, action=chosen))
+    return steps
+
+
+def _trigger(rng: random.Random, number: int, at: int, action: str) -> JobStep:
+    trigger = rng.choice(("date", "date", "interval", "interval", "cron"))
+    return JobStep(
+        number,
+        at,
+        delay=rng.choice((-200, 0, 300, 700, 1_500)),
+        fails=rng.choice((0, 0, 0, 1)),
+        lasts=rng.choice((0, 0, 0, 5, 80, 600, 1_700, 3_000)),
+        action=action,
+        trigger=trigger,
+        every=rng.choice((1_000, 2_000)) if trigger == "cron" else rng.choice((250, 700, 1_000, 2_000)),
+        times=1 if trigger == "date" else rng.choice((2, 3, 4)),
+        grace_s=rng.choice((0, 0, 1, 2, 4)),
+        coalesce=rng.random() < 0.6,
+        instances=rng.choice((1, 1, 2)),
+    )

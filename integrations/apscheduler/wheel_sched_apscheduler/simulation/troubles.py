@@ -1,0 +1,119 @@
+"""When the faults of a history excuse a late run, and when they excuse a run that comes again."""
+
+from __future__ import annotations
+
+from wheel_sched.simulation.scenario import Fault
+from wheel_sched_apscheduler.simulation.job_world import JobWorld
+from wheel_sched_apscheduler.simulation.scenario import LEASE_MS
+
+FOREVER_MS = 1 << 40
+AGAIN_MS = 700  # a process that died starts again after this time
+RECOVERY_MS = LEASE_MS + 3_000  # after a fault: a lease ends, and the schedulers' pauses between tries are over
+START_MS = 300  # the schedulers start
+SOON_MS = 400  # in a healthy time a due job is claimed within this
+LEASE_LOST_MS = 900  # a holder that is kept from the store for so long may lose its lease
+LONGEST_RUN_MS = 3_000
+KILLS = ("kill", "kill-before", "kill-after")
+
+
+class Troubles:
+    """The faults that have struck in one history, by their times. All times are true time in ms.
+
+    Args:
+        history: it has ended.
+    """
+
+    def __init__(self, history: JobWorld) -> None:
+        options = history.options
+        self._struck = [(fault, at) for (fault, _), at in zip(history.struck, history.struck.times_ms, strict=True)]
+        self._births_ms = history.births_ms
+        skews = [options[f"skew-{number}"] for number in range(options["schedulers"])]
+        self.ahead_ms = max(0, *skews)  # the clock of a process may be ahead of true time by this
+        self._soon_ms = SOON_MS + max(0, -max(skews))
+        self._spans = sorted([(0, START_MS), *self._unhealthy()])
+
+    def _unhealthy(self) -> list[tuple[int, int]]:
+        """The times in which a run may be late."""
+        spans = []
+        behind_ms = 0
+        for fault, at in self._struck:
+            until = at + fault.amount + RECOVERY_MS
+            if fault.kind in KILLS:
+                until = at + AGAIN_MS + RECOVERY_MS
+            elif fault.kind == "stop":
+                until = at + LONGEST_RUN_MS + AGAIN_MS + RECOVERY_MS
+            elif fault.kind == "step-clock":
+                behind_ms -= fault.amount
+                until = FOREVER_MS if behind_ms > 0 else at + RECOVERY_MS
+            spans.append((at, until))
+        return spans
+
+    def claimed_by(self, at: int) -> int:
+        """The time by which a job that is due at `at` is claimed."""
+        clear = at
+        for begins, ends in self._spans:
+            if begins >= clear + self._soon_ms:
+                break
+            clear = max(clear, ends)
+        return clear + self._soon_ms
+
+    def processes(self) -> list[str]:
+        """The names of all scheduler processes."""
+        return list(self._births_ms)
+
+    def death_of(self, process: str, since: int) -> int | None:
+        """When the process died, at `since` or later; None: it did not."""
+        host = process.partition(".")[0]
+        since = max(since, self._births_ms[process])
+        times = [at for fault, at in self._struck if fault.target == host and fault.kind in KILLS and at >= since]
+        after = [at for name, at in self._births_ms.items() if name.startswith(f"{host}.") and at > since]
+        died = min(times, default=None)
+        return None if died is None or died > min(after, default=FOREVER_MS) else died
+
+    def loses_lease(self, process: str, since: int, until: int) -> bool:
+        """Whether faults between two times keep a process from the store for so long that its leases may end."""
+        host = process.partition(".")[0]
+        return (
+            sum(self._kept_away_ms(fault, host) for fault, at in self._struck if since <= at <= until) >= LEASE_LOST_MS
+        )
+
+    @staticmethod
+    def _kept_away_ms(fault: Fault, host: str) -> int:
+        """How long a fault keeps a process from the store, or how far it brings the end of a lease nearer."""
+        if fault.target == "store":
+            return max(0, fault.amount) if fault.kind != "rewind" else 0
+        if fault.target != host or fault.kind in KILLS or fault.kind == "stop":
+            return 0
+        return fault.amount if fault.kind in ("pause", "late-reply") else 150
+
+    def stood_still(self, process: str, since: int, until: int) -> bool:
+        """Whether a process stood still between two times for so long that its leases may end."""
+        host = process.partition(".")[0]
+        return any(
+            fault.kind == "pause" and fault.target == host and fault.amount >= LEASE_LOST_MS and since <= at <= until
+            for fault, at in self._struck
+        )
+
+    def rewound(self, since: int, until: int) -> bool:
+        """Whether the store has lost writes between two times."""
+        return any(fault.kind == "rewind" and since <= at <= until for fault, at in self._struck)
+
+    def arrives_late(self, since: int, until: int) -> bool:
+        """Whether a request of the producer from this time may have been performed at any later time."""
+        return any(
+            fault.kind == "late-request" and fault.target == "producer" and since <= at <= until
+            for fault, at in self._struck
+        )
+
+    def steps_clock(self) -> bool:
+        """Whether the store's clock has jumped."""
+        return any(fault.kind == "step-clock" for fault, _ in self._struck)
+
+    def store_clock_ms(self, at: int) -> int:
+        """How far the store's clock has come until `at`: the latest time that it has shown, as true time."""
+        furthest, offset = 0, 0
+        for fault, moment in self._struck:
+            if fault.kind == "step-clock" and moment <= at:
+                furthest = max(furthest, moment + offset)
+                offset += fault.amount
+        return max(furthest, at + offset)

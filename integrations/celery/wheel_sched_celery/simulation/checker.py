@@ -1,0 +1,188 @@
+"""Judges a history of the Celery world by the words of docs/guarantees.md and docs/celery.md.
+
+It knows what the producer was told, what task bodies saw, and what is left in the servers. It does not read any counter
+of the product.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+
+from wheel_sched.simulation.calls import MS
+from wheel_sched.simulation.scenario import CALL_FAULTS, Fault, Scenario
+from wheel_sched.simulation.trace import Trace
+from wheel_sched_celery.settings import HORIZON_MS
+from wheel_sched_celery.simulation.celery_world import LEASE_MS, MAX_RETRIES, BodyCall, CeleryWorld, draw
+
+AT_ONCE = 40  # messages that one worker holds at most: what it has fetched, and what it publishes
+A_MESSAGE = 1 + MAX_RETRIES  # runs of one message that was sent once more
+TAKEOVER_CALLS = ("store schedule", "store get", "store change", "store window")
+
+
+def violations(run: CeleryWorld) -> list[str]:
+    """What the history did wrong; empty when it kept every promise. Each line begins with the invariant's name."""
+    found = [f"broken: {what}" for what in run.world.broken]
+    calls: dict[int, list[BodyCall]] = {}
+    for call in run.calls:
+        calls.setdefault(call.number, []).append(call)
+    found += _lost(run, calls)
+    found += _early(run)
+    found += _caps(run, calls)
+    found += _duplicates(run, calls)
+    found += _revoked(run, calls)
+    found += _leaks(run)
+    return found
+
+
+def _lost(run: CeleryWorld, calls: dict[int, list[BodyCall]]) -> list[str]:
+    """Every task that the producer was told is sent ends: it succeeds, fails for good, or was revoked."""
+    found = []
+    undone = {int(number) for call in run.store.lost_calls for number in re.findall(r"\bt(\d+)", repr(call))}
+    for number, told in sorted(run.told.items()):
+        ended = any(one.outcome in ("ok", "failed") for one in calls.get(number, ()))
+        if told.outcome == "sent" and not ended and number not in run.revoking and number not in undone:
+            found.append(f"lost: task {number}, sent at {told.at_ns // MS} ms, has neither succeeded nor failed")
+    return found
+
+
+def _early(run: CeleryWorld) -> list[str]:
+    """No run of the body begins before the task's ETA, by the store's clock.
+
+    A worker that could not reach the store uses its own clock, as Celery does. That clock may also run a little faster.
+    """
+    unreached = any(fault.target == "store" or call.startswith("store") for fault, call in run.world.struck)
+    back_ms = 2 * run.store.steps_back_ms + (max(0, run.options["ahead_ms"]) + 1 if unreached else 0)
+    return [
+        f"early: task {one.number}, attempt {one.attempt}, began at {one.began_ns // MS} ms, "
+        f"{one.eta_ms - one.began_wall_ms} ms before its ETA"
+        for one in run.calls
+        if one.began_wall_ms + back_ms < one.eta_ms
+    ]
+
+
+def _caps(run: CeleryWorld, calls: dict[int, list[BodyCall]]) -> list[str]:
+    """An attempt comes after a failure of the one before, and there are no more retries than the task allows."""
+    found = []
+    for number, attempts in sorted(calls.items()):
+        for one in attempts:
+            if one.attempt > MAX_RETRIES:
+                found.append(f"caps: task {number} came as attempt {one.attempt}, and {MAX_RETRIES} are allowed")
+            if one.attempt and not any(other.attempt == one.attempt - 1 for other in attempts):
+                found.append(f"caps: task {number} came as attempt {one.attempt} without the one before it")
+    return found
+
+
+def _allows(fault: Fault, call: str) -> int:
+    """How many runs may come again because of a fault; 0: the product makes up for it.
+
+    A repeat comes from a worker that dies or stands still with messages in its hands, from a broker's reply or
+    connection that was lost, and from a server that forgot. A lost reply of the store, a call that arrives twice
+    there, a worker that is stopped in order and a store that is away for a moment cause none.
+    """
+    long = fault.amount >= LEASE_MS // 2
+    by_producer = fault.target == "producer"
+    match fault.kind:
+        case "kill-before" | "kill-after" | "kill":
+            return A_MESSAGE if by_producer else AT_ONCE  # a new producer repeats the call that the old one died in
+        case "rewind" | "redeliver":
+            return AT_ONCE
+        case "outage":
+            return AT_ONCE if long or fault.target == "broker" else 0
+        case "read-only" | "full":
+            return AT_ONCE if long else 0
+        case "pause":
+            return AT_ONCE if long and not by_producer else 0
+        case "step-clock":
+            return AT_ONCE if fault.amount > 0 else 0
+        case "late-reply":
+            # a takeover that waits too long for the store leaves the task to the worker, and withdraws the item later
+            slow = fault.amount >= 200 and call.startswith(TAKEOVER_CALLS)
+            return AT_ONCE if (long or slow) and not by_producer else 0
+        case "late-request" if call == "store schedule":
+            return A_MESSAGE if by_producer else AT_ONCE  # it may arrive after its item has left the store
+        case "lose-reply" if call == "store schedule":
+            # the task is held, and the producer sends it the stock way, or the worker keeps it until it asks again
+            return A_MESSAGE if by_producer else AT_ONCE
+        case "lose-request" | "lose-reply" | "repeat-request" | "late-request":
+            if not call.startswith("broker") or call == "broker broadcast":
+                return 0
+            return A_MESSAGE if by_producer else AT_ONCE
+        case _:
+            return 0
+
+
+def _duplicates(run: CeleryWorld, calls: dict[int, list[BodyCall]]) -> list[str]:
+    """An attempt runs once, unless a fault allows it."""
+    again: list[str] = []
+    always_held = not any(fault.target in ("store", "producer") for fault, _ in run.world.struck)
+    for number, attempts in sorted(calls.items()):
+        send = run.sends[number]
+        # the same message sent again is one task only while the first one is held
+        copies = 2 if send.kind == "twice" and (send.delay <= HORIZON_MS or not always_held) else 1
+        seen: Counter[int] = Counter()
+        for one in attempts:
+            seen[one.attempt] += 1
+            if seen[one.attempt] > copies:
+                again.append(f"task {number}, attempt {one.attempt}, at {one.began_ns // MS} ms")
+    allowed = sum(_allows(fault, call) for fault, call in run.world.struck)
+    if len(again) > allowed:
+        return [f"duplicates: {len(again)} runs came again, {allowed} may; first: {again[0]}"]
+    return []
+
+
+def _revoked(run: CeleryWorld, calls: dict[int, list[BodyCall]]) -> list[str]:
+    """What was refused never runs. What was revoked while it was held does not run, whoever dies later."""
+    found = [
+        f"refused: task {number} was refused, and ran"
+        for number, told in sorted(run.told.items())
+        if told.outcome == "refused" and number in calls
+    ]
+    for number, revoked_ns in sorted(run.revoked.items()):
+        done_ns = revoked_ns + 500 * MS
+        is_held = run.sends[number].delay > HORIZON_MS  # else a worker has it, and forgets the revoke when it restarts
+        undisturbed = not run.world.struck or (
+            is_held
+            and all(
+                fault.kind not in CALL_FAULTS and fault.kind != "rewind" and fault.at * MS > done_ns
+                for fault, _ in run.world.struck
+            )
+        )
+        late = [one for one in calls.get(number, ()) if one.began_ns > done_ns]
+        if undisturbed and late:
+            found.append(f"revoked: task {number} ran at {late[0].began_ns // MS} ms, revoked at {revoked_ns // MS} ms")
+    if run.parked() and not run.world.struck:
+        found.append(f"revoked: {len(run.parked())} revoked tasks stay in the store")
+    return found
+
+
+def _leaks(run: CeleryWorld) -> list[str]:
+    """At the end nothing waits, nothing is leased, and every message is acknowledged."""
+    left = Counter(item.state for item in run.waiting())
+    found = [f"leak: {count} items are {state}" for state, count in sorted(left.items())]
+    return found + [f"leak: {queue} has {n} messages" for queue, n in sorted(run.broker.unsettled().items())]
+
+
+class CeleryKind:
+    """The kind of world for `wheel_sched.simulation`."""
+
+    name = "celery"
+    # kombu's and Celery's modules that read a clock or sleep on the way of a task
+    packages = (
+        "wheel_sched",
+        "wheel_sched_celery",
+        "kombu.asynchronous.timer",
+        "kombu.transport.virtual.base",
+        "kombu.utils.functional",
+        "celery.worker.request",
+    )
+
+    def draw(self, seed: int) -> Scenario:
+        """See `Kind`."""
+        return draw(seed)
+
+    def run(self, scenario: Scenario) -> tuple[Trace, list[str], int]:
+        """See `Kind`."""
+        history = CeleryWorld(scenario)
+        history.run()
+        return history.world.trace, violations(history), history.world.scheduler.steps

@@ -1,0 +1,81 @@
+"""Judges the order of keys in a history of the retry world, by the words of docs/ordering.md.
+
+A handler gets a message for the first time only when every earlier message of its key was handled with success or
+became a dead letter. Earlier means: earlier in the topic. A message that was handled may come again, also after later
+ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+
+from retry_topic.simulation.drawing import MAX_ATTEMPTS, TOPIC
+from retry_topic.simulation.hostile import number_in
+from retry_topic.simulation.retry_world import HandlerCall, RetryWorld
+from wheel_sched.simulation.calls import MS
+from wheel_sched.simulation.store_contents import MemoryContents
+from wheel_sched.store.ordering.operations import OrderingInMemory
+
+
+def order_violations(
+    run: RetryWorld, calls: Mapping[int, Sequence[HandlerCall]], dead: Collection[int], undone: Collection[int]
+) -> list[str]:
+    """Messages that were handled before an earlier message of their key had ended.
+
+    Args:
+        run: the history.
+        calls: the calls of the handler, by the number of the message.
+        dead: the numbers of the dead letters.
+        undone: the messages of which the server has lost a write. It may have lost the lock of their keys too, so
+            their keys are not judged.
+    """
+    unjudged = {run.sends[number].key for number in undone}
+    found = []
+    for key, numbers in _by_key(run).items():
+        if key in unjudged:
+            continue
+        for place, number in enumerate(numbers):
+            first = min(calls.get(number, ()), key=lambda call: call.began_ns, default=None)
+            if first is None:
+                continue
+            for earlier in numbers[:place]:
+                if not _ended(calls.get(earlier, ()), earlier in dead, first.began_ns):
+                    found.append(
+                        f"order: message {number} came at {first.began_ns // MS} ms, "
+                        f"before message {earlier} of its key {key} had ended"
+                    )
+                    break
+    return found
+
+
+def _by_key(run: RetryWorld) -> dict[str, list[int]]:
+    """The messages of each key, in the order of the topic. All records of a key lie in one partition."""
+    found: dict[str, list[int]] = {}
+    for record in run.broker.records(TOPIC):
+        numbers = found.setdefault((record.key or b"").decode(), [])
+        number = number_in(record.value)
+        if number not in numbers:  # a producer in doubt may have sent a second record
+            numbers.append(number)
+    return found
+
+
+def _ended(calls: Sequence[HandlerCall], died: bool, at_ns: int) -> bool:
+    """Whether a message had succeeded, or died after its last attempt, at a moment."""
+    return any(
+        (call.outcome == "ok" or (died and call.outcome == "failed" and call.attempt == MAX_ATTEMPTS - 1))
+        and call.ended_ns <= at_ns
+        for call in calls
+    )
+
+
+def key_leaks(run: RetryWorld, undone: Collection[int]) -> list[str]:
+    """At the end no key is closed, and no message is parked."""
+    unjudged = {run.sends[number].key for number in undone}
+    if not isinstance(run.store.contents, MemoryContents):
+        return []  # the scripts' locks have no face; what is parked is held, and counts as an item that is left
+    return [
+        f"leak: key {lock.label or '?'} is closed, its head is {lock.head}, {len(lock.parked)} messages are parked"
+        for shard in run.store.contents.backend.shards
+        for lock in shard.room(OrderingInMemory).closed.values()
+        if lock.label not in unjudged
+    ]

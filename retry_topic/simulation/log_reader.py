@@ -1,0 +1,154 @@
+"""A log reader of a simulated world: a member of a group whose caller keeps the positions.
+
+It does what `KafkaLog` does. The server stands for the cluster and for what the real client library does.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from retry_topic.brokers.protocol import Delivery, LogBatch, PositionsOf
+from retry_topic.message import Message, topic_names
+from retry_topic.simulation.group_member import GroupMember
+from retry_topic.simulation.log_server import Committed, Expelled, LogServer, Place
+from wheel_sched.errors import BrokerUnavailable
+from wheel_sched.simulation.world import World
+
+
+@dataclass(slots=True)
+class _Reading:
+    """A partition of a log reader."""
+
+    number: int
+    source: str
+    began: int | None
+    position: int
+    expected: int | None
+
+
+class RemoteLogReader(GroupMember):
+    """A member whose caller keeps the positions, see `LogReader` and `KafkaLog`."""
+
+    def __init__(
+        self,
+        world: World,
+        server: LogServer,
+        topic: str,
+        group: str,
+        positions: PositionsOf,
+        idle_ms: int,
+        name: Callable[[], str],
+    ) -> None:
+        self._positions = positions
+        self._topic = topic
+        self._topic_id = ""
+        self._sequence = 0
+        self._parts: dict[Place, _Reading] = {}
+        super().__init__(world, server, (topic,), group, idle_ms, name)
+
+    def expected(self) -> dict[str, int]:
+        """See `LogReader`."""
+        return {part.source: part.expected for part in self._parts.values() if part.expected is not None}
+
+    def rewind(self, source: str, position: int | None) -> None:
+        """See `LogReader`."""
+        for part in self._parts.values():
+            if part.source == source:
+                start = part.began if position is None else position
+                part.position, part.expected = start or 0, position
+
+    def poll(self, limit: int, timeout_ms: int) -> LogBatch | None:
+        """See `LogReader`."""
+        if not self._server.wait_until(self._readable, timeout_ms):
+            return None
+        self._join()
+        if self._parts and self._is_anew():
+            self._begin_anew()
+            return None
+        member = self._member
+        ours, seen = self._call("assignment", lambda: (self._server.assignments(self._group, member), self._seen()))
+        if member != self._member:
+            return None
+        self._assigned_then = seen
+        self._parts = {place: part for place, part in self._parts.items() if ours.get(place) == part.number}
+        gained = {place: number for place, number in ours.items() if place not in self._parts}
+        if gained and not self._assigned(gained):
+            return None
+        place, part = max(self._parts.items(), key=lambda one: self._behind(*one), default=(None, None))
+        if place is None or part is None or not self._behind(place, part):
+            return None
+        start = part.position
+        records = self._call("fetch", lambda: self._server.read(place, start, limit))
+        if self._id_of(self._topic) != self._topic_id:
+            self._begin_anew()
+            return None
+        if not records or self._parts.get(place) is not part:
+            return None
+        expected, part.position = part.expected, records[-1][0] + 1
+        part.expected = part.position
+        return LogBatch(part.source, expected, part.position, self._deliveries([one for _, one in records]))
+
+    @staticmethod
+    def _deliveries(messages: Sequence[Message]) -> Iterator[Delivery]:
+        return (Delivery(message, None) for message in messages)
+
+    def _assigned(self, gained: Mapping[Place, int]) -> bool:
+        """Take partitions over: the caller knows where to begin, else the group's offsets do."""
+        topic_id = self._id_of(self._topic)
+        if self._parts and topic_id != self._topic_id:
+            self._begin_anew()
+            return False
+        self._topic_id, places = topic_id, [*gained]
+        sources = [topic_names.source_of(self._group, topic_id, partition) for _, partition in places]
+        positions = self._positions(sources)
+        known = self._call("offsets", lambda: self._server.committed(self._group, places))
+        for place, source, position, (offset, text) in zip(places, sources, positions, known, strict=True):
+            committed = offset if offset >= 0 and text == topic_id else None
+            began = committed if position is None else position
+            self._parts[place] = _Reading(gained[place], source, began, began or 0, position)
+        return True
+
+    def _is_anew(self) -> bool:
+        """Whether the topic was made anew. The real client asks about once a second."""
+        return self._server.topics[self._topic].id != self._topic_id and self._id_of(self._topic) != self._topic_id
+
+    def _begin_anew(self) -> None:
+        """Drop what was read, and join again."""
+        self._parts = {}
+        self._leave()
+
+    def _behind(self, place: Place, part: _Reading) -> int:
+        """How many records are left; not 0 when the position is out of the log's range."""
+        return abs(len(self._server.topics[place[0]].logs[place[1]]) - part.position)
+
+    def _readable(self) -> bool:
+        """Whether there is news for this member: records, or other partitions."""
+        return self._closed.is_set() or not self._joined() or any(self._behind(*one) for one in self._parts.items())
+
+    def done(self, part: LogBatch) -> None:
+        """See `LogReader`."""
+        self._sequence += 1
+        offsets = {
+            place: Committed(known.number, self._sequence, part.next, self._topic_id)
+            for place, known in self._parts.items()
+            if known.source == part.source
+        }
+        member = self._member
+        with contextlib.suppress(BrokerUnavailable, Expelled):
+            self._call("commit", lambda: self._server.commit(self._group, member, offsets))
+
+    def _revoked(self, places: Sequence[Place]) -> None:
+        for place in places:
+            self._parts.pop(place, None)
+
+    def beat(self) -> None:
+        """See `LogReader`."""
+        self._beat_once()
+
+    def close(self) -> None:
+        """See `BrokerConsumer`."""
+        if not self._closed.is_set():
+            self._closed.set()
+            self._leave()

@@ -1,0 +1,106 @@
+"""What came of a simulated run, message by message."""
+
+from __future__ import annotations
+
+import statistics
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptSeen:
+    """One call of the handler.
+
+    Args:
+        number: 0 for the first delivery, then the number of the retry.
+        began_s: when it began, in seconds since the start.
+        process: the simulated process that ran it.
+        outcome: "ok", "failed", or "cut off": its process died meanwhile.
+        error: class and text of what the handler raised; "" if it raised nothing.
+    """
+
+    number: int
+    began_s: float
+    process: str
+    outcome: Literal["ok", "failed", "cut off"]
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class MessageSeen:
+    """What happened to one message.
+
+    Args:
+        id: its id.
+        value: its payload.
+        sent_s: when it was sent, in seconds since the start.
+        attempts: the calls of the handler, in order.
+        end: "succeeded", "dead" (a dead letter), "waiting" (it still waited at the limit), or "lost".
+    """
+
+    id: str
+    value: bytes
+    sent_s: float
+    attempts: tuple[AttemptSeen, ...]
+    end: Literal["succeeded", "dead", "waiting", "lost"]
+
+    @property
+    def took_s(self) -> float | None:
+        """Seconds from sending to the beginning of the first attempt that succeeded; None: there was none."""
+        return next((one.began_s - self.sent_s for one in self.attempts if one.outcome == "ok"), None)
+
+    @property
+    def repeats(self) -> int:
+        """How many calls came again: another call had the same number, or one had succeeded already."""
+        found, seen, done = 0, set[int](), False
+        for one in self.attempts:
+            found += done or one.number in seen
+            seen.add(one.number)
+            done = done or one.outcome == "ok"
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What came of a simulated run. `str` of it is a summary for people.
+
+    Args:
+        seed: gives the same run again.
+        messages: what happened to each message, in the order of sending.
+        faults: the faults that struck, in words.
+        took_s: virtual seconds.
+        trace: all events, one line each.
+    """
+
+    seed: int
+    messages: tuple[MessageSeen, ...]
+    faults: tuple[str, ...]
+    took_s: float
+    trace: tuple[str, ...]
+
+    def ended(self, end: str) -> list[MessageSeen]:
+        """The messages with this end."""
+        return [one for one in self.messages if one.end == end]
+
+    @property
+    def calls(self) -> int:
+        """How often the handler was called."""
+        return sum(len(one.attempts) for one in self.messages)
+
+    @property
+    def repeats(self) -> int:
+        """How many of the calls came again, see `MessageSeen.repeats`."""
+        return sum(one.repeats for one in self.messages)
+
+    def __str__(self) -> str:
+        counts = {end: len(self.ended(end)) for end in ("succeeded", "dead", "waiting", "lost")}
+        lines = [
+            f"{len(self.messages)} messages, seed {self.seed}: "
+            + ", ".join(f"{count} {end}" for end, count in counts.items()),
+            f"the handler was called {self.calls} times, {self.repeats} of them were repeats",
+        ]
+        took = sorted(one.took_s for one in self.messages if one.took_s is not None)
+        if took:
+            lines.append(f"success came after {statistics.median(took):.1f} s (median), {took[-1]:.1f} s (slowest)")
+        lines.append(f"faults: {'; '.join(self.faults) or 'none'}")
+        return "\n".join(lines)

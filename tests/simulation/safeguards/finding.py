@@ -1,0 +1,158 @@
+"""Finds the first history that shows a switched-off safeguard, and keeps what was found in `found.json`.
+
+`python -m tests.simulation.find_safeguards` runs it.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from tests.simulation.safeguards.switching import Safeguard, switched_off
+from wheel_sched.simulation.__main__ import kinds
+from wheel_sched.simulation.runner import Kind, Result, run_scenarios, run_seeds
+from wheel_sched.simulation.scenario import Fault, HandIn, Scenario
+from wheel_sched.simulation.shrink import shrink
+
+SEEDS = 1_000  # within so many histories each safeguard has to be noticed
+FOUND = Path(__file__).with_name("found.json")
+PAGE = Path(__file__).parents[3] / "docs" / "internals" / "simulator-safeguards.md"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What showed that a safeguard was switched off.
+
+    Args:
+        name: the safeguard.
+        world: the kind of world.
+        seeds: how many histories were run until one broke a promise, from seed 0 on; None: none of them did.
+        invariant: the invariant that the history broke; "" if none.
+        steps: sends and faults of the shrunk scenario; None: it was not shrunk.
+        scenario: the shrunk scenario; see `scenario_of`.
+    """
+
+    name: str
+    world: str
+    seeds: int | None
+    invariant: str = ""
+    steps: int | None = None
+    scenario: dict[str, Any] | None = None
+
+    @property
+    def seed(self) -> int | None:
+        """The seed of the history."""
+        return None if self.seeds is None else self.seeds - 1
+
+
+def scenario_of(given: dict[str, Any]) -> Scenario:
+    """A scenario that was kept as JSON."""
+    steps = [Fault(**step) if "target" in step else HandIn(**step) for step in given["steps"]]
+    return Scenario(**{**given, "steps": tuple(steps)})
+
+
+def invariant_of(result: Result) -> str:
+    """The invariant that a history broke first."""
+    return result.violations[0].partition(":")[0]
+
+
+def slices(kind: Kind, safeguard: Safeguard, seeds: int) -> Iterator[list[int]]:
+    """The seeds below `seeds` whose histories can show the safeguard, in slices that grow."""
+    wanted, needs, size = list(range(seeds)), set(safeguard.needs), 20
+    if needs:
+        wanted = [seed for seed in wanted if needs & {fault.kind for fault in kind.draw(seed).faults}]
+    while wanted:
+        yield wanted[:size]
+        wanted, size = wanted[size:], min(2 * size, 320)
+
+
+def first_violation(kind: Kind, safeguard: Safeguard, seeds: int = SEEDS, *, cores: int | None = None) -> Result | None:
+    """The result of the lowest seed below `seeds` that breaks a promise without the safeguard; None: none does."""
+    for part in slices(kind, safeguard, seeds):
+        with switched_off(safeguard):
+            broken = [result for result in run_seeds(kind, part, cores=cores) if result.violations]
+        for result in sorted(broken, key=lambda result: result.scenario.seed):
+            (unchanged,) = run_scenarios(kind, [result.scenario])
+            if not unchanged.violations:  # otherwise the history shows something else
+                return result
+    return None
+
+
+def shows(kind: Kind, safeguard: Safeguard, scenario: Scenario) -> Result | None:
+    """The result of a history, if it breaks a promise without the safeguard."""
+    with switched_off(safeguard):
+        (result,) = run_scenarios(kind, [scenario])
+    return result if result.violations else None
+
+
+def find(
+    safeguard: Safeguard, seeds: int = SEEDS, *, seen: int | None = None, smaller: bool = False
+) -> tuple[Finding, Result | None]:
+    """Look for a history that shows the safeguard, first with the seed `seen`. Make it smaller if wanted."""
+    kind = kinds()[safeguard.world]
+    result = None if seen is None else shows(kind, safeguard, kind.draw(seen))
+    result = result or first_violation(kind, safeguard, seeds)
+    if result is None:
+        return Finding(safeguard.name, safeguard.world, None), None
+    needed = result.scenario.seed + 1
+    if not smaller:
+        return Finding(safeguard.name, safeguard.world, needed, invariant_of(result)), result
+    with switched_off(safeguard):
+        result = shrink(kind, result)
+    scenario = result.scenario
+    kept = asdict(scenario)
+    return Finding(safeguard.name, safeguard.world, needed, invariant_of(result), len(scenario.steps), kept), result
+
+
+def load() -> dict[str, Finding]:
+    """The findings that are kept, by safeguard."""
+    if not FOUND.exists():
+        return {}
+    return {entry["name"]: Finding(**entry) for entry in json.loads(FOUND.read_text())}
+
+
+def save(findings: Sequence[Finding]) -> None:
+    """Keep findings, one a line. Values that are the usual ones are left out."""
+    ordered = sorted(findings, key=lambda finding: (finding.world, finding.name))
+    lines = [json.dumps(_without_usual(asdict(finding))) for finding in ordered]
+    FOUND.write_text("[\n" + ",\n".join(lines) + "\n]\n")
+
+
+def _without_usual(entry: dict[str, Any]) -> dict[str, Any]:
+    if entry["scenario"] is None:
+        return entry
+    steps = [
+        {name: value for name, value in step.items() if value not in (0, "", "plain") or name in ("number", "at")}
+        for step in entry["scenario"]["steps"]
+    ]
+    return {**entry, "scenario": {**entry["scenario"], "steps": steps}}
+
+
+def page(findings: Sequence[Finding], hidden: Sequence[Safeguard]) -> str:
+    """The page of the documentation that lists the findings, and the safeguards that no history shows."""
+    shown = [finding for finding in findings if finding.seeds is not None]
+    sizes = [finding.steps for finding in shown if finding.steps is not None]
+    rows = [
+        f"| {one.world} | {one.name} | {one.seeds or 'none'} | {one.invariant} | {one.steps or ''} |"
+        for one in sorted(findings, key=lambda one: (one.world, one.seeds or 2 * SEEDS, one.name))
+    ]
+    median = f"The median of the steps is {statistics.median(sizes):g}.\n\n" if sizes else ""
+    return (
+        "# Safeguards that the simulator notices\n\n"
+        "A safeguard is a line of the product that keeps a promise when something goes wrong. A test switches each\n"
+        "of them off, one at a time, and runs [histories](../simulator.md) from seed 0 on until one breaks a promise.\n"
+        "So the test shows that the checker can fail.\n\n"
+        f"{len(shown)} of {len(findings)} safeguards are noticed within {SEEDS:,} histories. {median}"
+        "`python -m tests.simulation.find_safeguards --shrink` writes this page.\n\n"
+        "| world | safeguard | histories until it is noticed | invariant | steps after shrinking |\n"
+        "|---|---|---:|---|---:|\n" + "\n".join(rows) + "\n\n"
+        "## Not noticed\n\n"
+        "Few histories or none show these; the table says why. The specification is that of the\n"
+        "[claim protocol](../spec/README.md).\n\n"
+        "| world | safeguard | why |\n"
+        "|---|---|---|\n" + "\n".join(f"| {one.world} | {one.name} | {one.hidden} |" for one in hidden) + "\n"
+    )

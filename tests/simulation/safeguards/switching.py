@@ -1,0 +1,98 @@
+"""What a safeguard is, and how a test switches it off.
+
+A change names a function and a text in its source. If the text is not there any more, applying the change fails: then
+the safeguard has moved, and its line moves too.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import sys
+import textwrap
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any
+
+Change = tuple[str, str, str]  # where, old and new, as in `Safeguard`
+
+
+@dataclass(frozen=True, slots=True)
+class Safeguard:
+    """A safeguard and how to switch it off.
+
+    Args:
+        name: what is switched off, in plain words.
+        where: "module:function" or "module:Class.method".
+        old: a text in the function's source.
+        new: what stands there instead.
+        world: the kind of world whose histories show it. Defaults to "retry".
+        also: further changes, for a safeguard that stands in several places. Defaults to none.
+        hidden: why no history shows it, such as another safeguard that covers it. Defaults to "": a history shows it.
+        needs: kinds of faults; without one of them a history cannot show it, and is not run. Defaults to none: all are.
+    """
+
+    name: str
+    where: str
+    old: str
+    new: str
+    world: str = "retry"
+    also: tuple[Change, ...] = ()
+    needs: tuple[str, ...] = ()
+    hidden: str = ""
+
+    @property
+    def changes(self) -> tuple[Change, ...]:
+        """All changes that switch it off."""
+        return ((self.where, self.old, self.new), *self.also)
+
+
+def source_at(where: str) -> tuple[Any, str, str]:
+    """The owner (a module or a class) of the function at this place, its name, and its source.
+
+    Raises:
+        AttributeError: nothing is there.
+    """
+    module_name, _, path = where.partition(":")
+    owner: Any = importlib.import_module(module_name)
+    *classes, name = path.split(".")
+    for part in classes:
+        owner = getattr(owner, part)
+    return owner, name, textwrap.dedent(inspect.getsource(inspect.getattr_static(owner, name)))
+
+
+@contextmanager
+def switched_off(safeguard: Safeguard) -> Iterator[None]:
+    """Switch a safeguard off while the block runs."""
+    with ExitStack() as changes:
+        for change in safeguard.changes:
+            changes.enter_context(_changed(*change))
+        yield
+
+
+@contextmanager
+def _changed(where: str, old: str, new: str) -> Iterator[None]:
+    owner, name, source = source_at(where)
+    assert old in source, f"{where} has no {old!r} any more"
+    original = inspect.getattr_static(owner, name)
+    made: dict[str, Any] = {}
+    module = inspect.getmodule(original)
+    assert module is not None
+    code = compile(source.replace(old, new), f"<{where}>", "exec", dont_inherit=False)
+    exec(code, module.__dict__, made)  # noqa: S102
+    holders = [owner, *_importers(original)] if owner is module else [owner]
+    for holder in holders:
+        setattr(holder, name, made[name])
+    try:
+        yield
+    finally:
+        for holder in holders:
+            setattr(holder, name, original)
+
+
+def _importers(function: Any) -> list[ModuleType]:
+    """The modules that have imported a function by its name."""
+    modules = [module for module in sys.modules.values() if isinstance(module, ModuleType)]
+    return [module for module in modules if vars(module).get(function.__name__) is function]

@@ -1,0 +1,23 @@
+"""The table of safeguards of the product, each as a change of its source that switches it off.
+
+Each module of this folder but `table`, `switching` and `finding` lists the safeguards of one part of the product, in
+`SAFEGUARDS`. `finding` records which histories show them.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from pathlib import Path
+
+from tests.simulation.safeguards.switching import Safeguard, switched_off
+
+PACKAGE = "tests.simulation.safeguards"
+__all__ = ["SAFEGUARDS", "Safeguard", "switched_off"]
+
+SAFEGUARDS: list[Safeguard] = [
+    safeguard
+    for module in pkgutil.iter_modules([str(Path(__file__).parent)])
+    if module.name != "table"
+    for safeguard in getattr(importlib.import_module(f"{PACKAGE}.{module.name}"), "SAFEGUARDS", ())
+]

@@ -1,0 +1,40 @@
+"""`datetime.datetime` whose `now` is the clock of the simulated process.
+
+It makes real `datetime` objects, and each `datetime` is an instance of it. Only `type(moment) is datetime` can tell the
+two classes apart. So a simulated job has no argument that is a `datetime`.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta, tzinfo
+from typing import Any
+
+from wheel_sched.simulation.scheduler import running
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class _AnyDatetime(type):
+    def __instancecheck__(cls, value: object) -> bool:
+        return isinstance(value, datetime)
+
+    def __subclasscheck__(cls, kind: type) -> bool:
+        return issubclass(kind, datetime)
+
+
+class SimulatedDatetime(datetime, metaclass=_AnyDatetime):
+    """As `datetime.datetime`."""
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Any:
+        return datetime(*args, **kwargs)
+
+    @classmethod
+    def now(cls, tz: tzinfo | None = None) -> Any:
+        """The time of the running process; without a zone in UTC, because the simulation has no local zone."""
+        moment = _EPOCH + timedelta(microseconds=running.scheduler.wall_ns() // 1_000)
+        return moment.replace(tzinfo=None) if tz is None else moment.astimezone(tz)
+
+    @classmethod
+    def utcnow(cls) -> Any:
+        """The time of the running process in UTC, without a zone."""
+        return cls.now()

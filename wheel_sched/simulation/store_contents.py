@@ -1,0 +1,122 @@
+"""What a simulated store server keeps: in memory, or in a database that runs the real scripts.
+
+`StoreServer` and the checkers read both in the same way. The server's clock is virtual, so each call brings the time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Protocol
+
+from wheel_sched.store.core.call import Call
+from wheel_sched.store.core.get import reason_of
+from wheel_sched.store.core.items import Marker, State
+from wheel_sched.store.log_intake import LogIntakeInMemory
+from wheel_sched.store.memory import MemoryBackend
+
+MEMORY = "memory"
+FAKEREDIS = "fakeredis"
+
+
+REASONED = ("held", "dead")  # the states that an item is in for a reason
+
+
+class KeptItem(NamedTuple):
+    """An item in the store.
+
+    `claim`: the number of the claim that it is under; 0 = none. `reason`: why it is held or dead.
+    """
+
+    shard: int
+    id: str
+    state: State
+    claim: int
+    topic: str
+    body: bytes
+    reason: str
+
+
+class StoreContents(Protocol):
+    """The items of a store, and the step that performs calls on them."""
+
+    def execute(self, calls: Sequence[Call[Any]], wall_us: int) -> list[Any]:
+        """Perform calls at a time of the server's clock; a value or an exception for each, in order."""
+        ...
+
+    def marker(self, shard: int) -> Marker:
+        """The newest marker of a shard. Its id counts the markers since the store was empty."""
+        ...
+
+    def items(self) -> list[KeptItem]:
+        """All items, in the order of shard and id."""
+        ...
+
+    def waiting(self) -> bool:
+        """Whether an item is due, leased or held."""
+        ...
+
+    def positions(self) -> dict[str, int]:
+        """How far the intake has read each source."""
+        ...
+
+    def empty(self) -> None:
+        """Remove everything but the functions and scripts."""
+        ...
+
+    def flush_scripts(self) -> None:
+        """Forget all functions and scripts, as after SCRIPT FLUSH and FUNCTION FLUSH."""
+        ...
+
+
+class MemoryContents:
+    """The contents of a memory store; it has no scripts."""
+
+    def __init__(self, shards: int) -> None:
+        self._shards = shards
+        self._wall_us = 0
+        self.backend: MemoryBackend
+        self.empty()
+
+    def execute(self, calls: Sequence[Call[Any]], wall_us: int) -> list[Any]:
+        """See `StoreContents`."""
+        self._wall_us = wall_us
+        return self.backend.execute(calls)
+
+    def marker(self, shard: int) -> Marker:
+        """See `StoreContents`."""
+        return self.backend.shards[shard].mark
+
+    def items(self) -> list[KeptItem]:
+        """See `StoreContents`."""
+        return [
+            KeptItem(
+                shard.number,
+                item.id,
+                item.state,
+                item.claim if item.state == "leased" else 0,
+                item.topic,
+                item.body,
+                reason_of(item) if item.state in REASONED else "",
+            )
+            for shard in self.backend.shards
+            for _, item in sorted(shard.items.items())
+        ]
+
+    def waiting(self) -> bool:
+        """See `StoreContents`."""
+        return any(shard.due or shard.leased or shard.held for shard in self.backend.shards)
+
+    def positions(self) -> dict[str, int]:
+        """See `StoreContents`."""
+        found: dict[str, int] = {}
+        for shard in self.backend.shards:
+            for source, position in shard.room(LogIntakeInMemory).positions.items():
+                found[source] = max(position, found.get(source, 0))
+        return found
+
+    def empty(self) -> None:
+        """See `StoreContents`."""
+        self.backend = MemoryBackend(self._shards, wall_us=lambda: self._wall_us)
+
+    def flush_scripts(self) -> None:
+        """Do nothing: there are no scripts."""

@@ -1,0 +1,85 @@
+"""Draws faults for a history from a few kinds that the history's seed chooses, and aims them at named calls.
+
+A history in which every kind of fault may strike seldom shows what one kind does: another fault hides it, or excuses
+it. So each history chooses some kinds, some processes and some calls, and draws its faults from them alone.
+Source: Groce, Zhang, Eide, Chen, Regehr: Swarm Testing, ISSTA 2012.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from typing import TypeVar
+
+from wheel_sched.simulation.scenario import CALL_FAULTS, LIFE, Fault
+
+T = TypeVar("T")
+
+SHARES = (0.1, 0.2, 0.4, 1.0)
+BURST = 4  # so many calls in a row fail; a client of the store gives a call up after three
+STEPS_MS = (-60_000, -7_000, -3_000, -500, 500, 3_000, 7_000, 60_000)
+
+
+def some(rng: random.Random, choices: Sequence[T]) -> list[T]:
+    """A part of the choices, at least one of them. Each part of the history has a generator's share of its own."""
+    share = rng.choice(SHARES)
+    return [one for one in choices if rng.random() < share] or [rng.choice(choices)]
+
+
+def draw_swarm(
+    rng: random.Random,
+    count: int,
+    processes: Sequence[str],
+    servers: Mapping[str, Sequence[str]],
+    aims: Mapping[str, Sequence[str]],
+    *,
+    calls: int,
+    span_ms: int,
+    pause_ms: Sequence[int],
+) -> list[Fault]:
+    """Draw faults; a burst of them may be more than `count`.
+
+    Args:
+        rng: the history's generator.
+        count: how many faults or bursts.
+        processes: which processes may be hit. The name up to the last "-" is the process's role.
+        servers: the kinds of `SERVER_FAULTS` that each server knows.
+        aims: the calls that each role makes, as the trace shows them, such as "store settle".
+        calls: faults that are not aimed hit the calls of a process up to this number.
+        span_ms: faults of servers and lives come within this time.
+        pause_ms: lengths of pauses to choose from, some beyond every lease.
+    """
+    on_servers = [(kind, server) for server, kinds in servers.items() for kind in kinds]
+    chosen = some(rng, [*((kind, "") for kind in CALL_FAULTS), *on_servers, *((kind, "") for kind in LIFE)])
+    targets = some(rng, processes)
+    named = {role: some(rng, names) for role, names in aims.items()}
+    aimed, bursts = rng.choice((0.0, 0.5, 1.0)), rng.choice((0.0, 0.0, 0.5, 1.0))
+    first_ms, span_ms = rng.choice(((0, span_ms), (rng.randrange(span_ms), 1_500)))
+    found: list[Fault] = []
+    for _ in range(count):
+        kind, server = rng.choice(chosen)
+        at_ms = first_ms + rng.randrange(span_ms)
+        if server:
+            amount = rng.choice(STEPS_MS if kind == "step-clock" else (100, 500, 1_000, 3_000))
+            names = [name for known in named.values() for name in known if name.startswith(server)]
+            if names and rng.random() < aimed:
+                found.append(Fault(kind, server, rng.randrange(rng.choice((2, 6, 20))), amount, rng.choice(names)))
+            else:
+                found.append(Fault(kind, server, at_ms, amount))
+            continue
+        target = rng.choice(targets)
+        if kind in LIFE:
+            found.append(Fault(kind, target, at_ms))
+            continue
+        names = named.get(target.rpartition("-")[0] or target, [])
+        if names and rng.random() < aimed:
+            call, at = rng.choice(names), rng.randrange(rng.choice((2, 6, 20)))
+        else:  # the first calls are rare and delicate: starting, joining, reading the state
+            call, at = "", rng.randrange(12) if rng.random() < 0.3 else rng.randrange(calls)
+        amount = rng.choice(pause_ms) if kind == "pause" else 0
+        if kind.startswith("late-"):
+            amount = rng.choice((20, 200, 2_000, 5_000))
+        lost = kind in ("lose-request", "lose-reply")
+        length = BURST if lost and rng.random() < bursts else 1
+        found += [Fault(kind, target, at + place, amount, call) for place in range(length)]
+    return found
