@@ -30,7 +30,7 @@ from wheel_sched.simulation.world import World
 
 Place = tuple[str, int]  # topic and partition
 
-LARGEST_BYTES = 8 * 1024 * 1024  # `max.message.bytes` of the topics that the product creates
+LARGEST_BYTES = 16 * 1024  # `max.message.bytes` of the simulated topics: small, so that a history stays cheap
 
 
 @dataclass(slots=True)
