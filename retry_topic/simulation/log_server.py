@@ -30,7 +30,7 @@ from wheel_sched.simulation.world import World
 
 Place = tuple[str, int]  # topic and partition
 
-LARGEST_BYTES = 16 * 1024  # `max.message.bytes` of the simulated topics: small, so that a history stays cheap
+LARGEST_BYTES = 16 * 1024  # the size limit of topics in histories: small, so that a history stays cheap
 
 
 @dataclass(slots=True)
@@ -82,10 +82,12 @@ class LogServer(BrokerServer):
     Args:
         world: the world.
         partitions: the number of partitions of each topic. Defaults to 2.
+        largest_bytes: the `max.message.bytes` of each topic. Defaults to `LARGEST_BYTES`.
     """
 
-    def __init__(self, world: World, partitions: int = 2) -> None:
+    def __init__(self, world: World, partitions: int = 2, largest_bytes: int = LARGEST_BYTES) -> None:
         super().__init__(world)
+        self._largest_bytes = largest_bytes
         self._partitions = partitions
         self.topics: dict[str, _Topic] = {}
         self.groups: dict[str, _Group] = {}
@@ -169,7 +171,7 @@ class LogServer(BrokerServer):
             failure = None
             if message.topic not in self.topics:
                 failure = PublishFailure(f"unknown topic {message.topic!r}", transient=False)
-            elif _size(message) > LARGEST_BYTES:
+            elif _size(message) > self._largest_bytes:
                 failure = PublishFailure(f"{message.topic}: message size too large", transient=False)
             answers.append(failure)
         return answers

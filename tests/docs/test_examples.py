@@ -24,6 +24,7 @@ DOCS = (page for page in (ROOT / "docs").rglob("*.md") if not page.name.startswi
 PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *DOCS])
 # pages whose examples start an embedded server, or librdkafka's imitation of a cluster
 REAL = frozenset({"README.md", "docs/apscheduler.md", "docs/kafka.md"})
+MARKS = dict.fromkeys(REAL, pytest.mark.real) | {"docs/testing-handlers.md": pytest.mark.slow}  # runs many histories
 PENDING = re.compile(r"<!-- pending: ([\w.]+):(\w+) -->\s*\Z")
 
 
@@ -80,9 +81,7 @@ def name_of(page: Path) -> str:
     return page.relative_to(ROOT).as_posix()
 
 
-@pytest.mark.parametrize(
-    "page", [pytest.param(p, id=name_of(p), marks=[pytest.mark.real] if name_of(p) in REAL else []) for p in PAGES]
-)
+@pytest.mark.parametrize("page", [pytest.param(p, id=name_of(p), marks=MARKS.get(name_of(p), ())) for p in PAGES])
 def test_every_example_of_the_page_runs_alone(page: Path, tmp_path: Path) -> None:
     """A reader who pastes any one of the page's blocks sees no error."""
     outcome = run_page(page, tmp_path)

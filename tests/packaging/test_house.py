@@ -59,12 +59,14 @@ def today() -> dict[str, Any]:
     return measured(ROOT, "--no-rooms")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("figure", AT_MOST)
 def test_the_figures_of_this_tree_do_not_grow(today: dict[str, Any], figure: str) -> None:
     """A change that adds a circle, a doubled name, an upward import or a long file fails here."""
     assert len(today[figure]) <= AT_MOST[figure], json.dumps(today[figure], indent=2)
 
 
+@pytest.mark.slow
 def test_every_package_is_measured(today: dict[str, Any]) -> None:
     """No limit holds because a package was not found."""
     packages = ["wheel_sched", "retry_topic", "wheel_sched_celery", "wheel_sched_apscheduler"]
@@ -235,7 +237,7 @@ def test_a_way_that_cannot_run_is_not_measured(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "way",
     [
-        "timer",
+        pytest.param("timer", marks=pytest.mark.slow),
         pytest.param("retry", marks=[pytest.mark.real, pytest.mark.proof]),
         pytest.param("apscheduler_job", marks=[pytest.mark.real, pytest.mark.proof]),
         pytest.param("celery_task", marks=[pytest.mark.real, pytest.mark.proof]),

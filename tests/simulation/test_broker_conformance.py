@@ -60,7 +60,7 @@ def simulated(open_broker: Callable[[World], Broker]) -> Callable[[C], C]:
 
 def log(world: World) -> Broker:
     """A client of a log broker."""
-    return RemoteLogBroker(world, LogServer(world, partitions=1))
+    return RemoteLogBroker(world, LogServer(world, partitions=1, largest_bytes=8 * 1024 * 1024))
 
 
 def queue(world: World) -> Broker:
