@@ -1,7 +1,8 @@
 """Cases in which stock Celery loses or doubles tasks, in each pool: a killed worker, a visibility timeout, an outage.
 
-One test for each pool, since workers start slowly. `test_workers_lost`, `test_seen_from_outside` and `test_outages`
-test each case alone, and in more detail.
+One test for a pool of processes and one for a pool of greenlets, since workers start slowly; `test_pools` and
+`test_shutdowns` run in every pool. `test_workers_lost`, `test_seen_from_outside` and `test_outages` test each case
+alone, and in more detail. The simulated world `celery` kills workers and servers at every call.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.proof, pytest.mark.real, pytest.mark.timeout(240)]
 
-POOLS = ["prefork", "threads", "solo", "gevent", "eventlet"]
+POOLS = ["prefork", "gevent"]
 
 
 @pytest.mark.parametrize("pool", POOLS)
