@@ -83,7 +83,8 @@ def test_an_app_that_refuses_says_so_and_sends_nothing(stages: Stages) -> None:
 def test_an_outage_over_the_due_times_loses_nothing(stages: Stages) -> None:
     """Broker and store die before the tasks are due, and are back after that. Each task runs once, none early.
 
-    The simulated world `celery` covers the outage of one of them alone (invariants `lost` and `early`). The servers had written everything to disk, so this does not test what `everysec` may lose.
+    The servers had written everything to disk, so this does not test what `everysec` may lose. The simulated world
+    `celery` has the outage of one of them alone (invariants `lost` and `early`).
     """
     broker, results = stages.server(fsync="always"), stages.server()
     store = stages.server(fsync="always")
