@@ -84,7 +84,7 @@ def violations(run: RetryWorld) -> list[str]:
     found += _leaks(run, undone)
     found += hostile_violations(run, calls, _letters(run))
     if run.ordered:
-        found += order_violations(run, calls, dead, undone)
+        found += order_violations(run, calls, _letters(run), undone)
         found += key_leaks(run, undone)
     else:
         found += late_attempts(run, calls)

@@ -3,33 +3,41 @@
 A handler gets a message for the first time only when every earlier message of its key was handled with success or
 became a dead letter. Earlier means: earlier in the topic. A message that was handled may come again, also after later
 ones.
+
+For a while after its lease was lost, a topic may have two owners: the server has forgotten the lease, or its clock has
+stepped over the end. The page names both, and says that they can break the order of messages in work. So no message
+is judged against an earlier one that was in its topic then and had not ended.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 
-from retry_topic.simulation.drawing import MAX_ATTEMPTS, TOPIC
+from retry_topic.simulation.drawing import IDLE_MS, MAX_ATTEMPTS, TOPIC
 from retry_topic.simulation.hostile import number_in
 from retry_topic.simulation.retry_world import HandlerCall, RetryWorld
 from wheel_sched.simulation.calls import MS
 from wheel_sched.simulation.store_contents import MemoryContents
-from wheel_sched.store.ordering.operations import OrderingInMemory
+from wheel_sched.store.ordering.operations import OrderingInMemory, OwnScope
 
 
 def order_violations(
-    run: RetryWorld, calls: Mapping[int, Sequence[HandlerCall]], dead: Collection[int], undone: Collection[int]
+    run: RetryWorld,
+    calls: Mapping[int, Sequence[HandlerCall]],
+    dead: Mapping[int, Sequence[str]],
+    undone: Collection[int],
 ) -> list[str]:
     """Messages that were handled before an earlier message of their key had ended.
 
     Args:
         run: the history.
         calls: the calls of the handler, by the number of the message.
-        dead: the numbers of the dead letters.
+        dead: the reasons of the dead letters, by the number of the message.
         undone: the messages of which the server has lost a write. It may have lost the lock of their keys too, so
             their keys are not judged.
     """
     unjudged = {run.sends[number].key for number in undone}
+    two_owners = _times_of_two_owners(run)
     found = []
     for key, numbers in _by_key(run).items():
         if key in unjudged:
@@ -39,7 +47,10 @@ def order_violations(
             if first is None:
                 continue
             for earlier in numbers[:place]:
-                if not _ended(calls.get(earlier, ()), earlier in dead, first.began_ns):
+                in_work = any(run.told[earlier].at_ns < span.stop for span in two_owners)
+                if in_work and not _ended(calls.get(earlier, ()), dead.get(earlier, ()), two_owners[0].start):
+                    continue
+                if not _ended(calls.get(earlier, ()), dead.get(earlier, ()), first.began_ns):
                     found.append(
                         f"order: message {number} came at {first.began_ns // MS} ms, "
                         f"before message {earlier} of its key {key} had ended"
@@ -59,9 +70,28 @@ def _by_key(run: RetryWorld) -> dict[str, list[int]]:
     return found
 
 
-def _ended(calls: Sequence[HandlerCall], died: bool, at_ns: int) -> bool:
-    """Whether a message had succeeded, or died after its last attempt, at a moment."""
-    return any(
+def _times_of_two_owners(run: RetryWorld) -> list[range]:
+    """When a topic may have had two owners, in ns of true time: from the loss of a lease until its owner knows of it.
+
+    The owner renews the lease six times in its length. What it has read by then comes again `idle_ms` later.
+    """
+    lease_ms = IDLE_MS if run.log else 3 * IDLE_MS
+    forgot = any(isinstance(call.operation, OwnScope) for call in run.store.lost_calls)
+    spans = []
+    for fault, _ in run.world.struck:
+        stepped_over = fault.kind == "step-clock" and fault.amount >= lease_ms - lease_ms // 6
+        if stepped_over or (forgot and fault.kind in ("rewind", "failover")):
+            spans.append(range(fault.at * MS, (fault.at + lease_ms + 2 * IDLE_MS) * MS))
+    return spans
+
+
+def _ended(calls: Sequence[HandlerCall], died: Sequence[str], at_ns: int) -> bool:
+    """Whether a message had succeeded, or died after its last attempt, at a moment. `died`: reasons of dead letters.
+
+    A message that has killed too many consumers dies without an end of its last call: the start of that call counts.
+    """
+    poison = any("poison:" in reason for reason in died) and len(calls) > 0
+    return (poison and max(call.began_ns for call in calls) <= at_ns) or any(
         (call.outcome == "ok" or (died and call.outcome == "failed" and call.attempt == MAX_ATTEMPTS - 1))
         and call.ended_ns <= at_ns
         for call in calls

@@ -11,7 +11,8 @@ may acquire the topic too early. So a consumer that has seen another owner waits
 its own clock too, unless the owner has given up the topic.
 
 When the reply of a poll is lost, the broker may have handed out records that nobody has. The owner reads no more, waits
-until they are handed out again, and gives up the topic.
+until they are handed out again, and gives up the topic. The lost poll may reach the broker late. The owner allows
+`idle_ms` for that, so it waits for twice `idle_ms`.
 
 All consumers of the group read the redelivery topic: of each key, one message at a time is in flight (`key_heads`).
 """
@@ -80,7 +81,7 @@ class OrderedTopic(OrderedReader):
             yield from self._poll(consumer, assignment)
         finally:
             self._holder = new_holder()  # under the old name it would own the topic before its records come again
-            again_at = time.monotonic() + self._idle_s if self._in_doubt else 0.0
+            again_at = time.monotonic() + 2 * self._idle_s if self._in_doubt else 0.0
             empty = assignment.end(max(again_at, self._until))
             consumer.close()
             left_s = again_at - time.monotonic()
