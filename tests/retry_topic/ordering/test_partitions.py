@@ -17,6 +17,7 @@ from retry_topic.consumer.ordered.key_queues import _PARKED_AT_ONCE
 from retry_topic.consumer.ordered.reader import OrderedReader
 from retry_topic.message import Source
 from retry_topic.message.headers import retry_id
+from wheel_sched.errors import BrokerUnavailable
 from wheel_sched.store import Item, Outcome, open_store
 from wheel_sched.store.ordering import OrderedKeys, Owner, lock_of, ref_of, scope_of
 
@@ -156,6 +157,25 @@ def test_records_wait_until_the_partition_s_scope_is_ours(bench: Bench) -> None:
         assert bench.seen == []
         bench.locks.release(SCOPE, "before")
         until(lambda: bench.member.settled == [b"0"])
+
+
+def test_a_reader_that_starts_again_reads_its_partitions_again(bench: Bench) -> None:
+    """A new consumer of the broker numbers its assignments from one, as the consumer before did."""
+    broker, failures = bench.connection.broker, [BrokerUnavailable("no reply")]
+    assert isinstance(broker, Partitions)
+    topic_id = broker.topic_id
+
+    def fails_once(topic: str) -> str:
+        if bench.member.ours and failures and len(bench.reader._assignments) == 1:
+            raise failures.pop()
+        return topic_id(topic)
+
+    broker.topic_id = fails_once  # type: ignore[method-assign]
+    bench.member.ours = {PLACE: 1, ("orders", 1): 2}
+    with bench.consumer:
+        until(lambda: not failures)
+        bench.member.give(1, b"first")
+        until(lambda: bench.seen == [b"first"])
 
 
 def test_records_of_an_assignment_that_is_over_are_not_handled(bench: Bench) -> None:
