@@ -87,6 +87,10 @@ class StoreConnection:
         """The server's time in ms since 1970, estimated from its last answer. No I/O."""
         return time.time_ns() // 1_000_000 + self._server_ahead_ms
 
+    def both_clocks_ms(self) -> int:
+        """The time that this machine's clock and the server's clock have both reached. A job is due by both."""
+        return time.time_ns() // 1_000_000 + min(self._server_ahead_ms, 0)
+
     def note_server_time(self, server_ms: int, local_ms: int) -> None:
         """Remember by how much the server's clock is ahead of this machine's clock."""
         self._server_ahead_ms = server_ms - local_ms

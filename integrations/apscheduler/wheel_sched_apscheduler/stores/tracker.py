@@ -197,7 +197,7 @@ class ClaimTracker:
         """Put an occurrence back. It is due again at its old due time, or after `delay_ms`. Any thread."""
         occurrence.handle.released = True
         self._marks.end(occurrence)
-        self._claims.release(occurrence, self._connection.now_ms() + delay_ms if delay_ms else None)
+        self._claims.release(occurrence, self._connection.both_clocks_ms() + delay_ms if delay_ms else None)
 
     def refuse(self, occurrence: Occurrence, reason: str, *, error: Any = None, unreadable: bool = False) -> None:
         """Refuse an occurrence that this process cannot run; with `unreadable`, no process can. Any thread."""
