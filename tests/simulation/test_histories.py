@@ -13,6 +13,8 @@ from wheel_sched_celery.simulation.checker import CeleryKind
 
 from retry_topic.simulation.checker import RetryKind, RetryLogKind, RetryLogOrderedKind, RetryOrderedKind
 from wheel_sched.simulation.runner import Kind, run_scenarios, run_seeds
+from wheel_sched.simulation.scenario import Scenario
+from wheel_sched.simulation.trace import Trace
 
 KINDS = {"retry": RetryKind(), "retry-log": RetryLogKind(), "apscheduler": JobKind(), "celery": CeleryKind()}
 KINDS |= {"retry-ordered": RetryOrderedKind(), "retry-log-ordered": RetryLogOrderedKind()}
@@ -27,8 +29,10 @@ KEPT = {
     "retry-log-ordered": (100354,),
     # run times beyond the store's clock; a last run that waited for room and was missed; a run that was put back and
     # ran beyond `max_instances`; a claim whose answer came after its lease; a run that began although the store had
-    # refused to settle it; a resume to a run time that was claimed meanwhile
-    "apscheduler": (2, 13, 18, 390, 745, 2831),
+    # refused to settle it; a resume to a run time that was claimed meanwhile; a settler that ran in circles during a
+    # shutdown; a shutdown that did not wait for a store that refused writes; a run that was put back for a minute,
+    # because the store's clock was ahead by that
+    "apscheduler": (2, 13, 18, 390, 745, 2831, 101481, 101316, 200792),
 }
 
 
@@ -51,6 +55,27 @@ def test_seeds_that_once_failed_keep_every_promise(kind: Kind) -> None:
     """Each of them showed a fault of the product that is mended."""
     scenarios = [kind.draw(seed) for seed in KEPT.get(kind.name, ())]
     assert [result.violations for result in run_scenarios(kind, scenarios)] == [()] * len(scenarios)
+
+
+class Endless:
+    """A kind of world whose histories have one turn that does not end."""
+
+    name, packages = "endless", ()
+
+    def draw(self, seed: int) -> Scenario:
+        return Scenario(seed, self.name, 0, ())
+
+    def run(self, _: Scenario) -> tuple[Trace, list[str], int]:
+        while True:
+            pass
+
+
+def test_a_turn_that_does_not_end_is_a_violation(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The violation names the place. The histories after it run as usual."""
+    monkeypatch.setattr("wheel_sched.simulation.runner.STUCK_S", 0.05)
+    results = run_scenarios(Endless(), [Endless().draw(seed) for seed in range(2)])
+    assert [result.violations[0].partition(":")[0] for result in results] == ["stuck"] * 2
+    assert "while True" in results[0].violations[0]
 
 
 @pytest.mark.slow

@@ -17,6 +17,7 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from types import FrameType
 from typing import Protocol, TypeVar
 
 from wheel_sched.simulation.scenario import Scenario
@@ -29,6 +30,10 @@ T = TypeVar("T")
 BATCH = 40  # histories a child; one keeps about a megabyte
 HASH_SEED = "0"
 STUCK_S = 60  # a history takes some hundredths of a second
+
+
+class Stuck(BaseException):
+    """A turn of a history does not end. The product's code must not catch it as an error of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,19 +69,32 @@ class Kind(Protocol):
 def run_one(kind: Kind, scenario: Scenario, *, with_trace: bool = False) -> Result:
     """Run a scenario in this process, with the simulation installed already.
 
-    A history that runs for `STUCK_S` of real time ends this process, with the place on stderr: one turn does not end.
+    One turn that does not end is interrupted after `STUCK_S` of real time and is a violation. If the turn goes on all
+    the same, the process ends, with the place on stderr.
     """
-    faulthandler.dump_traceback_later(STUCK_S, exit=True)
+    faulthandler.dump_traceback_later(3 * STUCK_S, exit=True)
+    before = signal.signal(signal.SIGALRM, _interrupt)
+    signal.setitimer(signal.ITIMER_REAL, STUCK_S, STUCK_S / 2)
     try:
         trace, found, steps = kind.run(scenario)
     except TooManySteps as error:
         return Result(scenario, (f"busy: {error}",), "", 0)
+    except Stuck as error:
+        return Result(scenario, (f"stuck: {error}",), "", 0)
     except Exception:
         return Result(scenario, (f"crashed: {traceback.format_exc()[-2_000:]}",), "", 0)
     finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
         faulthandler.cancel_dump_traceback_later()
     ended_ns = trace.events[-1].at_ns if trace.events else 0
     return Result(scenario, tuple(found), trace.digest(), steps, ended_ns, trace if with_trace else None)
+
+
+def _interrupt(_: int, frame: FrameType | None) -> None:
+    """Interrupt the code that runs, be it a thread of the product or the checker."""
+    where = "".join(traceback.format_stack(frame, limit=6))
+    raise Stuck(f"one turn does not end within {STUCK_S} s:\n{where}")
 
 
 def run_scenarios(kind: Kind, scenarios: Sequence[Scenario], *, with_trace: bool = False) -> list[Result]:

@@ -30,6 +30,8 @@ class Period:
         closed_at: a later time does not run, because the producer was told that the period is over.
         closed_by: the call that has closed it.
         may_close: False if its call may be performed again after its end.
+        began_ms: when the call that opens it began.
+        told_ms: when that call was answered.
     """
 
     times: list[int]
@@ -40,6 +42,8 @@ class Period:
     closed_at: int = FOREVER_MS
     closed_by: str = ""
     may_close: bool = True
+    began_ms: int = 0
+    told_ms: int = 0
 
     def owed_times(self) -> list[int]:
         """The times that run."""
@@ -86,6 +90,8 @@ def periods_of(calls: Iterable[ToldOfJob], *, clock_known: bool, late: Callable[
                 -FOREVER_MS if is_date else told.told_ms + 1,
                 done and (clock_known or step.action != "resume"),
                 may_close=not late(told),
+                began_ms=told.began_ms,
+                told_ms=told.told_ms,
             )
         )
     return periods

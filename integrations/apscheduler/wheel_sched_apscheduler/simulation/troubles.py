@@ -70,6 +70,16 @@ class Troubles:
         died = min(times, default=None)
         return None if died is None or died > min(after, default=FOREVER_MS) else died
 
+    def is_stopped(self, process: str) -> bool:
+        """Whether the process was stopped in order."""
+        host = process.partition(".")[0]
+        since = self._births_ms.get(process, FOREVER_MS)
+        until = min(
+            (at for name, at in self._births_ms.items() if name.startswith(f"{host}.") and at > since),
+            default=FOREVER_MS,
+        )
+        return any(fault.kind == "stop" and fault.target == host and since <= at <= until for fault, at in self._struck)
+
     def loses_lease(self, process: str, since: int, until: int) -> bool:
         """Whether faults between two times keep a process from the store for so long that its leases may end."""
         host = process.partition(".")[0]

@@ -31,10 +31,10 @@ from wheel_sched.store.core.call import Call
 LINGER_S = 0.01  # how long an end waits for other ends, or for the scheduler's next pass
 BLOCK_MS = 20_000  # of a read on the markers; it returns at once when there is something
 RETRY_S = 0.5
+RETRY_AT_END_S = 0.1  # a user waits for the end
 OPEN_AT_ONCE_S = 1.0  # how long a start waits for a server to answer; a healthy one takes some milliseconds
 OPEN_AGAIN_S = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0)  # between two tries to open the store
-TRIES_AT_END = 3
-PATIENCE_S = 5.0  # how long `stop` waits until everything was sent
+PATIENCE_S = 5.0  # at the end: how long a store that does not answer is tried, and how long `stop` waits
 UNOPENED_PATIENCE_S = 0.2  # the same, when the store was never opened
 
 logger = logger_of("wheel_sched.apscheduler")
@@ -86,6 +86,10 @@ class StoreConnection:
     def now_ms(self) -> int:
         """The server's time in ms since 1970, estimated from its last answer. No I/O."""
         return time.time_ns() // 1_000_000 + self._server_ahead_ms
+
+    def both_clocks_ms(self) -> int:
+        """The time that this machine's clock and the server's clock have both reached. A job is due by both."""
+        return time.time_ns() // 1_000_000 + min(self._server_ahead_ms, 0)
 
     def note_server_time(self, server_ms: int, local_ms: int) -> None:
         """Remember by how much the server's clock is ahead of this machine's clock."""
@@ -156,6 +160,7 @@ class OccurrenceSettler:
         self._first_try: Future[None] = Future()  # of opening the store; cancelled: `start` has returned before its end
         self._stopping = threading.Event()
         self._may_end: Callable[[], bool] = lambda: True
+        self._runs: Callable[[], bool] = lambda: False
         self._then: Callable[[], None] = lambda: None
         self._listener: Listener | None = None
         self._thread = threading.Thread(target=self._run, name="wheel-sched-settler", daemon=True)
@@ -230,49 +235,58 @@ class OccurrenceSettler:
         if not self._notified.is_set():
             self._notified.set()
 
-    def stop(self, *, until: Callable[[], bool], then: Callable[[], None]) -> None:
+    def stop(self, *, until: Callable[[], bool], runs: Callable[[], bool], then: Callable[[], None]) -> None:
         """End when `until()` is true and everything was sent, then call `then`.
 
-        Waits for this end, unless a job still runs.
+        Waits for this end, unless a job still runs. If no job runs and the store does not answer for `PATIENCE_S`, what
+        was not sent stays unsent.
         """
-        self._may_end, self._then = until, then
+        self._may_end, self._runs, self._then = until, runs, then
         self._stopping.set()
         if self._listener is not None:
             self._listener.stop()
         self._notified.set()
-        if until() and self._thread is not threading.current_thread():
+        if not runs() and self._thread is not threading.current_thread():
             self._thread.join(UNOPENED_PATIENCE_S if self._listener is None else PATIENCE_S)
 
     def _run(self) -> None:
         if not self._open_first():
             return
         extend_at = time.monotonic() + self._extend_every_s
-        failures = 0
+        ending = False
+        give_up_at: float | None = None
         while True:
             nap_s = self._next_s()
             left_s = max(0.0, extend_at - time.monotonic())
             if nap_s is None or nap_s > 0:
                 if self._stopping.is_set():
-                    if self._may_end() or (nap_s is None and failures):
+                    if self._may_end() or (nap_s is None and not self._runs()):
                         break
                     left_s = min(left_s, LINGER_S)
                 self._notified.wait(left_s if nap_s is None else min(left_s, nap_s))
             self._notified.clear()
-            if not self._stopping.is_set():
-                self._stopping.wait(LINGER_S)
+            if self._stopping.wait(LINGER_S):
+                if ending:  # the round before left something
+                    time.sleep(LINGER_S)
+                ending = True
             try:
                 self._flush()
                 if time.monotonic() >= extend_at:
                     self._extend_leases()
                     extend_at = time.monotonic() + self._extend_every_s
-                failures = 0
+                give_up_at = None
             except Exception as error:  # whatever it is, the ends must be sent later
-                failures += 1
                 if isinstance(error, StoreError):
                     logger.debug("The store does not answer: %s", error)
                 else:
                     logger.exception("The settler thread of a job store met an error; it tries again")
-                if self._stopping.is_set() and failures > TRIES_AT_END:
-                    break
-                self._stopping.wait(RETRY_S)
+                if self._stopping.wait(RETRY_S):
+                    now_s = time.monotonic()
+                    if self._runs():
+                        give_up_at = None
+                    elif give_up_at is None:
+                        give_up_at = now_s + PATIENCE_S
+                    elif now_s >= give_up_at:
+                        break
+                    time.sleep(RETRY_AT_END_S)
         self._then()

@@ -89,6 +89,7 @@ class ClaimHandle:
         "item",
         "item_id",
         "refs",
+        "released",
         "running",
         "shard",
         "since",
@@ -115,6 +116,7 @@ class ClaimHandle:
         self.split = False  # the run has left the claim; its split item is due when the lease ends
         self.running = False  # other runs of the job are under way
         self.stale = False  # the store did not find the claim under its id
+        self.released = False  # it does not run here and goes back to the store
         self.gone = False  # the store holds nothing of it: delivery is at most once
         self.since = time.monotonic()
 

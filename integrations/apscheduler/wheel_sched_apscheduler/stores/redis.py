@@ -197,7 +197,7 @@ class RedisWheelJobStore(JobQueries, SchedulerPassStore):
                 self.tracker.flush()  # now: the process may end as soon as this returns
             except Exception as error:  # also what a client library raises besides its own errors
                 self._logger.warning("The last ends could not be reported to the store; these runs repeat: %s", error)
-            settler.stop(until=lambda: self.tracker.idle, then=self._close)
+            settler.stop(until=lambda: self.tracker.idle, runs=lambda: self.tracker.runs, then=self._close)
         else:
             self._close()
 
@@ -337,7 +337,7 @@ class RedisWheelJobStore(JobQueries, SchedulerPassStore):
 
     def _flush_when_quiet(self) -> None:
         """`flush`, unless a pass is expected soon. The pass sends everything, and must not wait for the settler."""
-        if time.monotonic() > self._pass_until_s:
+        if self._closed or time.monotonic() > self._pass_until_s:  # after a shutdown no pass comes
             self.tracker.flush()
 
     def _is_running(self, occurrence: Occurrence) -> bool:

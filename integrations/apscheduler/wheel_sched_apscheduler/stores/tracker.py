@@ -195,8 +195,9 @@ class ClaimTracker:
 
     def release(self, occurrence: Occurrence, delay_ms: int = 0) -> None:
         """Put an occurrence back. It is due again at its old due time, or after `delay_ms`. Any thread."""
+        occurrence.handle.released = True
         self._marks.end(occurrence)
-        self._claims.release(occurrence, self._connection.now_ms() + delay_ms if delay_ms else None)
+        self._claims.release(occurrence, self._connection.both_clocks_ms() + delay_ms if delay_ms else None)
 
     def refuse(self, occurrence: Occurrence, reason: str, *, error: Any = None, unreadable: bool = False) -> None:
         """Refuse an occurrence that this process cannot run; with `unreadable`, no process can. Any thread."""
@@ -216,6 +217,14 @@ class ClaimTracker:
     def idle(self) -> bool:
         """Whether no occurrence is in flight in this process."""
         return not self._claims.in_flight and not self._marks
+
+    @property
+    def runs(self) -> bool:
+        """Whether a job still runs in this process. Runs that have ended or are put back only wait for the store."""
+        return bool(self._marks) or any(
+            occurrence.alive and not occurrence.finished_ms and not occurrence.handle.released
+            for occurrence in list(self._claims.in_flight.values())
+        )
 
     def next_s(self) -> float | None:
         """The seconds until there is something to send: 0 = now, None = nothing."""

@@ -13,7 +13,7 @@ from wheel_sched.simulation.calls import MS
 from wheel_sched.simulation.scenario import CALL_FAULTS, Fault, Scenario
 from wheel_sched.simulation.trace import Trace
 from wheel_sched_celery.settings import HORIZON_MS
-from wheel_sched_celery.simulation.celery_world import LEASE_MS, MAX_RETRIES, BodyCall, CeleryWorld, draw
+from wheel_sched_celery.simulation.celery_world import COUNTDOWN_MS, LEASE_MS, MAX_RETRIES, BodyCall, CeleryWorld, draw
 
 AT_ONCE = 40  # messages that one worker holds at most: what it has fetched, and what it publishes
 A_MESSAGE = 1 + MAX_RETRIES  # runs of one message that was sent once more
@@ -73,7 +73,18 @@ def _caps(run: CeleryWorld, calls: dict[int, list[BodyCall]]) -> list[str]:
     return found
 
 
-def _allows(fault: Fault, call: str) -> int:
+def _outlasts_visibility(run: CeleryWorld) -> bool:
+    """Whether a task may wait longer in a worker than the broker waits for its acknowledgement.
+
+    While the store is away, a task waits in a worker until its ETA, by the store's clock. If this clock went back, the
+    wait is as much longer. The broker then hands the task out again, as with stock Celery (docs/celery.md).
+    """
+    visibility_ms = run.options["visibility_ms"]
+    longest_ms = max([COUNTDOWN_MS, *(send.delay for send in run.sends.values())])
+    return bool(visibility_ms) and longest_ms + run.store.steps_back_ms >= visibility_ms
+
+
+def _allows(fault: Fault, call: str, *, outlasts_visibility: bool) -> int:
     """How many runs may come again because of a fault; 0: the product makes up for it.
 
     A repeat comes from a worker that dies or stands still with messages in its hands, from a broker's reply or
@@ -88,9 +99,9 @@ def _allows(fault: Fault, call: str) -> int:
         case "rewind" | "redeliver":
             return AT_ONCE
         case "outage":
-            return AT_ONCE if long or fault.target == "broker" else 0
+            return AT_ONCE if long or outlasts_visibility or fault.target == "broker" else 0
         case "read-only" | "full":
-            return AT_ONCE if long else 0
+            return AT_ONCE if long or outlasts_visibility else 0
         case "pause":
             return AT_ONCE if long and not by_producer else 0
         case "step-clock":
@@ -125,7 +136,8 @@ def _duplicates(run: CeleryWorld, calls: dict[int, list[BodyCall]]) -> list[str]
             seen[one.attempt] += 1
             if seen[one.attempt] > copies:
                 again.append(f"task {number}, attempt {one.attempt}, at {one.began_ns // MS} ms")
-    allowed = sum(_allows(fault, call) for fault, call in run.world.struck)
+    waits_long = _outlasts_visibility(run)
+    allowed = sum(_allows(fault, call, outlasts_visibility=waits_long) for fault, call in run.world.struck)
     if len(again) > allowed:
         return [f"duplicates: {len(again)} runs came again, {allowed} may; first: {again[0]}"]
     return []

@@ -18,6 +18,8 @@ import pytest
 from apscheduler.schedulers.background import BackgroundScheduler
 from wheel_sched_apscheduler import Producer, RedisWheelJobStore, WheelBackgroundScheduler
 from wheel_sched_apscheduler.codec import NotSerializable
+from wheel_sched_apscheduler.occurrence import Finish
+from wheel_sched_apscheduler.stores.connection import LINGER_S, OccurrenceSettler, StoreConnection
 
 from tests.servers.valkey import TemporaryServer, temporary_server
 from wheel_sched.errors import NamespaceMismatch, StoreUnavailable
@@ -111,6 +113,65 @@ def test_a_pass_that_comes_after_the_shutdown_claims_nothing(open_fake: Callable
     store.shutdown()
     assert store.claim_batch(datetime.now(UTC)).occurrences == []
     assert len(other.claim_batch(datetime.now(UTC) + timedelta(seconds=1)).occurrences) == 1
+
+
+def test_a_shutdown_waits_for_a_store_that_is_away_for_a_moment(
+    open_fake: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the run that has ended would come again, although no process has died."""
+    store = open_fake()
+    store.start(None, "default")
+    Producer(store, timezone="UTC").add_job(note, "date", args=["once"])
+    (occurrence,) = store.claim_batch(datetime.now(UTC)).occurrences
+    occurrence.plan(None)
+    store.mark_submitted([occurrence])
+    execute, until_s = store.connection.store.execute, time.monotonic() + 0.3
+
+    def refused(calls: Any) -> Any:
+        if time.monotonic() < until_s:
+            return [StoreUnavailable("away, on purpose") for _ in calls]
+        return execute(calls)
+
+    monkeypatch.setattr(store.connection.store, "execute", refused)
+    store.finish(occurrence, Finish.EXECUTED)
+    store.shutdown()
+    assert open_fake().count() == 0
+
+
+@pytest.mark.parametrize("runs", [True, False])
+def test_a_settler_that_ends_does_not_run_in_circles(monkeypatch: pytest.MonkeyPatch, runs: bool) -> None:
+    """Also if something stays to be sent, and no send removes it."""
+    monkeypatch.setattr("wheel_sched_apscheduler.stores.connection.PATIENCE_S", 0.2)
+    flushes: list[float] = []
+    settler = OccurrenceSettler(
+        StoreConnection("memory:", {"namespace": "circles", "shards": 1}),
+        flush=lambda: flushes.append(time.monotonic()),
+        extend_leases=lambda: None,
+        next_s=lambda: 0.0 if len(flushes) < 20 else None,
+        earlier_due=lambda _: None,
+        opened=lambda: None,
+        extend_every_s=60,
+    )
+    settler.start()
+    ended = threading.Event()
+    before_s = time.monotonic()
+    settler.stop(until=lambda: len(flushes) >= 20, runs=lambda: runs, then=ended.set)
+    assert ended.wait(30)
+    assert time.monotonic() - before_s > 10 * LINGER_S
+
+
+def test_a_run_that_is_put_back_waits_by_both_clocks(open_fake: Callable[..., Any]) -> None:
+    """A job is due when both clocks have reached its time: the delay must not grow by their difference."""
+    store = open_fake()
+    Producer(store, timezone="UTC").add_job(note, "date", args=["once"], id="once")
+    (occurrence,) = store.claim_batch(datetime.now(UTC)).occurrences
+    local_ms = time.time_ns() // 1_000_000
+    store.connection.note_server_time(local_ms + 60_000, local_ms)
+    store.release([occurrence], 1_000)
+    store.tracker.flush()
+    (found,) = store.connection.store.get(["once"])
+    assert found is not None
+    assert local_ms + 1_000 <= found.score_ms < local_ms + 30_000
 
 
 @pytest.mark.real
