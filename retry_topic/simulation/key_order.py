@@ -1,8 +1,8 @@
-"""Judges the order of keys in a history of the retry world, by the words of docs/ordering.md.
+"""Judges the order of keys in a history of the retry world, by the promises of docs/ordering.md.
 
-A handler gets a message for the first time only when every earlier message of its key was handled with success or
-became a dead letter. Earlier means: earlier in the topic. A message that was handled may come again, also after later
-ones.
+A handler gets a message for the first time only after every earlier message of its key has succeeded or has become a
+dead letter. "Earlier" means earlier in the topic. A message that a handler has seen may come again, even after later
+messages.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from wheel_sched.store.ordering.operations import OrderingInMemory
 def order_violations(
     run: RetryWorld, calls: Mapping[int, Sequence[HandlerCall]], dead: Collection[int], undone: Collection[int]
 ) -> list[str]:
-    """Messages that were handled before an earlier message of their key had ended.
+    """The messages that a handler got before an earlier message of their key had ended.
 
     Args:
         run: the history.
         calls: the calls of the handler, by the number of the message.
         dead: the numbers of the dead letters.
-        undone: the messages of which the server has lost a write. It may have lost the lock of their keys too, so
-            their keys are not judged.
+        undone: the messages about which the server has lost a write. The server may have lost the locks of their keys
+            too, so the check skips these keys.
     """
     unjudged = {run.sends[number].key for number in undone}
     found = []
@@ -54,13 +54,13 @@ def _by_key(run: RetryWorld) -> dict[str, list[int]]:
     for record in run.broker.records(TOPIC):
         numbers = found.setdefault((record.key or b"").decode(), [])
         number = number_in(record.value)
-        if number not in numbers:  # a producer in doubt may have sent a second record
+        if number not in numbers:  # the second record of a producer that repeated a call in doubt
             numbers.append(number)
     return found
 
 
 def _ended(calls: Sequence[HandlerCall], died: bool, at_ns: int) -> bool:
-    """Whether a message had succeeded, or died after its last attempt, at a moment."""
+    """Whether a message had succeeded by a moment, or had become a dead letter after its last attempt."""
     return any(
         (call.outcome == "ok" or (died and call.outcome == "failed" and call.attempt == MAX_ATTEMPTS - 1))
         and call.ended_ns <= at_ns
@@ -69,10 +69,10 @@ def _ended(calls: Sequence[HandlerCall], died: bool, at_ns: int) -> bool:
 
 
 def key_leaks(run: RetryWorld, undone: Collection[int]) -> list[str]:
-    """At the end no key is closed, and no message is parked."""
+    """Check that at the end no key is locked, and that no message is parked behind a key."""
     unjudged = {run.sends[number].key for number in undone}
     if not isinstance(run.store.contents, MemoryContents):
-        return []  # the scripts' locks have no face; what is parked is held, and counts as an item that is left
+        return []  # no call lists the locks of the scripts; a parked message is a held item, which the checker counts
     return [
         f"leak: key {lock.label or '?'} is closed, its head is {lock.head}, {len(lock.parked)} messages are parked"
         for shard in run.store.contents.backend.shards
