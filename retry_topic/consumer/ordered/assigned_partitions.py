@@ -2,7 +2,6 @@
 
 The key of a record decides its partition, and one member of the group at a time reads a partition. So the reader of the
 partition keeps the order of the key, and all consumers of the group share the work. Each assigned partition has a
-partition keeps the order of the key, and all consumers of the group share the work. Each assigned partition has a
 `PartitionAssignment` and a *scope*: the name under which the store keeps the locks of the partition's keys. Its first
 records wait until this member owns the scope. A member that has lost the partition gives up the scope as soon as it
 notices the loss. A member that died leaves a lease that ends with its membership.
