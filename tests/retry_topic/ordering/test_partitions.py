@@ -159,7 +159,7 @@ def test_records_wait_until_the_partition_s_scope_is_ours(bench: Bench) -> None:
 
 
 def test_records_of_an_assignment_that_is_over_are_not_handled(bench: Bench) -> None:
-    """Neither late records nor those behind a running handler. The next assignment reads them again."""
+    """Neither late records nor records behind a running handler are handled. The next assignment reads them again."""
     go_on = bench.hold[b"0"] = threading.Event()
     bench.member.ours = {PLACE: 1}
     with bench.consumer:
