@@ -22,7 +22,7 @@ BENCHMARKS = ("store", "dispatch", "wheel", "purgatory", "apscheduler", "celery"
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run one benchmark; the exit code."""
+    """Run one benchmark. Returns the exit code."""
     parser = _parser()
     options = parser.parse_args(argv)
     benchmark = import_module(f"benchmarks.{options.benchmark}")

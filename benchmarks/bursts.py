@@ -1,4 +1,4 @@
-"""Bursts: 10,000 messages due at the same millisecond, from that moment to the last one at the receiver.
+"""Bursts: 10,000 messages are due at the same millisecond. The time counts until the receiver has the last one.
 
 The messages are stored before they are due, while the dispatcher sleeps. The receiver's clock decides: a `MemoryBroker`
 notes when it took each record, and the id of a stream entry says when the server added it. Both are whole milliseconds,
@@ -27,7 +27,7 @@ _MARGIN_MS = 50  # all must be stored this long before they are due
 
 
 class Burst(NamedTuple):
-    """One burst."""
+    """The result of one burst."""
 
     msgs_per_s: float
     early: int
@@ -35,7 +35,7 @@ class Burst(NamedTuple):
 
 
 def to_memory(server: BenchServer, count: int) -> Burst:
-    """Through claim, a `MemoryBroker` and settle."""
+    """Send a burst by claim, publish to a `MemoryBroker`, and settle."""
     store = server.empty_store()
     broker = MemoryBroker(create_topics=True)
     with Dispatcher(store, BrokerPublisher(broker)):
@@ -50,7 +50,7 @@ def to_memory(server: BenchServer, count: int) -> Burst:
 
 
 def to_stream(server: BenchServer, count: int) -> Burst:
-    """By the one-script push to a stream of the same server."""
+    """Send a burst by the one-script push to a stream of the same server."""
     store = server.empty_store()
     with Dispatcher(store, NullPublisher(), push=PushTarget(create=True)):
         due_ms = store_ahead(store, count)
@@ -61,7 +61,7 @@ def to_stream(server: BenchServer, count: int) -> Burst:
 
 
 def xadd_rate(server: BenchServer, count: int) -> float:
-    """Baseline: messages per second of a bare pipelined XADD of the same entries, 500 a round trip."""
+    """The baseline: messages per second of a bare pipelined XADD of the same entries, with 500 in a round trip."""
     server.client.flushall()
     rows = [to_fields(message(0, number)) for number in range(count)]
     begun = time.perf_counter()
@@ -74,7 +74,7 @@ def xadd_rate(server: BenchServer, count: int) -> float:
 
 
 def store_ahead(store: DelayStore, count: int) -> int:
-    """Store a burst before it is due; its due time."""
+    """Store a burst before it is due. Returns its due time."""
     names = ids(count)
     due_ms = time.time_ns() // 1_000_000 + _LEAD_MS + count // _SLOWEST_PER_MS
     stored_us = 0
@@ -85,7 +85,7 @@ def store_ahead(store: DelayStore, count: int) -> int:
 
 
 def wait_for(done: Callable[[], bool]) -> None:
-    """Wait until `done`. This clock is not part of the figure."""
+    """Wait until `done` returns true. The figure does not depend on this wait."""
     give_up = time.monotonic() + _GIVE_UP_S
     while not done():
         assert time.monotonic() < give_up, "the burst did not arrive"

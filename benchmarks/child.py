@@ -1,4 +1,4 @@
-"""Measurements in a process of their own: its memory and its interpreter lock belong to that measurement alone."""
+"""Runs each measurement in its own process, whose memory and interpreter lock belong to that measurement alone."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 
 def run_module(module: str, *arguments: str, pure: bool = False) -> dict[str, Any]:
-    """Run `python -m module arguments`, which prints one JSON object; that object.
+    """Run `python -m module arguments`, which prints one JSON object. Returns that object.
 
     Args:
         pure: use the wheel's core in Python. Defaults to False.

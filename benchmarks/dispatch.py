@@ -67,7 +67,7 @@ QUICK = Sizes(rounds=3, lateness_rounds=1, wakeups=30)
 
 
 def run(sizes: Sizes) -> dict[str, Any]:
-    """Measure; the figures by key."""
+    """Measure. Returns the figures by key."""
     narration = Narration(3 * sizes.rounds + 2 * sizes.lateness_rounds + 2)
     with bench_server() as server:
         rates: dict[str, Callable[[], Burst]] = {

@@ -25,7 +25,7 @@ class TimerTaskEntry:
         self.prev: TimerTaskEntry | None = None
 
     def cancel(self) -> None:
-        """`TimerTask.cancel`."""
+        """Do what Kafka's `TimerTask.cancel` does."""
         self.remove()
         self.task = None
 
@@ -145,7 +145,7 @@ class SystemTimer:
         return entry
 
     def advance(self, now_ms: int) -> list[TimerTaskEntry]:
-        """`advanceClock` until no bucket is left that has expired by `now_ms`."""
+        """Call Kafka's `advanceClock` until no bucket is left that has expired by `now_ms`."""
         while self.queue and self.queue[0][0] <= now_ms:
             expiration_ms, _, bucket = heappop(self.queue)
             self.wheel.advance_clock(expiration_ms)

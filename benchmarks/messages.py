@@ -20,7 +20,7 @@ BATCH = 500  # items a call, the limit of the store
 
 
 def ids(count: int, series: str = "") -> list[str]:
-    """Ids of the retry service: 16 url-safe characters, a dot and the attempt."""
+    """Ids like those of the retry service: 16 url-safe characters, a dot and the attempt."""
     return [retry_id("billing", f"orders{series}", 0, str(offset)) + ".1" for offset in range(count)]
 
 

@@ -102,7 +102,7 @@ def receive(pipe: Connection, url: str, stream: str, count: int) -> None:
 
 
 def visit(pipe: Connection, url: str, stream: str, samples: int, pause_ms: tuple[int, int]) -> None:
-    """Again and again: schedule a message that is due now, wait for it, pause. The result is a list of `Arrival`."""
+    """Repeat: schedule a message that is due now, wait for it, pause. The result is a list of `Arrival`."""
     store, client = open_store(url, namespace=NAMESPACE), client_for(url)
     arrivals: list[Arrival] = []
     pauses = random.Random(7)

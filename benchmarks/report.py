@@ -9,7 +9,7 @@ from benchmarks.figures import Figure, Result, shown
 
 
 def table(figures: Sequence[Figure], result: Result) -> str:
-    """Aligned columns for a terminal."""
+    """The result as aligned columns for a terminal."""
     rows = [
         (figure.key, shown(figure.value(result)), figure.unit, figure.bound, _verdict(figure, result))
         for figure in figures
@@ -23,7 +23,7 @@ def table(figures: Sequence[Figure], result: Result) -> str:
 
 
 def markdown(figures: Sequence[Figure], result: Result | None) -> str:
-    """The page's table; without a result every value is a dash."""
+    """The result as a table of the page. Without a result every value is a dash."""
     lines = ["| figure | value | gate | meaning |", "|---|---|---|---|"]
     for figure in figures:
         value = "–" if result is None else f"{shown(figure.value(result))} {figure.unit}"  # noqa: RUF001 - a dash

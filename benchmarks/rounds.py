@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 def interleaved(rounds: int, runs: Mapping[str, Callable[[], T]], narration: Narration) -> dict[str, list[T]]:
-    """Run each of `runs` once a round, in reverse order every second round; the values by name."""
+    """Run each of `runs` once per round, in reverse order every second round. Returns the values by name."""
     values: dict[str, list[T]] = {name: [] for name in runs}
     for number in range(rounds):
         names = list(runs)[:: -1 if number % 2 else 1]
@@ -30,7 +30,7 @@ def percentile(values: Sequence[float], percent: float) -> float:
 
 
 def spread(values_ms: Sequence[float]) -> dict[str, float]:
-    """p50, p99 and maximum."""
+    """The p50, the p99 and the maximum of the values."""
     return {
         "p50": round(percentile(values_ms, 50), 3),
         "p99": round(percentile(values_ms, 99), 3),

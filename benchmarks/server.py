@@ -71,7 +71,7 @@ class BenchServer:
         self.client.config_resetstat()
 
     def stalls(self) -> Stalls:
-        """End recording; the record."""
+        """End the recording, and return the record."""
         self.client.config_set("slowlog-log-slower-than", -1)
         turn_us = int(self._info("debug")["eventloop_duration_max"])
         preemptions = self._processor.preemptions() - self._preempted_before
@@ -95,7 +95,7 @@ class BenchServer:
 
 @contextlib.contextmanager
 def bench_server() -> Iterator[BenchServer]:
-    """A server that ends with the block."""
+    """Yield a server that ends with the block."""
     with temporary_server(extra={"auto-aof-rewrite-percentage": "0"}) as process:
         server = BenchServer(process.url, process.pid)
         try:

@@ -1,8 +1,9 @@
 """`python -m benchmarks simulator`: how many histories the simulator runs, and whether its checker notices mistakes.
 
-A history is a whole system: about three processes, 20 messages and up to 5 faults. `histories_per_minute` runs as many
-of each kind of world, on two processors at most. `safeguards` are lines of the product that are switched off one at a
-time: a safeguard is missed when no history of its seeds breaks a promise without it.
+A history is one run of a whole system: about three processes, 20 messages and up to 5 faults. `histories_per_minute`
+runs an equal number of histories of each kind of world, on two processors at most. `safeguards` are lines of the
+product that the benchmark switches off one at a time. A safeguard is missed when no history breaks a promise while that
+safeguard is off.
 """
 
 from __future__ import annotations
@@ -38,9 +39,9 @@ class Sizes:
     """The sizes of a run.
 
     Args:
-        histories: of each kind of world. Defaults to 5,000.
-        seeds: how many histories may be run to notice a safeguard; 0: only the one that is known to show it. Defaults
-            to 1,000.
+        histories: the number of histories of each kind of world. Defaults to 5,000.
+        seeds: how many histories may run until one shows that a safeguard is off. 0: only the history that is known to
+            show it. Defaults to 1,000.
     """
 
     histories: int = 5_000
@@ -52,7 +53,7 @@ QUICK = Sizes(histories=200, seeds=0)
 
 
 def run(sizes: Sizes) -> dict[str, Any]:
-    """Measure; the figures by key."""
+    """Measure. Returns the figures by key."""
     known = kinds()
     narration = Narration(len(known) + 1)
     worlds: dict[str, int] = {}
@@ -89,7 +90,7 @@ def run(sizes: Sizes) -> dict[str, Any]:
 
 
 def _safeguards(seeds: int) -> tuple[int, list[str]]:
-    """How many safeguards a history is expected to show, and which were not noticed."""
+    """The number of safeguards whose absence some history should show, and those that no history showed."""
     known, found = kinds(), load()
     missed = []
     shown = [safeguard for safeguard in SAFEGUARDS if not safeguard.hidden]

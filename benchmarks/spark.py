@@ -67,7 +67,7 @@ QUICK = Sizes(rounds=3, rows=60_000, stored=500_000, attempts=200_000)
 
 
 def run(sizes: Sizes) -> dict[str, Any]:
-    """Measure; the figures by key."""
+    """Measure. Returns the figures by key."""
     narration = Narration(3 * sizes.rounds + 5)
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="wheel-sched-bench-")))
@@ -121,7 +121,7 @@ def session(folder: Path) -> Iterator[SparkSession]:
 
 
 def write_rows(spark: SparkSession, folder: Path, count: int) -> Path:
-    """Messages due in the year 2096, in two Parquet files."""
+    """Write messages that are due in the year 2096 into two Parquet files."""
     rows = spark.range(0, count, 1, 2).selectExpr(
         "concat('message-', id) id", "4000000000000 + id due_ms", "'orders' topic", f"'{_PAYLOAD}' value"
     )
@@ -135,7 +135,7 @@ def emptied(server: BenchServer) -> None:
 
 
 def plain_rate(server: BenchServer, files: Path, count: int) -> float:
-    """Rows per second of one process with the same calls."""
+    """Rows per second of a plain loop in one process that makes the same calls."""
     import pyarrow.parquet as parquet
 
     from retry_topic.spark.source.writing import items_of
@@ -204,7 +204,7 @@ def job_seconds(spark: SparkSession, folder: Path, attempts: int, narration: Nar
 
 
 def write_history(spark: SparkSession, path: str, attempts: int) -> None:
-    """Three topics and error classes, each with its own recovery law, tried again with doubling delays and jitter."""
+    """Write a history of three topics and error classes. Each recovers by its own law; delays double, with jitter."""
     laws = [("orders", "shop.Timeout", 0.95, 20), ("mail", "smtplib.Down", 0.8, 120), ("stock", "http.Limited", 0.9, 5)]
     messages = attempts // 5
     cases = ", ".join(f"named_struct('t', '{t}', 'e', '{e}', 'p', {p}D, 'm', {m}000D)" for t, e, p, m in laws)
@@ -230,7 +230,7 @@ def write_history(spark: SparkSession, path: str, attempts: int) -> None:
 
 
 def write_letters(spark: SparkSession, path: str, count: int) -> None:
-    """Dead letters with forty kinds of errors."""
+    """Write dead letters with forty kinds of errors."""
     spark.range(0, count, 1, 4).selectExpr(
         "'d' || id id",
         "concat('topic-', id % 5) topic",

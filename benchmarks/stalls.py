@@ -49,7 +49,7 @@ _GIVE_UP_S = 120.0
 
 
 class Stall(NamedTuple):
-    """One drain, in ms: the server's view and the asker's."""
+    """The stalls of one drain in ms, as the server and the asking process measured them."""
 
     server: Stalls
     asker: Waits

@@ -69,7 +69,7 @@ QUICK = Sizes(rounds=5, messages_per_round=10_000, messages=200_000, stall_round
 
 
 def run(sizes: Sizes) -> dict[str, Any]:
-    """Measure; the figures by key."""
+    """Measure. Returns the figures by key."""
     narration = Narration(3 * sizes.rounds + 1 + 2 * sizes.stall_rounds)
     with bench_server() as server:
         names = ids(sizes.messages_per_round)
@@ -99,7 +99,7 @@ def run(sizes: Sizes) -> dict[str, Any]:
 
 
 def zadd_rate(server: BenchServer, names: Sequence[str]) -> float:
-    """Messages per second of the bare command."""
+    """Messages per second of the bare ZADD."""
     server.client.flushall()
     due_ms = _in_an_hour_ms()
     begun = time.perf_counter()
@@ -112,7 +112,7 @@ def zadd_rate(server: BenchServer, names: Sequence[str]) -> float:
 
 
 def schedule_rate(server: BenchServer, names: Sequence[str]) -> float:
-    """Messages per second of `schedule`; all are new."""
+    """Messages per second of `schedule`; all messages are new."""
     store = server.empty_store()
     items = plain_items(names, _in_an_hour_ms())
     accepted = 0

@@ -41,7 +41,7 @@ class Timed(NamedTuple):
 
 
 def lateness(server: BenchServer, count: int, over_s: float) -> Timed:
-    """`count` messages, evenly over `over_s` seconds, pushed to a stream."""
+    """Measure the lateness of `count` messages that are due evenly over `over_s` seconds and are pushed to a stream."""
     store = server.empty_store()
     receiver = Outside(receive, server.url, _STREAM, count)
     with Dispatcher(store, NullPublisher(), push=_PUSH_TO):
@@ -54,7 +54,7 @@ def lateness(server: BenchServer, count: int, over_s: float) -> Timed:
 
 
 def wake_up(server: BenchServer, samples: int, pause_ms: tuple[int, int] = (20, 100)) -> Timed:
-    """Another process stores `samples` messages that are due now, while the dispatcher sleeps on a later one."""
+    """Measure the wake-up: another process stores `samples` due messages while the dispatcher sleeps on a later one."""
     store = server.empty_store()
     store.schedule(push_items(["later"], [time.time_ns() // 1_000_000 + _HOUR_MS], _STREAM))
     with Dispatcher(store, NullPublisher(), push=_PUSH_TO):
@@ -62,7 +62,7 @@ def wake_up(server: BenchServer, samples: int, pause_ms: tuple[int, int] = (20, 
 
 
 def idle_commands(seconds: float) -> dict[str, int]:
-    """Commands in `seconds` over an empty store, and over messages due in an hour."""
+    """The number of commands in `seconds` over an empty store, and over messages due in an hour."""
     waiting_for = {"empty": 0, "waiting": _IDLE_MESSAGES}
     with contextlib.ExitStack() as stack:
         servers = {name: stack.enter_context(bench_server()) for name in waiting_for}
@@ -79,7 +79,7 @@ def idle_commands(seconds: float) -> dict[str, int]:
 
 
 def sleeping_thread(samples: int, sleep_ms: int = 5) -> dict[str, float]:
-    """Baseline: how late a thread that waits on a condition wakes, with nothing else to do."""
+    """The baseline: how late a thread that waits on a condition wakes when the machine has nothing else to do."""
     late_ms = []
     condition = threading.Condition()
     for _ in range(samples):

@@ -65,10 +65,10 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
             for kind, name in getattr(report, "user_properties", ())
             if kind == "stand-in"
         )
-        terminalreporter.line(told_of_kafka(missing, ended))
+        terminalreporter.line(kafka_report(missing, ended))
 
 
-def told_of_kafka(missing: Sequence[str], ended: Counter[tuple[str, str]]) -> str:
+def kafka_report(missing: Sequence[str], ended: Counter[tuple[str, str]]) -> str:
     """What a run has shown of Kafka without a real broker: how the tests on its stand-ins ended, and what none shows.
 
     Args:

@@ -79,7 +79,7 @@ _PER_S, _ADD_DUE, _STALL_DUE = 10_000, 50_000, 3_000
 
 
 def run(sizes: Sizes) -> dict[str, Any]:
-    """Measure; the figures by key."""
+    """Measure. Returns the figures by key."""
     logging.getLogger("apscheduler").setLevel(logging.ERROR)
     narration = Narration(7 * sizes.rounds + 4 * sizes.waiting_rounds + 2 * sizes.stall_rounds + 1)
     drains = {

@@ -1,4 +1,4 @@
-"""Bursts: µs a job, for jobs that are all due, from the resume of the scheduler to the last call."""
+"""Bursts: the time per job in µs for jobs that are all due, from the resume of the scheduler to the last call."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ TRIGGERS = {"date": date_trigger, "interval": interval_trigger}
 
 
 def drain(kind: Any, store: Any, trigger: str, count: int) -> float:
-    """µs a job for one burst."""
+    """Measure one burst. Returns µs per job."""
     due = datetime.now(UTC) - timedelta(seconds=1)
     with paused(kind, store) as scheduler:
         fill(store, make_jobs([due] * count, TRIGGERS[trigger]))
@@ -58,7 +58,10 @@ def memory_drains(trigger: str, count: int) -> dict[str, Callable[[], float]]:
 
 
 def redis_drains(server: BenchServer, count: int) -> dict[str, Callable[[], float]]:
-    """Stock on Redis, our store in a stock scheduler, and our scheduler over it."""
+    """For each name a function that measures a drain on Redis.
+
+    They measure the stock store, our store in a stock scheduler, and our store in our scheduler.
+    """
     return {
         "stock redis": lambda: drain(BackgroundScheduler, stock_redis(server), "date", count),
         "our redis store": lambda: drain(BackgroundScheduler, our_redis(server), "date", count),

@@ -24,7 +24,7 @@ _reached = threading.Event()
 
 
 def count() -> None:
-    """Do nothing but count; the last expected call sets the event."""
+    """Count the call. The last expected call sets the event."""
     if next(_counter) >= _target:
         _reached.set()
 
@@ -52,12 +52,12 @@ def counted() -> bool:
 
 
 def date_trigger(due: datetime) -> DateTrigger:
-    """Due once."""
+    """A trigger that is due once."""
     return DateTrigger(due, UTC)
 
 
 def interval_trigger(due: datetime) -> IntervalTrigger:
-    """Due at `due`, and every hour after it."""
+    """A trigger that is due at `due` and then every hour."""
     return IntervalTrigger(hours=1, start_date=due, timezone=UTC)
 
 
@@ -95,7 +95,7 @@ def make_jobs(
 
 @contextmanager
 def paused(kind: Any, store: Any, **options: Any) -> Iterator[Any]:
-    """A scheduler over `store`, started and paused, that drops no late job; it is shut down at the end."""
+    """Yield a scheduler over `store` that is started and paused. It drops no late job, and ends with the block."""
     gc.collect()
     scheduler = kind(timezone=UTC, job_defaults={"misfire_grace_time": None}, **options)
     scheduler.add_jobstore(store)

@@ -25,7 +25,7 @@ _OVER = timedelta(hours=1)
 
 
 def measure(ours: bool, count: int) -> dict[str, float]:
-    """µs of an update, and bytes of the store for each job."""
+    """Measure the time of one update in µs, and the memory of the store in bytes per job."""
     gc.disable()  # the collector would search a million jobs, which is not what is measured
     start = datetime.now(UTC) + _OVER
     jobs = list(make_jobs((start + _OVER * (number / count) for number in range(count)), date_trigger(start)))

@@ -1,6 +1,6 @@
-"""The figures as one SVG, stock and ours as two marks on a logarithmic scale. No plot library is needed.
+"""Draws the figures as one SVG, with a mark for stock and one for ours on a logarithmic scale, without a plot library.
 
-They are marks, because a bar on a logarithmic scale has no zero.
+Marks and not bars, because a bar needs a zero, which a logarithmic scale does not have.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _STOCK, _OURS = "#8a8a8a", "#2f6fab"
 
 
 def write_plots(result: Mapping[str, Any], folder: Path) -> list[Path]:
-    """Write `apscheduler.svg` into `folder`; its path."""
+    """Write `apscheduler.svg` into `folder`. Returns its path."""
     rows = [(text, *_pair(result, key)) for key, text in _ROWS]
     values = [value for _, *pair in rows for value in pair if value > 0]
     low, high = math.floor(math.log10(min(values))), math.ceil(math.log10(max(values)))

@@ -32,7 +32,7 @@ _late_s: list[float] = []
 
 
 def note(due_s: float) -> None:
-    """The job: record how late it runs."""
+    """The function of each job: record how late the job runs."""
     _late_s.append(time.time() - due_s)
 
 

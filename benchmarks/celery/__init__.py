@@ -135,7 +135,7 @@ QUICK = Sizes(
 
 
 def run(sizes: Sizes) -> dict[str, Any]:
-    """Measure; the figures by key."""
+    """Measure. Returns the figures by key."""
     narration = Narration(3 * sizes.rounds + 2 * len(sizes.pools) * sizes.late_rounds + 11)
     aside = _side_by_side(sizes, narration)
     with contextlib.ExitStack() as stack:

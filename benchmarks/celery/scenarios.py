@@ -20,7 +20,7 @@ _SETTLE_S = 0.5  # a worker that has just become ready still warms up
 
 @dataclass(frozen=True, slots=True)
 class Lateness:
-    """Of one run: percentiles in ms, how many ran, how many were early, and the rate over the time they ran in."""
+    """The lateness in one run: percentiles in ms, how many tasks ran, how many were early, and tasks per second."""
 
     p50: float
     p99: float
@@ -30,7 +30,7 @@ class Lateness:
 
 
 def memory(kind: Kind, tasks: int) -> dict[str, float]:
-    """How much a worker grows, and its prefetch count, with tasks that wait for ten minutes."""
+    """How much the memory of a worker grows while tasks wait for ten minutes, and the worker's prefetch count."""
     with site(kind) as place:
         worker = place.start("threads", 4)
         time.sleep(2 * _SETTLE_S)  # until the worker has started completely
@@ -73,7 +73,7 @@ def _lateness(runs: list[Run], span_s: float, start_s: float) -> Lateness:
 
 
 def kill9(kind: Kind, tasks: int, due_in_s: float, limit_s: float, visibility_s: int) -> dict[str, Any]:
-    """One of two workers dies while all tasks wait. How late the 99th of 100 runs, and how often tasks ran."""
+    """Kill one of two workers while all tasks wait. Returns the 99th percentile of lateness and the runs per task."""
     with site(kind, {**EAGER_RESTORE, "visibility_timeout": visibility_s}, workers=2) as place:
         due_s = time.time() + due_in_s
         place.send([due_s] * tasks)
@@ -84,7 +84,7 @@ def kill9(kind: Kind, tasks: int, due_in_s: float, limit_s: float, visibility_s:
 
 
 def doubled(kind: Kind, tasks: int, due_in_s: float) -> dict[str, Any]:
-    """An ETA several visibility timeouts away, and two workers: how many runs were too many."""
+    """How many runs were too many, for an ETA several visibility timeouts away and two workers."""
     with site(kind, {**EAGER_RESTORE, "visibility_timeout": _DOUBLED_VISIBILITY_S}, workers=2) as place:
         due_s = time.time() + due_in_s
         place.send([due_s] * tasks)
@@ -94,7 +94,7 @@ def doubled(kind: Kind, tasks: int, due_in_s: float) -> dict[str, Any]:
 
 
 def outage(kind: Kind, tasks: int, due_in_s: float, away_s: float, limit_s: float) -> dict[str, Any]:
-    """The server is away for some seconds before tasks are due, and comes back with its data."""
+    """Take the server away for some seconds before tasks are due, and bring it back with its data."""
     with site(kind, workers=1) as place:
         due_s = time.time() + due_in_s
         place.send([due_s] * tasks)

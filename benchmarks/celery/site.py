@@ -55,7 +55,7 @@ class Site:
 
     @property
     def note(self) -> Any:
-        """The task, sent as this kind sends it."""
+        """The task, as an object that this kind of site sends."""
         return self.app.tasks["bench.note"]
 
     def start(self, pool: str, concurrency: int) -> subprocess.Popen[bytes]:
@@ -79,13 +79,13 @@ class Site:
         return worker
 
     def kill(self, worker: subprocess.Popen[bytes]) -> None:
-        """`kill -9`, with its children."""
+        """Kill a worker and its child processes with SIGKILL."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(worker.pid, signal.SIGKILL)
         worker.wait()
 
     def wait(self, condition: Any, what: str, limit_s: float = _WAIT_S) -> bool:
-        """Wait for a condition. Fails with the workers' log."""
+        """Wait for a condition. If it does not come true, raise an error with the workers' log."""
         if not self.seen(condition, limit_s):
             raise RuntimeError(f"waited {limit_s:g} s for {what}; the workers said: {self._log.read_text()[-2000:]}")
         return True
@@ -130,7 +130,7 @@ class Site:
             self.client.lpush(_QUEUE, *held[at : at + 500])
 
     def queued(self) -> int:
-        """Messages in the queue itself."""
+        """The number of messages in the queue itself."""
         count: int = self.client.llen(_QUEUE)
         return count
 
@@ -149,7 +149,7 @@ class Site:
         self.client.delete(RUNS)
 
     def rss_mb(self, worker: subprocess.Popen[bytes]) -> float:
-        """Resident memory of a worker's main process."""
+        """The resident memory of a worker's main process, in MB."""
         status = Path(f"/proc/{worker.pid}/status").read_text().splitlines()
         return next(int(line.split()[1]) for line in status if line.startswith("VmRSS")) / 1024
 
@@ -180,7 +180,7 @@ def site(
     pool: str = "threads",
     concurrency: int = 4,
 ) -> Iterator[Site]:
-    """Yields a site with `workers` workers started, and stops its processes at the end."""
+    """Yield a site with `workers` started workers. Its processes end with the block."""
     with temporary_server(extra={"auto-aof-rewrite-percentage": "0"}) as server:
         place = Site(server, kind, transport or {})
         try:

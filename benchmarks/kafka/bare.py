@@ -1,7 +1,7 @@
 """Bare loops over transactional producers, as their manual shows them: the baseline of redelivery.
 
-They send the same records in transactions, and commit an offset in each. They have no store, no claims and no answers
-for single messages, and nobody could take over from them.
+They send the same records in transactions, and commit an offset in each transaction. They have no store, no claims and
+no answers for single messages, and another process could not continue their work.
 """
 
 from __future__ import annotations

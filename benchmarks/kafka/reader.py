@@ -45,9 +45,9 @@ class Reader:
 
 
 def _read(pipe: Connection, servers: str, topic: str, partitions: int) -> None:
-    """Read the topic in a process of its own.
+    """Read the topic in a separate process.
 
-    For each number that comes in, send back all records once there are so many.
+    The parent process sends a number. Once so many records have arrived, this process sends all of them back.
     """
     client: Any = Consumer(
         {

@@ -51,7 +51,7 @@ class Site:
 
 @contextlib.contextmanager
 def site() -> Iterator[Site]:
-    """A broker and a server that end with the block."""
+    """Yield a broker and a server that end with the block."""
     with bench_server() as server, temporary_kafka() as kafka:
         yield Site(kafka.bootstrap, server)
 
@@ -86,7 +86,7 @@ def failed(connection: Connection, group: str, count: int) -> None:
 
 
 def intake(where: Site, count: int) -> float:
-    """Messages a second, by the service's own intake."""
+    """Messages per second that the service's own intake takes in."""
     group = f"g{uuid4().hex[:8]}"
     with where.connection() as connection:
         failed(connection, group, count)
@@ -113,7 +113,7 @@ def _once(call: Callable[[], T]) -> T:
 
 
 def plain_loop(where: Site, count: int) -> float:
-    """Messages a second, by a bare loop: consume, store the same rows by the same script, commit."""
+    """Messages per second of a bare loop that consumes, stores the same rows by the same script, and commits."""
     group = f"g{uuid4().hex[:8]}"
     with where.connection() as connection:
         failed(connection, group, count)
@@ -186,14 +186,14 @@ def timed(reader: Reader) -> Timed:
 
 
 def _warm(connection: Connection, reader: Reader, group: str) -> None:
-    """Send one message first: with it the service acquires the shard."""
+    """Send one message before the measurement, so that the service acquires the shard."""
     topic = redelivery_topic_of(group)
     connection.store.schedule([Item("warm", 0, encode_body(Message(topic, b"0")), topic)])
     reader.wait(1)
 
 
 def _schedule(connection: Connection, group: str, delays_ms: Sequence[int]) -> int:
-    """Store messages whose value is their due time; the due time of the first."""
+    """Store messages whose value is their due time. Returns the due time of the first."""
     topic = redelivery_topic_of(group)
     now_ms = connection.store.now_ms()
     for start in range(0, len(delays_ms), _BATCH):

@@ -80,7 +80,7 @@ QUICK = Sizes(
 
 
 def run(sizes: Sizes) -> dict[str, Any]:
-    """Measure; the figures by key."""
+    """Measure. Returns the figures by key."""
     narration = Narration(4 * len(sizes.rates) + 4 * sizes.rounds + 4)
     bench = _Bench(sizes, narration)
     best = dict.fromkeys(((design, case) for design in ("old", "new") for case in CASES), 0)

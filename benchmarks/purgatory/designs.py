@@ -34,7 +34,7 @@ class Design(Protocol):
 
 
 class NewRequest(DelayedOperation):
-    """Kafka's FakeOperation."""
+    """The request of our design, like Kafka's `FakeOperation`."""
 
     __slots__ = ("_completes_at_ns", "_data", "on_complete")
 

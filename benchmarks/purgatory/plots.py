@@ -15,7 +15,7 @@ Points = Sequence[Mapping[str, Any]]
 
 
 def write_plots(result: Mapping[str, Any], folder: Path) -> list[Path]:
-    """Write `purgatory-rate.svg` and `purgatory-cpu.svg`; their paths."""
+    """Write `purgatory-rate.svg` and `purgatory-cpu.svg`. Returns their paths."""
     points: Points = result["points"]
     folder.mkdir(parents=True, exist_ok=True)
     rate, cpu = folder / "purgatory-rate.svg", folder / "purgatory-cpu.svg"

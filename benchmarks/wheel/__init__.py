@@ -100,7 +100,7 @@ class Sizes:
     over_s: float = 2.0
 
     def plain(self) -> list[tuple[Mix, int, int]]:
-        """Mix, pending timers and rounds of each measurement of schedule and expire."""
+        """The mix, the number of pending timers and the rounds of each measurement of schedule and expire."""
         return [
             (mix, count, self.large_rounds if count >= self.large else self.rounds)
             for mix in self.mixes
@@ -109,7 +109,7 @@ class Sizes:
         ]
 
     def mixed(self) -> list[tuple[Mix, int, int]]:
-        """Mix, live timers and rounds of each program with 90 % cancelled."""
+        """The mix, the number of live timers and the rounds of each program that cancels 90 % of its timers."""
         return [
             (mix, live, self.large_rounds if live >= min(self.large, 100_000) else _MORE * self.rounds)
             for mix in self.mixes
@@ -138,7 +138,7 @@ Rounds = dict[str, list[float]]
 
 
 def run(sizes: Sizes, *, jvm: bool = False) -> dict[str, Any]:
-    """Measure; the figures by key, and `table`: nanoseconds by what was done, mix, count and subject."""
+    """Measure. Returns the figures by key, and `table`: nanoseconds by operation, mix, count and subject."""
     narration = Narration(_steps(sizes) + on_the_jvm.STEPS * jvm)
     table: dict[str, dict[str, dict[str, dict[str, float]]]] = {"schedule": {}, "expire": {}, "cancelled90": {}}
     plain: dict[tuple[Mix, int], tuple[Rounds, Rounds]] = {}
@@ -183,7 +183,7 @@ def _steps(sizes: Sizes) -> int:
 
 
 def _mixed_subjects(sizes: Sizes, live: int) -> list[str]:
-    """Subjects with a gate; in a full run also the others."""
+    """The subjects that have a gate. In a full run also the others."""
     return [name for name in MIXED if name.startswith(("wheel", "heapq")) or (sizes.all and live < _SLOW_TO_DRAIN)]
 
 

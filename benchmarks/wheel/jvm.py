@@ -64,7 +64,7 @@ def compare(narration: Narration) -> dict[str, Any]:
 
 
 class _Side:
-    """A process. It reads the name of a file of delays and answers with a line of JSON."""
+    """One side of the comparison, in its own process. It reads the name of a file of delays and answers in JSON."""
 
     def __init__(self, command: list[str]) -> None:
         self._command = command
@@ -76,7 +76,7 @@ class _Side:
         return self
 
     def ask(self, delays: Path) -> dict[str, float]:
-        """One round."""
+        """Run one round with the delays of a file."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.write(f"{delays}\n")

@@ -42,7 +42,7 @@ def on_threads(count: int, over_s: float) -> Late:
 
 
 def on_asyncio(count: int, over_s: float) -> Late:
-    """The same on one event loop."""
+    """`count` timers, evenly over `over_s` seconds, called by one event loop."""
     return asyncio.run(_on_asyncio(count, over_s))
 
 
@@ -64,7 +64,7 @@ async def _on_asyncio(count: int, over_s: float) -> Late:
 def _ask(
     timer: SystemTimer | AsyncTimer, fire: Callable[[int], None], count: int, over_s: float
 ) -> list[tuple[int, int]]:
-    """Schedule them; for each the nanosecond asked for and the one its handle names."""
+    """Schedule the timers. Returns for each the nanosecond that was asked for, and the one that its handle names."""
     asked = []
     for number in range(count):
         delay_ms = _LEAD_MS + number * over_s * 1000 / count

@@ -41,7 +41,7 @@ def deadlines_ms(mix: Mix, count: int, seed: int) -> list[int]:
 
 
 def moments_ms(due_ms: Sequence[int]) -> list[int]:
-    """The steps in which time passes."""
+    """The moments to which time moves, step by step."""
     last_ms = max(due_ms)
     return [last_ms * step // _STEPS for step in range(1, _STEPS + 1)]
 
@@ -77,7 +77,7 @@ class Program:
 
 
 def program(mix: Mix, live: int, seed: int) -> Program:
-    """The program: requests to warm up, then the measured ones."""
+    """Make the program: requests to warm up, then the measured ones."""
     rng = random.Random(seed)
     warm_up, measured = _WARM_UP * live, max(_MEASURED, 2 * live)
     count = warm_up + measured
@@ -151,7 +151,7 @@ class _Slotted:
 
 
 def floor_ns(due_ms: Sequence[int]) -> float:
-    """Nanoseconds of a call of a two-argument C function and of one slotted object that is kept."""
+    """Nanoseconds to call a C function with two arguments and to make one object with slots that is kept."""
     from operator import is_
 
     gc.collect()

@@ -42,7 +42,7 @@ class Filled:
 
 
 class Handed(Filled):
-    """The same for a timer that also has `advance(now_ms)`."""
+    """A subject whose timer also has `advance(now_ms)`."""
 
     def drain(self, moments_ms: Sequence[int]) -> int:
         """Advance to each moment; how many expired."""

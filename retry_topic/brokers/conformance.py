@@ -9,9 +9,9 @@
 
 The fixture gives a broker that refuses absent topics. Each test uses its own topics, so that tests may share a server.
 The attributes of the class say where a broker may differ. If the broker's groups know several protocols, run the whole
-run the whole suite for one of them and `GroupCases` alone for each of the others. Call `pytest.register_assert_rewrite`
-with this module's name before you import it, so that failures show details. The suite needs `hypothesis`. It takes
-about 10 s and mostly waits for `idle_ms`, because redelivery happens in real time.
+suite for one of them and `GroupCases` alone for each of the others. Call `pytest.register_assert_rewrite` with this
+module's name before you import it, so that failures show details. The suite needs `hypothesis`. It takes about 10 s and
+mostly waits for `idle_ms`, because redelivery happens in real time.
 """
 
 # ruff: noqa: S101 - assertions are what a test-suite is made of

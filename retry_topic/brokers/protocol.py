@@ -40,7 +40,7 @@ class PublishFailure:
     """Why one message of a batch was not published.
 
     Args:
-        reason: plain words, at most 500 characters.
+        reason: why, in plain words of at most 500 characters.
         transient: True if the same message may succeed later (the broker is away or throttles), False if it never will
             (the topic is unknown, the record is too large).
         in_doubt: True if the reply was lost, so that the broker may have the message.
@@ -307,7 +307,7 @@ class FieldsBroker(Protocol):
     """A broker that can publish a body of the delay store without decoding the body to a message."""
 
     def publish_fields(self, entries: Sequence[tuple[str, list[bytes]]]) -> list[PublishFailure | None]:
-        """As `Broker.publish`, for pairs of a topic and the fields of `retry_topic.message.encoding`."""
+        """Do what `Broker.publish` does, for pairs of a topic and the fields of `retry_topic.message.encoding`."""
         ...
 
 
@@ -316,7 +316,7 @@ class OnceBroker(Protocol):
     """A broker with a repeatable publish: the broker remembers the message's id for a while."""
 
     def publish_once(self, message: Message, message_id: str, window_ms: int) -> PublishFailure | None:
-        """As `Broker.publish` of one message; does nothing if the topic got a message with this id within `window_ms`.
+        """Publish one message, unless the topic got one with this id within `window_ms`. Returns its failure or None.
 
         After a failure `in_doubt` the caller may repeat the same call.
         """

@@ -51,7 +51,7 @@ class ListedMessage:
 
     @property
     def parked(self) -> bool:
-        """Whether it waits behind the failed message of its ordering key."""
+        """Whether the message waits behind the failed message of its ordering key."""
         return self.found.state == "held" and self.found.reason.startswith("ordered: ")
 
     @property

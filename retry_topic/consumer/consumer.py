@@ -265,10 +265,10 @@ class Consumer:
             self.step()
 
     def step(self) -> None:
-        """Poll the broker once, and hand over what came. The poll thread repeats it.
+        """Poll the broker once, and hand over the deliveries. The poll thread repeats this method.
 
-        It blocks while `concurrency` messages are in flight, while it polls, after an error of the broker, and while a
-        suspect is handled alone.
+        The method blocks while `concurrency` messages are in flight, while it polls, after an error of the broker, and
+        while a suspect is handled alone.
         """
         room = self._in_flight.room(self.config.concurrency, timeout_s=0.5)
         if room == 0 or self._stopping.is_set():
@@ -291,7 +291,7 @@ class Consumer:
         self._one_by_one(suspects)
 
     def _cannot_poll(self, error: Exception) -> None:
-        """Log an error of the poll, and wait the longer, the more polls have failed in a row."""
+        """Log an error of the poll, and wait. The wait grows with each poll that has failed in a row."""
         failures, self._poll_failures = self._poll_failures, self._poll_failures + 1
         if not isinstance(error, BrokerError):
             logger.error("consumer.poll_failed", exc_info=error)

@@ -54,8 +54,8 @@ class Transport:
         secrets: to verify signatures with; the first one signs. Defaults to none: headers are not signed.
         seen: called with each `Taken`. An exception that it raises is logged. Defaults to nothing.
         history: how many rows of the attempt history the store keeps, see `retry_topic.history`. Defaults to 0: none.
-        reference_above: payloads of more bytes stay in the retry topic, and the store holds a reference.
-            none.
+        reference_above: payloads of more bytes stay in the retry topic, and the store holds a reference. Defaults to 0:
+            the store holds all payloads.
         dead_kept: about how many letters stay in the dead topic. Letters that a group has not read there stay as well.
             Brokers that bound their topics themselves, like Kafka, do not need it. Defaults to 0: all letters stay.
         topics: the group's topics. Defaults to topics named after the group.
@@ -242,6 +242,9 @@ def _log_death(one: Entry, taken: Taken) -> None:
 
 
 def _named(one: Entry, taken: Taken) -> tuple[str, str, int]:
-    """The id that the consumer's log line has as well. An item's id may be longer, see `RetryState.known_as`."""
+    """The message's id, topic and attempt, for a log line. The id is the one that the consumer's log lines show.
+
+    An item's id may be longer, see `RetryState.known_as`.
+    """
     seen = (one.record.given.id or one.state.id) if isinstance(one, Decided) else None
     return bounded(seen or taken.id.rpartition(".")[0] or taken.id), bounded(taken.topic), taken.attempt

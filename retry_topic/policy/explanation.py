@@ -18,7 +18,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def explain(decision: Decision) -> str:
-    """One line without a full stop, clauses separated by semicolons."""
+    """Explain a decision in one line: clauses separated by semicolons, without a full stop."""
     why = decision.why
     clauses = [f"attempt {why.attempt} of {'unlimited' if why.max_attempts is None else why.max_attempts}: "]
     if isinstance(decision, DeadDecision):

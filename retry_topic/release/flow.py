@@ -79,8 +79,7 @@ def count_spread(control: RateLimits, group: str, policies: PolicySet, stored: I
 
 
 class FlowPublisher:
-    """A dispatcher's publisher that passes the messages within the limits to another publisher. The rest waits in the
-    store.
+    """A dispatcher's publisher that passes messages within the limits to another publisher. Others wait in the store.
 
     Args:
         publisher: sends the messages.
@@ -134,7 +133,7 @@ class FlowPublisher:
 
 
 def due_of(answer: Admitted, number: int) -> int:
-    """The new due time (ms, rounded up) of held-back message number `number`; then it needs a permission again."""
+    """The new due time (ms, rounded up) of held-back message number `number`, which is then checked again."""
     return -(-(answer.first_us + number * answer.step_us) // 1000)
 
 

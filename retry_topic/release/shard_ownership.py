@@ -77,7 +77,7 @@ class ShardOwner:
         return f"<ShardOwner owned={sorted(shard for shard, owned in self._owned.items() if owned.ready)}>"
 
     def acquire(self, shard: int) -> OwnedShard | None:
-        """A shard that this process owns and has taken over; else None. Requests a shard that has no known owner.
+        """Return the shard if this process owns it and has taken it over, else None. Requests a shard without an owner.
 
         Raises:
             StaleEpoch: the store has another epoch. The next call asks who owns the shard.
@@ -201,7 +201,7 @@ class ShardOwner:
         return ours
 
     def abandon(self, shard: int, number: int) -> None:
-        """Give up a claim with an unknown result: a new take-over of the shard will find out the result."""
+        """Give up a claim whose result is unknown. A new take-over of the shard will find the result out."""
         with self._lock:
             self._drop(shard, self._open[shard].pop(number, None))
 

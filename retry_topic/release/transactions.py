@@ -93,8 +93,9 @@ class OwnedShards:
             self._ownership.opened(claim.shard, claim.number, owned)
 
     def failed(self, call: Call[Any], error: Exception) -> None:
-        """After a stale epoch, ask who owns the shard. After no answer, the store may be another one or have lost
-        writes."""
+        """Handle a failed call. If the epoch was stale, the next call asks who owns the shard.
+
+        If the store did not answer, it may now be another store, or have lost writes."""
         self._claiming.pop(call.operation.token, None)
         if isinstance(error, StaleEpoch):
             self._ownership.outdated(call.shard)

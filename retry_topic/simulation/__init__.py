@@ -1,1 +1,1 @@
-"""The simulated world of retry topics. See `wheel_sched.simulation`."""
+"""The simulated world of retry topics, for the simulator in `wheel_sched.simulation`."""

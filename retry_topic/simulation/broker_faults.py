@@ -1,10 +1,10 @@
-"""Faults of a broker that wait for the next call of a kind, for both brokers of a simulated world.
+"""Faults of a simulated broker that wait for the next call of a certain kind.
 
-A fault of `SERVER_FAULTS` comes at a time. These faults come at the first call after that time that they can hit:
+A fault of `SERVER_FAULTS` strikes at its time. A fault of this module strikes the first suitable call after its time:
 
-- "late-commit": a transaction or a forward is done late, and its caller has given it up by then
-- "untold-commit": a transaction or a forward is done, and its caller gets no reply
-- "late-produce": a published batch is appended late, and its caller has given it up by then
+- "late-commit": the broker performs a transaction or a forward late, after its caller has given up
+- "untold-commit": the broker performs a transaction or a forward, and its caller gets no reply
+- "late-produce": the broker appends a published batch late, after its caller has given up
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ GIVEN_UP_MS = 50  # a caller waits this long for a reply, as in `World.call`
 
 
 class BrokerServer(SimulatedServer):
-    """The server of a broker."""
+    """The server of a broker. The queue broker and the log broker inherit its faults."""
 
     def __init__(self, world: World) -> None:
         super().__init__(world, "broker")
@@ -32,14 +32,14 @@ class BrokerServer(SimulatedServer):
         self._waiting_faults: list[Fault] = []
 
     def strike(self, fault: Fault) -> None:
-        """See `SimulatedServer`. A fault of `HITS` waits for its call."""
+        """See `SimulatedServer`. A fault of `HITS` waits for the next call of its kind."""
         if fault.kind in HITS:
             self._waiting_faults.append(fault)
         else:
             super().strike(fault)
 
     def fault_of(self, what: str) -> Fault | None:
-        """The fault that hits this call; it hits no other."""
+        """Return the fault that hits this call, and forget it, so that it hits no other call."""
         for fault in self._waiting_faults:
             if what in HITS[fault.kind]:
                 self._waiting_faults.remove(fault)
@@ -53,7 +53,7 @@ def call_broker(world: World, server: BrokerServer, what: str, perform: Callable
 
     Raises:
         Lost: the request or the reply was lost, or the reply is late.
-        ConnectionRefused: the server is away.
+        ConnectionRefused: the server refused the connection.
     """
     fault = server.fault_of(what)
     if fault is None:

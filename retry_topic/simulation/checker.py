@@ -1,7 +1,7 @@
-"""Judges a history of the retry world by the words of docs/guarantees.md.
+"""Judges a history of the retry world by the promises of docs/guarantees.md.
 
-It knows what producers were told, what handlers saw, and what is left in the servers. It does not read any counter of
-the product.
+The checker sees the results that producers got, the calls of handlers, and what is left in the servers. It does not
+read any counter of the product.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ from wheel_sched.simulation.scenario import FORGETTING, Fault, Scenario
 from wheel_sched.simulation.trace import Trace
 from wheel_sched.store.core.shard import CLAMP_MS
 
-REPORTED_MS = 1_000  # by then a consumer that no fault hits has reported a success
+REPORTED_MS = 1_000  # a consumer that no fault hits reports a success within this time
 
 
 def _allows(fault: Fault, call: str, in_hand: int, run: RetryWorld) -> int:
-    """How many attempts may come again because of a fault; 0: the product makes up for it.
+    """How many attempts may run again because of a fault. 0: the product prevents every repeat.
 
-    A repeat comes from a process that dies or stands still with messages in its hands, from a broker's reply that was
-    lost while it published, and from a server that forgot. A lost reply of the store, an acknowledgement that is
-    repeated, a process that is stopped in order and a server that is away for a moment cause none.
+    Three faults cause repeats: a process dies or stands still while it holds messages, the broker's reply to a publish
+    or a forward is lost, and a server loses writes. Four faults cause none: the store's reply is lost, an
+    acknowledgement arrives twice, a process stops in order, and a server is away for a moment.
     """
     log = run.log
     long = fault.amount >= min(IDLE_MS, LEASE_MS) // 2
     match fault.kind:
         case "stop":
-            return AT_ONCE if log else 0  # partitions move, and others may have records of them in their hands
+            return AT_ONCE if log else 0  # partitions move while other members hold records of them
         case "kill-before" | "kill-after" | "kill":
             return 0 if fault.target == "producer" and not log else in_hand
         case "rewind" | "failover":
@@ -46,7 +46,8 @@ def _allows(fault: Fault, call: str, in_hand: int, run: RetryWorld) -> int:
             return in_hand
         case "expel" | "recreate" | "start":
             return AT_ONCE if log else 0  # partitions move
-        case "late-commit" | "untold-commit":  # a transaction carries its number; who forwards in doubt joins again
+        # A claim's transaction carries the claim's number. After a forward in doubt, the member joins again.
+        case "late-commit" | "untold-commit":
             return AT_ONCE if call.startswith("broker forward") else 0
         case "late-produce":
             return AT_ONCE if call else 0
@@ -61,7 +62,7 @@ def _allows(fault: Fault, call: str, in_hand: int, run: RetryWorld) -> int:
         case "lose-request" | "lose-reply" | "repeat-request" | "late-request":
             if fault.target == "producer":
                 return AT_ONCE if log else 0
-            # over a log, a member that joins or leaves late moves partitions whose records are in hand
+            # over a log, a member that joins or leaves late moves partitions while other members hold their records
             moving = "broker" if log else ("broker publish", "broker forward", "broker poll")
             return AT_ONCE if call.startswith(moving) else 0
         case _:
@@ -69,7 +70,7 @@ def _allows(fault: Fault, call: str, in_hand: int, run: RetryWorld) -> int:
 
 
 def violations(run: RetryWorld) -> list[str]:
-    """What the history did wrong; empty when it kept every promise. Each line begins with the invariant's name."""
+    """The promises that the history broke, one line each. Each line begins with the name of the invariant."""
     found = [f"broken: {what}" for what in run.world.broken]
     calls: dict[int, list[HandlerCall]] = {}
     for attempt in run.attempts:
@@ -96,12 +97,12 @@ def _kinds(run: RetryWorld) -> Counter[str]:
 
 
 def _dead_letters(run: RetryWorld) -> dict[int, int]:
-    """The messages among the dead letters of the store, and how often each is there."""
+    """The number of dead letters in the store, by message number."""
     return {number: len(reasons) for number, reasons in _letters(run).items()}
 
 
 def _letters(run: RetryWorld) -> dict[int, list[str]]:
-    """The reasons of the dead letters of the store, by message. A letter without a body is known by its id."""
+    """The reasons of the store's dead letters, by message number. A letter without a body has the number in its id."""
     found: dict[int, list[str]] = {}
     for item in run.store.contents.items():
         if item.state == "dead":
@@ -111,30 +112,30 @@ def _letters(run: RetryWorld) -> dict[int, list[str]]:
 
 
 def _number_in(item_id: str) -> int:
-    """The message's number: the producer gave it the id m<number>."""
+    """The number in an item's id, which begins with m<number>; -1 if it does not."""
     found = re.match(r"m(\d+)", item_id)
     return int(found[1]) if found else -1
 
 
 def _lost(run: RetryWorld, calls: dict[int, list[HandlerCall]], dead: dict[int, int], undone: set[int]) -> list[str]:
-    """Every message that the producer was told is sent ends: a handler succeeds, or it is a dead letter."""
+    """Check that each message whose send succeeded has an end: a handler succeeds, or the message is a dead letter."""
     found = []
-    for number, told in sorted(run.told.items()):
+    for number, result in sorted(run.results.items()):
         done = any(one.outcome == "ok" for one in calls.get(number, ()))
-        if told.outcome != "sent" or done or number in dead or number in undone:
+        if result.outcome != "sent" or done or number in dead or number in undone:
             continue
-        found.append(f"lost: message {number}, sent at {told.at_ns // MS} ms, has neither succeeded nor died")
+        found.append(f"lost: message {number}, sent at {result.at_ns // MS} ms, has neither succeeded nor died")
     return found
 
 
 def _undone(run: RetryWorld) -> set[int]:
-    """The messages of which the server has lost a write: with `everysec` that is allowed.
+    """The messages about which the server has lost a write. `appendfsync everysec` allows that.
 
-    In the ordered kinds all messages of their keys count: behind a head that the server has lost, they wait for a
-    person (docs/ordering.md).
+    In the ordered worlds all messages with the same keys count too: they wait behind the lost message until a person
+    acts (docs/ordering.md).
     """
     undone = {int(number) for call in run.store.lost_calls for number in re.findall(r"\bm(\d+)", repr(call))}
-    for call in run.store.lost_calls:  # a forged record may have the id of another message: its value counts
+    for call in run.store.lost_calls:  # the value has the number: a forged record may have another message's id
         operation = call.operation
         stored = [*getattr(operation, "items", ()), *getattr(operation, "found", ())]
         stored += [item for item, _ in getattr(operation, "dead_letters", ())]
@@ -144,10 +145,10 @@ def _undone(run: RetryWorld) -> set[int]:
 
 
 def _apart_ms(run: RetryWorld) -> int:
-    """How far the times of two shards may be apart.
+    """How far the times of two shards may differ, in ms.
 
-    A shard ignores a step back of up to 5 s: its time stands still. A shard that was not called since then, and was
-    called last before that time, goes on with the clock.
+    When the clock steps back by up to 5 s, the time of a shard stands still until the clock has caught up. But the time
+    of a shard whose last call was earlier than the clock's new time follows the clock.
     """
     if run.world.scenario.options["shards"] == 1:
         return 0
@@ -156,15 +157,15 @@ def _apart_ms(run: RetryWorld) -> int:
 
 
 def _early(run: RetryWorld, calls: dict[int, list[HandlerCall]]) -> list[str]:
-    """No attempt begins before its time: the delay after the failure, by the store's clock."""
+    """Check that no attempt begins before its delay after the failure has passed, by the store's clock."""
     found = []
     apart_ms = _apart_ms(run)
 
     def passed_ms(since_ns: int, since_wall_ms: int, one: HandlerCall) -> int:
-        """The longest time that the store's clock has shown to pass, from a moment on until the attempt began.
+        """The longest time in ms that may have passed on the store's clock, from a moment until the attempt began.
 
-        The store counts a delay from when it was told of it. If the clock stepped back since, that may be before or
-        after the step.
+        A delay begins when the store gets the message. If the clock has stepped back since the moment, the store may
+        have got the message before or after the step.
         """
         longest, lowest_ms = 0, since_wall_ms
         for at_ns, before_ms, after_ms in run.store.steps:
@@ -173,11 +174,11 @@ def _early(run: RetryWorld, calls: dict[int, list[HandlerCall]]) -> list[str]:
         return max(longest, one.began_wall_ms - lowest_ms) + apart_ms
 
     for number, attempts in sorted(calls.items()):
-        told, send = run.told.get(number), run.sends[number]
+        result, send = run.results.get(number), run.sends[number]
         if is_forged(send):
             continue  # its headers may name any time
         first = min(attempts, key=lambda one: one.began_ns)
-        if told is not None and passed_ms(told.at_ns, told.wall_ms, first) < send.delay:
+        if result is not None and passed_ms(result.at_ns, result.wall_ms, first) < send.delay:
             found.append(f"early: message {number} came at {first.began_ns // MS} ms, before its delay had passed")
         for one in attempts:
             before = [
@@ -193,7 +194,7 @@ def _early(run: RetryWorld, calls: dict[int, list[HandlerCall]]) -> list[str]:
 
 
 def _caps(run: RetryWorld, calls: dict[int, list[HandlerCall]], dead: dict[int, int]) -> list[str]:
-    """No message has more attempts than its policy allows, and none dies before it has had them."""
+    """Check that no message has more attempts than its policy allows, and that none dies before it has had them all."""
     found = []
     for number, attempts in sorted(calls.items()):
         send, greatest = run.sends[number], max(one.attempt for one in attempts)
@@ -201,7 +202,7 @@ def _caps(run: RetryWorld, calls: dict[int, list[HandlerCall]], dead: dict[int, 
             continue  # see `hostile_checker`
         if greatest >= MAX_ATTEMPTS:
             found.append(f"caps: message {number} came as attempt {greatest}, and {MAX_ATTEMPTS} are allowed")
-        # what was read together with a message that kills its process can be taken for poison too
+        # a message that was read together with one that kills its process may be taken for poison too
         poisoned = run.fatal or any(one.outcome == "running" for one in attempts)
         if number in dead and send.fails < MAX_ATTEMPTS and not poisoned and not _kinds(run):
             found.append(f"caps: message {number} died although attempt {send.fails} would succeed")
@@ -212,7 +213,7 @@ def _caps(run: RetryWorld, calls: dict[int, list[HandlerCall]], dead: dict[int, 
 
 
 def _duplicates(run: RetryWorld, calls: dict[int, list[HandlerCall]]) -> list[str]:
-    """An attempt runs once, and nothing runs after a success, unless a fault allows it."""
+    """Check that each attempt runs once, and that nothing runs after a success, except what a fault allows."""
     again: list[str] = []
     for number, attempts in sorted(calls.items()):
         seen: set[int] = set()
@@ -240,7 +241,7 @@ def _duplicates(run: RetryWorld, calls: dict[int, list[HandlerCall]]) -> list[st
 
 
 def _follows_copy(one: HandlerCall, attempts: Sequence[HandlerCall], ended_ns: int) -> bool:
-    """Whether an attempt follows a copy that failed after the success. The copy is counted already."""
+    """Whether an attempt is the retry of a copy that failed after the success. The caller has counted that copy."""
     return any(
         copy.attempt == one.attempt - 1 and copy.outcome == "failed" and ended_ns < copy.began_ns < one.began_ns
         for copy in attempts
@@ -248,13 +249,13 @@ def _follows_copy(one: HandlerCall, attempts: Sequence[HandlerCall], ended_ns: i
 
 
 def _ended(run: RetryWorld, calls: dict[int, list[HandlerCall]], dead: dict[int, int]) -> list[str]:
-    """A message that has passed the store and has succeeded is not tried again because a second copy of it fails.
+    """Check that a message that has waited in the store and then succeeded is not retried when a second copy fails.
 
-    The consumer reports the success to the store. This looks only at successes whose report no fault can have hit, and
-    at copies that began when the report had been made.
+    The consumer reports the success to the store. The check covers only successes whose report no fault can have hit,
+    and copies that began after the report.
     """
     hit = {fault.target for fault, _ in run.world.struck}
-    # over a log, a record that the producer repeats in doubt is a message of its own
+    # over a log, when a producer repeats a call in doubt, the second record is a message of its own
     if "store" in hit or (run.log and hit & {"producer", "broker"}):
         return []
     found = []
@@ -281,7 +282,7 @@ def _tried_again(number: int, success: HandlerCall, attempts: Sequence[HandlerCa
 
 
 def _released_once(run: RetryWorld) -> list[str]:
-    """Over a log, each retry is released once, whatever happens, unless the store's server lost writes.
+    """Check that each retry over a log is released once. Only a store that has lost writes may release it again.
 
     A producer that repeats a call in doubt may send a second record. Each record is a message of its own.
     """
@@ -290,7 +291,7 @@ def _released_once(run: RetryWorld) -> list[str]:
     assert isinstance(run.broker, LogServer)  # noqa: S101  # the kind of the world
     records = Counter(number_in(record.value) for record in run.broker.appended.get(TOPIC, ()))
     for number, send in run.sends.items():
-        if is_forged(send):  # in the redelivery topic it is itself one of the records that are counted
+        if is_forged(send):  # a forged record in the redelivery topic counts as released
             records[number] += run.tries.get(number, 0) * (2 if "redelivery" in send.kind else 1)
     released = Counter(
         (number_in(record.value), record.header("retry-attempt"))
@@ -304,7 +305,7 @@ def _released_once(run: RetryWorld) -> list[str]:
 
 
 def _leaks(run: RetryWorld, undone: set[int]) -> list[str]:
-    """At the end nothing waits, nothing is leased, and every record is settled."""
+    """Check that at the end no item waits or is leased, and that every record is settled."""
     found = []
     items = (item for item in run.store.contents.items() if not (run.ordered and _number_in(item.id) in undone))
     left = Counter((item.shard, item.state) for item in items if item.state != "dead")
@@ -314,7 +315,7 @@ def _leaks(run: RetryWorld, undone: set[int]) -> list[str]:
 
 
 class RetryKind:
-    """The kind of world for `wheel_sched.simulation`."""
+    """The world of retry topics over queues, as a kind of world for the simulator."""
 
     name = "retry"
     packages = ("wheel_sched", "retry_topic")
@@ -331,7 +332,7 @@ class RetryKind:
 
 
 class RetryLogKind(RetryKind):
-    """The same over logs with transactions, as Kafka's."""
+    """The world of retry topics over logs with transactions, like those of Kafka."""
 
     name = "retry-log"
 
@@ -341,7 +342,7 @@ class RetryLogKind(RetryKind):
 
 
 class RetryOrderedKind(RetryKind):
-    """Consumers that keep the order of keys, over queues."""
+    """The world of retry topics over queues, with consumers that keep the order of keys."""
 
     name = "retry-ordered"
 
@@ -351,7 +352,7 @@ class RetryOrderedKind(RetryKind):
 
 
 class RetryLogOrderedKind(RetryKind):
-    """Consumers that keep the order of keys, over logs with transactions."""
+    """The world of retry topics over logs with transactions, with consumers that keep the order of keys."""
 
     name = "retry-log-ordered"
 

@@ -1,4 +1,4 @@
-"""Draws scenarios for the worlds of retry topics, and holds what they have in common: topics, times and limits."""
+"""Draws scenarios for the worlds of retry topics, and defines the topics, times and limits of all these worlds."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ WAIT_MS = 2_000  # the longest delay that a record may ask for
 CRASH_CAP = 3
 QUIET_MS = 8_000  # longer than each lease, pause and backoff
 OUT = (TOPIC, f"{GROUP}.redelivery")  # where services publish
-AT_ONCE = 40  # messages that one process holds at most: what it has read, and what it publishes
-JOINED_MS = 1_200  # over a log: by then the first members share the partitions, so that none moves with records in hand
+AT_ONCE = 40  # the most messages that one process holds: those it has read, and those it publishes
+JOINED_MS = 1_200  # over a log, the first members have shared the partitions by then; the producer starts after that
 END_MS = 90_000  # everything must have ended by then: see `checker`
 
 SERVER_FAULTS = {
     "store": ("outage", "step-clock", "read-only", "full", "rewind"),
     "broker": ("outage", "redeliver"),
 }
-# the calls that faults are aimed at, by role
+# the calls that faults may name, by role of the process
 AIMS = {
     "consumer": ("broker poll", "broker ack", "broker forward", "broker beat", "store raise_counts"),
     "producer": ("broker publish", "store known", "store schedule_known"),
@@ -55,7 +55,7 @@ LOG_AIMS = {
         *("store raise_counts+positions", "store positions", "store identity"),
     ),
 }
-# what the messages of a history are drawn from: delays, failures, and how long an attempt takes
+# each history chooses one tuple of delays, one of failures and one of durations, and draws its messages from them
 DELAYS = ((0,), (300,), (0, 0, 0, 300, 1_500), (1_000, 1_001))
 FAILS = ((0, 1), (1,), (0, 0, 0, 1, 1, 2, 0, 1, MAX_ATTEMPTS), (0, 2, MAX_ATTEMPTS))
 LASTS = ((0,), (0, 50), (0, 0, 0, 0, 5, 50, 1_000, 3_000), (0, 0, 3_000))
@@ -72,16 +72,16 @@ def draw(
 ) -> Scenario:
     """Draw a scenario.
 
-    One history in four has few faults, so that each repeat must have its reason. Each history of the unordered worlds
-    draws its messages and its faults from a few of the possible values: see `wheel_sched.simulation.swarm`.
+    One history in four has at most two faults, so that the checker accepts few repeats. Each history of the unordered
+    worlds draws its messages and its faults from a few of the possible values: see `wheel_sched.simulation.swarm`.
 
     Args:
         seed: decides everything.
-        log: whether the topics are logs with transactions, as Kafka's, instead of queues. Defaults to False.
+        log: whether the topics are logs with transactions, like those of Kafka, or queues. Defaults to False.
         ordered: whether messages have keys, and consumers keep the order of each key. Defaults to False.
         messages: how many messages. Defaults to 20.
-        faults: how many faults. Defaults to 0 to 5.
-        store_faults: whether up to two faults of `draw_store_faults` come on top. Defaults to True.
+        faults: how many faults. Defaults to a random number from 0 to 5.
+        store_faults: whether to add up to two faults of `draw_store_faults`. Defaults to True.
     """
     name = f"retry{'-log' if log else ''}{'-ordered' if ordered else ''}"
     rng = random.Random(f"{name} {seed}")
@@ -124,13 +124,16 @@ def draw(
     if not ordered:
         steps = _with_hostility(random.Random(f"{name} {seed} hostile"), name, steps, options)
     if store_faults and faults and not ordered:
-        rng = random.Random(f"{name} {seed} store")  # its own: the draws above keep their histories
+        rng = random.Random(f"{name} {seed} store")  # a new generator: the draws above stay the same
         steps += draw_store_faults(rng, rng.choice((0, 1, 1, 2)), processes, span_ms=SPAN_MS)
     return Scenario(seed, name, order, tuple(steps), options)
 
 
 def _with_hostility(rng: random.Random, name: str, steps: list[Step], options: dict[str, int]) -> list[Step]:
-    """Some more draws, from a generator of their own: the draws above keep their histories."""
+    """Add hostile messages, faults of the broker, and processes that start and stop.
+
+    `rng` is a new generator, so that the draws before this call stay the same.
+    """
     faults = any(isinstance(step, Fault) for step in steps)
     if rng.random() < 0.5:
         steps = hostile(rng, steps)

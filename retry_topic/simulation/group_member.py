@@ -1,4 +1,4 @@
-"""A member of a group of the log broker: it joins, beats in a thread of its own, and joins again if it is expelled."""
+"""A member of a consumer group of the log broker. It joins, sends heartbeats from a thread, and rejoins if expelled."""
 
 from __future__ import annotations
 
@@ -33,8 +33,7 @@ class LogClient:
 
 
 class GroupMember(LogClient):
-    """What the members of a group have in common: a member joins, beats in a thread of its own, and joins again if the
-    group has expelled it."""
+    """The base of consumers and log readers. It joins the group, sends heartbeats, and rejoins if expelled."""
 
     def __init__(
         self,
@@ -48,7 +47,7 @@ class GroupMember(LogClient):
         super().__init__(world, server)
         self._topics, self._group, self._idle_ms, self._name = topics, group, idle_ms, name
         self._member = ""
-        self._assigned_then = -1  # how often the group had assigned its partitions when this member last asked
+        self._assigned_then = -1  # how often the group had assigned partitions at this member's last poll
         self._closed = threading.Event()
         self._call("create topics", lambda: server.create(*topics))
         threading.Thread(target=self._beat_on, name="kafka-heartbeat", daemon=True).start()
@@ -72,14 +71,14 @@ class GroupMember(LogClient):
             self._call("give up", lambda: self._server.give_up(self._group, member, places))
 
     def _expelled(self) -> None:
-        """The group has expelled this member. It joins again when it is polled."""
+        """Called when the group has expelled this member. The next poll joins again."""
 
     def _revoked(self, places: Sequence[Place]) -> None:
-        """Partitions go to other members."""
+        """Called before these partitions move to other members."""
         raise NotImplementedError
 
     def _join(self) -> None:
-        """Join the group, unless this member is in it."""
+        """Join the group, unless this member is in the group already."""
         if self._closed.is_set():
             raise BrokerUnavailable("this consumer was closed: nothing was read")
         if not self._member or self._server.beat(self._group, self._member) is None:
@@ -93,12 +92,12 @@ class GroupMember(LogClient):
                 self._call("leave", lambda: self._server.leave(self._group, member))
 
     def _joined(self) -> bool:
-        """Whether this member is in the group, and the partitions are assigned as it last saw."""
+        """Whether this member is in the group and has seen the newest assignment of the partitions."""
         group = self._server.groups.get(self._group)
         return group is not None and self._member in group.members and group.assigned == self._assigned_then
 
     def _seen(self) -> int:
-        """How often the group has assigned its partitions."""
+        """How often the group has assigned its partitions so far."""
         return self._server.groups[self._group].assigned
 
     def _id_of(self, topic: str) -> str:

@@ -1,15 +1,15 @@
-"""Hostile messages of the retry worlds, and how the seed draws them.
+"""Hostile messages of the retry worlds, and how a seed draws them.
 
 | kind | what it is |
 |---|---|
-| duplicated | a record that is twice in its topic |
+| duplicated | a record that is in its topic twice |
 | forged | a record that a stranger puts into a topic of the group, with forged or damaged retry headers |
 | huge | a payload above the size limit |
-| just-fits | a payload below the limit, which our own headers make too large |
+| just-fits | a payload below the size limit; the headers of the product make the record too large |
 | poison | a message whose handler kills its process |
 
-A forged record is no task of the group's, but it may be handled: docs/guarantees.md promises that it raises no limit,
-stops no consumer and does no harm to other messages. It ends as each message does.
+A handler may get a forged record, although no producer of the system sent it. docs/guarantees.md promises that such a
+record raises no limit, stops no consumer and harms no other message. It ends like every other message.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def _attempt(text: bytes) -> Headers:
 
 
 def _forgeries(victim: str) -> dict[str, Headers]:
-    """Headers of a stranger, by what is wrong with them. `victim`: the id of another message."""
+    """Forged headers, by what is wrong with them. `victim`: the id of another message, which some of them steal."""
     stolen = (("retry-id", victim.encode()), ("retry-attempt", b"1"), ("retry-started-at", b"1"))
     return {
         "attempt too high": _attempt(_LONG),
@@ -65,7 +65,7 @@ FORGERIES = (*_forgeries(""),)
 
 
 def hostile(rng: random.Random, steps: Sequence[Step]) -> list[Step]:
-    """Some of the steps with hostile messages in the place of plain ones."""
+    """Return the steps of scenarios with some plain messages replaced by hostile ones."""
     plain = [step for step in steps if isinstance(step, HandIn) and step.kind == "plain"]
     rng.shuffle(plain)
     kinds = [rng.choice(KINDS) for _ in range(rng.choice((1, 2, 4, 6)))]
@@ -73,18 +73,18 @@ def hostile(rng: random.Random, steps: Sequence[Step]) -> list[Step]:
     for drawn, step in zip(kinds, plain, strict=False):
         kind = drawn
         if kind == "poison" and any(one.kind == "poison" for one in chosen.values()):
-            continue  # each takes its processes five times
+            continue  # one is enough: each kills several processes
         if kind == "forged":
             kind = f"forged {rng.choice(('retry', 'redelivery'))}: {rng.choice(FORGERIES)}"
         delay = 0 if kind == "duplicated" or kind.startswith("forged") else step.delay
-        # a slow one would kill the former owner of its partition: no delivery count knows of that death
+        # a slow poison message could kill a process that has lost the partition, and no delivery count would know it
         lasts = 0 if kind == "poison" else step.lasts
         chosen[step.number] = replace(step, kind=kind, delay=delay, lasts=lasts)
     return [chosen.get(step.number, step) if isinstance(step, HandIn) else step for step in steps]
 
 
 def broker_faults(rng: random.Random, world: str, span_ms: int) -> list[Step]:
-    """Faults that only a broker has."""
+    """Draw faults that only a broker has."""
     kinds = BROKER_FAULTS[world]
     return [
         Fault(rng.choice(kinds), "broker", rng.randrange(span_ms), rng.choice((100, 500, 1_000, 3_000)))
@@ -93,12 +93,12 @@ def broker_faults(rng: random.Random, world: str, span_ms: int) -> list[Step]:
 
 
 def is_forged(send: HandIn) -> bool:
-    """Whether a stranger sends it."""
+    """Whether a stranger sends this message, with forged headers."""
     return send.kind.startswith("forged")
 
 
 def value_of(send: HandIn) -> bytes:
-    """The payload of a message: its number, and blanks up to its size."""
+    """The payload of a message: its number, and blanks that fill it to the size of its kind."""
     number = b"%d" % send.number
     if send.kind == "huge":
         return number.ljust(LARGEST_BYTES + 1)
@@ -113,7 +113,7 @@ def number_in(value: bytes) -> int:
 
 
 def record_of(send: HandIn, group: str, topic: str) -> Message:
-    """The record that a stranger, or a producer that repeats itself, puts into a topic."""
+    """The extra record of a message: a forged one, or the second copy of a duplicated one."""
     value = value_of(send)
     if not is_forged(send):
         return Message(topic, value, headers=(("retry-id", b"m%d" % send.number),))

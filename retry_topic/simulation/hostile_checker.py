@@ -1,4 +1,4 @@
-"""Judges what became of hostile messages, and which messages a broker itself has lost."""
+"""Judges what happened to hostile messages, and finds the messages that the broker itself has lost."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ from wheel_sched.simulation.scenario import FORGETTING
 
 
 def excused(run: RetryWorld) -> set[int]:
-    """The messages that the broker itself has lost: their topic was deleted before a group had settled them.
+    """The messages that the checker does not judge, because the broker itself has lost them with a deleted topic.
 
-    A store that has lost writes reads retry topics again, and then misses all records of a deleted one. In such a store
-    a forged record has no id by which its lost writes could be known.
+    These are the records that no group had settled. If the store has lost writes too, they are all records of deleted
+    topics: the store has to read the retry topics again. In this case the checker also skips all forged records,
+    because no id shows which of them the store has lost.
     """
     kinds = {fault.kind for fault, _ in run.world.struck}
     lost: set[int] = set()
@@ -30,13 +31,13 @@ def excused(run: RetryWorld) -> set[int]:
 def hostile_violations(
     run: RetryWorld, calls: Mapping[int, Sequence[HandlerCall]], letters: Mapping[int, Sequence[str]]
 ) -> list[str]:
-    """What became of the hostile messages and should not have."""
+    """The promises about hostile messages that the history broke, one line each."""
     found: list[str] = []
     quiet = not run.world.struck
     log = isinstance(run.broker, LogServer)
     for number, send in sorted(run.sends.items()):
-        attempts, reasons, told = calls.get(number, ()), letters.get(number, ()), run.told.get(number)
-        outcome = "" if told is None else told.outcome
+        attempts, reasons, result = calls.get(number, ()), letters.get(number, ()), run.results.get(number)
+        outcome = "" if result is None else result.outcome
         if send.kind == "huge" and log:
             if attempts or (not send.delay and outcome == "sent"):
                 found.append(f"size: message {number} is above the size limit, and was {outcome}")

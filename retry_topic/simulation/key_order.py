@@ -1,12 +1,12 @@
-"""Judges the order of keys in a history of the retry world, by the words of docs/ordering.md.
+"""Judges the order of keys in a history of the retry world, by the promises of docs/ordering.md.
 
-A handler gets a message for the first time only when every earlier message of its key was handled with success or
-became a dead letter. Earlier means: earlier in the topic. A message that was handled may come again, also after later
-ones.
+A handler gets a message for the first time only after every earlier message of its key has succeeded or has become a
+dead letter. "Earlier" means earlier in the topic. A message that a handler has seen may come again, even after later
+messages.
 
-For a while after its lease was lost, a topic may have two owners: the server has forgotten the lease, or its clock has
-stepped over the end. The page names both, and says that they can break the order of messages in work. So no message
-is judged against an earlier one that was in its topic then and had not ended.
+A topic may have two owners for a while after its lease was lost: the server forgot the lease, or the server's clock
+stepped over the end of the lease. The page says that both can break the order of messages in work. So the check skips
+an earlier message that was in its topic in that time and had not ended.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ def order_violations(
     dead: Mapping[int, Sequence[str]],
     undone: Collection[int],
 ) -> list[str]:
-    """Messages that were handled before an earlier message of their key had ended.
+    """The messages that a handler got before an earlier message of their key had ended.
 
     Args:
         run: the history.
         calls: the calls of the handler, by the number of the message.
         dead: the reasons of the dead letters, by the number of the message.
-        undone: the messages of which the server has lost a write. It may have lost the lock of their keys too, so
-            their keys are not judged.
+        undone: the messages about which the server has lost a write. The server may have lost the locks of their keys
+            too, so the check skips these keys.
     """
     unjudged = {run.sends[number].key for number in undone}
     two_owners = _times_of_two_owners(run)
@@ -65,7 +65,7 @@ def _by_key(run: RetryWorld) -> dict[str, list[int]]:
     for record in run.broker.records(TOPIC):
         numbers = found.setdefault((record.key or b"").decode(), [])
         number = number_in(record.value)
-        if number not in numbers:  # a producer in doubt may have sent a second record
+        if number not in numbers:  # the second record of a producer that repeated a call in doubt
             numbers.append(number)
     return found
 
@@ -86,9 +86,9 @@ def _times_of_two_owners(run: RetryWorld) -> list[range]:
 
 
 def _ended(calls: Sequence[HandlerCall], died: Sequence[str], at_ns: int) -> bool:
-    """Whether a message had succeeded, or died after its last attempt, at a moment. `died`: reasons of dead letters.
+    """Whether a message had succeeded by a moment, or had become a dead letter after its last attempt.
 
-    A message that has killed too many consumers dies without an end of its last call: the start of that call counts.
+    `died` has the reasons of its dead letters. The last call of a poison message never ends, so its start counts.
     """
     poison = any("poison:" in reason for reason in died) and len(calls) > 0
     return (poison and max(call.began_ns for call in calls) <= at_ns) or any(
@@ -99,10 +99,10 @@ def _ended(calls: Sequence[HandlerCall], died: Sequence[str], at_ns: int) -> boo
 
 
 def key_leaks(run: RetryWorld, undone: Collection[int]) -> list[str]:
-    """At the end no key is closed, and no message is parked."""
+    """Check that at the end no key is locked, and that no message is parked behind a key."""
     unjudged = {run.sends[number].key for number in undone}
     if not isinstance(run.store.contents, MemoryContents):
-        return []  # the scripts' locks have no face; what is parked is held, and counts as an item that is left
+        return []  # no call lists the locks of the scripts; a parked message is a held item, which the checker counts
     return [
         f"leak: key {lock.label or '?'} is closed, its head is {lock.head}, {len(lock.parked)} messages are parked"
         for shard in run.store.contents.backend.shards

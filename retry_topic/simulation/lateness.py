@@ -1,13 +1,14 @@
-"""Liveness with a bound: when faults have stopped, everything due goes out in time.
+"""Checks that each due message is released in time once the faults have stopped.
 
-The bound is a sum of what the configuration lets a message wait for at most, after the last fault has ended:
+After the last fault has ended, the configuration limits how long a message can still wait. The bound is the sum of
+these times:
 
-- a process that died is started again
-- a lease of a claim or of a shard's owner runs out, and so does the hold of a dead member at the broker
-- a marker was lost, and the dispatcher finds the item by its sweep
-- a backoff has grown while a server was away: of the store's and the broker's callers at most 5 s, and of an item at
-  most as long as the faults themselves lasted, because it doubles
-- messages that came before it are handled first, by the processes that there are
+- a process that died starts again
+- the lease of a claim or of a shard's owner expires, and the broker expels a dead member
+- the dispatcher's sweep finds an item whose marker was lost
+- a backoff that grew during an outage ends. Callers of the store and of the broker wait at most 5 s. The backoff of an
+  item doubles, so it is at most as long as the faults were
+- the consumers handle earlier messages
 """
 
 from __future__ import annotations
@@ -18,9 +19,9 @@ from retry_topic.simulation.drawing import DELAY_MS, IDLE_MS, LEASE_MS, SWEEP_MS
 from retry_topic.simulation.retry_world import HandlerCall, RetryWorld
 from wheel_sched.simulation.calls import MS
 
-AGAIN_MS = 700  # as `World.add_host`
+AGAIN_MS = 700  # the default of `World.add_host`
 AWAY_MS = 5_000  # the longest backoff of a process that finds the store or the broker away
-STEP_MS = 2_000  # for the calls themselves: some hundred round trips
+STEP_MS = 2_000  # for the calls themselves: hundreds of round trips
 
 
 def late_attempts(run: RetryWorld, calls: Mapping[int, Sequence[HandlerCall]]) -> list[str]:
@@ -40,12 +41,12 @@ def late_attempts(run: RetryWorld, calls: Mapping[int, Sequence[HandlerCall]]) -
 
 
 def due_times(run: RetryWorld, number: int, attempts: Sequence[HandlerCall]) -> list[int]:
-    """When each attempt of a message was due, in true time: after the send, or after the end of the call before it."""
-    told, send = run.told.get(number), run.sends[number]
+    """When each attempt of a message was due, in ms of true time: its delay after the send or after the call before."""
+    result, send = run.results.get(number), run.sends[number]
     found: list[int] = []
     for index, _ in enumerate(attempts):
         if index == 0:
-            sent_ms = 0 if told is None else told.at_ns // MS
+            sent_ms = 0 if result is None else result.at_ns // MS
             found.append(sent_ms + send.delay)
         else:
             ended_ms = max(max(one.ended_ns, one.began_ns) for one in attempts[:index]) // MS
@@ -54,16 +55,16 @@ def due_times(run: RetryWorld, number: int, attempts: Sequence[HandlerCall]) -> 
 
 
 def quiet_from_ms(run: RetryWorld) -> int:
-    """When the last fault was over, in true time; a fault of a call is over when the process's calls have passed it."""
+    """When the last fault ended, in ms of true time. A fault of a call ends with that call."""
     over = [fault.at + fault.amount for fault, call in run.world.struck if not call and fault.amount >= 0]
     return max([run.world.last_fault_ms, *over], default=0)
 
 
 def bound(run: RetryWorld) -> int:
-    """The bound in ms, see the module."""
+    """The longest time in ms that an attempt may be late; the module's docstring lists its parts."""
     options, faults = run.world.scenario.options, [fault for fault, _ in run.world.struck]
     amounts = [fault.amount for fault in faults if fault.kind != "step-clock"]
-    back_ms = run.store.steps_back_ms  # items of a clock that went back wait for it
+    back_ms = run.store.steps_back_ms  # items wait until a clock that went back has caught up
     work_ms = sum(send.lasts * (1 + send.fails) for send in run.sends.values()) // options["consumers"]
     deaths_ms = run.fatal * (AGAIN_MS + IDLE_MS) if run.fatal else 0
     leases_ms = LEASE_MS + 2 * IDLE_MS

@@ -1,7 +1,7 @@
-"""Clients of the log broker of a simulated world, as one process has them: the broker and the sender of claims.
+"""The clients that one simulated process has of the log broker: the broker client and the sender of claims.
 
-Members of groups are in `log_consumer` and `log_reader`. Each request carries what was known when it was sent, because
-it may arrive late.
+The members of groups are in `log_consumer` and `log_reader`. A request may arrive late, so it carries the state that
+the client had when it sent the request.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from wheel_sched.simulation.world import World
 
 
 class RemoteLogBroker(LogClient):
-    """A client of a `LogServer`, as one process has it; see `LogBroker` and `PartitionedBroker`."""
+    """The client of a `LogServer` in one process. Implements `LogBroker` and `PartitionedBroker`."""
 
     name = "simulated log"
     transactions = True
@@ -44,7 +44,7 @@ class RemoteLogBroker(LogClient):
             return [PublishFailure("no reply", in_doubt=True) for _ in messages]
 
     def consumer(self, topics: Sequence[str], group: str, *, idle_ms: int = 30_000) -> RemoteLogConsumer:
-        """See `PartitionedBroker`. Absent topics are created, as the real broker does."""
+        """See `PartitionedBroker`. Creates topics that do not exist, as the real broker does."""
         names = joining(topics, group, idle_ms)
         return RemoteLogConsumer(self._world, self._server, names, group, idle_ms, self._member)
 
@@ -81,7 +81,7 @@ class RemoteLogBroker(LogClient):
 
 
 class RemoteSender(LogClient):
-    """Sends claims in transactions, see `ClaimSender`."""
+    """Sends claims in transactions. Implements `ClaimSender`."""
 
     def __init__(self, world: World, server: LogServer, namespace: str) -> None:
         super().__init__(world, server)

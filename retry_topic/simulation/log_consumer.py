@@ -1,7 +1,8 @@
-"""A consumer of the log broker of a simulated world, as one process has it.
+"""The consumer that one simulated process has of the log broker.
 
-`RemoteLogConsumer` does what `KafkaConsumer` does, with the product's own offset tracker and topic ids. The server
-stands for the cluster and for what the real client library does in its own threads. `log_reader` has the other kind.
+`RemoteLogConsumer` does what `KafkaConsumer` does, with the product's own offset tracker and topic ids. The simulated
+server stands for the cluster and for the background threads of the real client library. The module `log_reader` has the
+other kind of member, whose caller keeps the positions.
 """
 
 from __future__ import annotations
@@ -28,13 +29,13 @@ T = TypeVar("T")
 
 
 class _TopicIdCalls:
-    """What the product's `TopicIds` asks of the cluster."""
+    """The calls that the product's `TopicIds` makes to the cluster."""
 
     def __init__(self, ask: Callable[[str], str]) -> None:
         self.topic_id = ask
 
     def ask_id(self, topic: str) -> Callable[[], str]:
-        """Ask for an id. The request is over before the next one begins, as it may be with the real client."""
+        """Ask for the id of a topic, and wait for the reply. The real client may reply as fast."""
         try:
             found = self.topic_id(topic)
         except BrokerError as error:
@@ -48,12 +49,12 @@ class _TopicIdCalls:
 
     @staticmethod
     def answered_id(topic: str, asked: Callable[[], str]) -> str:
-        """The answer."""
+        """Return the answer of `ask_id`."""
         return asked()
 
 
 class RemoteLogConsumer(GroupMember):
-    """A member that settles records one by one, see `PartitionedConsumer` and `KafkaConsumer`."""
+    """A member that settles records one by one. Implements `PartitionedConsumer`, as `KafkaConsumer` does."""
 
     def __init__(
         self,
@@ -75,7 +76,7 @@ class RemoteLogConsumer(GroupMember):
         super().__init__(world, server, topics, group, idle_ms, name)
 
     def poll(self, limit: int, timeout_ms: int) -> list[Delivery]:
-        """See `BrokerConsumer`. A poll that finds nothing is no call: faults strike when there is an answer."""
+        """See `BrokerConsumer`. A poll that finds nothing makes no call to the server, so no fault strikes it."""
         self._polling += 1
         try:
             return self._poll(limit, timeout_ms)
@@ -91,7 +92,7 @@ class RemoteLogConsumer(GroupMember):
         if limit < 1 or self._made_anew():
             return []
         member = self._member
-        for _ in range(2):  # new partitions are looked up, and then read
+        for _ in range(2):  # the first round looks new partitions up, and the second one reads them
             positions = dict(self._next)
             (ours, found), seen = self._call(
                 "poll",
@@ -106,14 +107,14 @@ class RemoteLogConsumer(GroupMember):
                     self._tracker.fetch(offset, message)
                     positions[place] = self._next[place] = offset + 1
             for place in {place for place, _, _ in found} & {*self._next}:
-                self._next[place] = self._next.pop(place)  # moved to the end, so that no partition waits for ever
+                self._next[place] = self._next.pop(place)  # to the end of the dict, so that no partition waits for ever
             gained = {place: number for place, number in ours.items() if place not in self._numbers}
             if not gained or not self._assigned(gained):
                 break
         return self._hand_out(limit)
 
     def _readable(self) -> bool:
-        """Whether there is news for this member: records, other partitions, or records that it holds for too long."""
+        """Whether a poll has work: new records, a new assignment, or records that were unsettled for too long."""
         if self._closed.is_set() or not self._joined() or self._tracker.fetched:
             return True
         topics, oldest_ms = self._server.topics, _now_ms() - self._idle_ms
@@ -127,7 +128,10 @@ class RemoteLogConsumer(GroupMember):
             yield from offsets.entries.values()
 
     def _made_anew(self) -> bool:
-        """Whether a topic was made anew: then the member joins again. The real client asks about once a second."""
+        """Join again if a topic was deleted and created again. Returns whether it was.
+
+        The real client asks for this about once a second.
+        """
         held = {topic for topic, _ in self._numbers}
         if all(self._server.topics[topic].id == self._ids.of(topic) for topic in held):
             return False
@@ -136,7 +140,7 @@ class RemoteLogConsumer(GroupMember):
         return True
 
     def _assigned(self, gained: Mapping[Place, int]) -> bool:
-        """Take partitions over: where to begin stands in the group's offsets."""
+        """Start to read new partitions, from the offsets that the group has committed."""
         places = [*gained]
         try:
             found = self._ids.look_up(sorted({topic for topic, _ in places}))
@@ -183,7 +187,10 @@ class RemoteLogConsumer(GroupMember):
         }
 
     def _commit(self, places: set[Place], *, counted: bool = True) -> bool:
-        """Commit the offsets of these partitions. False: there are none, or the group has expelled the member."""
+        """Commit the offsets of these partitions.
+
+        Returns False if there are none, or if the group has expelled the member.
+        """
         with self._committing:
             rows, member = self._rows(places, counted=counted), self._member
             if not rows:
@@ -203,14 +210,14 @@ class RemoteLogConsumer(GroupMember):
         moved: set[Place] = set()
         for delivery in deliveries:
             held = self._tracker.held(delivery)
-            if held is not None:  # also if it is settled: its commit may have failed
+            if held is not None:  # a settled record too: its commit may have failed
                 held.settled = True
                 moved.add(delivery.handle[1:3])
         if moved:
             self._commit(moved)
 
     def forward(self, pairs: Sequence[tuple[Delivery, Message]]) -> list[PublishFailure | None]:
-        """See `BrokerConsumer`. One transaction for all pairs that can be sent."""
+        """See `BrokerConsumer`. One transaction sends all pairs that the broker accepts."""
         self.beat([delivery for delivery, _ in pairs])
         answers: list[PublishFailure | None] = [None] * len(pairs)
         left = list(range(len(pairs)))
@@ -254,7 +261,10 @@ class RemoteLogConsumer(GroupMember):
     def _send(
         self, rows: Mapping[Place, Committed], messages: Sequence[Message], life: int
     ) -> list[PublishFailure | None]:
-        """Send messages and offsets in one transaction. After a lost reply the offsets tell whether it was done."""
+        """Send messages and offsets in one transaction.
+
+        After a lost reply the member joins again. Then the committed offsets show whether the transaction was done.
+        """
         if self._epoch < 0:
             self._revive()
         member, producer = self._member, (self._transactional_id, self._epoch)
@@ -271,7 +281,7 @@ class RemoteLogConsumer(GroupMember):
         except BrokerInDoubt:
             self._epoch = -1
             with contextlib.suppress(BrokerError):
-                self._revive()  # ends the transaction
+                self._revive()  # the new producer ends the old one's transaction
             self.rejoin(life)
             raise
 
@@ -299,7 +309,7 @@ class RemoteLogConsumer(GroupMember):
         return self._ids.of(delivery.handle[1])
 
     def rejoin(self, life: int | None = None) -> None:
-        """See `PartitionedConsumer`. Does nothing if `life` of the member is over already."""
+        """See `PartitionedConsumer`. Does nothing if the member has joined again since `life`."""
         if life is None or life == self._tracker.life:
             self._tracker.begin()
             self._numbers.clear()
@@ -307,7 +317,10 @@ class RemoteLogConsumer(GroupMember):
             self._leave()
 
     def _beat_once(self) -> None:
-        """A member that nobody uses for `idle_ms` leaves the group: its records go to members that work."""
+        """Send a heartbeat, or leave the group if no caller has used this member for `idle_ms`.
+
+        After it has left, other members get its records.
+        """
         if not self._polling and self._tracker.partitions and _now_ms() - self._alive_ms > self._idle_ms:
             with contextlib.suppress(BrokerUnavailable):
                 self._commit({*self._numbers})
@@ -316,11 +329,11 @@ class RemoteLogConsumer(GroupMember):
             super()._beat_once()
 
     def _expelled(self) -> None:
-        """The group has expelled this member: its deliveries are dead, and it joins again when it is polled."""
+        """Drop all deliveries, because the group has expelled this member. The next poll joins again."""
         self.rejoin()
 
     def _revoked(self, places: Sequence[Place]) -> None:
-        """Commit what is settled, and forget the partitions."""
+        """Commit the settled offsets, and forget the partitions."""
         with contextlib.suppress(BrokerUnavailable):
             self._commit(set(places) & {*self._numbers}, counted=False)
         self._drop(places)

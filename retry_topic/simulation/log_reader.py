@@ -1,6 +1,6 @@
 """A log reader of a simulated world: a member of a group whose caller keeps the positions.
 
-It does what `KafkaLog` does. The server stands for the cluster and for what the real client library does.
+It does what `KafkaLog` does. The simulated server stands for the cluster and for the real client library.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class _Reading:
 
 
 class RemoteLogReader(GroupMember):
-    """A member whose caller keeps the positions, see `LogReader` and `KafkaLog`."""
+    """A member whose caller keeps the positions. Implements `LogReader`, as `KafkaLog` does."""
 
     def __init__(
         self,
@@ -95,7 +95,7 @@ class RemoteLogReader(GroupMember):
         return (Delivery(message, None) for message in messages)
 
     def _assigned(self, gained: Mapping[Place, int]) -> bool:
-        """Take partitions over: the caller knows where to begin, else the group's offsets do."""
+        """Start to read new partitions, from the caller's positions or else from the group's committed offsets."""
         topic_id = self._id_of(self._topic)
         if self._parts and topic_id != self._topic_id:
             self._begin_anew()
@@ -111,20 +111,20 @@ class RemoteLogReader(GroupMember):
         return True
 
     def _is_anew(self) -> bool:
-        """Whether the topic was made anew. The real client asks about once a second."""
+        """Whether the topic was deleted and created again. The real client asks for this about once a second."""
         return self._server.topics[self._topic].id != self._topic_id and self._id_of(self._topic) != self._topic_id
 
     def _begin_anew(self) -> None:
-        """Drop what was read, and join again."""
+        """Forget the partitions and leave the group. The next poll joins again."""
         self._parts = {}
         self._leave()
 
     def _behind(self, place: Place, part: _Reading) -> int:
-        """How many records are left; not 0 when the position is out of the log's range."""
+        """How many records are left to read. Also not 0 when the position is out of the log's range."""
         return abs(len(self._server.topics[place[0]].logs[place[1]]) - part.position)
 
     def _readable(self) -> bool:
-        """Whether there is news for this member: records, or other partitions."""
+        """Whether a poll has work: new records, or a new assignment of partitions."""
         return self._closed.is_set() or not self._joined() or any(self._behind(*one) for one in self._parts.items())
 
     def done(self, part: LogBatch) -> None:

@@ -1,11 +1,11 @@
-"""The log broker of a simulated world: topics of partitions, offsets, groups and transactions as Kafka has them.
+"""The log broker of a simulated world: partitioned topics, offsets, groups and transactions like those of Kafka.
 
-The server is one state machine; each request is one step of it. A client of a process keeps what a Kafka client keeps:
-its partitions, what it has handed out, and the epoch of its producers. The server decides by its own state alone, so a
-process that stood still and wakes up later meets the same refusals as with Kafka:
+The server is a state machine, and each request is one step. A client keeps the same state as a Kafka client: its
+partitions, the records that it has handed out, and the epoch of its producers. The server decides by its own state
+alone. So a process that stood still and wakes up later gets the same refusals as from Kafka:
 
 - a member that was silent for its session time is expelled, and its partitions go to others
-- a partition that moves stays with its member until that member gives it up
+- a partition that has to move stays with its member until that member gives the partition up
 - only the present owner of a partition commits offsets there; a commit names the topic, not the topic's id
 - a newer producer with the same id fences the older one; a transaction of the older one is refused as a whole
 - a record above the size limit is refused, and so is each record for an absent topic
@@ -48,13 +48,13 @@ class _Member:
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """An offset to commit, with the text beside it.
+    """An offset to commit, with its metadata text.
 
     Args:
         number: the number of the partition's assignment.
-        sequence: rises with each request of a member, because the requests of a connection keep their order.
+        sequence: rises with each request of a member. The server ignores a request that arrives after a later one.
         offset: the offset.
-        text: the text.
+        text: the metadata text.
     """
 
     number: int
@@ -67,13 +67,13 @@ class Committed:
 class _Group:
     members: dict[str, _Member] = field(default_factory=dict)
     owners: dict[Place, tuple[str, int]] = field(default_factory=dict)  # member and number of the assignment
-    moving: set[Place] = field(default_factory=set)  # partitions that their owners have to give up
+    moving: set[Place] = field(default_factory=set)  # partitions whose owners have to give them up
     committed: dict[Place, Committed] = field(default_factory=dict)
     assigned: int = 0  # how often the partitions were assigned
 
 
 class Expelled(Exception):
-    """The member does not own the partition any more."""
+    """The member no longer owns the partition."""
 
 
 class LogServer(BrokerServer):
@@ -93,10 +93,10 @@ class LogServer(BrokerServer):
         self.groups: dict[str, _Group] = {}
         self.epochs: dict[str, int] = {}  # of producers, by transactional id
         self.claims: dict[tuple[str, int], int] = {}
-        self.positions: Callable[[], Mapping[str, int]] = dict  # what the store has taken in, by source
-        self.appended: dict[str, list[Message]] = {}  # by topic: all records of all its lives
-        self.deleted: list[Message] = []  # records of topics that were made anew
-        self.lost: list[Message] = []  # those of them that no group had settled
+        self.positions: Callable[[], Mapping[str, int]] = dict  # the positions that the store keeps, by source
+        self.appended: dict[str, list[Message]] = {}  # by name of the topic, deleted topics included
+        self.deleted: list[Message] = []  # records of deleted topics
+        self.lost: list[Message] = []  # records of deleted topics that no group had settled
         self._slow_until_ns = 0
         self._numbers = 0
 
@@ -104,7 +104,7 @@ class LogServer(BrokerServer):
         """See `SimulatedServer`."""
         rng = self.world.rng
         match fault.kind:
-            case "redeliver":  # all members are expelled: each joins again, and partitions may change hands
+            case "redeliver":  # expels all members: each joins again, and partitions may move
                 for group in self.groups.values():
                     group.members.clear()
                     self._assign(group)
@@ -114,7 +114,7 @@ class LogServer(BrokerServer):
                     name, member = rng.choice(known)
                     self.world.note("broker", f"expels {member}")
                     self.leave(name, member)
-            case "fence":  # as the coordinator does to a producer whose transaction has timed out
+            case "fence":  # the coordinator does this to a producer whose transaction has timed out
                 for name in self.epochs:
                     self.epochs[name] += 1
             case "recreate":
@@ -140,7 +140,7 @@ class LogServer(BrokerServer):
             self.topics[topic] = _Topic(f"t{self._number()}", [[] for _ in range(self._partitions)])
 
     def _recreate(self, name: str) -> None:
-        """Delete a topic and create it again: its records are gone, and so are the offsets that groups committed."""
+        """Delete a topic and create it again. Its records and the offsets that groups have committed are gone."""
         self.world.note("broker", f"{name} is deleted and made anew")
         self.lost += self._unsettled_of(name)
         self.deleted += self.records(name)
@@ -151,7 +151,7 @@ class LogServer(BrokerServer):
                 group.committed.pop((name, partition), None)
 
     def append(self, messages: Sequence[Message]) -> list[PublishFailure | None]:
-        """Append each message to its topic; a failure for each that cannot be appended."""
+        """Append each message to its topic. Returns for each message None, or why the broker refused it."""
         answers = self._refusals(messages)
         for message, refusal in zip(messages, answers, strict=True):
             if refusal is not None:
@@ -177,12 +177,12 @@ class LogServer(BrokerServer):
         return answers
 
     def records(self, topic: str) -> list[Message]:
-        """All records of a topic."""
+        """All records that the topic has now."""
         found = self.topics.get(topic)
         return [] if found is None else [message for log in found.logs for message, _ in log]
 
     def read(self, place: Place, start: int, limit: int) -> list[tuple[int, Message]]:
-        """Records with their offsets. A position beyond the end is out of range: the client begins at 0."""
+        """Read records with their offsets. A client whose position is beyond the end of the log begins again at 0."""
         topic, partition = place
         log = self.topics[topic].logs[partition]
         start = start if start <= len(log) else 0
@@ -196,7 +196,7 @@ class LogServer(BrokerServer):
     def fetch(
         self, group: str, member: str, positions: Mapping[Place, int], limit: int
     ) -> tuple[dict[Place, int], list[tuple[Place, int, Message]]]:
-        """The member's partitions, and records of those that it has told a position of."""
+        """Return the member's partitions, and the records of those partitions whose positions it sent."""
         ours = self.assignments(group, member)
         found: list[tuple[Place, int, Message]] = []
         for place, position in positions.items():
@@ -219,7 +219,10 @@ class LogServer(BrokerServer):
         self._assign(held)
 
     def beat(self, group: str, member: str) -> list[Place] | None:
-        """A sign of life. Answers the partitions to give up; None: the member was expelled and has to join again."""
+        """Take a member's heartbeat. Returns the partitions that the member has to give up.
+
+        None: the group has expelled the member, which has to join again.
+        """
         held = self.groups.setdefault(group, _Group())
         now_ns = self.world.scheduler.now_ns
         known = held.members.get(member)
@@ -233,7 +236,7 @@ class LogServer(BrokerServer):
         return None if known is None else sorted(place for place in held.moving if held.owners[place][0] == member)
 
     def give_up(self, group: str, member: str, places: Sequence[Place]) -> None:
-        """Let partitions go to their next members."""
+        """Assign partitions that their member gives up to the next members."""
         held = self.groups.setdefault(group, _Group())
         for place in places:
             if place in held.moving and held.owners[place][0] == member:
@@ -241,7 +244,10 @@ class LogServer(BrokerServer):
         self._assign(held)
 
     def _assign(self, group: _Group) -> None:
-        """Give each partition a member. A partition stays with its member while that is fair, or until given up."""
+        """Choose an owner for each partition, in turn. A partition whose owner changes stays with its member for now.
+
+        It moves when that member gives it up.
+        """
         old, group.owners, group.moving = group.owners, {}, set()
         group.assigned += 1
         wanted = sorted({topic for member in group.members.values() for topic in member.topics})
@@ -264,7 +270,7 @@ class LogServer(BrokerServer):
         return {place: number for place, (owner, number) in held.owners.items() if owner == member}
 
     def committed(self, group: str, places: Sequence[Place]) -> list[tuple[int, str]]:
-        """The committed offset of each partition and the text beside it; -1: there is none."""
+        """The committed offset of each partition and its metadata text. -1: no offset was committed."""
         held = self.groups.setdefault(group, _Group()).committed
         return [(held[place].offset, held[place].text) if place in held else (-1, "") for place in places]
 
@@ -272,7 +278,7 @@ class LogServer(BrokerServer):
         """Commit offsets.
 
         Raises:
-            Expelled: the member does not own all of the partitions. Nothing was committed.
+            Expelled: the member does not own all the partitions. Nothing was committed.
         """
         held = self.groups.setdefault(group, _Group())
         for place, one in offsets.items():
@@ -280,7 +286,7 @@ class LogServer(BrokerServer):
                 raise Expelled
         for place, one in offsets.items():
             before = held.committed.get(place)
-            # requests of one connection keep their order: a late commit of the same assignment is not the last word
+            # requests of one connection keep their order: a late commit does not replace a newer one of its assignment
             if before is None or before.number != one.number or before.sequence < one.sequence:
                 held.committed[place] = one
 
@@ -299,7 +305,7 @@ class LogServer(BrokerServer):
         return {topic: count for topic, count in found.items() if count}
 
     def _left(self, group: str, place: Place, taken_in: Mapping[str, int]) -> list[Message]:
-        """The records of a partition that a group has not settled; the text beside an offset names settled ones."""
+        """The records of a partition that a group has not settled. An offset's metadata text names the settled ones."""
         log, start = self.topics[place[0]].logs[place[1]], PartitionOffsets(*self._position(group, place, taken_in))
         return [
             log[offset][0]
@@ -308,7 +314,7 @@ class LogServer(BrokerServer):
         ]
 
     def _position(self, group: str, place: Place, taken_in: Mapping[str, int]) -> tuple[int, str]:
-        """The offset of the first record that a group has not settled, and the text beside it."""
+        """The offset of the first record that a group has not settled, and its metadata text."""
         topic_id = self.topics[place[0]].id
         source = topic_names.source_of(group, topic_id, place[1])
         if group.endswith(".intake") and source in taken_in:  # without a position in the store, the offset counts
@@ -322,7 +328,7 @@ class LogServer(BrokerServer):
         return known.offset, known.text.partition(" id:")[0]
 
     def _unsettled_of(self, topic: str) -> list[Message]:
-        """The records of a topic that a group which reads it has not settled; all if no group reads it."""
+        """The records of a topic that its groups have not settled; all records if no group reads the topic."""
         readers = [
             name
             for name, group in self.groups.items()
@@ -351,7 +357,7 @@ class LogServer(BrokerServer):
     def send_claim(
         self, name: str, epoch: int, claim: tuple[str, int, int], messages: Sequence[Message]
     ) -> list[PublishFailure | None]:
-        """Append messages and commit the claim's number, all or nothing."""
+        """Append the messages of a claim and commit the claim's number, in one transaction."""
         self.check_producer(name, epoch)
         failures = self._refusals(messages)
         if any(failures):
@@ -369,7 +375,7 @@ class LogServer(BrokerServer):
         offsets: Mapping[Place, Committed],
         messages: Sequence[Message],
     ) -> list[PublishFailure | None]:
-        """Append messages and commit offsets, all or nothing. `producer`: its transactional id and epoch."""
+        """Append messages and commit offsets in one transaction. `producer`: its transactional id and epoch."""
         self.check_producer(*producer)
         failures = self._refusals(messages)
         if any(failures):

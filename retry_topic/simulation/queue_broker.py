@@ -1,4 +1,4 @@
-"""The queue broker of a simulated world: one server on the memory broker, and a client for each process."""
+"""The queue broker of a simulated world: one server that uses the memory broker, and a client for each process."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 class QueueServer(BrokerServer):
-    """The server of the topics."""
+    """The server of a queue broker. All processes share its topics."""
 
     def __init__(self, world: World) -> None:
         super().__init__(world)
@@ -46,12 +46,12 @@ class QueueServer(BrokerServer):
         self.answer_waiting()
 
     def leased(self, topics: Sequence[str]) -> int:
-        """How many records of these topics are in the hands of consumers."""
+        """How many records of these topics consumers have read and not settled."""
         known = (self.broker._topics.get(name) for name in topics)
         return sum(len(group.leases) for topic in known if topic is not None for group in topic.groups.values())
 
     def unsettled(self, taken_in: Mapping[str, int]) -> dict[str, int]:
-        """The number of records that a group has not settled, by topic. A queue needs no positions of the store."""
+        """The number of records that a group has not settled, by topic. Queues do not use the store's positions."""
         found: dict[str, int] = {}
         for name, topic in self.broker._topics.items():
             for group in topic.groups.values():
@@ -75,7 +75,7 @@ class _Client:
 
 
 class RemoteBroker(_Client):
-    """A client of a `QueueServer`, as one process has it; see `Broker`."""
+    """The client of a `QueueServer` in one process. Implements `Broker`."""
 
     name = "simulated"
 
@@ -136,16 +136,16 @@ class RemoteBroker(_Client):
 
 
 class RemoteConsumer(_Client):
-    """A member of a group, see `BrokerConsumer`."""
+    """A member of a consumer group. Implements `BrokerConsumer`."""
 
     def __init__(self, world: World, server: QueueServer, inner: MemoryConsumer) -> None:
         super().__init__(world, server)
         self._inner = inner
 
     def poll(self, limit: int, timeout_ms: int) -> list[Delivery]:
-        """See `BrokerConsumer`. A poll that finds nothing is no call: faults strike when there is an answer.
+        """See `BrokerConsumer`. A poll that finds nothing makes no call to the server, so no fault strikes it.
 
-        The request of a poll never arrives twice: the product's client does not repeat it.
+        The request of a poll never arrives twice, because the product's client does not repeat it.
         """
         server, inner = self._server, self._inner
         if limit > 0 and not inner._closed and server.away_until_ns <= self._world.scheduler.now_ns:
@@ -156,7 +156,7 @@ class RemoteConsumer(_Client):
                 group.asked[inner._member] = now_ms
 
             def anything() -> bool:
-                """Whether there is a record for this member: a new one, or one whose lease has run out."""
+                """Whether the member can get a record: a new one, or one whose lease has expired."""
                 for topic, group in groups:
                     if topic.base + len(topic.records) > group.position:
                         return True

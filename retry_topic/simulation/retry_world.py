@@ -5,8 +5,8 @@
 The broker's topics are queues, or logs of partitions. In the ordered kinds each message has a key, and the consumers
 keep the order of keys.
 
-The products' own classes run in simulated processes. The handler does what the scenario says and writes down each call.
-`checker` judges what producers were told and what handlers saw.
+The product's own classes run in simulated processes. The handler follows the scenario and records each of its calls.
+`checker` judges the results that the producer got and the calls of the handler.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ from wheel_sched.simulation.world import World
 
 
 @dataclass(slots=True)
-class Told:
-    """What a producer was told about a message.
+class SendResult:
+    """The result that the producer got for a message.
 
     `outcome`: "sent", "refused" or "in doubt". `wall_ms`: the store's clock just before the call. `at_ns`: true time.
     """
@@ -68,7 +68,7 @@ class Told:
 
 @dataclass(slots=True)
 class HandlerCall:
-    """One call of the handler. `outcome`: "running", "ok" or "failed"; "running" for ever if the process died."""
+    """One call of the handler. `outcome`: "ok", "failed", or "running" until then; if the process died, for ever."""
 
     number: int
     attempt: int
@@ -81,28 +81,29 @@ class HandlerCall:
 
 
 def attempt_in(item_id: str) -> tuple[int, int] | None:
-    """The message's number and the attempt: the producer gave it the id m<number>, and the store adds the attempt."""
+    """The message number and the attempt in an item's id: m<number> from the producer, and the store's attempt."""
     found = re.match(r"m(\d+)(?:~[^.]*)?(?:\.(\d+))?", item_id)
     return (int(found[1]), int(found[2] or 0)) if found else None
 
 
 def attempt_of(record: Message) -> tuple[int, int]:
-    """The message's number and the attempt."""
+    """The message number and the attempt of a record."""
     header = record.header("retry-attempt") or b"0"
     return number_in(record.value), int(header) if header.isdigit() else 0
 
 
 class Failing(Exception):
-    """The handler fails, because the scenario says so."""
+    """The error that the handler raises when the scenario says so."""
 
 
 class RetryWorld:
-    """Runs a scenario and keeps what was told and seen.
+    """Runs a scenario. Keeps the results that the producer got and the calls of the handler.
 
     Args:
         scenario: what happens.
-        policy: what the services retry by. Defaults to None: `MAX_ATTEMPTS` attempts, each `DELAY_MS` after the last.
-        most_steps: see `TooManySteps`. Defaults to None: the world's own limit.
+        policy: the policy of the services. Defaults to None: `MAX_ATTEMPTS` attempts, each `DELAY_MS` after the last.
+        most_steps: after so many steps of the scheduler the run ends with `TooManySteps`. Defaults to None: the
+            default of `World`.
     """
 
     def __init__(self, scenario: Scenario, policy: RetryPolicy | None = None, most_steps: int | None = None) -> None:
@@ -121,10 +122,11 @@ class RetryWorld:
         self.secrets = (b"a secret of the group",) if options.get("signed") else ()
         self.tries: dict[int, int] = {}  # how often each message was published
         self.fatal = 0  # how many processes a handler has killed
-        self.told: dict[int, Told] = {}
-        self.begun: dict[int, tuple[int, int]] = {}  # when a producer began to publish: store's wall ms, true ns
+        self.results: dict[int, SendResult] = {}
+        # When the producer first began to publish each message: the store's clock in ms, and true time in ns.
+        self.begun: dict[int, tuple[int, int]] = {}
         self.attempts: list[HandlerCall] = []
-        self.in_hand: dict[int, int] = {}  # by the place of a fault in `struck`: see `_count_in_hand`
+        self.in_hand: dict[int, int] = {}  # by the index of a fault in `World.struck`: see `_count_in_hand`
         world.on_strike = self._count_in_hand
         self.sends = {send.number: send for send in scenario.sends}
         start = {"service": self._service, "consumer": self._consumer, "producer": self._producer}
@@ -139,8 +141,8 @@ class RetryWorld:
         self.world.run(END_MS - sum(step for step in steps if step < 0), self._ended, QUIET_MS)
 
     def _ended(self) -> bool:
-        """Whether nothing waits any more, in the store and in the topics."""
-        return not self.store.contents.waiting() and len(self.told) == len(self.sends) and not self.unsettled()
+        """Whether nothing is left to do: the producer is done, and nothing waits in the store or in the topics."""
+        return not self.store.contents.waiting() and len(self.results) == len(self.sends) and not self.unsettled()
 
     def unsettled(self) -> dict[str, int]:
         """The number of records that a group has not settled, by topic. Nobody reads the dead topic."""
@@ -149,14 +151,14 @@ class RetryWorld:
         return found
 
     def _positions(self) -> dict[str, int]:
-        """What the store has taken in, by source."""
+        """The positions up to which the store has read each source."""
         return self.store.contents.positions()
 
     def _count_in_hand(self, fault: Fault, call: str) -> None:
-        """Count the messages that a fault may let come again: those that the processes of its role have in their hands.
+        """Count the messages that a fault may repeat: those that all processes with the target's role hold.
 
-        A service that dies or stands still can repeat a message that is claimed, once it is published. A consumer can
-        repeat what it has read and not settled. Over a log partitions move as well, so nothing is counted.
+        A service that dies or stands still can repeat a claimed message that it has published. A consumer can repeat
+        the messages that it has read and not settled. Over a log partitions move too, so this method counts nothing.
         """
         broker, role = self.broker, fault.target.partition("-")[0]
         if isinstance(broker, LogServer):
@@ -166,14 +168,14 @@ class RetryWorld:
             publishing = call.startswith("broker publish") or self._is_calling(fault.target, "broker publish")
             claimed = [item for item in self.store.contents.items() if item.state == "leased"]
             found = sum(publishing or attempt_in(item.id) in published for item in claimed)
-            if self.world.scenario.options["shards"] > 1:  # a record is noted in a second call
+            if self.world.scenario.options["shards"] > 1:  # the intake marks a record as read in a second call
                 found += broker.leased([f"{GROUP}.retry"])
         else:
             found = broker.leased([TOPIC, f"{GROUP}.redelivery"])
         self.in_hand[len(self.world.struck)] = found
 
     def _is_calling(self, host: str, call: str) -> bool:
-        """Whether a thread of a process has sent a call that has not arrived yet."""
+        """Whether a call of a process is on its way to the server."""
         process = self.world.hosts[host].process
         return any(task.calling.startswith(call) for task in tasks_of(process))
 
@@ -218,20 +220,20 @@ class RetryWorld:
                 self.world.scheduler.sleep_ns(300 * MS)
 
     def _producer(self) -> Callable[[], object]:
-        """Publish what was not published yet: a producer that died goes on where nobody told it the result."""
+        """Publish the messages without a result. A new producer begins with the message at which the old one died."""
         connection = self._connection()
         for send in sorted(self.sends.values(), key=lambda send: (send.at, send.number)):
-            if send.number not in self.told:
+            if send.number not in self.results:
                 at_ms = send.at + (JOINED_MS if isinstance(self.broker, LogServer) else 0)
                 self.world.scheduler.sleep_ns(max(0, at_ms * MS - self.world.scheduler.now_ns))
                 self._publish(connection, send)
         return lambda: None
 
     def _publish(self, connection: Connection, send: HandIn) -> None:
-        """Publish a message as a careful producer does: in doubt, it repeats the call with the same id."""
+        """Publish a message as a careful producer does: after a call in doubt, it repeats the call with the same id."""
         world = self.world
         wall_ms, at_ns = self.store.wall_ms(), world.scheduler.now_ns
-        if send.number in self.begun:  # the process before has died in the middle of it
+        if send.number in self.begun:  # the earlier producer process died during this call
             wall_ms, at_ns = self.begun[send.number]
         self.begun[send.number] = wall_ms, at_ns
         times = 2 if send.kind == "twice" else 1
@@ -242,7 +244,7 @@ class RetryWorld:
             except WheelSchedError as error:
                 if isinstance(error, BrokerError) and not isinstance(error, BrokerUnavailable):
                     world.note("producer", f"message {send.number} is refused: {error}")
-                    self.told[send.number] = Told("refused", wall_ms, at_ns)
+                    self.results[send.number] = SendResult("refused", wall_ms, at_ns)
                     return
                 world.note("producer", f"publish {send.number}: {error}")
                 world.scheduler.sleep_ns(400 * MS)
@@ -251,7 +253,7 @@ class RetryWorld:
             if not times:
                 break
         world.note("producer", f"message {send.number} is {'in doubt' if times else 'sent'}")
-        self.told[send.number] = Told("in doubt" if times else "sent", wall_ms, at_ns)
+        self.results[send.number] = SendResult("in doubt" if times else "sent", wall_ms, at_ns)
 
     def _publish_once(self, connection: Connection, send: HandIn) -> None:
         if is_forged(send) or send.kind == "duplicated":

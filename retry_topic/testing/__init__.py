@@ -1,6 +1,6 @@
-"""Try a handler and its policy in a simulated system with faults: what would your users see?
+"""Tests a handler and its policy in a simulated system with faults.
 
-`simulate` runs consumers, retry services and a producer in virtual time, with the product's own classes, and lets
+`simulate` runs consumers, retry services and a producer in virtual time, with the product's own classes. Meanwhile
 processes die, servers restart and replies get lost. It needs the extra `simulation`. See docs/testing-handlers.md.
 """
 

@@ -13,7 +13,7 @@ from retry_topic.consumer.outcome import DeadLetter, Retry
 from retry_topic.message import Message
 from retry_topic.policy import RetryPolicy
 from retry_topic.simulation.drawing import QUIET_MS, SERVER_FAULTS
-from retry_topic.simulation.retry_world import HandlerCall, RetryWorld, Told
+from retry_topic.simulation.retry_world import HandlerCall, RetryWorld, SendResult
 from retry_topic.testing.report import AttemptSeen, MessageSeen, Report
 from wheel_sched.errors import ConfigError
 from wheel_sched.simulation.runner import in_child
@@ -45,20 +45,21 @@ def simulate(
 ) -> Report:
     """Run a handler and a policy in a simulated system, and report what happened to each message.
 
-    The run takes place in a forked child process and in virtual time: nothing that the handler changes in memory is
-    seen by the caller. In the handler's module, `time`, `threading` and `random` are simulated, so `time.sleep(60)`
-    takes no real time. A handler must not wait for anything outside of the simulation.
+    The run takes place in virtual time, in a forked child process. So the caller does not see what the handler changes
+    in memory. In the handler's module, `time`, `threading` and `random` are simulated: `time.sleep(60)` takes no real
+    time. The handler must not wait for anything outside the simulation.
 
     Args:
-        handler: called with each message, as a `Consumer` calls it. Not a coroutine function.
-        policy: what failed messages are retried by.
-        messages: their payloads, or how many; then the payloads are b"0", b"1" and so on. Defaults to 20.
-        faults: how many faults of any kind, or one kind of `FAULTS` for each fault. Defaults to 5.
+        handler: the function that gets each message, as from a `Consumer`. Not a coroutine function.
+        policy: decides when a failed message is retried.
+        messages: the payloads, or the number of messages. With a number the payloads are b"0", b"1" and so on.
+            Defaults to 20.
+        faults: the number of faults of any kind, or a list with the kind of each fault, from `FAULTS`. Defaults to 5.
         seed: decides everything. The same seed gives the same run. Defaults to 0.
-        consumers: how many processes consume. Defaults to 2.
-        services: how many retry services run. Defaults to 1.
-        within_s: the messages are sent, and the faults strike, within so many seconds. Defaults to 4.
-        limit_s: the run ends after so many virtual seconds even if messages still wait. Defaults to a day.
+        consumers: the number of consumer processes. Defaults to 2.
+        services: the number of retry services. Defaults to 1.
+        within_s: all messages are sent, and all faults strike, in the first so many seconds. Defaults to 4.
+        limit_s: the run ends after so many virtual seconds, even if messages still wait. Defaults to a day.
         packages: further packages in which time, threads and randomness are simulated. Defaults to none.
 
     Raises:
@@ -108,7 +109,7 @@ def _draw(seed: int, messages: int, faults: int | Sequence[str], options: dict[s
 
 
 class HandlerWorld(RetryWorld):
-    """The world of retry topics with a user's handler."""
+    """The simulated world of retry topics, with a user's handler in place of the scenario's."""
 
     def __init__(self, handler: Handler, policy: RetryPolicy, scenario: Scenario, values: Sequence[bytes]) -> None:
         super().__init__(scenario, policy, MOST_STEPS)
@@ -177,7 +178,7 @@ def _report(run: HandlerWorld) -> Report:
     over = run._ended()
     messages = []
     for number in sorted(run.sends):
-        told = run.told.get(number, Told("in doubt", 0, 0))
+        result = run.results.get(number, SendResult("in doubt", 0, 0))
         seen_attempts = tuple(attempts.get(number, ()))
         end: Literal["succeeded", "dead", "waiting", "lost"]
         if any(one.outcome == "ok" for one in seen_attempts):
@@ -185,9 +186,9 @@ def _report(run: HandlerWorld) -> Report:
         elif number in dead:
             end = "dead"
         else:
-            end = "lost" if over and told.outcome == "sent" else "waiting"
+            end = "lost" if over and result.outcome == "sent" else "waiting"
         messages.append(
-            MessageSeen(f"m{number}", run.value_of(run.sends[number]), told.at_ns / 1e9, seen_attempts, end)
+            MessageSeen(f"m{number}", run.value_of(run.sends[number]), result.at_ns / 1e9, seen_attempts, end)
         )
     struck = tuple(f"{fault} ({call})" if call else str(fault) for fault, call in run.world.struck)
     lines = tuple(str(event) for event in run.world.trace)

@@ -1,4 +1,4 @@
-"""What came of a simulated run, message by message."""
+"""The report of a simulated run: what happened to each message."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ class AttemptSeen:
         number: 0 for the first delivery, then the number of the retry.
         began_s: when it began, in seconds since the start.
         process: the simulated process that ran it.
-        outcome: "ok", "failed", or "cut off": its process died meanwhile.
-        error: class and text of what the handler raised; "" if it raised nothing.
+        outcome: "ok", "failed", or "cut off" if its process died during the call.
+        error: class and text of the exception that the handler raised; "" if it raised none.
     """
 
     number: int
@@ -35,7 +35,7 @@ class MessageSeen:
         value: its payload.
         sent_s: when it was sent, in seconds since the start.
         attempts: the calls of the handler, in order.
-        end: "succeeded", "dead" (a dead letter), "waiting" (it still waited at the limit), or "lost".
+        end: "succeeded", "dead" (a dead letter), "waiting" (it still waited when the run reached its limit), or "lost".
     """
 
     id: str
@@ -46,12 +46,12 @@ class MessageSeen:
 
     @property
     def took_s(self) -> float | None:
-        """Seconds from sending to the beginning of the first attempt that succeeded; None: there was none."""
+        """Seconds from sending to the beginning of the first attempt that succeeded. None: no attempt succeeded."""
         return next((one.began_s - self.sent_s for one in self.attempts if one.outcome == "ok"), None)
 
     @property
     def repeats(self) -> int:
-        """How many calls came again: another call had the same number, or one had succeeded already."""
+        """How many calls were repeats: an earlier call had the same number, or an earlier call had succeeded."""
         found, seen, done = 0, set[int](), False
         for one in self.attempts:
             found += done or one.number in seen
@@ -62,13 +62,13 @@ class MessageSeen:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What came of a simulated run. `str` of it is a summary for people.
+    """The report of a simulated run. `str(report)` is a summary for people.
 
     Args:
-        seed: gives the same run again.
+        seed: the seed of the run. The same seed gives the same run again.
         messages: what happened to each message, in the order of sending.
         faults: the faults that struck, in words.
-        took_s: virtual seconds.
+        took_s: how long the run took, in virtual seconds.
         trace: all events, one line each.
     """
 
@@ -79,7 +79,7 @@ class Report:
     trace: tuple[str, ...]
 
     def ended(self, end: str) -> list[MessageSeen]:
-        """The messages with this end."""
+        """The messages whose `end` is this."""
         return [one for one in self.messages if one.end == end]
 
     @property
@@ -89,7 +89,7 @@ class Report:
 
     @property
     def repeats(self) -> int:
-        """How many of the calls came again, see `MessageSeen.repeats`."""
+        """How many of the calls were repeats. See `MessageSeen.repeats`."""
         return sum(one.repeats for one in self.messages)
 
     def __str__(self) -> str:

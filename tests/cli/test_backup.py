@@ -196,7 +196,7 @@ def test_an_empty_backup_replaces_none_with_items(filled: DelayStore, tmp_path: 
 
 
 def test_a_backup_that_is_nested_too_deeply_is_refused_in_words(filled: DelayStore, tmp_path: Path) -> None:
-    """With an error and without a traceback."""
+    """The command ends with an error and without a traceback."""
     path = tmp_path / "b"
     path.write_bytes(b"[" * 200_000)
     with pytest.raises(BadBackup, match="nested too deeply; nothing was restored"):

@@ -52,7 +52,7 @@ CHECKS = [
 def test_the_core_alone_runs_exactly_these_checks(
     cli: Any, opened: Any, wait_for: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In order of dependence. Without an extension there is no other check."""
+    """The checks run in order of dependence. Without an extension there is no other check."""
     monkeypatch.setattr(doctor_module, "installed", Installed)
     wait_for("w", now_ms() + HOUR)
     assert list(findings(cli, 0)) == CHECKS

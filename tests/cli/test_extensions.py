@@ -140,7 +140,7 @@ def test_without_extensions_the_core_stands_alone(run: Run) -> None:
 
 
 def test_two_extensions_are_listed_each_under_its_title() -> None:
-    """In order of their names."""
+    """The extensions are listed in order of their names."""
     entries = [EntryPoint("a", "test:ONE"), EntryPoint("b", "test:TWO")]
     found = load([])
     assert (found.extensions, found.problems) == ((), ())

@@ -33,7 +33,7 @@ def test_a_bug_of_ours_stays_a_traceback(error: ImportError) -> None:
 
 
 def test_the_command_ends_with_2_and_the_line(cli: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """For every place of the import."""
+    """This holds wherever the import stands."""
 
     def fails(*_: object, **__: object) -> None:
         raise ModuleNotFoundError("No module named 'opentelemetry'", name="opentelemetry")

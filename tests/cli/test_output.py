@@ -39,7 +39,7 @@ def test_instants_relative_to_now(at_ms: int, text: str) -> None:
     [(1_795_275_951_824, "2026-11-21T15:45:51.824Z"), (253_402_300_799_999, "9999-12-31T23:59:59.999Z")],
 )
 def test_instants_are_rfc_3339_with_milliseconds(at_ms: int, text: str) -> None:
-    """Also the last instant the store can hold."""
+    """This holds for the last instant that the store can hold too."""
     assert instant(at_ms) == text
 
 
@@ -50,7 +50,7 @@ def test_one_line_flattens_and_cuts() -> None:
 
 
 def test_amounts_agree_with_their_thing() -> None:
-    """One message, two messages."""
+    """The text is "one message" and "two messages": the noun is in the right number."""
     assert (amount(1, "message"), amount(2_000, "message")) == ("1 message", "2,000 messages")
 
 

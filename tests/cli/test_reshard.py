@@ -140,7 +140,10 @@ class Sink:
 
 
 def test_it_refuses_while_a_dispatcher_runs(redis_url: str, backend: RedisBackend) -> None:
-    """Also while an idle dispatcher runs, which has no claim. A dispatcher of another namespace does not prevent it."""
+    """It also refuses while an idle dispatcher runs, which has no claim.
+
+    A dispatcher of another namespace does not prevent it.
+    """
     with open_store(redis_url, shards=2) as store, open_store(redis_url, namespace="other") as other:
         neighbour = Dispatcher(other, Sink())
         neighbour.start()
@@ -285,7 +288,7 @@ def test_an_id_in_two_shards_with_two_contents_stops_it(redis_url: str, backend:
 
 @pytest.mark.parametrize("target", [0, 1_025, True])
 def test_a_count_that_cannot_be_is_refused(backend: RedisBackend, target: int) -> None:
-    """1 to 1024, as at creation."""
+    """The count must be from 1 to 1024, as when a namespace is created."""
     with pytest.raises(Rejected, match="nothing was changed"):
         reshard(backend, target)
 

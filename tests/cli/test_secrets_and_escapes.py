@@ -34,7 +34,7 @@ FOREIGN = [
 
 @pytest.mark.parametrize("url", URLS)
 def test_a_url_is_shown_without_its_secrets(url: str) -> None:
-    """However malformed it is, alone and inside a text. The rest still names the server."""
+    """This holds for malformed URLs too, alone and inside a text. The rest still names the server."""
     assert "hunter2" not in redacted(url)
     assert "***" in redacted(url)
     if " " not in url:
@@ -66,7 +66,7 @@ def test_parameters_that_look_harmless_are_shown(url: str) -> None:
 
 @pytest.mark.parametrize("url", ["redis://h:6379/0", "unix:///run/x.sock?db=2", "embedded:./folder", "redis://h?db=1"])
 def test_harmless_parts_are_shown(url: str) -> None:
-    """Otherwise people could not recognise the URL."""
+    """Without these parts people could not recognise the URL."""
     assert redacted(url) == url
     assert redacted_text(f"from {url}, at 12:30") == f"from {url}, at 12:30"
 
@@ -83,7 +83,7 @@ def test_harmless_parts_are_shown(url: str) -> None:
     ],
 )
 def test_settings_in_a_text_are_shown_without_their_secrets(text: str) -> None:
-    """As Kafka's clients quote them."""
+    """The settings are in the form in which Kafka's clients quote them."""
     assert "hunter2" not in redacted_text(text)
     assert redacted_text("give --secrets FILE or secrets = in wheel-sched.toml").endswith(
         "secrets = in wheel-sched.toml"
@@ -148,7 +148,7 @@ def test_only_our_own_styles_reach_a_terminal(
     "error", [WheelSchedError("a\nb \x1b[2J redis://u:pw@h"), ConfigError(["a\nb", "redis://u:pw@h"])]
 )
 def test_errors_are_escaped_and_redacted(error: Exception, capsys: pytest.CaptureFixture[str]) -> None:
-    """For every quoted text."""
+    """This holds for every text that an error quotes."""
 
     def run() -> None:
         raise error
@@ -162,7 +162,7 @@ def test_errors_are_escaped_and_redacted(error: Exception, capsys: pytest.Captur
 
 
 def test_a_log_line_forges_no_second_one() -> None:
-    """Neither by its arguments nor by the error of a traceback; and it quotes no password."""
+    """Neither its arguments nor the error of a traceback can forge a line, and the line quotes no password."""
     logger, stream = logger_of("wheel_sched.test"), io.StringIO()
     handler = logging.StreamHandler(stream)
     handler.setFormatter(logging.Formatter("LOG %(message)s"))

@@ -50,7 +50,7 @@ def test_a_publisher_that_may_wait_gets_nothing_claimed_ahead(world: World) -> N
 def test_a_batch_is_not_begun_before_the_one_before_it_is_settled(
     instant: World, watch: Callable[[DelayStore], FailingCalls]
 ) -> None:
-    """For any length of the publishing: a kill at any moment doubles at most one batch."""
+    """This holds however long the publishing takes: a kill at any moment doubles at most one batch."""
     calls = watch(instant.store)
     calls.failures["settle"] = [StoreUnavailable("away")] * 5
     instant.put(*(f"m{n:02}" for n in range(3 * BATCH)))
@@ -196,7 +196,10 @@ def held_up(world: World, shard: int = 0) -> tuple[threading.Event, threading.Ev
 
 
 def test_transactional_a_full_batch_waits_behind_the_one_that_goes_out(transactional: World) -> None:
-    """Only one, and its publishing starts before the first is settled; the third waits in the store."""
+    """Only one batch waits behind it. Its publishing starts before the first is settled.
+
+    The third batch waits in the store.
+    """
     going, go_on = held_up(transactional)
     transactional.put(*(f"m{n:02}" for n in range(3 * BATCH)))
     dispatcher = transactional.dispatcher(batch=BATCH)

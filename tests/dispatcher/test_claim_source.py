@@ -60,7 +60,7 @@ def gated(world: World) -> tuple[Dispatcher, Gate]:
 
 
 def test_shared_leases_claim_or_push_due_items(store: DelayStore) -> None:
-    """With a lease that ends, and in the epoch that the dispatcher has read."""
+    """The claim has a lease that ends, and the epoch that the dispatcher has read."""
     config = DispatcherConfig(lease_ms=7_000, lapse_cap=3)
     claim = SharedLeases(store, config).claim(0, 5, 2).operation
     assert isinstance(claim, ClaimDue)
@@ -93,7 +93,7 @@ def test_shared_leases_extend_a_batch_that_is_still_claimed(store: DelayStore) -
 
 
 def test_a_shard_that_may_not_be_claimed_from_is_looked_at_when_the_source_says(world: World) -> None:
-    """Not before, and without an empty claim in between."""
+    """The dispatcher does not look earlier, and makes no empty claim in between."""
     dispatcher, gate = gated(world)
     world.put("a")
     gate.again_ms = world.now_ms + 500

@@ -46,7 +46,7 @@ def due(shards: DueShards, now_ms: int) -> Calls:
 
 
 def test_a_shard_has_one_alarm_and_the_last_call_moves_it(shards: DueShards) -> None:
-    """To a later time as well as to an earlier one."""
+    """The call can move the alarm to a later time or to an earlier one."""
     shards.look_at(3, 500, 0)
     shards.look_at(3, 900, 0)
     assert (len(shards), shards.next_ms()) == (1, 900)
@@ -82,7 +82,7 @@ def test_a_busy_shard_is_swept_too(shards: DueShards) -> None:
 
 
 def test_a_shard_without_items_has_no_alarm(shards: DueShards) -> None:
-    """Also when the shard had no alarm before."""
+    """The shard need not have had an alarm before."""
     shards.look_at(3, 500, 0)
     shards.look_at(3, None, 0)
     shards.look_at(4, None, 0)

@@ -80,7 +80,7 @@ def in_threads(work: Callable[[int], None]) -> None:
 
 
 def test_ten_threads_start_and_stop_fifty_dispatchers_each(threads: Threads) -> None:
-    """Over one store that other threads fill: nothing is doubled or lost, and no thread remains."""
+    """The dispatchers share one store that other threads fill: nothing is doubled or lost, and no thread remains."""
     publisher = Publisher()
     with open_store("memory:") as store:
 
@@ -159,7 +159,7 @@ def test_ten_threads_start_and_stop_the_same_dispatcher(threads: Threads) -> Non
 
 
 def test_a_stopped_dispatcher_does_not_start_again(threads: Threads) -> None:
-    """Also when it was stopped before its first start."""
+    """This holds even if it was stopped before its first start."""
     with open_store("memory:") as store:
         for start_first in (False, True):
             dispatcher = Dispatcher(store, Publisher())
@@ -261,7 +261,7 @@ def test_a_day_away_does_not_matter(world: World) -> None:
 
 @pytest.mark.parametrize("workers", [1, 4])
 def test_all_workers_publish_at_once(workers: int) -> None:
-    """As many batches at a time as there are workers."""
+    """Each worker publishes one batch at the same time."""
     at_once = threading.Barrier(workers)
 
     class Together(Publisher):

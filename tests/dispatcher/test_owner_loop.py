@@ -73,7 +73,7 @@ def test_a_loop_without_items_asks_for_no_step(simulator: Simulator) -> None:
 
 
 def test_a_marker_wakes_the_driver_and_brings_the_next_step_forward(simulator: Simulator) -> None:
-    """As the listener's thread does it in a `Dispatcher`."""
+    """The test calls `marked`, as the listener's thread of a `Dispatcher` does."""
     world = simulator.world
     world.put("later", in_ms=60_000)
     simulator.run()

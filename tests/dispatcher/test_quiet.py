@@ -222,7 +222,10 @@ def commands(client: redis.Redis) -> dict[str, int]:
 @pytest.mark.real
 @pytest.mark.slow
 def test_idle_dispatchers_send_nothing_for_ten_seconds() -> None:
-    """By the server's count: one over an empty store, one with 1,000 messages due in an hour. Both still work."""
+    """The server counts the commands.
+
+    One dispatcher runs over an empty store, one with 1,000 messages due in an hour. Both still work.
+    """
     with ExitStack() as stack:
         server = stack.enter_context(temporary_server())
         client = stack.enter_context(redis.Redis.from_url(server.url))

@@ -149,7 +149,10 @@ def test_the_bound_holds_over_all_shards_together(wide: World, gate: Gate) -> No
 def test_a_settlement_that_gets_no_answer_is_repeated_without_haste(
     world: World, watch: Callable[[DelayStore], FailingCalls]
 ) -> None:
-    """Also longer than the publish timeout: its lease is extended a few times per lease, not every millisecond."""
+    """The answer is missing for longer than the publish timeout.
+
+    Meanwhile the lease is extended a few times per lease, not every millisecond.
+    """
     calls = watch(world.store)
     calls.failures["settle"] = [StoreUnavailable("away")] * 8
     world.put("m")

@@ -37,7 +37,7 @@ def test_everything_is_released_in_its_very_millisecond(world: World) -> None:
 
 @pytest.mark.parametrize("in_ms", [1, 59_999, 60_000, 60_001, HOUR_MS, 30 * 24 * HOUR_MS])
 def test_far_dues_are_kept_to_the_millisecond(world: World, in_ms: int) -> None:
-    """For any number of sweeps in between."""
+    """This holds for any number of sweeps in between."""
     start_ms = world.now_ms
     world.put("m", in_ms=in_ms)
     dispatcher = world.dispatcher()

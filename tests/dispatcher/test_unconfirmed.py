@@ -24,7 +24,10 @@ def unconfirmed(answer: Any) -> Any:
 def test_due_items_are_released_although_no_replica_confirms(
     world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Otherwise the first settlement would stop all releasing. Each item is published once, and the log says so."""
+    """If the dispatcher waited, the first settlement would stop all releasing.
+
+    Each item is published once, and the log says so.
+    """
     store = world.handle()
     begin = store.begin
     monkeypatch.setattr(

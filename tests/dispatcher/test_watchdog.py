@@ -45,7 +45,7 @@ def blocking() -> Iterator[Blocking]:
 
 
 def test_a_step_that_lasts_too_long_is_reported_until_it_ends() -> None:
-    """Not before the minute is over; a thread that sends heartbeats, or waits for work, is healthy."""
+    """It is not reported before the minute is over. A thread that sends heartbeats, or waits for work, is healthy."""
     clock = VirtualClock()
     watchdog = Watchdog(clock)
     for name in ("steps", "stuck", "allowed longer", "waits"):

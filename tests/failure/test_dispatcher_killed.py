@@ -69,7 +69,7 @@ KILLED_AHEAD_AT = {
 
 @pytest.mark.parametrize("point", KILLED_AHEAD_AT)
 def test_a_batch_claimed_ahead_is_not_doubled(stage: Stage, point: str) -> None:
-    """Also with two batches in flight: the second is published only after the first is settled."""
+    """Two batches are in flight: the second is published only after the first is settled."""
     doubled, in_flight = KILLED_AHEAD_AT[point]
     ids = stage.schedule(MESSAGES)
     killed = victim(stage, point, signal.SIGKILL, instant=True)

@@ -121,7 +121,7 @@ def test_a_producers_lost_reply_stores_nothing_twice(stage: Stage, proxy: Faulty
 def test_connections_that_are_cut_all_the_time_lose_and_double_nothing(
     stage: Stage, proxy: FaultyProxy, run: Callable[..., Dispatcher]
 ) -> None:
-    """Also the listener's connection: it reads a marker that was written while it was down."""
+    """The listener's connection is cut too: the listener reads a marker that was written while it was down."""
     dispatcher = run()
     ids = stage.schedule(MESSAGES, in_ms=200)
     for _ in range(20):

@@ -118,7 +118,7 @@ def test_a_taken_port_is_an_error_that_names_it(endpoint: Endpoint) -> None:
     ],
 )
 def test_addresses(text: str, address: tuple[str, int]) -> None:
-    """Loopback unless a host is named."""
+    """The address is the loopback unless a host is named."""
     assert parse_address(text) == address
 
 

@@ -104,13 +104,13 @@ def test_events_are_counters_and_a_histogram() -> None:
 
 
 def test_buckets_and_sum_are_in_seconds() -> None:
-    """2 ms twice and 40 s once."""
+    """The lateness is 2 ms twice and 40 s once. Buckets and sum show it in seconds."""
 
-    class Told:
+    class Counting:
         stats = DispatcherStats()
 
-    Told.stats.late(50_000, [49_998, 49_998, 10_000])
-    scrape = Scrape(MetricsCollector({"d": Told()}))
+    Counting.stats.late(50_000, [49_998, 49_998, 10_000])
+    scrape = Scrape(MetricsCollector({"d": Counting()}))
     counts = {
         dict(labels)["le"]: value
         for (name, labels), value in scrape.samples.items()
@@ -121,7 +121,7 @@ def test_buckets_and_sum_are_in_seconds() -> None:
 
 
 def test_the_metrics_of_purgatories() -> None:
-    """One of each ending; lateness in seconds, cumulative, with its sum."""
+    """One operation ends in each way. The lateness is in seconds, with cumulative buckets and a sum."""
     clock = VirtualClock()
     wheel: TimingWheel[Any] = TimingWheel(0)
 
@@ -189,10 +189,10 @@ def test_an_absent_store_leaves_the_rest_of_the_page() -> None:
         def counts(self) -> None:
             raise StoreUnavailable("away")
 
-    class Told:
+    class Counting:
         stats = DispatcherStats(published=3)
 
-    scrape = Scrape(MetricsCollector({"d": Told()}, Away()))  # type: ignore[arg-type]
+    scrape = Scrape(MetricsCollector({"d": Counting()}, Away()))  # type: ignore[arg-type]
     assert scrape("store_up") == 0
     assert scrape("published_total", dispatcher="d") == 3
     assert "wheel_sched_messages" not in scrape.names()

@@ -56,7 +56,7 @@ def snippet(page: str, heading: str, server: TemporaryServer) -> str:
 def test_the_first_snippet_of_a_page_runs_after_its_install_line(
     with_extras: Make, server: TemporaryServer, extras: str, page: str, heading: str
 ) -> None:
-    """With the extras that the page names, in an empty environment."""
+    """It runs in an empty environment with the extras that the page names."""
     assert f"[{extras}]" in (ROOT / page).read_text("utf-8"), "the page names other extras"
     done = with_extras(extras).python(snippet(page, heading, server))
     assert done.returncode == 0, done.stderr

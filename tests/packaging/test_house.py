@@ -136,7 +136,7 @@ def test_the_twins_of_the_wheel_have_one_meaning_and_a_third_class_has_not(tmp_p
 
 
 def test_imports_against_the_layers_are_found_also_in_strings(tmp_path: Path) -> None:
-    """Upwards, in functions, and by a module's name in a string; a docstring imports nothing."""
+    """An import may be upwards, in a function, or a module's name in a string. A docstring imports nothing."""
     found = structure(
         tmp_path,
         wheel_sched__cli='TABLE = {"serve": "retry_topic.serving:serve"}\nfrom wheel_sched import clock\n',
@@ -179,7 +179,7 @@ def test_long_files_and_the_longest_function_are_found(tmp_path: Path) -> None:
 
 
 def test_public_names_are_those_of_the_packages_faces(tmp_path: Path) -> None:
-    """`__all__` of packages counts, of other modules not."""
+    """The `__all__` of a package counts; that of another module does not."""
     found = structure(
         tmp_path,
         wheel_sched__store__init='__all__ = ["a", "b"]\n__all__ += ["c"]\n',

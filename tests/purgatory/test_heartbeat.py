@@ -39,7 +39,7 @@ def rig() -> Rig:
 
 
 def test_a_silent_member_expires_once_and_not_early(rig: Rig) -> None:
-    """At the timeout after its last beat."""
+    """It expires when the timeout after its last beat has passed."""
     rig.monitor.add("a")
     rig.advance(TIMEOUT_MS - 1)
     assert rig.expired == []
@@ -49,7 +49,7 @@ def test_a_silent_member_expires_once_and_not_early(rig: Rig) -> None:
 
 
 def test_a_beating_member_does_not_expire(rig: Rig) -> None:
-    """For as long as it beats; then it has the whole timeout from its last beat."""
+    """It stays as long as it beats. Then it has the whole timeout from its last beat."""
     rig.monitor.add("a")
     for _ in range(50):
         rig.advance(TIMEOUT_MS - 1)
@@ -135,7 +135,7 @@ def test_an_on_expired_that_raises_leaves_the_rest_due(rig: Rig) -> None:
 
 
 def test_a_coarse_tick_lets_members_expire_together() -> None:
-    """Later by less than a tick, never earlier."""
+    """They expire less than a tick later, never earlier."""
     rig = Rig(tick_ms=50)
     rig.advance(1)
     for number in range(10):
@@ -166,7 +166,7 @@ def test_close_lets_all_go(rig: Rig) -> None:
 
 @pytest.mark.parametrize("ended", ["expired", "removed", "replaced"])
 def test_nothing_keeps_a_former_member_alive(ended: str) -> None:
-    """Neither the wheel nor the monitor."""
+    """Neither the wheel nor the monitor refers to it."""
 
     class Member:
         def __init__(self) -> None:

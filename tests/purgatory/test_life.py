@@ -196,7 +196,7 @@ def test_what_an_expired_operation_raises_is_told(where: str, until: Any) -> Non
 
 
 def test_errors_are_logged_when_nobody_wants_them(caplog: pytest.LogCaptureFixture) -> None:
-    """With the operation and the traceback."""
+    """The log line names the operation and has the traceback."""
     with Purgatory[str]() as purgatory, caplog.at_level(logging.ERROR, "wheel_sched.purgatory"):
         bad = Failing("complete", timeout_ms=1)
         purgatory.try_complete_else_watch(bad, ["a"])
@@ -270,7 +270,7 @@ def test_callbacks_come_after_on_complete_and_once(probe: Any) -> None:
 
 
 def test_completed_can_be_awaited_in_any_loop(probe: Any) -> None:
-    """Before and after, by several tasks, completed from another thread."""
+    """Several tasks await it, before and after another thread completes the operation."""
 
     async def main() -> list[Any]:
         operation = probe()
@@ -383,7 +383,7 @@ def test_time_that_a_try_moves_on_expires_it_once(probe: Any) -> None:
 
 
 def test_a_try_that_closes_the_purgatory_is_completed_by_it(world: Any, probe: Any) -> None:
-    """By force and once, like all waiting operations."""
+    """It is completed by force and once, like all waiting operations."""
 
     class Closes(probe):  # type: ignore[misc]
         def try_complete(self) -> bool:
@@ -422,7 +422,7 @@ def test_an_error_hook_that_raises_stops_neither_check_nor_close(probe: Any, cap
 
 
 def test_the_repr_tells_the_state(world: Any, probe: Any) -> None:
-    """For logs and failing tests."""
+    """The repr is for logs and failing tests."""
     operation = probe(50)
     assert repr(operation) == "<Probe waiting timeout=50ms>"
     world.purgatory.try_complete_else_watch(operation, ["a", "b"])

@@ -87,7 +87,7 @@ class Machine(RuleBasedStateMachine):
 
     @rule(operation=operations)
     def ripen(self, operation: Operation) -> None:
-        """Without a check."""
+        """Make the operation completable, without a check."""
         operation.ripe = True
 
     @rule(key=st.sampled_from(KEYS))

@@ -67,7 +67,7 @@ def test_a_fetch_out_of_time_looks_again_and_takes_what_there_is(world: Any) -> 
 
 
 def test_a_forced_fetch_looks_again(world: Any) -> None:
-    """As at a shutdown."""
+    """A shutdown forces a fetch in this way."""
     log, answers = Log(), []
     operation = fetch(log, answers, min_items=5)
     world.purgatory.try_complete_else_watch(operation, ["log"])
@@ -120,7 +120,7 @@ def test_a_produce_for_nobody_is_complete(world: Any) -> None:
 
 
 def test_a_join_waits_for_all_known_members(world: Any) -> None:
-    """In order of arrival. An unexpected member that arrives in time joins too."""
+    """The result has the members in order of arrival. An unexpected member that arrives in time joins too."""
     heard: list[Any] = []
     operation = DelayedJoin(["a", "b"], heard.append, timeout_ms=1000)
     world.purgatory.try_complete_else_watch(operation, ["group"])

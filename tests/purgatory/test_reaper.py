@@ -18,7 +18,7 @@ from wheel_sched.wheel import CORES
 
 @pytest.fixture(params=["the core there is", "under a lock"])
 def under_lock(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Both ways to the wheel: directly (compiled core) and under a lock (pure core)."""
+    """Runs a test with both ways to the wheel: directly (compiled core) and under a lock (pure core)."""
     if request.param == "under a lock":
         monkeypatch.setattr(queue, "TimingWheel", CORES["pure"])
 
@@ -79,7 +79,7 @@ def test_an_earlier_timer_wakes_the_reaper_and_a_later_one_does_not() -> None:
 
 
 def test_a_callback_that_raises_is_told_and_the_others_run(until: Any) -> None:
-    """With its callback."""
+    """The handler gets the error and the callback."""
     reports: list[Any] = []
 
     def bad() -> None:
@@ -94,7 +94,7 @@ def test_a_callback_that_raises_is_told_and_the_others_run(until: Any) -> None:
 
 
 def test_errors_are_logged_by_default(caplog: pytest.LogCaptureFixture) -> None:
-    """With a traceback."""
+    """The log line has a traceback."""
     done = threading.Event()
     with Reaper() as reaper:
         reaper.schedule(0, lambda: 1 // 0)
@@ -200,7 +200,7 @@ def test_a_thread_that_cannot_be_started_is_told_and_tried_again(monkeypatch: py
 
 
 def test_wrong_shapes_are_told() -> None:
-    """With the wheel's error."""
+    """The error is that of the wheel."""
     with pytest.raises(ConfigError, match="wheel_size"):
         Reaper(wheel_size=20)
 

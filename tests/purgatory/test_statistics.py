@@ -36,7 +36,7 @@ def test_the_sum_is_exact_up_to_ten_seconds_and_to_the_second_above() -> None:
 
 
 def test_threads_that_count_at_once_lose_nothing(run_all: Any) -> None:
-    """Also when two threads count the first value of a kind."""
+    """This holds even when two threads count the first value of a kind."""
     interval = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     lateness = Lateness()

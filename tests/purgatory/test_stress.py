@@ -60,7 +60,7 @@ class Operation(DelayedOperation):
 )
 @pytest.mark.timeout(180)
 def test_every_operation_ends_exactly_once(run_all: Any, kind: str, rounds: int) -> None:
-    """By a check, by force or by the timer, in a race. Lists and wheel are empty afterwards."""
+    """A check, a forced completion and the timer race for it. Lists and wheel are empty afterwards."""
     system = SystemTimer() if kind == "system timer" else None
     purgatory: Purgatory[int] = Purgatory(system)
     operations: list[Operation] = []

@@ -84,7 +84,7 @@ def test_a_condition_wakes_those_that_wait() -> None:
 
 
 def test_a_killed_process_runs_no_more_code() -> None:
-    """Not even its `finally`."""
+    """It does not even run its `finally` blocks."""
     steps: list[str] = []
     process = Process("victim", 8)
 

@@ -125,7 +125,7 @@ def walked(store: DelayStore, scan: Scan) -> list[Any]:
 
 @pytest.mark.parametrize("limit", [1, 7, 500])
 def test_a_server_packs_what_it_would_send_row_by_row(store: DelayStore, redis_client: Any, limit: int) -> None:
-    """In every state, over many pages with equal scores, with missing records and ids that are not UTF-8."""
+    """This holds in every state, over many pages with equal scores, with missing records and ids that are not UTF-8."""
     rows = [Item(f"i\udcff {n}\n", 5_000 + n % 3, b"x" * n, f"t{n % 4}", route=ROUTE) for n in range(40)]
     store.schedule(rows)
     store.schedule([Item(f"p{n}", None, b"x", "t", ("r", "s"), ROUTE) for n in range(9)])

@@ -38,7 +38,7 @@ def test_arguments_are_those_of_the_header(operation: StoringOperation, argument
 
 
 def test_two_calls_have_different_tokens() -> None:
-    """So the answer of one call is never given to another."""
+    """The server never gives the answer of one call to another."""
     assert ScheduleFenced(ITEMS, Fence("w")).token != ScheduleFenced(ITEMS, Fence("w")).token
 
 

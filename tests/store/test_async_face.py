@@ -81,7 +81,7 @@ class OnALoop:
 
 
 class LogIntakeOnALoop(OnALoop):
-    """With the two halves of the blocking class: a task that is begun, and its end."""
+    """A log intake with the two halves of the blocking class: a task that is begun, and its end."""
 
     def begin_accept(self, *args: Any, **kwargs: Any) -> Callable[[], Any]:
         task = asyncio.run_coroutine_threadsafe(self._inner.accept(*args, **kwargs), self._loop)
@@ -132,7 +132,7 @@ class TestAsyncFace(StoreConformance):
 
 @pytest.mark.parametrize(("blocking", "on_a_loop"), [(DelayStore, AsyncDelayStore), *TWINS.items()])
 def test_the_asyncio_twin_has_the_same_methods(blocking: type, on_a_loop: type) -> None:
-    """With the same arguments and defaults, except methods that need a thread."""
+    """They have the same arguments and defaults. It lacks only methods that need a thread."""
     mine, theirs = methods_of(blocking), methods_of(on_a_loop)
     assert mine.keys() - theirs.keys() <= ONLY_BLOCKING
     assert not theirs.keys() - mine.keys()

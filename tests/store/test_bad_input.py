@@ -78,7 +78,7 @@ def assert_rejected(bench: Bench, item: Item) -> None:
 
 @by_name(BAD_IDS)
 def test_a_bad_id_is_refused_everywhere(bench: Bench, value: Any) -> None:
-    """By schedule, change, get and all other calls."""
+    """The calls schedule, change, get and all others refuse it."""
     assert_rejected(bench, Item(value, 0, b""))
     for call in (bench.store.cancel, bench.store.get, bench.store.delete_dead, bench.store.release):
         with pytest.raises(Rejected):
@@ -89,7 +89,7 @@ def test_a_bad_id_is_refused_everywhere(bench: Bench, value: Any) -> None:
 
 @by_name(BAD_DUES)
 def test_a_bad_due_is_refused_everywhere(bench: Bench, value: Any) -> None:
-    """By schedule, reschedule, release, requeue and settle."""
+    """The calls schedule, reschedule, release, requeue and settle refuse it."""
     assert_rejected(bench, Item("a", value, b""))
     bench.put("x")
     claim = bench.claim()
@@ -107,7 +107,7 @@ def test_a_bad_due_is_refused_everywhere(bench: Bench, value: Any) -> None:
 
 @by_name(BAD_TOPICS)
 def test_a_bad_topic_or_ref_is_refused(bench: Bench, value: Any) -> None:
-    """Also as the topic of a pause and as the ref of a search."""
+    """It is refused also as the topic of a pause and as the ref of a search."""
     assert_rejected(bench, Item("a", 0, b"", topic=value))
     assert_rejected(bench, Item("a", 0, b"", refs=(value,)))
     for call in (bench.store.pause, bench.store.resume, bench.store.find):

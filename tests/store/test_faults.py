@@ -62,7 +62,7 @@ class TestLostReplies:
         return answer
 
     def test_schedule(self, proxy: FaultyProxy, bench: Bench) -> None:
-        """STORED, not DUPLICATE."""
+        """The repeat answers STORED, not DUPLICATE."""
         items = [Item(f"i{n}", bench.now_ms, b"") for n in range(3)]
         stored = self.lose(proxy, "schedule", lambda: bench.store.schedule(items))
         assert stored.outcomes == [Outcome.STORED] * 3
@@ -87,7 +87,7 @@ class TestLostReplies:
         assert bench.states("a", "b", "c", "d") == [None, "due", "dead", "leased"]
 
     def test_change(self, proxy: FaultyProxy, bench: Bench) -> None:
-        """DONE, not ABSENT."""
+        """The repeat answers DONE, not ABSENT."""
         bench.put("a", in_ms=50)
         assert self.lose(proxy, "change", lambda: bench.store.cancel(["a"])) == [Outcome.DONE]
         bench.bury("d")
@@ -137,7 +137,7 @@ class TestLostReplies:
 
 
 def test_a_server_that_is_away_is_a_transient_error() -> None:
-    """At the start: a transient error with advice. Nothing was sent, so nothing was executed."""
+    """Opening the store raises a transient error with advice. Nothing was sent, so nothing was executed."""
     for scheme in (f"redis://127.0.0.1:{free_port()}/0", "unix:///nowhere/server.sock"):
         with pytest.raises(StoreUnavailable, match=r"no connection.*nothing was sent.*repeat") as caught:
             open_store(scheme)
@@ -172,7 +172,7 @@ def test_a_server_that_is_away_is_a_transient_error() -> None:
 def test_a_failed_connection_says_whether_anything_was_sent(
     reply: Exception, writes: bool, sent: bool, words: str
 ) -> None:
-    """Not sent; a read, which changes nothing; a write, which may have been executed, now or by a first try."""
+    """The error says: not sent; a read, which changes nothing; or a write, which some try may have done."""
     translated = faults.translate(reply, writes=writes, sent=sent)
     assert isinstance(translated, StoreUnavailable)
     assert words in str(translated)

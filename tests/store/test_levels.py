@@ -141,7 +141,7 @@ def test_an_answer_that_confirms_too_little_is_in_doubt(
 
 @pytest.mark.parametrize(("reply_s", "confirm_ms"), [(None, 5_000), (30.0, 5_000), (5.0, 4_000), (0.001, 1)])
 def test_a_confirmation_is_shorter_than_the_timeout_of_the_client(reply_s: float | None, confirm_ms: int) -> None:
-    """Otherwise the client gives up first, and its error does not say what was confirmed."""
+    """A client that gives up first has an error that does not say what was confirmed."""
     with redis.Redis(socket_timeout=reply_s) as client:
         dialect = RedisBackend(client, Dialect("n", "replicated")).dialect
     assert dialect.level.confirmation("key")[-1] == ("WAIT", 1, confirm_ms)
@@ -150,7 +150,10 @@ def test_a_confirmation_is_shorter_than_the_timeout_of_the_client(reply_s: float
 
 
 def test_a_write_that_failed_is_reported_before_one_in_doubt() -> None:
-    """Of several shards: after an error in doubt alone, a caller would believe that all shards were written."""
+    """The calls go to several shards.
+
+    After an error in doubt alone, a caller would believe that all shards were written.
+    """
     doubt, refused = InDoubt("written, but"), StoreUnavailable("nothing was sent")
     for answers in ([doubt, refused], [1, refused, doubt]):
         with pytest.raises(StoreUnavailable, match="nothing was sent"):
@@ -175,7 +178,7 @@ def test_both_facades_refuse_a_server_without_config() -> None:
 
 
 def test_every_call_that_writes_protected_data_waits_for_its_level() -> None:
-    """All operations: readers never wait, writers do, except those named above."""
+    """The test covers all operations. Readers never wait; writers do, except those named above."""
     modules = [import_module(f"wheel_sched.store.{room.folder}") for room in ROOMS]
     modules += [
         import_module(f"{package.__name__}.{one.name}")

@@ -57,7 +57,7 @@ def test_server_time_is_the_wall_clock_in_microseconds(wall: Wall) -> None:
 
 
 def test_server_time_refuses_a_given_now(wall: Wall) -> None:
-    """As a server does."""
+    """A server refuses it too."""
     store = server_time_store(wall)
     (answer,) = store.backend.execute([Call(0, Count())], now_ms=5)
     assert isinstance(answer, NamespaceMismatch)
@@ -123,7 +123,7 @@ def test_an_unknown_clock_is_refused() -> None:
 
 
 def test_a_waiter_wakes_when_an_earlier_head_arrives() -> None:
-    """From another thread, within milliseconds, with the shard and its due."""
+    """Another thread stores the item. Within milliseconds the waiter gets the shard and its due."""
     store = open_store("memory:", shards=3)
     backend = store.backend
     marks = {window.shard: window.mark for window in store.windows(0)}

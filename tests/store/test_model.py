@@ -178,7 +178,7 @@ class Pair:
         return answers
 
     def check_server(self) -> None:
-        """Both are known."""
+        """Do nothing: both servers are known."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.first, name)

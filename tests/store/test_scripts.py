@@ -67,7 +67,7 @@ def test_a_damaged_item_can_be_read_and_listed(bench: Bench, client: Any, namesp
 
 
 def test_every_key_carries_the_shards_hash_tag(bench: Bench, client: Any, namespace: str) -> None:
-    """So a cluster keeps a shard on one node. An emptied shard keeps only keys with a reason or a time."""
+    """By this tag a cluster keeps a shard on one node. An emptied shard keeps only keys with a reason or a time."""
     bench.put("a", "b", topic="t", refs=("r",))
     bench.store.pause("t")
     bench.store.resume("t")
@@ -161,7 +161,10 @@ def test_a_library_that_vanishes_each_time_is_given_up() -> None:
 
 
 def test_a_lost_call_is_repeated_twice() -> None:
-    """After a pause, under the same token, and without the other calls of the batch. Then the error is raised."""
+    """It is repeated after a pause, under the same token, without the other calls of the batch.
+
+    Then its error is raised.
+    """
     import redis
 
     calls: list[Call[Any]] = [Call(0, Find("r", 5)), Call(0, Count())]

@@ -76,7 +76,7 @@ class TestJobs:
         assert [item.id for item in bench.claim().items] == ["j"]
 
     def test_jobs_are_found_by_tag(self, bench: Bench) -> None:
-        """Also those in flight and paused."""
+        """Jobs in flight and paused jobs are found too."""
         jobs = [self.job(bench, f"j{n}", 0 if n else None, tags=("nightly", f"n{n}")) for n in range(3)]
         bench.store.schedule(jobs)
         bench.claim(1)
@@ -125,7 +125,7 @@ class TestTasks:
         return client
 
     def test_each_message_reaches_its_queue_once(self, client: Any, namespace: str) -> None:
-        """In order of eta, pushed on the side that consumers' BRPOP takes from last, byte for byte."""
+        """The messages are in order of eta, pushed on the side that consumers' BRPOP takes from last, byte for byte."""
         bench = Bench(RedisBackend(client, Dialect(namespace)), 1)
         bench.store.schedule([self.message(bench, f"t{n}", "q", n) for n in (3, 1, 2)])
         for _ in range(5):

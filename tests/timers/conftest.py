@@ -204,13 +204,16 @@ REAL_OTHERS = [pytest.param(f"{kind}/{core}", marks=pytest.mark.slow) for core i
 
 @pytest.fixture(params=VIRTUAL)
 def virtual(request: pytest.FixtureRequest) -> Iterator[Facade]:
-    """Both facades on virtual time and every core: a test can check exact times."""
+    """Runs a test with both facades on virtual time and every core: the test can check exact times."""
     yield from made(request.param)
 
 
 @pytest.fixture(params=[*VIRTUAL, *REAL, *REAL_OTHERS])
 def facade(request: pytest.FixtureRequest) -> Iterator[Facade]:
-    """Both facades on every kind of time, loop and core: a test can check the order, and that no timer is early."""
+    """Runs a test with both facades on every kind of time, loop and core.
+
+    The test can check the order, and that no timer is early.
+    """
     yield from made(request.param)
 
 

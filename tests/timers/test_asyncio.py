@@ -15,7 +15,7 @@ from wheel_sched.wheel import EntryState
 
 
 def test_a_coroutine_function_is_awaited(loops: Any) -> None:
-    """On every kind of loop. The timer is RUNNING until the coroutine has ended."""
+    """This holds on every kind of loop. The timer is RUNNING until the coroutine has ended."""
     timer, steps = loops.timer(), []
     name: ContextVar[str] = ContextVar("name", default="nobody")
 
@@ -32,7 +32,7 @@ def test_a_coroutine_function_is_awaited(loops: Any) -> None:
 
 
 def test_any_number_of_timers_costs_the_loop_one_handle(loop_facade: Any) -> None:
-    """A thousand timers: one `call_later`; none when all are cancelled."""
+    """A thousand timers need one `call_later`, and none when all are cancelled."""
     timer = loop_facade.timer()
     handles = [timer.schedule(1000 - number, print) for number in range(500)]
     handles += [timer.schedule(1000 + number, print) for number in range(500)]
@@ -63,7 +63,7 @@ def test_a_long_batch_lets_the_loop_breathe(loop_facade: Any) -> None:
 
 
 def test_a_plain_callback_may_return_an_awaitable(loop_facade: Any) -> None:
-    """For example a future, or a partial of a coroutine function."""
+    """The awaitable may be a future, or come from a partial of a coroutine function."""
     timer = loop_facade.timer()
     future = loop_facade.loop.create_future()
     handle = timer.schedule(1, lambda: future)

@@ -107,7 +107,7 @@ def test_an_earlier_timer_goes_first(virtual: Any) -> None:
 
 
 def test_cancel_and_wait_answers_at_once_when_nothing_runs(virtual: Any) -> None:
-    """In the states PENDING, FIRED and CANCELLED."""
+    """The timer is PENDING, FIRED or CANCELLED."""
     timer = virtual.timer()
     pending, fired = timer.schedule(10, print), timer.schedule(1, lambda: None)
     virtual.pass_ms(1)

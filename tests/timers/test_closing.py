@@ -54,7 +54,7 @@ def test_a_closed_timer_takes_nothing_and_says_so(virtual: Any) -> None:
 
 
 def test_a_callback_may_close_its_timer(facade: Any) -> None:
-    """Without a deadlock. `close` returns siblings of its tick that have not begun."""
+    """This causes no deadlock. `close` returns siblings of its tick that have not begun."""
     timer, fired, given = facade.timer(), [], []
 
     def close() -> None:

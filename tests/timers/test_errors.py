@@ -29,7 +29,7 @@ def test_an_exception_is_handed_to_on_error_with_its_handle(facade: Any) -> None
 def test_a_handler_that_raises_is_reported_and_the_timer_goes_on(
     virtual: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """On threads to the log, on asyncio to the loop's exception handler (which logs by default)."""
+    """A timer on threads logs it. A timer on asyncio calls the loop's exception handler, which logs by default."""
     fired: list[int] = []
 
     def broken(_: Any, __: BaseException) -> None:
@@ -93,7 +93,7 @@ def test_system_exit_in_a_callback_ends_the_loop_and_loses_no_timer(loop_facade:
 
 
 def test_the_exception_of_a_coroutine_is_reported(loop_facade: Any) -> None:
-    """Like the exception of a plain callback. A cancelled coroutine is not an error."""
+    """It is reported like the exception of a plain callback. A cancelled coroutine is not an error."""
     timer = loop_facade.timer()
 
     async def fail() -> None:

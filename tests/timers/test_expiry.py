@@ -66,7 +66,10 @@ def test_nothing_runs_before_its_deadline(facade: Any) -> None:
 
 
 def test_timers_of_one_tick_run_in_the_order_they_were_scheduled(virtual: Any) -> None:
-    """For any distance of the tick, also for keyed, moved and recurring timers. libuv's timer_order."""
+    """This holds for any distance of the tick, and for keyed, moved and recurring timers.
+
+    Source: libuv's timer_order.
+    """
     timer, fired = virtual.timer(1, 4), []
     timer.schedule(100, fired.append, 0)
     virtual.pass_ms(60)
@@ -124,7 +127,7 @@ def test_a_timer_beyond_the_reach_of_asyncio_runs_on_the_millisecond(virtual: An
 
 @pytest.mark.parametrize("delay_ms", [math.nan, math.inf, -math.inf, "5", None, True, 5j, Decimal(5), [5]])
 def test_what_is_no_delay_is_refused(virtual: Any, delay_ms: Any) -> None:
-    """By every method that takes a delay. The message names the value, and nothing changes."""
+    """Every method that takes a delay refuses it. The message names the value, and nothing changes."""
     timer = virtual.timer()
     handle = timer.schedule(10, print)
     for call in (
@@ -160,7 +163,7 @@ def test_what_is_no_slack_is_refused(virtual: Any, slack_ms: Any) -> None:
 
 
 def test_what_cannot_be_called_is_refused(virtual: Any) -> None:
-    """At the call that schedules it, not when it is due."""
+    """The call that schedules it raises, not a later one when it is due."""
     timer = virtual.timer()
     with pytest.raises(Rejected, match="expected callback to be callable, got: 7; nothing was scheduled"):
         timer.schedule(10, 7)
@@ -183,7 +186,7 @@ def test_a_wrong_argument_makes_no_timer(virtual: Any, options: dict[str, Any], 
 
 
 def test_a_timer_shows_its_state(virtual: Any) -> None:
-    """In its repr and in the repr of its handles."""
+    """Its repr and the repr of its handles show it."""
     timer = virtual.timer()
     handle = timer.schedule(10, print, key="beat")
     assert repr(timer) == f"<{type(timer).__name__} pending=1 next=+10ms fired=0 tick=1ms>"

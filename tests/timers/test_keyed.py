@@ -66,7 +66,7 @@ def test_a_callback_may_take_its_own_key_again(virtual: Any) -> None:
 
 
 def test_a_recurring_timer_keeps_its_key_and_ends_when_replaced(virtual: Any) -> None:
-    """Also when its callback replaces it."""
+    """This holds even when its callback replaces it."""
     timer, fired = virtual.timer(), []
 
     def run() -> None:

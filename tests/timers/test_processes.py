@@ -130,7 +130,7 @@ say("forty")
 
 
 def test_a_fork_from_within_a_callback_works() -> None:
-    """On the reaper's thread. Some servers start their workers in this way."""
+    """The callback runs on the reaper's thread. Some servers start their workers in this way."""
     lines = run(
         PREAMBLE
         + """

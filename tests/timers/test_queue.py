@@ -19,7 +19,7 @@ def core(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str
 
 
 def test_a_task_is_taken_at_its_deadline_and_not_before() -> None:
-    """By deadline, and first come first served; `next_ms` says when the next one is due."""
+    """Tasks come by deadline, and first come first served. `next_ms` says when the next one is due."""
     tasks = DeadlineQueue[str](100)
     for task, deadline_ms in (("late", 110), ("early", 105), ("second", 110)):
         tasks.schedule(task, deadline_ms)
@@ -157,7 +157,7 @@ def test_the_repr_shows_what_waits() -> None:
 
 
 def test_a_wrong_shape_is_refused() -> None:
-    """With the wheel's error."""
+    """The error is that of the wheel."""
     with pytest.raises(ConfigError, match="tick_ms"):
         DeadlineQueue[str](tick_ms=0)
 

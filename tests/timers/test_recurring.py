@@ -26,7 +26,7 @@ def test_a_fixed_rate_does_not_drift(virtual: Any) -> None:
 
 
 def test_the_first_run_may_be_at_another_time(virtual: Any) -> None:
-    """For example at once."""
+    """The first run may come at once."""
     timer, fired = virtual.timer(), []
     timer.every(10, lambda: fired.append(virtual.now_ms()), first_ms=0)
     virtual.pass_ms(25)
@@ -68,7 +68,7 @@ def test_a_fixed_delay_counts_from_the_end_of_a_run(virtual: Any) -> None:
 
 
 def test_a_recurring_timer_ends_when_it_is_cancelled(virtual: Any) -> None:
-    """Between two runs, or in a run: then this run is the last."""
+    """It may be cancelled between two runs or in a run, which is then the last."""
     timer, fired = virtual.timer(), []
     between = timer.every(10, fired.append, "between")
     within = timer.every(10, lambda: fired.append(within.cancel()))
@@ -81,7 +81,7 @@ def test_a_recurring_timer_ends_when_it_is_cancelled(virtual: Any) -> None:
 
 
 def test_an_exception_does_not_end_a_recurring_timer(virtual: Any) -> None:
-    """Each is reported."""
+    """Each exception is reported."""
     timer = virtual.timer()
     timer.every(10, lambda: 1 / 0)
     virtual.pass_ms(50)

@@ -75,7 +75,7 @@ def test_inline_callbacks_run_on_the_reaper_and_pooled_ones_beside_it() -> None:
 
 
 def test_a_blocking_callback_in_a_pool_does_not_hold_up_others() -> None:
-    """With an inline executor it would."""
+    """An inline executor would be held up."""
     released, fired = threading.Event(), threading.Event()
     with SystemTimer(executor="threads") as timer:
         timer.schedule(1, released.wait, PATIENCE_S)
@@ -131,7 +131,7 @@ def test_what_an_executor_refuses_is_reported() -> None:
 
 @pytest.mark.parametrize("executor", ["thread", None, 4])
 def test_what_is_no_executor_is_refused(executor: Any) -> None:
-    """Before a thread is started."""
+    """It is refused before a thread is started."""
     with pytest.raises(ConfigError, match="expected executor to be"):
         SystemTimer(executor=executor)
 

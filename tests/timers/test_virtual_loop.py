@@ -116,7 +116,7 @@ def test_sockets_work() -> None:
 
 
 def test_without_autojump_time_moves_when_the_test_says_so() -> None:
-    """From within the loop, and from another thread."""
+    """The test may move it from within the loop, and from another thread."""
     clock = VirtualClock()
 
     async def main() -> None:

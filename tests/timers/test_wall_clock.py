@@ -13,7 +13,7 @@ from wheel_sched.timers.deadlines import wall_deadline
 
 
 def test_a_date_and_time_is_kept(virtual: Any) -> None:
-    """In whatever zone it was given, and not before."""
+    """It is kept in whatever zone it was given, and the timer does not run before it."""
     timer, fired = virtual.timer(), []
     zone = timezone(timedelta(hours=5, minutes=30))
     timer.schedule_at(virtual.wall(5000).astimezone(zone), fired.append, 1)
@@ -24,7 +24,7 @@ def test_a_date_and_time_is_kept(virtual: Any) -> None:
 
 
 def test_a_date_that_has_passed_is_due_at_once(virtual: Any) -> None:
-    """Also one before 1970."""
+    """This holds even for a date before 1970."""
     timer, fired = virtual.timer(), []
     timer.schedule_at(virtual.wall(-5), fired.append, 1)
     timer.schedule_at(datetime(1950, 1, 1, tzinfo=UTC), fired.append, 2)
@@ -33,7 +33,7 @@ def test_a_date_that_has_passed_is_due_at_once(virtual: Any) -> None:
 
 
 def test_a_step_forward_brings_a_following_timer_nearer(virtual: Any) -> None:
-    """Noticed within a second; a timer that counts what has elapsed is not moved."""
+    """The timer notices the step within a second. A timer that counts elapsed time does not move."""
     timer, fired = virtual.timer(), []
     timer.schedule_at(virtual.wall(3_600_000), fired.append, "follow")
     timer.schedule_at(virtual.wall(3_600_000), fired.append, "elapse", on_jump=Jump.ELAPSE)
@@ -82,7 +82,7 @@ def test_a_clock_that_jumps_to_and_fro_runs_each_timer_once(virtual: Any) -> Non
 
 
 def test_a_wall_timer_can_be_moved_cancelled_and_given_back(virtual: Any) -> None:
-    """As any other, by the clock it waits for."""
+    """This works as for any other timer, by the clock that the timer waits for."""
     timer, fired = virtual.timer(), []
     touched, cancelled, kept = (timer.schedule_at(virtual.wall(100), fired.append, number) for number in range(3))
     assert touched.touch(200)

@@ -36,7 +36,7 @@ def test_an_entry_takes_one_cache_line() -> None:
 
 
 def test_memory_is_taken_in_the_order_of_its_addresses_though_given_up_in_any() -> None:
-    """So the processor prefetches the entries that are needed next."""
+    """In this order the processor prefetches the entries that are needed next."""
     wheel = compiled()
     entries = [wheel.schedule(None, 1000) for _ in range(2 * SLAB)]
     rng = random.Random(3)

@@ -13,12 +13,12 @@ from wheel_sched.testing import VirtualClock
 
 @pytest.mark.parametrize("clock", [SystemClock(), VirtualClock()], ids=["system", "virtual"])
 def test_both_clocks_are_clocks(clock: object) -> None:
-    """Facades accept both."""
+    """The facades accept both."""
     assert isinstance(clock, Clock)
 
 
 def test_the_system_clock_floors_its_milliseconds() -> None:
-    """Between two nanosecond readings lies the millisecond one, rounded down."""
+    """The millisecond reading, rounded down, lies between two nanosecond readings."""
     clock = SystemClock()
     before_ns, now_ms, after_ns = clock.monotonic_ns(), clock.monotonic_ms(), clock.monotonic_ns()
     assert before_ns // 1_000_000 <= now_ms <= after_ns // 1_000_000

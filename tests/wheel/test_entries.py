@@ -20,7 +20,7 @@ class Task:
 
 
 def test_a_cancelled_entry_is_gone_at_once(make_wheel: MakeWheel) -> None:
-    """On any level: it is not counted, not next, and not handed out."""
+    """On any level it is not counted, is not next, and is not handed out."""
     for delay_ms in DELAYS_MS:
         wheel = make_wheel(1000)
         entry = wheel.schedule("task", 1000 + delay_ms)
@@ -94,7 +94,7 @@ def test_siblings_survive_a_cancel_in_any_position(make_wheel: MakeWheel) -> Non
 
 
 def test_reschedule_moves_an_entry_both_ways(make_wheel: MakeWheel) -> None:
-    """Between any two levels; it stays one entry and fires once, at the new deadline."""
+    """It may move between any two levels. It stays one entry and fires once, at the new deadline."""
     for first_ms, then_ms in product(DELAYS_MS, DELAYS_MS):
         moves_both_ways(make_wheel(), first_ms, then_ms)
 
@@ -180,7 +180,7 @@ def test_touch_does_not_move_the_entry_until_its_old_place_comes_up(core: Core) 
 
 
 def test_touching_earlier_is_a_reschedule(make_wheel: MakeWheel) -> None:
-    """Also after a touch to a later deadline."""
+    """This holds even after a touch to a later deadline."""
     wheel = make_wheel()
     entry = wheel.schedule("beat", 50_000)
     assert (entry.touch(90_000), entry.touch(3000)) == (True, True)
@@ -236,7 +236,7 @@ def test_a_far_slot_of_postponed_entries_only_is_passed_over(core: Core) -> None
 
 
 def test_the_repr_of_an_entry_shows_its_state(core: Core) -> None:
-    """State, deadline and task."""
+    """The repr has state, deadline and task."""
     entry = core().schedule("task", 5)
     assert repr(entry) == "<TimerTaskEntry pending deadline_ms=5 task='task'>"
     entry.cancel()
@@ -282,7 +282,7 @@ def test_what_was_handed_out_can_be_put_back(make_wheel: MakeWheel) -> None:
 
 
 def test_an_entry_made_beforehand_waits_once_it_is_armed(make_wheel: MakeWheel) -> None:
-    """Before it behaves like a fired entry, afterwards like a scheduled one."""
+    """Before `reschedule` it behaves like a fired entry, afterwards like a scheduled one."""
     wheel = make_wheel()
     entry = wheel.entry("task")
     assert (entry.state, entry.task, entry.touch(50), len(wheel)) == (EntryState.FIRED, "task", False, 0)

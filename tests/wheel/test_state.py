@@ -97,7 +97,7 @@ def test_counters_tell_what_was_done(core: Core) -> None:
 
 
 def test_a_snapshot_lists_what_would_be_handed_out_in_that_order(make_wheel: MakeWheel) -> None:
-    """Over all levels, due entries first, with the given deadlines. `snapshot` changes nothing."""
+    """It lists all levels, due entries first, with the given deadlines. `snapshot` changes nothing."""
     wheel = make_wheel(1000)
     rng = random.Random(4)
     for number in range(1000):

@@ -158,7 +158,7 @@ class RealTime:
 
 @pytest.fixture
 def real_time(monkeypatch: pytest.MonkeyPatch) -> RealTime:
-    """So no thread is too slow for a threshold."""
+    """Replaces real time, so that no thread is too slow for a threshold."""
     real = RealTime()
     monkeypatch.setattr(virtual_clock, "time", real)
     return real
@@ -203,7 +203,7 @@ def test_autojump_waits_until_nobody_has_moved_for_the_threshold(spawn: Spawn, r
 
 
 def test_without_autojump_time_never_moves_by_itself(spawn: Spawn) -> None:
-    """The default: only the test moves time."""
+    """This is the default: only the test moves time."""
     clock = VirtualClock()
     answers: list[Any] = []
     spawn(waiter(clock, 1, answers))
@@ -220,7 +220,7 @@ def test_waiting_for_waiters_that_do_not_come_is_an_error() -> None:
 
 
 def test_a_thread_drives_a_wheel_through_a_day_of_virtual_time(spawn: Spawn) -> None:
-    """As every facade does: sleep until next_expiry, wake up for an earlier deadline, hand out on the tick."""
+    """The thread works like a facade: it sleeps until next_expiry and wakes for an earlier deadline."""
     clock, condition = VirtualClock(autojump_threshold=0.01), threading.Condition()
     wheel: TimingWheel[int] = TimingWheel(clock.monotonic_ms())
     lateness_ms: list[int] = []

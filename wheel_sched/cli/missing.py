@@ -40,7 +40,7 @@ def _extra_of(package: str) -> str | None:
 
 
 def store_named_by(flags: dict[str, Any]) -> str:
-    """The store that flags, environment or file name; "" when they are wrong. Another message reports that."""
+    """The store that the settings name; "" if the settings are wrong, which another error reports."""
     try:
         named = load_settings({"store": flags.get("store")}, file=flags.get("file"), refuse_unknown=False)
     except ConfigError:

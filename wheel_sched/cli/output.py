@@ -96,7 +96,7 @@ def one_line(text: str, limit: int = 0) -> str:
 
 
 def amount(count: int, thing: str) -> str:
-    """`1 message`, `2,000 messages`."""
+    """A number with its noun: `1 message`, `2,000 messages`."""
     return f"{count:,} {thing}" + ("" if count == 1 else "s")
 
 
@@ -115,7 +115,7 @@ def span(delay_ms: int) -> str:
 
 
 def relative(at_ms: int, now_ms: int) -> str:
-    """`in 3m12s`, `5s ago` or `now`."""
+    """An instant relative to now: `in 3m12s`, `5s ago` or `now`."""
     step_ms = at_ms - now_ms
     if step_ms == 0:
         return "now"

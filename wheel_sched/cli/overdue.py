@@ -28,7 +28,7 @@ class OverdueItems:
 
     @property
     def words(self) -> str:
-        """`3 items are overdue, the first by 1m`."""
+        """The overdue items as text, such as `3 items are overdue, the first by 1m`."""
         items = "1 item is" if self.count == 1 and not self.more else f"{self.count:,}{'+' * self.more} items are"
         return f"{items} overdue, {'by' if self.count == 1 and not self.more else 'the first by'} {span(self.late_ms)}"
 

@@ -5,7 +5,7 @@ It must be *swept* when nothing happened for long. Each other shard with waiting
 at its earliest due time or lease end, or one sweep from now if that is earlier. Every reply of the store has the next
 due time of the shard, so one alarm per shard is enough.
 
-Sans-I/O: now is an argument, in ms of the store's clock. One owner.
+This module does no I/O: the caller passes the time, in ms of the store's clock. One owner makes all calls.
 
 Invariant: every shard that was read is due, or has an alarm no later than the earliest due time or lease end known
 here.
@@ -91,7 +91,7 @@ class DueShards:
         return len(alarms)
 
     def clock_jumped(self, now_ms: int) -> None:
-        """After a jump of the store's clock to `now_ms`: forget all known times, and read all shards again."""
+        """Forget all known times and read all shards again, because the store's clock has jumped to `now_ms`."""
         self._queue.restart(now_ms)
         self._alarms.clear()
         self._swept_ms.clear()

@@ -233,7 +233,7 @@ class InFlightBatches:
             alarm.cancel()
 
     def after_failure(self) -> None:
-        """After a failed step of the owner: settle again the batches that no part of the dispatcher works on.
+        """Settle again, after a failed step of the owner, the batches that no part of the dispatcher works on.
 
         A batch gets this second chance once, under the same token. Other batches that nobody works on are forgotten:
         their items wait again when the lease ends.
@@ -256,7 +256,7 @@ class InFlightBatches:
         self.purgatory.try_complete_else_watch(self._drain, (_DRAIN,))
 
     def give_up(self, batches: Iterable[Batch]) -> None:
-        """At the end of the drain's time: wait for no more answers. Batches that no publisher has are not published."""
+        """Wait for no more answers: the time of the drain is over. Batches that no publisher has stay unpublished."""
         for batch in batches:
             if batch in self.ready:
                 batch.answers = [Failed("its dispatcher stopped before it was published")] * len(batch.items)

@@ -364,7 +364,7 @@ class OwnerLoop:
         self.shards.clock_jumped(self._now_ms())
 
     def _back_off(self, error: BaseException) -> None:
-        """After the store did not answer or a step failed: send nothing for a while, then read all shards again."""
+        """Send nothing for a while, then read all shards again: the store did not answer, or a step failed."""
         self.stats.store_errors += 1
         self._store_failures += 1
         if not isinstance(error, StoreError):

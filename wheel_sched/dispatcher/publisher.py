@@ -14,12 +14,12 @@ from wheel_sched.store.push import Pushed
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """Answer: the item was not published.
+    """The answer for an item that was not published.
 
     Args:
-        reason: plain words.
-        transient: True: the item waits with backoff and is tried again; False: it is dead with that reason. Defaults
-            to True.
+        reason: why, in plain words.
+        transient: True: the item waits with backoff and is tried again. False: it becomes a dead letter with this
+            reason. Defaults to True.
         in_doubt: the broker may have the item nevertheless; it counts as a possible duplicate. Defaults to False.
     """
 

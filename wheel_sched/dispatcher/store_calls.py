@@ -53,10 +53,10 @@ class PendingCalls(NamedTuple):
 
 
 def _usable(answer: Any) -> Any:
-    """The answer. For a write that was executed but not confirmed: the server's answer instead of the error.
+    """Return the answer of a call. For a write that was executed but not confirmed it is the server's answer.
 
-    If the dispatcher waited for lost replicas, it would release no more items. If the server is lost now, settled items
-    are released again when their lease ends.
+    A dispatcher that waited for lost replicas would release no more items. If the server is lost before it confirms,
+    settled items are released again when their lease ends.
     """
     if not isinstance(answer, InDoubt) or answer.answer is None:
         return answer

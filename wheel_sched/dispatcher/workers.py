@@ -55,7 +55,7 @@ class Watchdog:
             self._stuck.pop(name, None)
 
     def stuck(self, *names: str) -> list[str]:
-        """A text for each thread whose step has lasted too long. Of `names`, or of all threads."""
+        """One line for each thread whose step has lasted too long, among `names` or among all threads."""
         with self._lock:
             self._monitor.run_due()
             return [f"{name} is stuck at one step" for name in self._stuck if not names or name in names]

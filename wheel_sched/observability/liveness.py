@@ -1,9 +1,9 @@
 """Liveness and readiness, two questions of a process supervisor.
 
-Liveness is about this process only: a restart helps when a thread has ended, or when a turn of its loop does not end. A
-`HeartbeatMonitor` watches these turns. A liveness probe that also asked the store would turn an outage of the store
-into a storm of restarts. Readiness says whether work is being done now. It fails while the store is away, and recovers
-by itself.
+Liveness is about this process only: a restart helps when a thread has ended, or when a thread hangs in one turn of its
+loop. A `HeartbeatMonitor` watches these turns. A liveness probe that also asked the store would turn an outage of the
+store into a storm of restarts. Readiness says whether the process does its work now. Readiness fails while the store is
+away, and recovers by itself.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class Watched(Protocol):
 
     @property
     def ready(self) -> bool:
-        """Whether it has started, and the servers it depends on answer."""
+        """Whether the part has started, and the servers that it depends on answer."""
         ...
 
 
@@ -31,7 +31,7 @@ def dead_parts(parts: Mapping[str, Watched]) -> list[str]:
 
 
 def unready_parts(parts: Mapping[str, Watched]) -> list[str]:
-    """The parts that do no work now, in words; empty when all do."""
+    """One line for each part that does no work now, in words."""
     return [
         f"{name}: not started, or the store or the broker is away" for name, part in parts.items() if not part.ready
     ]

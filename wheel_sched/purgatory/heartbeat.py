@@ -86,7 +86,7 @@ class HeartbeatMonitor(Generic[M]):
                 raise
 
     def beat(self, member: M) -> bool:
-        """Note a heartbeat of a member. False: it is not a member, or no longer one."""
+        """Record a heartbeat of a member. Returns False if it is not a member now."""
         lock = self._lock
         lock.acquire()  # `with` would cost as much as the rest
         try:
@@ -103,7 +103,7 @@ class HeartbeatMonitor(Generic[M]):
             lock.release()
 
     def remove(self, member: M) -> bool:
-        """Remove a member without expiry. False: it is not a member, or no longer one."""
+        """Remove a member without expiry. Returns False if it is not a member now."""
         with self._lock:
             return self._forget(member)
 
@@ -185,7 +185,7 @@ class HeartbeatMonitor(Generic[M]):
         return True
 
     def _rearm(self, deadline_ms: int | None) -> None:
-        """Set the timer to `deadline_ms`, unless it is set to an earlier time. Under the lock."""
+        """Set the timer to `deadline_ms`, unless it is set to an earlier time. The caller holds the lock."""
         if self._timer is None or deadline_ms is None or deadline_ms >= self._alarm_ms:
             return
         self._drop_alarm()

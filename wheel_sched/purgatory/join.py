@@ -55,7 +55,10 @@ class DelayedJoin(DelayedOperation, Generic[M]):
         self._respond = respond
 
     def arrive(self, member: M) -> bool:
-        """Note that a member has arrived, expected or not. False: the join is completed. Any thread. Idempotent."""
+        """Record that a member has arrived, expected or not. Returns False if the join is completed.
+
+        Any thread may call it, and repeats are harmless.
+        """
         self._lock.acquire()
         try:
             if self._ended is not None:
@@ -67,7 +70,7 @@ class DelayedJoin(DelayedOperation, Generic[M]):
             self._lock.release()
 
     def expect(self, member: M) -> bool:
-        """Expect another member, unless it has arrived already. False: the join is completed. Any thread."""
+        """Expect another member, unless it has arrived already. Returns False if the join is completed. Any thread."""
         self._lock.acquire()
         try:
             if self._ended is not None:
@@ -79,7 +82,10 @@ class DelayedJoin(DelayedOperation, Generic[M]):
             self._lock.release()
 
     def dismiss(self, member: M) -> bool:
-        """Stop waiting for a member, and forget it if it has arrived. False: the join is completed. Any thread."""
+        """Stop waiting for a member, and forget it if it has arrived. Any thread.
+
+        Returns False if the join is completed.
+        """
         self._lock.acquire()
         try:
             if self._ended is not None:

@@ -139,16 +139,16 @@ class DelayedOperation:
 
     @property
     def completion(self) -> Completion | None:
-        """Why it is completed; None while it waits."""
+        """Why the operation is completed; None while it waits."""
         return self._ended
 
     @property
     def is_completed(self) -> bool:
-        """Whether it is completed. `on_complete` may still be running."""
+        """Whether the operation is completed. `on_complete` may still be running."""
         return self._ended is not None
 
     def force_complete(self) -> bool:
-        """Complete it, whether or not `try_complete` is True. True for the one caller that has completed it."""
+        """Complete the operation without a try. Returns True to the one caller that has completed it."""
         if self._ended is not None:
             return False
         lock = self._lock
@@ -166,7 +166,7 @@ class DelayedOperation:
         return True
 
     def run(self) -> None:
-        """Expire it. The timer calls this. No effect when the operation is not watched, or no longer."""
+        """Expire the operation. The timer calls this. It has no effect when no purgatory watches the operation."""
         lock = self._lock
         lock.acquire()
         try:
@@ -180,7 +180,7 @@ class DelayedOperation:
         self._finish(_EXPIRED)
 
     def safe_try_complete(self) -> bool:
-        """Wait for its lock and try it. True for the one caller that has completed it."""
+        """Wait for the operation's lock and try the operation. Returns True to the one caller that has completed it."""
         if self._ended is not None:
             return False
         ended: Completion | None = None
@@ -202,7 +202,10 @@ class DelayedOperation:
         return ended is not None
 
     def safe_try_complete_or_else(self, action: Callable[[], object]) -> bool:
-        """Try it; otherwise call `action` and try again, all under its lock. True: this call has completed it."""
+        """Try the operation. If it does not complete, call `action` and try again, all under the operation's lock.
+
+        Returns whether this call has completed the operation.
+        """
         ended: Completion | None = None
         lock = self._lock
         lock.acquire()
@@ -255,7 +258,7 @@ class DelayedOperation:
 
     @property
     def completed(self) -> Completed:
-        """An awaitable, for any event loop: ends when `on_complete` has run, and returns why it is completed."""
+        """An awaitable for any event loop. It waits until `on_complete` has run, and returns the `Completion`."""
         return Completed(self)
 
     def __repr__(self) -> str:
@@ -265,7 +268,7 @@ class DelayedOperation:
     # -- inside
 
     def _finish(self, ended: Completion) -> None:
-        """Leave the purgatory and run the callbacks. Only the thread that has completed it calls this."""
+        """Leave the purgatory and run the callbacks. Only the thread that has completed the operation calls this."""
         purgatory = self._purgatory
         if purgatory is not None:
             emptied = False

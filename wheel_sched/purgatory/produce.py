@@ -41,9 +41,9 @@ class DelayedProduce(DelayedOperation, Generic[P, A]):
         self._respond = respond
 
     def acknowledge(self, partition: P, answer: A) -> bool:
-        """Note a partition's answer, which may be a failure. Any thread.
+        """Record a partition's answer, which may be a failure. Any thread.
 
-        False: the partition has answered already or is unknown, or the operation is completed.
+        Returns False if the partition has answered already or is unknown, or if the operation is completed.
         """
         self._lock.acquire()
         try:

@@ -74,7 +74,7 @@ class Purgatory(Generic[K]):
         self._lateness = Lateness()
 
     def try_complete_else_watch(self, operation: DelayedOperation, keys: Sequence[K]) -> bool:
-        """Complete the operation if possible; otherwise it waits under `keys`. True: it is completed.
+        """Complete the operation if possible; otherwise let it wait under `keys`. Returns whether it is completed.
 
         Raises:
             Rejected: there is no key, the purgatory or timer is closed, or the operation is watched already; nothing
@@ -245,7 +245,7 @@ class Purgatory(Generic[K]):
         return handle
 
     def _cancel(self, operation: DelayedOperation) -> bool:
-        """Remove an operation, uncompleted. False: it is completed or was removed already."""
+        """Remove an operation, uncompleted. Returns False if it is completed or was removed already."""
         lock = operation._lock
         lock.acquire()
         try:

@@ -40,7 +40,7 @@ class Handle(Protocol):
 
     @property
     def deadline_ms(self) -> int:
-        """When it is (or was) due, by the timer's clock."""
+        """When the callback is (or was) due, by the timer's clock."""
         ...
 
 
@@ -168,7 +168,10 @@ class Reaper:
                 self._sleep()
 
     def _call_due(self) -> bool:
-        """Run the due callbacks; False: none was due. Its frame ends, so a sleeping reaper keeps no callback alive."""
+        """Run the due callbacks. Returns False if none was due.
+
+        This is a function of its own, so that its local variables keep no callback alive while the reaper sleeps.
+        """
         with self._lock:
             due = self._queue.take(self._clock.monotonic_ms(), _BATCH)
         for callback in due:

@@ -1,1 +1,1 @@
-"""A deterministic simulator: the product's own code in a seeded world, with the faults that hurt."""
+"""A deterministic simulator. It runs the product's own code in virtual time, and strikes it with faults from a seed."""

@@ -1,4 +1,4 @@
-"""How a call to a simulated server can end, and the units and the start of true time."""
+"""The errors of a call to a simulated server, and the units and the start of true time."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ MS = 1_000_000
 
 
 class Lost(Exception):
-    """A call was lost. `performed`: the server performed it, only the reply was lost."""
+    """A call was lost. `performed`: the server performed the call, and only the reply was lost."""
 
     def __init__(self, performed: bool) -> None:
         super().__init__("the reply was lost" if performed else "the request was lost")
@@ -20,11 +20,11 @@ class Lost(Exception):
 
 
 class ConnectionRefused(Exception):
-    """The server is away: the connection was refused, so it has not seen the call."""
+    """The server refused the connection, so it has not seen the call."""
 
 
 def once(perform: Callable[[], T]) -> Callable[[], T]:
-    """A request that its server performs once, however often it arrives."""
+    """Wrap a request so that the server performs it once, however often it arrives."""
     answers: list[T] = []
 
     def perform_once() -> T:

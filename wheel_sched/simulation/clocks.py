@@ -1,7 +1,7 @@
 """`datetime.datetime` whose `now` is the clock of the simulated process.
 
-It makes real `datetime` objects, and each `datetime` is an instance of it. Only `type(moment) is datetime` can tell the
-two classes apart. So a simulated job has no argument that is a `datetime`.
+The class makes real `datetime` objects, and each `datetime` is an instance of the class. Only code that compares
+`type(moment)` with the class sees a difference. So no simulated job has a `datetime` as an argument.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ class _AnyDatetime(type):
 
 
 class SimulatedDatetime(datetime, metaclass=_AnyDatetime):
-    """As `datetime.datetime`."""
+    """`datetime.datetime` whose `now` reads the clock of the running process."""
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Any:
         return datetime(*args, **kwargs)
 
     @classmethod
     def now(cls, tz: tzinfo | None = None) -> Any:
-        """The time of the running process; without a zone in UTC, because the simulation has no local zone."""
+        """The time of the running process; without `tz` in UTC, because the simulation has no local zone."""
         moment = _EPOCH + timedelta(microseconds=running.scheduler.wall_ns() // 1_000)
         return moment.replace(tzinfo=None) if tz is None else moment.astimezone(tz)
 

@@ -11,7 +11,7 @@ from wheel_sched.simulation.scheduler import running
 
 
 class SimulatedFuture(Future[Any]):
-    """As `concurrent.futures.Future`."""
+    """A simulated `concurrent.futures.Future`."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -19,14 +19,14 @@ class SimulatedFuture(Future[Any]):
 
 
 class DoneAndNotDone(NamedTuple):
-    """What `wait` answers."""
+    """What `wait` returns: the futures that are done, and those that are not."""
 
     done: set[Future[Any]]
     not_done: set[Future[Any]]
 
 
 def wait(fs: Iterable[Future[Any]], timeout: float | None = None, return_when: str = ALL_COMPLETED) -> DoneAndNotDone:
-    """As `concurrent.futures.wait`, for the first completed and for all."""
+    """A simulated `concurrent.futures.wait`. It knows FIRST_COMPLETED and ALL_COMPLETED."""
     if return_when not in (ALL_COMPLETED, FIRST_COMPLETED):
         raise ValueError(f"the simulation does not know return_when={return_when!r}")
     futures = set(fs)

@@ -1,7 +1,7 @@
 """Locks, conditions, events and semaphores whose waiting threads are tasks of the scheduler.
 
-They replace those of `threading` (`substitution`). They are not thread-safe: only one task runs at a time, in one real
-thread.
+These classes replace those of `threading` (see `substitution`). They are not thread-safe: only one task runs at a time,
+in one real thread.
 """
 
 from __future__ import annotations
@@ -14,7 +14,10 @@ from wheel_sched.simulation.scheduler import Task, running
 
 
 def timeout_ns_of(timeout_s: float | None) -> int | None:
-    """A timeout of the calling process as true time. A wait takes a microsecond more than asked, and never less."""
+    """Convert a timeout of the calling process to true time, in ns.
+
+    A wait takes a microsecond longer than the caller asked for, and never less time.
+    """
     if timeout_s is None:
         return None
     timeout_ns = int(timeout_s * 1e9) if timeout_s > 0 else 0
@@ -23,7 +26,7 @@ def timeout_ns_of(timeout_s: float | None) -> int | None:
 
 
 class SimulatedLock:
-    """As `threading.Lock`."""
+    """A simulated `threading.Lock`."""
 
     def __init__(self) -> None:
         self._held = False
@@ -75,7 +78,7 @@ class SimulatedLock:
 
 
 class SimulatedRLock:
-    """As `threading.RLock`."""
+    """A simulated `threading.RLock`."""
 
     def __init__(self) -> None:
         self._lock = SimulatedLock()
@@ -121,7 +124,7 @@ class SimulatedRLock:
 
 
 class SimulatedCondition:
-    """As `threading.Condition`."""
+    """A simulated `threading.Condition`."""
 
     def __init__(self, lock: Any = None) -> None:
         self._lock: Any = SimulatedRLock() if lock is None else lock
@@ -174,7 +177,7 @@ class SimulatedCondition:
 
 
 class SimulatedEvent:
-    """As `threading.Event`."""
+    """A simulated `threading.Event`."""
 
     def __init__(self) -> None:
         self._flag = False
@@ -204,7 +207,7 @@ class SimulatedEvent:
 
 
 class SimulatedSemaphore:
-    """As `threading.Semaphore`."""
+    """A simulated `threading.Semaphore`."""
 
     def __init__(self, value: int = 1) -> None:
         self._changed = SimulatedCondition(SimulatedLock())

@@ -1,6 +1,7 @@
 """Queues and a thread pool of simulated threads.
 
-They replace those of `queue` and `concurrent.futures` (`substitution`). They are not thread-safe: see `locks`.
+They replace the classes of `queue` and `concurrent.futures` (see `substitution`). They are not thread-safe, because
+only one task runs at a time, in one real thread.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from wheel_sched.simulation.threads import SimulatedThread
 
 
 class SimulatedSimpleQueue:
-    """As `queue.SimpleQueue` and, with a size, as `queue.Queue`."""
+    """A simulated `queue.SimpleQueue`. With a size it is a simulated `queue.Queue`."""
 
     def __init__(self, maxsize: int = 0) -> None:
         self._items: deque[Any] = deque()
@@ -50,7 +51,7 @@ class SimulatedSimpleQueue:
 
     @staticmethod
     def _wait(waiting: deque[Task], ready: Callable[[], object], timeout_s: float | None) -> bool:
-        """Wait until `ready`; False: the timeout is over."""
+        """Wait until `ready` is true. Returns False if the timeout passes first."""
         scheduler = running.scheduler
         timeout_ns = timeout_ns_of(timeout_s)
         until_ns = None if timeout_ns is None else scheduler.now_ns + timeout_ns
@@ -83,7 +84,10 @@ class SimulatedSimpleQueue:
 
 
 class SimulatedThreadPoolExecutor:
-    """As `concurrent.futures.ThreadPoolExecutor`; a future is only good for its callbacks and its result when done."""
+    """A simulated `concurrent.futures.ThreadPoolExecutor`.
+
+    A caller can add callbacks to a future, and read its result once it is done. Nothing else of a future works.
+    """
 
     def __init__(
         self,

@@ -1,7 +1,7 @@
 """Runs many histories, on several cores, and collects what they violated.
 
 Each batch runs in a child process that ends without cleaning up, because killed processes leave suspended greenlets
-behind (`threads`). String hashes are the same in every run: the child starts with PYTHONHASHSEED=0.
+behind (see `scheduler`). String hashes are the same in every run, because the child starts with PYTHONHASHSEED=0.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from wheel_sched.simulation.trace import Trace
 
 T = TypeVar("T")
 
-BATCH = 40  # histories a child; one keeps about a megabyte
+BATCH = 40  # histories per child process; a history leaves about a megabyte in memory
 HASH_SEED = "0"
 STUCK_S = 60  # a history takes some hundredths of a second
 
@@ -38,9 +38,10 @@ class Stuck(BaseException):
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What one history came to.
+    """The result of one history.
 
-    `steps`: of the scheduler. `virtual_ns`: when the last event happened. `trace`: only when it was asked for.
+    `steps`: the number of the scheduler's steps. `virtual_ns`: the time of the last event. `trace`: empty unless the
+    caller asked for it.
     """
 
     scenario: Scenario
@@ -52,29 +53,29 @@ class Result:
 
 
 class Kind(Protocol):
-    """A kind of world: what it is made of, and how it is judged."""
+    """A kind of world: it draws scenarios, runs them and judges them."""
 
     name: str
     packages: Sequence[str]
 
     def draw(self, seed: int) -> Scenario:
-        """The scenario of a seed."""
+        """Draw the scenario of a seed."""
         ...
 
     def run(self, scenario: Scenario) -> tuple[Trace, list[str], int]:
-        """Run a scenario. Answers its trace, what it violated, and the number of steps."""
+        """Run a scenario. Returns its trace, its violations, and the number of steps."""
         ...
 
 
 def run_one(kind: Kind, scenario: Scenario, *, with_trace: bool = False) -> Result:
-    """Run a scenario in this process, with the simulation installed already.
+    """Run a scenario in this process. The caller has installed the simulation.
 
-    One turn that does not end is interrupted after `STUCK_S` of real time and is a violation. If the turn goes on all
-    the same, the process ends, with the place on stderr.
+    A turn that does not end is interrupted after `STUCK_S` seconds of processor time, and is a violation. If the turn
+    continues all the same, or waits for something real, this process prints its stack to stderr and exits.
     """
-    faulthandler.dump_traceback_later(3 * STUCK_S, exit=True)
-    before = signal.signal(signal.SIGALRM, _interrupt)
-    signal.setitimer(signal.ITIMER_REAL, STUCK_S, STUCK_S / 2)
+    faulthandler.dump_traceback_later(5 * STUCK_S, exit=True)
+    before = signal.signal(signal.SIGVTALRM, _interrupt)
+    signal.setitimer(signal.ITIMER_VIRTUAL, STUCK_S, STUCK_S / 2)
     try:
         trace, found, steps = kind.run(scenario)
     except TooManySteps as error:
@@ -84,8 +85,8 @@ def run_one(kind: Kind, scenario: Scenario, *, with_trace: bool = False) -> Resu
     except Exception:
         return Result(scenario, (f"crashed: {traceback.format_exc()[-2_000:]}",), "", 0)
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        signal.signal(signal.SIGVTALRM, before)
         faulthandler.cancel_dump_traceback_later()
     ended_ns = trace.events[-1].at_ns if trace.events else 0
     return Result(scenario, tuple(found), trace.digest(), steps, ended_ns, trace if with_trace else None)
@@ -103,18 +104,18 @@ def run_scenarios(kind: Kind, scenarios: Sequence[Scenario], *, with_trace: bool
 
 
 def first_failing(kind: Kind, scenarios: Sequence[Scenario], fails: Callable[[Result], bool]) -> Result | None:
-    """Run scenarios one after the other in a child process, until one of them fails as wanted. None: none does."""
+    """Run scenarios one after the other in a child process. Returns the first result that fails as wanted, or None."""
     found = next(_in_children([partial(_work, kind, scenarios, until=fails)], 1))
     return found[-1] if found and fails(found[-1]) else None
 
 
 def run_seeds(kind: Kind, seeds: Sequence[int], *, cores: int | None = None, store: str = "memory") -> Iterator[Result]:
-    """Run the histories of these seeds on several cores; the results come in no fixed order.
+    """Run the histories of these seeds on several cores. The order of the results is not fixed.
 
     Args:
         kind: the kind of world.
         seeds: the seeds.
-        cores: how many children run at a time. Defaults to all cores.
+        cores: how many child processes run at a time. Defaults to the number of cores.
         store: see `Scenario`. Defaults to "memory".
     """
     batches = [seeds[start : start + BATCH] for start in range(0, len(seeds), BATCH)]
@@ -131,9 +132,9 @@ def _work(
     store: str = "memory",
     until: Callable[[Result], bool] | None = None,
 ) -> list[Result]:
-    """Run scenarios, given as such or by their seeds; those of seeds run over `store`.
+    """Run scenarios. `given` has scenarios, or seeds whose scenarios run over `store`.
 
-    `until`: the results after which no further one runs.
+    `until`: no further scenario runs after a result for which this function returns true.
     """
     scenarios = [replace(kind.draw(one), store=store) if isinstance(one, int) else one for one in given]
     logging.disable(logging.CRITICAL)
@@ -148,10 +149,10 @@ def _work(
 
 
 def in_child(work: Callable[[], T]) -> T:
-    """Do a work in a forked child, which ends without cleaning up, and answer what it answered.
+    """Call `work` in a forked child process, and return what it returns. The child ends without cleaning up.
 
     Raises:
-        RuntimeError: the child died; its traceback went to stderr.
+        RuntimeError: the child process died; its traceback went to stderr.
     """
 
     def quietly() -> T:
@@ -163,7 +164,7 @@ def in_child(work: Callable[[], T]) -> T:
 
 
 def _in_children(works: Sequence[Callable[[], T]], cores: int) -> Iterator[T]:
-    """Do each work in a forked child, `cores` at a time."""
+    """Call each function in a forked child process of its own, `cores` of them at a time."""
     waiting = list(reversed(works))
     open_: dict[int, int] = {}
     try:

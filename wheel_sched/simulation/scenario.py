@@ -1,7 +1,8 @@
 """A scenario: everything that happens to a simulated system from outside, drawn from a seed, as a list of steps.
 
-A step is a value: what, to whom, when and how much. The list can be printed, shortened and run again. How the threads
-interleave is not part of it: that follows from `Scenario.order`, the seed of the scheduler.
+A step is a value. It says what happens, to which process or server, when and how much. A program can print the list of
+steps, shorten it and run it again. The list does not say how the threads interleave: that follows from
+`Scenario.order`, the seed of the scheduler.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ SERVER_FAULTS = {
     "slow-fetch": "a broker hands out one record at a time for a while",
     "recreate": "a topic is deleted and made anew",
 }
-FORGETTING = frozenset({"rewind", "failover"})  # after them the store has lost writes
+FORGETTING = frozenset({"rewind", "failover"})  # faults by which the store loses writes
 LIFE = {
     "kill": "a process dies",
     "stop": "a process is stopped in order",
@@ -58,11 +59,11 @@ class Fault:
     Args:
         kind: a key of `CALL_FAULTS`, `SERVER_FAULTS`, `LIFE`, `SCALING` or `CLOCKS`.
         target: the name of a process or of a server.
-        at: for a call fault the number of the process's call, counted from 0; otherwise true time in ms, or with `call`
-            the number of the server's call after which the server suffers the fault.
+        at: for a call fault, the number of the process's call, counted from 0. For another fault with `call`, the
+            number of the server's call after which the fault strikes. Otherwise true time in ms.
         amount: a duration in ms; for "step-clock" the signed step in ms; for "drift" how much faster the clock runs, in
             millionths. Defaults to 0.
-        call: `at` counts only the calls of this name, such as "store settle". "" (the default): all calls.
+        call: `at` counts only the calls of this name, such as "store settle". Defaults to "": all calls.
     """
 
     kind: str
@@ -81,7 +82,7 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class HandIn:
-    """A message, task or job that is handed in.
+    """A message, task or job that a producer hands in.
 
     Args:
         number: its number in the history.
@@ -116,13 +117,13 @@ Step = Fault | HandIn
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """See the module.
+    """Everything that happens to a simulated system from outside.
 
     Args:
-        seed: the seed that it was drawn from.
+        seed: the seed from which the scenario was drawn.
         world: the name of the world.
         order: the seed of the scheduler.
-        steps: sends and faults.
+        steps: what producers hand in, and the faults.
         options: settings of the world, by name.
         store: where the store keeps its items: "memory", "fakeredis", or the URL of a server. Defaults to "memory".
     """
@@ -143,7 +144,7 @@ class Scenario:
         return [step for step in self.steps if isinstance(step, Fault)]
 
     def with_steps(self, steps: Sequence[Step], order: int | None = None) -> Scenario:
-        """The same scenario with other steps, and another order of the threads if given."""
+        """A copy of the scenario with other steps and, if given, another order of the threads."""
         return replace(self, steps=tuple(steps), order=self.order if order is None else order)
 
 
@@ -157,16 +158,16 @@ def draw_faults(
     span_ms: int,
     pause_ms: Sequence[int],
 ) -> list[Fault]:
-    """Draw faults.
+    """Draw faults at random.
 
     Args:
         rng: the history's generator.
-        count: how many.
-        processes: which processes may be hit.
+        count: how many faults.
+        processes: the names of the processes that faults may hit.
         servers: the kinds of `SERVER_FAULTS` that each server knows.
         calls: faults hit the calls of a process up to this number.
         span_ms: faults of servers and lives come within this time.
-        pause_ms: lengths of pauses to choose from, some beyond every lease.
+        pause_ms: the possible lengths of pauses. Some are longer than every lease.
     """
     on_servers = [(kind, server) for server, kinds in servers.items() for kind in kinds]
     found: list[Fault] = []
@@ -196,12 +197,12 @@ def draw_faults(
 def draw_store_faults(
     rng: random.Random, count: int, processes: Sequence[str], *, span_ms: int, server: str = "store"
 ) -> list[Fault]:
-    """Draw faults of the store's server beyond those of `draw_faults`, and clocks that drift by up to 1 %.
+    """Draw faults that `draw_faults` does not draw: faults of the store's server, and clocks that drift by up to 1 %.
 
     Args:
-        rng: a generator of its own, so that the draws of `draw_faults` stay as they are.
-        count: how many.
-        processes: whose clocks may drift.
+        rng: a second generator, so that the draws of `draw_faults` stay the same.
+        count: how many faults.
+        processes: the names of the processes whose clocks may drift.
         span_ms: the faults come within this time.
         server: the name of the store's server. Defaults to "store".
     """

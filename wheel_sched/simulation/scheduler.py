@@ -19,20 +19,20 @@ from typing import Any
 
 from greenlet import getcurrent, greenlet
 
-_graveyard: list[Task] = []  # a greenlet that is freed runs its `finally` blocks, which a killed process must not
+_graveyard: list[Task] = []  # a greenlet that is freed runs its `finally` blocks, and a killed process must not do so
 
 
 class TooManySteps(Exception):
-    """A history took more steps than it may: some thread runs in circles, or time does not pass."""
+    """A history took more steps than the limit allows: a thread loops for ever, or time does not pass."""
 
 
 class Process:
     """A simulated operating-system process: its clocks, and whether it lives.
 
     Args:
-        name: as the trace shows it.
-        pid: what `os.getpid` answers.
-        drift_ppm: how much faster its clocks run than true time, in millionths. Defaults to 0.
+        name: its name in the trace.
+        pid: what `os.getpid` returns in this process.
+        drift_ppm: how much faster than true time the clocks of the process run, in millionths. Defaults to 0.
     """
 
     __slots__ = (
@@ -57,13 +57,13 @@ class Process:
         self._gained_ns = 0
 
     def drift(self, now_ns: int, drift_ppm: int) -> None:
-        """Let the clocks run at another speed from true time `now_ns` on. They do not jump."""
+        """Change the speed of the clocks from true time `now_ns` on. The clocks do not jump."""
         self._gained_ns = self.ahead_ns(now_ns)
         self._drifts_since_ns = now_ns
         self.drift_ppm = drift_ppm
 
     def ahead_ns(self, now_ns: int) -> int:
-        """How far its clocks have run ahead of true time by drift."""
+        """How far drift has brought the clocks of this process ahead of true time, in ns."""
         drift = self.drift_ppm
         return self._gained_ns + ((now_ns - self._drifts_since_ns) * drift // 1_000_000 if drift else 0)
 
@@ -81,7 +81,7 @@ class Task:
         self.name = name
         self.greenlet: greenlet | None = None
         self.switch: Callable[[], object] = lambda: None
-        self.generation = 0  # raised by each wake-up, so that a deadline that is over is known by its old number
+        self.generation = 0  # each wake-up adds 1; a deadline with an older number is over
         self.notified = False
         self.calling = ""  # the call to a server that is under way
         self.thread: Any = None
@@ -91,7 +91,7 @@ class Task:
 
 
 def tasks_of(process: Process) -> list[Task]:
-    """The tasks that a process has started, also those that have ended."""
+    """The tasks that a process has started, ended ones included."""
     return [task for task in _graveyard if task.process is process]
 
 
@@ -99,9 +99,9 @@ class Scheduler:
     """Runs tasks, one at a time, and keeps virtual time.
 
     Args:
-        rng: decides which of the tasks that can run is next.
-        start_ns: true time at the start, as nanoseconds since 1970.
-        most_steps: see `TooManySteps`.
+        rng: decides which task runs next, among those that can run.
+        start_ns: true time at the start, in nanoseconds since 1970.
+        most_steps: after so many steps the run ends with `TooManySteps`.
     """
 
     def __init__(self, rng: random.Random, start_ns: int, most_steps: int = 200_000) -> None:
@@ -110,7 +110,7 @@ class Scheduler:
         self.now_ns = 0  # true time since the start
         self.steps = 0
         self.current: Task | None = None
-        self.home = Process("world", 1)  # whose clock counts while no task runs
+        self.outside = Process("world", 1)  # whose clock counts while no task runs
         self.over = False  # set by the world when nothing more can happen
         self.on_failure: Callable[[Task, BaseException], None] = lambda task, error: None
         self._most_steps = most_steps
@@ -125,7 +125,7 @@ class Scheduler:
     # -- for the world
 
     def spawn(self, process: Process, name: str, work: Callable[[], object]) -> Task:
-        """Start a task. Any task, or the world, calls this."""
+        """Start a task. Any task may call this, and so may the world."""
         task = Task(process, name)
 
         def run() -> None:
@@ -143,13 +143,14 @@ class Scheduler:
         return task
 
     def run(self, until_ns: int) -> None:
-        """Run tasks until true time has reached `until_ns`, until `over`, or until no task will ever run again.
+        """Run tasks until true time has reached `until_ns`, until `over` is set, or until no task will ever run again.
 
         Raises:
-            TooManySteps: see there.
+            TooManySteps: the run took more than `most_steps` steps.
         """
         self._until_ns = until_ns
-        while (task := self._next()) is not None:  # a task that waits switches to the next itself; one that ends, here
+        # A task that waits switches to the next task by itself. This loop switches after a task that has ended.
+        while (task := self._next()) is not None:
             self.current = task
             task.switch()
             self.current = None
@@ -157,7 +158,7 @@ class Scheduler:
             raise TooManySteps(f"more than {self._most_steps} steps; last: {self._last}")
 
     def _next(self) -> Task | None:
-        """The task that runs next; time passes until there is one. None: the run ends."""
+        """Return the task that runs next, and let time pass until a task can run. None: the run ends."""
         ready = self._ready
         while not self.over:
             if not ready and not self._advance():
@@ -180,7 +181,7 @@ class Scheduler:
         return None
 
     def _advance(self) -> bool:
-        """Let time pass until a task can run; False when none will, or not before `until_ns`."""
+        """Let time pass until a task can run. Returns False if no task can run before `until_ns`."""
         deadlines = self._deadlines
         while deadlines:
             at_ns, _, task, generation = deadlines[0]
@@ -225,7 +226,10 @@ class Scheduler:
                 (self._hub if following is None else following).switch()
 
     def block(self, timeout_ns: int | None) -> bool:
-        """Wait until `wake`, for at most `timeout_ns` of true time (None: for ever). True: `wake` was called."""
+        """Wait until a task calls `wake` for this one, at most `timeout_ns` of true time (None: for ever).
+
+        Returns whether `wake` was called.
+        """
         task = self.current
         if task is None:
             raise RuntimeError("the world itself cannot wait: only tasks can")
@@ -257,7 +261,7 @@ class Scheduler:
 
     @property
     def process(self) -> Process:
-        return self.home if self.current is None else self.current.process
+        return self.outside if self.current is None else self.current.process
 
     def monotonic_ns(self) -> int:
         now_ns, task = self.now_ns, self.current
@@ -269,7 +273,7 @@ class Scheduler:
 
 
 class Running:
-    """The scheduler of the history that runs now. There is one at a time in an interpreter."""
+    """Holds the scheduler of the history that runs now. An interpreter runs one history at a time."""
 
     scheduler: Scheduler
 

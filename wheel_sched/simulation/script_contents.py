@@ -1,10 +1,11 @@
 """The contents of a simulated store that runs the real scripts: on fakeredis, or on a server at a URL.
 
-The namespace has a test clock (`clock=test`): each call brings the virtual time. Two things of a server follow its own
-clock all the same, so they are put right after each call. First answers of calls are deleted when virtual time says so.
-Markers get a number instead of a time as their id, as in memory; otherwise two runs of a history would differ.
+The namespace has a test clock (`clock=test`): each call carries the virtual time. Two things of a server still follow
+the server's own clock, so this module corrects both after each call. It deletes the stored first answer of a call when
+the answer expires in virtual time. It gives each new marker a number as its id instead of a time, as the memory store
+does; otherwise two runs of one history would differ.
 
-Each process of the operating system has a namespace of its own, so several can use one server.
+Each process of the operating system has a namespace of its own, so several processes can use one server.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ PLACES = ("due", "leased", "held", "dead")
 
 @cache
 def _client(store: str, pid: int) -> redis.Redis:
-    """One client for each process of the operating system, because a connection does not survive a fork."""
+    """The client of this process of the operating system. A forked process needs another one."""
     if store != FAKEREDIS:
         return client_for(store)
     import fakeredis
@@ -42,7 +43,7 @@ def _client(store: str, pid: int) -> redis.Redis:
 
 
 class ScriptContents:
-    """See the module.
+    """The contents of a simulated store in a database that runs the real scripts.
 
     Args:
         store: "fakeredis", or the URL of a server.

@@ -1,7 +1,7 @@
-"""Makes a scenario that fails smaller: fewer sends and faults, smaller numbers, and still the same kind of violation.
+"""Makes a failing scenario smaller: fewer sends and faults, smaller numbers, and still the same kind of violation.
 
-Leaving a step out changes how the threads interleave afterwards, and the failure may hide. So each smaller scenario is
-tried with several orders of the scheduler.
+A scenario without one of its steps interleaves its threads in another way, so the failure may not show. So this module
+tries each smaller scenario with several orders of the scheduler.
 Source: delta debugging (Zeller, Hildebrandt).
 """
 
@@ -17,7 +17,7 @@ ORDERS = 6  # orders of the threads that each smaller scenario is tried with
 
 
 def shrink(kind: Kind, failed: Result, *, most_tries: int = 400) -> Result:
-    """The smallest failing scenario that was found, with its trace.
+    """Return the smallest failing scenario that the search finds, with its trace.
 
     Args:
         kind: the kind of world.
@@ -62,7 +62,7 @@ def _fails(kind: Kind, scenario: Scenario, steps: Sequence[Step], wanted: set[st
 
 
 def _simpler(steps: tuple[Step, ...]) -> list[Sequence[Step]]:
-    """The steps with one of them made simpler."""
+    """Lists of steps in each of which one step is simpler than in `steps`."""
     found: list[Sequence[Step]] = []
     for place, step in enumerate(steps):
         for simple in _simpler_step(step):

@@ -1,8 +1,8 @@
 """The delay store of a simulated world: one server, and a client for each process.
 
-The server keeps its items in memory, or in a database that runs the real scripts (`store_contents`). It keeps a journal
-of its calls. "rewind" and "failover" play the journal again up to an earlier moment: the server restarts and has lost
-its last writes, as with `appendfsync everysec`; or a replica takes over that had not received them.
+The server keeps its items in memory, or in a database that runs the real scripts (see `store_contents`). It keeps a
+journal of its calls. Two faults make it replay the journal only up to an earlier moment. "rewind" is a restart that
+loses the last writes, as with `appendfsync everysec`. "failover" is a replica that takes over without the last writes.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from wheel_sched.store.core.items import Marker
 from wheel_sched.store.memory import MemoryBackend
 
 REPEATS = 2  # as the backend on Redis repeats a call after a lost reply
-FAILOVER_MS = 300  # how long no server takes calls while a replica takes over
+FAILOVER_MS = 300  # how long no server accepts calls while a replica takes over
 
 
 def open_contents(store: str, shards: int) -> StoreContents:
-    """The empty contents of a new store.
+    """Make the empty contents of a new store.
 
     Args:
         store: "memory", "fakeredis", or the URL of a server.
@@ -66,7 +66,7 @@ class StoreServer(SimulatedServer):
 
     @property
     def backend(self) -> MemoryBackend:
-        """The memory store of a world that keeps its items in memory. Prefer `contents`, which every world has."""
+        """The backend of the items. Only a world that keeps its items in memory has it; every world has `contents`."""
         contents = self.contents
         if not isinstance(contents, MemoryContents):
             raise TypeError("this world keeps its items in a database")
@@ -97,7 +97,7 @@ class StoreServer(SimulatedServer):
         return answers
 
     def _now_us(self) -> int:
-        """The server's time in whole milliseconds, as a call brings it to a test clock."""
+        """The server's time in µs, cut to whole milliseconds: a test clock gets whole milliseconds with each call."""
         return self.wall_us() // 1_000 * 1_000
 
     def strike(self, fault: Fault) -> None:
@@ -158,7 +158,7 @@ class _Waiter:
 
 
 class _Answers:
-    """Calls that were sent; their answers come later."""
+    """The calls of one `begin`. `answers` sends them and returns their results."""
 
     def __init__(self, store: RemoteStore, calls: Sequence[Call[Any]]) -> None:
         self._store, self._calls = store, calls
@@ -182,7 +182,7 @@ class RemoteStore:
         self.dialect = _Dialect("simulated")
 
     def execute(self, calls: Sequence[Call[Any]], now_ms: int | None = None) -> list[Any]:
-        """See `Backend`. A lost call is repeated under its token, as the backend on Redis does."""
+        """See `Backend`. After a lost call it repeats the call with the same token, as the backend on Redis does."""
         what = "+".join(dict.fromkeys(str(call.operation.script) for call in calls)) or "nothing"
         in_doubt = False
         for _ in range(1 + REPEATS):
@@ -257,5 +257,5 @@ def _number(marker_id: bytes) -> int:
 
 
 def remote_store(world: World, server: StoreServer, shards: int) -> DelayStore:
-    """A delay store of the calling process, ready to use."""
+    """Make a delay store for the calling process, ready to use."""
     return DelayStore(RemoteStore(world, server), shards=shards)

@@ -1,6 +1,6 @@
-"""What a simulated store server keeps: in memory, or in a database that runs the real scripts.
+"""The contents of a simulated store server: in memory, or in a database that runs the real scripts.
 
-`StoreServer` and the checkers read both in the same way. The server's clock is virtual, so each call brings the time.
+`StoreServer` and the checkers read both in the same way. The server's clock is virtual, so each call carries the time.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ MEMORY = "memory"
 FAKEREDIS = "fakeredis"
 
 
-REASONED = ("held", "dead")  # the states that an item is in for a reason
+REASONED = ("held", "dead")  # the states whose items have a reason
 
 
 class KeptItem(NamedTuple):
     """An item in the store.
 
-    `claim`: the number of the claim that it is under; 0 = none. `reason`: why it is held or dead.
+    `claim`: the number of the claim that holds the item; 0 = none. `reason`: why the item is held or dead.
     """
 
     shard: int
@@ -37,14 +37,14 @@ class KeptItem(NamedTuple):
 
 
 class StoreContents(Protocol):
-    """The items of a store, and the step that performs calls on them."""
+    """The items of a store. `execute` performs calls on them."""
 
     def execute(self, calls: Sequence[Call[Any]], wall_us: int) -> list[Any]:
-        """Perform calls at a time of the server's clock; a value or an exception for each, in order."""
+        """Perform calls at a time of the server's clock. Returns a value or an exception for each call, in order."""
         ...
 
     def marker(self, shard: int) -> Marker:
-        """The newest marker of a shard. Its id counts the markers since the store was empty."""
+        """The newest marker of a shard. Its id is the number of markers since the store was empty."""
         ...
 
     def items(self) -> list[KeptItem]:
@@ -60,7 +60,7 @@ class StoreContents(Protocol):
         ...
 
     def empty(self) -> None:
-        """Remove everything but the functions and scripts."""
+        """Remove everything except the functions and scripts."""
         ...
 
     def flush_scripts(self) -> None:

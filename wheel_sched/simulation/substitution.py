@@ -1,12 +1,12 @@
 """Puts the simulated threads, clocks and randomness into the product's modules, and takes them out again.
 
-The product imports `threading`, `time`, `datetime`, `queue`, `random`, `os`, `uuid` and `concurrent.futures` as
-everyone does. While a simulation is installed, these names in its modules mean the simulated ones: as module globals,
-as attributes and base classes of classes, and as default arguments of functions. No line of the product asks whether it
-is simulated.
+The product imports `threading`, `time`, `datetime`, `queue`, `random`, `os`, `uuid` and `concurrent.futures` as any
+program does. While a simulation is installed, these names in the product's modules mean the simulated versions. That
+holds for module globals, for attributes and base classes of classes, and for default arguments of functions. No line
+of the product asks whether it is simulated.
 
-Only modules of the named packages change. Objects that were made before keep what they have, so make all objects of a
-history while the simulation is installed.
+Only modules of the named packages change. An object that exists before the installation keeps its real threads and
+clocks. So make all objects of a history while the simulation is installed.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def _token_hex(nbytes: int | None = None) -> str:
 
 
 class _Random(random.Random):
-    """As `random.Random`; without a seed it is seeded from the history's generator."""
+    """`random.Random` that, without a seed, takes its seed from the history's generator."""
 
     def __new__(cls, *args: Any) -> _Random:
         return super().__new__(cls)
@@ -143,7 +143,7 @@ _REPLACED: tuple[tuple[ModuleType, dict[str, Any]], ...] = (
 
 
 def _table() -> dict[int, Any]:
-    """What stands for what, by the identity of the original."""
+    """The simulated replacement of each original, by the `id` of the original."""
     table: dict[int, Any] = {}
     for module, names in _REPLACED:
         table[id(module)] = _Part(module, **names)
@@ -155,7 +155,7 @@ def _table() -> dict[int, Any]:
 
 @contextmanager
 def substituted(packages: Sequence[str]) -> Iterator[None]:
-    """Install the simulation into all loaded modules of these packages."""
+    """Install the simulation into all loaded modules of these packages for the duration of the block."""
     table = _table()
     undo: list[tuple[Any, str, Any]] = []
 

@@ -1,7 +1,7 @@
 """Draws faults for a history from a few kinds that the history's seed chooses, and aims them at named calls.
 
-A history in which every kind of fault may strike seldom shows what one kind does: another fault hides it, or excuses
-it. So each history chooses some kinds, some processes and some calls, and draws its faults from them alone.
+A history in which every kind of fault may strike seldom shows the effect of one kind: another fault hides or excuses
+the effect. So each history chooses some kinds, some processes and some calls, and draws its faults from them alone.
 Source: Groce, Zhang, Eide, Chen, Regehr: Swarm Testing, ISSTA 2012.
 """
 
@@ -16,12 +16,12 @@ from wheel_sched.simulation.scenario import CALL_FAULTS, LIFE, Fault
 T = TypeVar("T")
 
 SHARES = (0.1, 0.2, 0.4, 1.0)
-BURST = 4  # so many calls in a row fail; a client of the store gives a call up after three
+BURST = 4  # a burst fails so many calls in a row; a client of the store gives a call up after three failures
 STEPS_MS = (-60_000, -7_000, -3_000, -500, 500, 3_000, 7_000, 60_000)
 
 
 def some(rng: random.Random, choices: Sequence[T]) -> list[T]:
-    """A part of the choices, at least one of them. Each part of the history has a generator's share of its own."""
+    """Choose some of the choices at random, at least one. The call also draws how large their share is."""
     share = rng.choice(SHARES)
     return [one for one in choices if rng.random() < share] or [rng.choice(choices)]
 
@@ -37,17 +37,17 @@ def draw_swarm(
     span_ms: int,
     pause_ms: Sequence[int],
 ) -> list[Fault]:
-    """Draw faults; a burst of them may be more than `count`.
+    """Draw faults. The last burst may bring more than `count` faults.
 
     Args:
         rng: the history's generator.
         count: how many faults or bursts.
-        processes: which processes may be hit. The name up to the last "-" is the process's role.
+        processes: the names of the processes that faults may hit. The part before the last "-" is the process's role.
         servers: the kinds of `SERVER_FAULTS` that each server knows.
         aims: the calls that each role makes, as the trace shows them, such as "store settle".
-        calls: faults that are not aimed hit the calls of a process up to this number.
+        calls: a fault that is not aimed at a named call hits one of the first so many calls of a process.
         span_ms: faults of servers and lives come within this time.
-        pause_ms: lengths of pauses to choose from, some beyond every lease.
+        pause_ms: the possible lengths of pauses. Some are longer than every lease.
     """
     on_servers = [(kind, server) for server, kinds in servers.items() for kind in kinds]
     chosen = some(rng, [*((kind, "") for kind in CALL_FAULTS), *on_servers, *((kind, "") for kind in LIFE)])

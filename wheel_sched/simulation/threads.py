@@ -1,7 +1,7 @@
 """Deterministic threads: every thread of a simulated process is a task of the scheduler.
 
-The classes of this module replace those of `threading` (`substitution`). A thread runs until it waits: for a lock, a
-condition, an event, a queue, a sleep, or a call to a server.
+The classes of this module replace those of `threading` (see `substitution`). A thread runs until it waits for a lock,
+a condition, an event, a queue, a sleep, or a call to a server.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from wheel_sched.simulation.scheduler import Task, running
 
 
 class SimulatedThread:
-    """As `threading.Thread`. It belongs to the process of the task that starts it."""
+    """A simulated `threading.Thread`. It belongs to the process of the task that starts it."""
 
     _count = 0
 
@@ -67,7 +67,7 @@ class SimulatedThread:
 
 
 class SimulatedTimer(SimulatedThread):
-    """As `threading.Timer`."""
+    """A simulated `threading.Timer`."""
 
     def __init__(
         self,
@@ -90,7 +90,7 @@ class SimulatedTimer(SimulatedThread):
 
 
 class _Outside:
-    """The thread of code that no task runs."""
+    """The thread that `current_thread` returns when no task runs."""
 
     name = "MainThread"
     ident = 1
@@ -104,7 +104,7 @@ _outside = _Outside()
 
 
 def current_thread() -> Any:
-    """As `threading.current_thread`."""
+    """A simulated `threading.current_thread`."""
     task = running.scheduler.current
     if task is None:
         return _outside
@@ -112,13 +112,13 @@ def current_thread() -> Any:
 
 
 def get_ident() -> int:
-    """As `threading.get_ident`."""
+    """A simulated `threading.get_ident`."""
     task = running.scheduler.current
     return 1 if task is None else id(task)
 
 
 class SimulatedLocal:
-    """As `threading.local`."""
+    """A simulated `threading.local`."""
 
     def __init__(self) -> None:
         object.__setattr__(self, "_of", {})

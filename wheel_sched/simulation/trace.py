@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 
 class TraceEvent(NamedTuple):
-    """One line of a trace. `at_ns`: true time since the start. `who`: process and thread. `what`: plain words."""
+    """One line of a trace. `at_ns`: true time since the start. `who`: process and thread. `what`: the event."""
 
     at_ns: int
     who: str

@@ -1,7 +1,7 @@
 """A simulated world: processes, servers, the network between them, and the faults of a scenario.
 
-A process reaches a server only by `World.call`. There, time passes, other threads run, and the faults strike. What a
-server does is one step: it is done or not, and nothing sees the middle of it.
+A process reaches a server only by `World.call`. During this call time passes, other threads run, and faults strike. A
+server performs a call in one step: no other code runs in the middle of a step.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ T = TypeVar("T")
 
 
 class SimulatedServer:
-    """A server: its clock, and whether it answers.
+    """A server of the world. The base class knows its clock, its outages, and the tasks that wait at it.
 
     Args:
         world: the world.
-        name: as scenarios name it.
+        name: its name in scenarios.
     """
 
     def __init__(self, world: World, name: str) -> None:
@@ -36,12 +36,13 @@ class SimulatedServer:
         self.process = Process(name, 1)
         self.name = name
         self.away_until_ns = 0
-        self.steps: list[tuple[int, int, int]] = []  # true time, and the clock's time in ms before and after its step
+        # For each step of the clock: true time in ns, and what the clock showed before and after the step, in ms.
+        self.steps: list[tuple[int, int, int]] = []
         self._waiting: list[tuple[Callable[[], object], Task]] = []
 
     @property
     def steps_back_ms(self) -> int:
-        """How far its clock went back in all."""
+        """The sum of all backward steps of the server's clock, in ms."""
         return sum(max(0, before_ms - after_ms) for _, before_ms, after_ms in self.steps)
 
     def wall_us(self) -> int:
@@ -55,9 +56,9 @@ class SimulatedServer:
         return 1_000 + self.world.scheduler.now_ns // MS
 
     def wait_until(self, ready: Callable[[], object], timeout_ms: float) -> bool:
-        """Let the calling task wait at the server until `ready`, which is asked after each request; False: in vain.
+        """Let the calling task wait at the server until `ready` returns true. Returns False if it does not in time.
 
-        A client waits in this way for records, as with the long poll of a real client.
+        The server calls `ready` after each request. A client waits in this way for records, as in a real long poll.
         """
         if ready():
             return True
@@ -72,7 +73,7 @@ class SimulatedServer:
         return bool(ready())
 
     def answer_waiting(self) -> None:
-        """Wake the tasks that wait for what is there now."""
+        """Wake each task in `wait_until` whose `ready` returns true now."""
         if self._waiting:
             left = []
             for waiting in self._waiting:
@@ -100,13 +101,13 @@ class SimulatedServer:
 
 
 class Host:
-    """A place where a process of the system runs, and runs again after it died.
+    """Starts one process of the system, and starts it again after it has died.
 
     Args:
         world: the world.
-        name: as scenarios name it.
-        start: starts the process's work in a task of the new process; returns what `stop` ends it with.
-        again_ms: how long after a death the process is started again.
+        name: its name in scenarios.
+        start: starts the work of a new process, in a task of that process. Returns the function that stops the work.
+        again_ms: how long after its death the process starts again.
     """
 
     def __init__(self, world: World, name: str, start: Callable[[], Callable[[], object]], again_ms: int) -> None:
@@ -115,9 +116,9 @@ class Host:
         self._start = start
         self._again_ms = again_ms
         self._stop: Callable[[], object] | None = None
-        self.calls = 0  # over all lives
+        self.calls = 0  # of all processes that ran here, one after the other
         self.lives = 0
-        self.drift_ppm: int | None = None  # of the machine's clock; None: as everywhere in this world
+        self.drift_ppm: int | None = None  # of the machine's clock; None: the drift of all other machines
         self.process = Process(f"{name}.0", 0)
 
     def boot(self) -> None:
@@ -136,7 +137,7 @@ class Host:
         world.scheduler.spawn(process, "main", main)
 
     def start_another(self, for_ms: int) -> None:
-        """Start one more process of this kind. It is stopped in order after `for_ms`, and does not start again."""
+        """Start one more process of this kind. It stops in order after `for_ms`, and does not start again."""
         world = self._world
         other = world.add_host(f"{self.name}+{len(world.hosts)}", self._start)
         other.boot()
@@ -151,7 +152,7 @@ class Host:
         self._world.later(self._again_ms, self.boot)
 
     def stop_in_order(self, *, again: bool = True) -> None:
-        """Stop the process as its user would; it starts again later, unless it may not."""
+        """Stop the process as its user would. If `again`, it starts again later."""
         stop, process = self._stop, self.process
         if not again and stop is None and process.alive:  # it still starts
             self._world.later(self._again_ms, lambda: self.stop_in_order(again=False))
@@ -171,11 +172,12 @@ class Host:
 
 
 class World:
-    """See the module.
+    """A simulated world that runs one scenario.
 
     Args:
         scenario: what happens.
-        most_steps: see `TooManySteps`. Defaults to 40,000, twenty times what a history of 20 messages takes.
+        most_steps: after so many steps of the scheduler the run ends with `TooManySteps`. Defaults to 40,000, twenty
+            times what a history of 20 messages takes.
     """
 
     def __init__(self, scenario: Scenario, *, most_steps: int = 40_000) -> None:
@@ -189,13 +191,13 @@ class World:
         self.hosts: dict[str, Host] = {}
         self.hosts_of: dict[Process, Host] = {}
         self.servers: dict[str, SimulatedServer] = {}
-        self.broken: list[str] = []  # what no part of the product may ever do, such as a thread that ends by an error
+        self.broken: list[str] = []  # events that no fault excuses, such as a thread that ended with an error
         self.struck: list[tuple[Fault, str]] = []  # the faults that have struck, each with the call that it hit
-        self.on_strike: Callable[[Fault, str], object] = lambda fault, call: None  # called for each of them before
+        self.on_strike: Callable[[Fault, str], object] = lambda fault, call: None  # called before each fault strikes
         self.last_fault_ms = 0  # when the last fault of a call was over, in true time
-        self._fates = 0  # actions of `later` that are not over
+        self._fates = 0  # how many actions of `later` are not done yet
         self._faults: dict[tuple[str, str, int], list[Fault]] = {}  # by process, name of the call, and number
-        self._aimed: Counter[tuple[str, str]] = Counter()  # how often a process made a call that faults are aimed at
+        self._aimed: Counter[tuple[str, str]] = Counter()  # how often a process made a call that faults name
         self._aims = {(fault.target, fault.call) for fault in scenario.faults if fault.call}
         for fault in scenario.faults:
             if fault.kind in CALL_FAULTS or fault.call:
@@ -205,12 +207,12 @@ class World:
         return [*self.hosts].index(name) + 1
 
     def add_host(self, name: str, start: Callable[[], Callable[[], object]], again_ms: int = 700) -> Host:
-        """Add a place for a process. It starts with `begin`."""
+        """Add a process. `begin` starts it."""
         host = self.hosts[name] = Host(self, name, start, again_ms)
         return host
 
     def begin(self) -> None:
-        """Start all processes, and arrange the faults that come at a time."""
+        """Start all processes, and plan the faults that strike at a fixed time."""
         for host in self.hosts.values():
             host.boot()
         for fault in self.scenario.faults:
@@ -218,7 +220,7 @@ class World:
                 self.later(fault.at, lambda fault=fault: self._strike(fault))  # type: ignore[misc]
 
     def later(self, delay_ms: int, action: Callable[[], object]) -> None:
-        """Do something after `delay_ms` of true time, in no process."""
+        """Run `action` after `delay_ms` of true time, outside of all processes."""
         self._fates += 1
 
         def wait() -> None:
@@ -226,7 +228,7 @@ class World:
             action()
             self._fates -= 1
 
-        self.scheduler.spawn(self.scheduler.home, "fate", wait)
+        self.scheduler.spawn(self.scheduler.outside, "fate", wait)
 
     def note(self, who: str, what: str) -> None:
         """Add an event to the trace."""
@@ -271,7 +273,7 @@ class World:
         return answer
 
     def _aimed_at(self, target: str, what: str) -> Sequence[Fault]:
-        """The faults that are aimed at this call of a process, or at this call that a server got."""
+        """The faults that wait for this call. `target`: the process that makes the call, or the server that gets it."""
         if (target, what) not in self._aims:
             return ()
         number = self._aimed[target, what]
@@ -333,7 +335,7 @@ class World:
         return answer
 
     def perform_late(self, server: SimulatedServer, who: str, what: str, perform: Callable[[], object]) -> None:
-        """Let a call reach its server when nobody waits for its answer."""
+        """Let a call reach its server after its caller has stopped waiting for the answer."""
         self.note(who, f"{what}: arrives late")
         with contextlib.suppress(Exception):  # nobody reads the answer
             perform()
@@ -347,7 +349,7 @@ class World:
         self.scheduler.pause()
 
     def _never(self) -> None:
-        """The calling process is dead: its code does not go on."""
+        """Never return: the calling process is dead, so its code does not go on."""
         self.scheduler.block(None)
         raise AssertionError("a dead process runs")
 
@@ -378,7 +380,7 @@ class World:
     def run(self, until_ms: int, ended: Callable[[], bool], quiet_ms: int) -> None:
         """Run until true time has reached `until_ms`, or until `ended` has been true for `quiet_ms` without a break.
 
-        In the quiet time, whatever a fault may have set free still comes, such as a lease that runs out.
+        Late effects of a fault, such as the end of a lease, still come within the quiet time.
         """
 
         def watch() -> None:
@@ -392,5 +394,5 @@ class World:
                 if self.scheduler.now_ns - since_ns >= quiet_ms * MS:
                     self.scheduler.over = True
 
-        self.scheduler.spawn(self.scheduler.home, "watch", watch)
+        self.scheduler.spawn(self.scheduler.outside, "watch", watch)
         self.scheduler.run(until_ms * MS)

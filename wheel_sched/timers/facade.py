@@ -46,7 +46,7 @@ class TimerStatistics:
 
 
 class TimerFacade(ABC):
-    """Base of `SystemTimer` and `AsyncTimer`."""
+    """The base class of `SystemTimer` and `AsyncTimer`."""
 
     def __init__(
         self,
@@ -232,15 +232,15 @@ class TimerFacade(ABC):
 
     @abstractmethod
     def _look_by(self, look_ms: int) -> None:
-        """Empty the inbox soon, and look for due timers at `look_ms` at the latest. Under the lock."""
+        """Empty the inbox soon, and look for due timers at `look_ms` at the latest. The caller holds the lock."""
 
     def _due_at(self, look_ms: int) -> None:
-        """Make sure that this timer looks for due timers at `look_ms`, or earlier. Under the lock."""
+        """Make sure that this timer looks for due timers at `look_ms` or earlier. The caller holds the lock."""
         if look_ms < self._sleeps_until:
             self._look_by(look_ms)
 
     def _add(self, handle: TimerHandle, slack_ms: int, key: Hashable | None) -> TimerHandle:
-        """Add a new handle. Nearly all timers come this way, so the work of `TimerRegistry.add` is inline here."""
+        """Add a new handle. The work of `TimerRegistry.add` is inline, because nearly all timers are added here."""
         look_ms = handle._deadline_ms
         if slack_ms != 0:
             handle._slack_ms = slack_of(slack_ms)

@@ -69,7 +69,7 @@ class TimerRegistry:
         self._busy = False  # a queue works: a call that comes now is from a finalizer on the same thread
 
     def __len__(self) -> int:
-        """The exact number of timers that have neither begun nor been cancelled. Under the lock."""
+        """The exact number of timers that have neither begun nor been cancelled. The caller holds the lock."""
         self.drain_inbox()
         return len(self._queue) + (0 if self._wall_queue is None else len(self._wall_queue)) + len(self._handed_out)
 
@@ -119,7 +119,7 @@ class TimerRegistry:
         return self._wall_check_ms(self._target_ms(handle) - self._clock.wall_ms())
 
     def cancel(self, handle: TimerHandle) -> EntryState:
-        """See `TimerHandle.cancel`. Under the lock."""
+        """See `TimerHandle.cancel`. The caller holds the lock."""
         if self.left_in_parent:
             return _CANCELLED
         if handle._state is _RUNNING:
@@ -237,7 +237,7 @@ class TimerRegistry:
         self.arm(handle, handle._every.next_ms(handle._deadline_ms, now_ms))
 
     def close(self) -> list[PendingTimer]:
-        """Cancel and return all timers that have not begun, by deadline, and accept no more. Under the lock."""
+        """Cancel and return all timers that have not begun, by deadline. Accept no more. The caller holds the lock."""
         self.drain_inbox()
         self.closed = True
         handles = list(self._handed_out)

@@ -163,7 +163,7 @@ class SystemTimer(TimerFacade):
             thread.join(AT_EXIT_SECONDS)
 
     def _look_by(self, look_ms: int) -> None:
-        """Wake or start the reaper. Under the lock."""
+        """Wake or start the reaper. The caller holds the lock."""
         if self._registry.closed:
             return
         if self._thread is None:

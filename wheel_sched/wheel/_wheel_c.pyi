@@ -1,3 +1,3 @@
-# What is true of the pure core is true of this one.
+# The compiled core has the same types as the pure core.
 from wheel_sched.wheel.pure import TimingWheel as TimingWheel
 from wheel_sched.wheel.pure_entry import TimerTaskEntry as TimerTaskEntry

@@ -5,20 +5,21 @@
 A level has `wheel_size` slots, but at most 64. The highest bit in which a tick differs from the clock decides the
 tick's level, and the tick's bits of that level are the number of its slot. So levels are aligned, and each tick is
 FIFO as in the pure core. A slot is an array of its entries in the order in which they came, and each entry knows its
-index there. An entry that leaves makes its place empty; when most places are empty, the slot moves the other entries
-together. A level has a bitmap of its occupied slots, so one count of trailing zeros finds the next slot.
+index there. An entry that leaves makes its place empty. When most places are empty, the slot moves the remaining
+entries together. A level has a bitmap of its occupied slots, so one count of trailing zeros finds the next slot.
 
-Source: Varghese and Lauck's scheme 7 as in Tokio (`runtime/time/wheel`). Tokio links the entries of a slot; here they
-are in an array. A cancel costs the same. An entry takes 8 bytes in an array, and links take 16. Above all, the CPU
-fetches a dozen entries of an array from memory at a time; with links it learns an address only from the entry before.
-Once there are too many timers for the caches (100,000 over an hour), arrays are three times as fast.
+Source: Varghese and Lauck's scheme 7 as in Tokio (`runtime/time/wheel`). Tokio links the entries of a slot; this module
+keeps them in an array. A cancel costs the same. An entry takes 8 bytes in an array, and links take 16. The main gain is
+in memory reads: the CPU fetches a dozen entries of an array at a time, but with links it learns each address only from
+the entry before. Once there are too many timers for the caches (100,000 over an hour), arrays are three times as fast.
 
 Ownership. Slots hold C pointers, which Cython does not count as references. A slot owns one reference to each of its
 entries. The wheel shows these references to the garbage collector, and releases them in a loop, never in a recursion.
 Python code can run wherever an object is made or released. So every method makes its objects first and releases tasks
 last; in between, the slots are consistent.
 
-Range. Entries with a deadline or clock from 2**62 ms on wait in a dict (`beyond`), with exact Python ints: slower.
+Range. An entry whose deadline is 2**62 ms or later waits in a dict (`beyond`), with exact Python ints. Once the clock
+has reached 2**62 ms, all entries wait there. The dict is slower than the slots.
 
 Threads. Under the GIL each call is atomic, so any thread may schedule and cancel. On a free-threaded build, the import
 of this module turns the GIL on.

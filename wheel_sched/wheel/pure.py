@@ -1,7 +1,7 @@
 """The hierarchical timing wheel: which tasks are due at which tick, and nothing else.
 
-Kafka's `TimingWheel` (after Varghese and Lauck, SOSP 1987, scheme 7) without clock, lock, thread or callback: `now` is
-an argument, time is whole milliseconds, and `advance` returns the due entries.
+It is Kafka's `TimingWheel` (after Varghese and Lauck, SOSP 1987, scheme 7) without clock, lock, thread or callback. The
+caller passes the time in whole milliseconds, and `advance` returns the due entries.
 
     level 0   slots of tick_ms                  to the end of the current block of `wheel_size` ticks
     level 1   slots of one such block           to the end of the current span of 16 blocks
@@ -10,16 +10,16 @@ an argument, time is whole milliseconds, and `advance` returns the due entries.
 
 Invariants. Levels are aligned and follow each other without overlap, so only the clock decides where a tick belongs.
 Entries of one tick always share one slot. The wheel empties a slot before it places an entry below this slot. So each
-tick is FIFO: first come, first served. Deadlines round up to a tick and now rounds down, so no entry is early. A
-deadline at or before the clock joins the tick that is handed out now. One exception to FIFO: an entry that `touch`
-postponed joins its new tick when it moves there.
+tick is FIFO: first come, first served. The wheel rounds a deadline up to a tick and the caller's time down, so no entry
+is early. An entry whose deadline is at or before the clock joins the tick that the wheel hands out now. There is one
+exception to FIFO: an entry that `touch` postponed takes its place in its new tick when it moves there.
 
 The run. When the clock comes to a slot above level 0, the wheel sorts the entries of the slot into the run: a dict
 whose last entry is due next, so `popitem` takes it. Most timers are alone in their tick, and a slot for each of them
-would cost several times as much. Entries that are already in the run are older than those of the slot. Entries that are
-scheduled into the range of the run later are younger; they wait in level 0 or 1 until the wheel sorts them in. So
-within one tick the entries of the run come first. Most timers never reach the run, because they are cancelled in their
-first slot.
+would cost several times as much. Entries that are already in the run are older than the entries of the slot. Entries
+that callers schedule later for a tick of the run are younger, and they wait in level 0 or 1 until the wheel sorts them
+in. So within one tick the entries of the run come first. Most timers never reach the run, because their owners cancel
+them in their first slot.
 
 Cost. A slot is Kafka's `TimerTaskList`: an insertion-ordered `dict[entry, None]`, found by its absolute number. Each
 level keeps an int heap of its slots. Schedule and cancel are O(1), plus a heap push for a new slot. An entry is sorted
@@ -27,7 +27,7 @@ once; before that, an entry of a crowded slot above level 2 moves to a finer slo
 costs some 200 bytes until the clock passes it; a level has at most `wheel_size` of them. `next_expiry` may scan one
 slot of a far level (any level above level 0), and remembers the result.
 
-Threads. Nothing here is thread-safe: one owner makes all calls, also `repr`.
+Threads. Nothing here is thread-safe: one owner makes all calls, `repr` included.
 """
 
 from __future__ import annotations
@@ -96,8 +96,8 @@ class TimingWheel(Generic[T]):
         middle: _Level[T] = _Level(self._bits, _MIDDLE_BITS, self._clock)
         common: _Level[T] = _Level(middle.span, _FAR_BITS, self._clock)
         self._far = [middle, common]
-        # A second index of the slots of level 2, for `schedule`; empty unless ticks are of 1 ms. The slot of
-        # `_far_head` is not in it: there `schedule` takes the longer way, which notices an earlier entry.
+        # A second index of the slots of level 2, for `schedule`. It is empty unless ticks are of 1 ms. It leaves out
+        # the slot of `_far_head`: for that slot `schedule` calls `_far_slot`, which notices an earlier entry.
         self._common: dict[int, TimerTaskList[T]] = {}
         self._common_shift = common.shift
         self._far_start = math.inf  # no slot of a far level begins before this tick
@@ -106,7 +106,8 @@ class TimingWheel(Generic[T]):
         # and the entries of a slot of level 0 that `advance` left because of its limit.
         self._run: TimerTaskList[T] = {}
         self._run_tick = 0  # no entry in the run has an earlier tick
-        # The earliest entry of the far levels and its tick; -1 = unknown. Stale once the entry has left or was touched.
+        # The earliest entry of the far levels and its tick; -1 = unknown. Both are stale once that entry has left or
+        # `touch` has postponed it.
         self._far_head: TimerTaskEntry[T] | None = None
         self._far_tick = -1
         self._cascades = self._relocations = 0
@@ -192,10 +193,11 @@ class TimingWheel(Generic[T]):
     def advance(self, now_ms: int, limit: int | None = None) -> list[TimerTaskEntry[T]]:
         """Move the clock to `now_ms` and hand out the due entries, by deadline, first come first served inside a tick.
 
-        With a `limit` the clock stops at the tick of the last entry handed out. Call again with the same now for the
-        other entries, until fewer entries than `limit` come back. Entries that are cancelled or postponed between the
-        calls are not handed out. Entries that are scheduled for now or earlier come with a later call. A `now_ms`
-        before the clock counts as the clock's time. The limit does not bound the moves of entries between levels.
+        With a `limit` the clock stops at the tick of the last entry handed out. Call again with the same `now_ms` for
+        the other entries, until a call returns fewer entries than `limit`. The wheel does not hand out an entry that
+        was cancelled or postponed between two calls. If an entry is scheduled between two calls for `now_ms` or
+        earlier, a later call hands it out. A `now_ms` before the clock counts as the clock's time. The limit does not
+        bound how many entries move between levels.
 
         Raises:
             Rejected: `now_ms` is not an int or `limit` is not a positive one; nothing was handed out.
@@ -247,8 +249,8 @@ class TimingWheel(Generic[T]):
     def next_expiry(self) -> int | None:
         """The exact ms at which `advance` would next hand out an entry, or None when no entry waits.
 
-        A result that is not later than `now_ms` means that an entry is due now. While it searches, it moves entries
-        that `touch` postponed to the slots of their new deadlines.
+        If the result is `now_ms` or earlier, an entry is due now. The search moves each entry that `touch` postponed to
+        the slot of its new deadline.
         """
         tick_ms, near, run = self._tick_ms, self._near, self._run
         first: int | None = None
@@ -291,7 +293,10 @@ class TimingWheel(Generic[T]):
         return pending
 
     def _place(self, entry: TimerTaskEntry[T]) -> None:
-        """Put an entry into the slot of its deadline. The caller counts it, and has removed it from its old slot."""
+        """Put an entry into the slot of its deadline.
+
+        The caller has removed the entry from its old slot, and keeps the count of waiting entries right.
+        """
         tick = -(-entry._deadline_ms // self._tick_ms)  # rounds up
         near = self._near
         if tick < near.end:
@@ -303,7 +308,7 @@ class TimingWheel(Generic[T]):
         entry._slot = slot
 
     def _far_slot(self, entry: TimerTaskEntry[T], tick: int) -> TimerTaskList[T]:
-        """The far slot of `tick`, made when missing. The caller puts `entry` there."""
+        """Return the far slot of `tick`, and make the slot if it is missing. The caller puts `entry` there."""
         for level in self._far:
             if tick < level.end:
                 break
@@ -367,7 +372,10 @@ class TimingWheel(Generic[T]):
         self._far_start = math.inf
 
     def _take_run(self, last: int, most: int, due: list[TimerTaskEntry[T]]) -> bool:
-        """Hand out the run's entries up to tick `last`, or until one was postponed. False: there were none."""
+        """Hand out the run's entries up to tick `last`, or up to an entry that was postponed.
+
+        Returns False if the run has no entry up to `last`.
+        """
         run, tick_ms = self._run, self._tick_ms
         taken = -1
         touched: TimerTaskEntry[T] | None = None
@@ -393,10 +401,10 @@ class TimingWheel(Generic[T]):
         return True
 
     def _refill(self, target: int) -> bool:
-        """Sort the first far slot into the run if it begins by `target`, otherwise remember where it begins.
+        """Sort the first far slot into the run if it begins by `target`. Otherwise set `_far_start` to its beginning.
 
-        Level 0 must be empty. Returns whether anything changed, `_far_start` included: entries of the run wait while a
-        far slot may hold earlier ones, even if cancels have emptied that slot.
+        Level 0 must be empty. Returns whether anything changed. A new `_far_start` is a change too: the entries of the
+        run wait while a far slot may hold earlier entries, even if cancels have emptied that slot.
         """
         before = self._far_start
         for level in self._far:
@@ -422,7 +430,7 @@ class TimingWheel(Generic[T]):
         return before != math.inf
 
     def _sort_in(self, slot: TimerTaskList[T], last: int) -> None:
-        """Sort a slot's entries into the run, together with the run's entries up to `last`, the slot's last tick."""
+        """Sort a slot's entries into the run, among the run's entries up to `last`, which is the slot's last tick."""
         run, tick_ms, last_ms = self._run, self._tick_ms, last * self._tick_ms
         entries = []
         while run:
@@ -449,7 +457,7 @@ class TimingWheel(Generic[T]):
         self._relocations += len(touched)
 
     def _holds_due(self, slot: TimerTaskList[T], tick: int) -> bool:
-        """Whether an entry of `slot` is due at its `tick`. Moves the postponed entries that stand before it."""
+        """Whether `slot` has an entry that is due at the slot's `tick`. Moves the postponed entries before it."""
         slot_ms, touched = tick * self._tick_ms, []
         for entry in slot:
             if entry._deadline_ms <= slot_ms:
@@ -466,7 +474,10 @@ class TimingWheel(Generic[T]):
         self._relocations += len(touched)
 
     def _far_expiry(self) -> int | None:
-        """The earliest tick that waits in the far levels. Remembered until its entry leaves or is postponed."""
+        """The earliest tick of the entries in the far levels.
+
+        The wheel remembers the tick until that entry leaves or is postponed.
+        """
         tick_ms, head = self._tick_ms, self._far_head
         if head is not None and type(head._slot) is dict and -(-head._deadline_ms // tick_ms) == self._far_tick:
             return self._far_tick

@@ -90,7 +90,7 @@ class InFlightRun:
 
 @dataclass(frozen=True, slots=True)
 class RunRecord:
-    """How one occurrence ended. Times in ms since 1970; `started_ms` is 0 when it did not run."""
+    """How one occurrence ended. Times are in ms since 1970; `started_ms` is 0 when the occurrence did not run."""
 
     job_id: str
     occurrence_id: str

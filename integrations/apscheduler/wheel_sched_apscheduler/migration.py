@@ -77,7 +77,7 @@ class Stock(Protocol):
         ...
 
     def put(self, job_id: str, moment: datetime | None, state: bytes) -> bool:
-        """Add a job. False: the id exists."""
+        """Add a job. Returns False if the id exists."""
         ...
 
 
@@ -260,10 +260,10 @@ def migrate(
             job = read_stock(job_id, state, chosen)
             codec.encode(job)
         except WheelSchedError as error:
-            said = str(error)
-            if isinstance(error, NotSerializable) and "allow_pickle=True" in said:  # the setting of a store
-                said += "; this command does so with --allow-pickle"
-            report.failed[job_id] = said
+            text = str(error)
+            if isinstance(error, NotSerializable) and "allow_pickle=True" in text:  # the setting of a store
+                text += "; this command does so with --allow-pickle"
+            report.failed[job_id] = text
             continue
         batch.append(job)
         if len(batch) == _PAGE:

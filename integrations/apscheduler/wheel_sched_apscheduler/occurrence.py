@@ -108,11 +108,14 @@ class Occurrence:
 
     @property
     def alive(self) -> bool:
-        """Whether it was submitted and its executor still knows it. Between a run and its event it is unseen once."""
+        """Whether the occurrence was submitted and its executor still knows it.
+
+        Between a run and its event, the executor does not know the occurrence for one heartbeat.
+        """
         return self.submitted and self.unseen < UNSEEN_AT_MOST
 
     def due_at(self, now: datetime) -> datetime:
-        """Up to when run times are due: `now`, or the store's time at the claim, whichever is earlier."""
+        """The moment up to which run times are due: the earlier of `now` and the store's time at the claim."""
         return now if self.reached is None else min(now, self.reached)
 
     def run_at(self, run_times: list[datetime]) -> list[datetime]:
@@ -127,7 +130,7 @@ class Occurrence:
         self.planned = True
 
     def mark_started(self) -> None:
-        """Note that the job's code begins. Of several run times the first counts."""
+        """Record that the job's code begins. If the occurrence has several run times, the first call counts."""
         if not self.started_ms:
             self.started_ms = time.time_ns() // 1_000_000
 

@@ -59,7 +59,7 @@ def in_utc(moment: datetime) -> datetime:
 
 
 def earliest(moments: Iterable[datetime | None]) -> datetime | None:
-    """The earliest of these moments, in UTC; None is skipped."""
+    """The earliest of these moments, in UTC. Values of None are skipped."""
     return min((in_utc(moment) for moment in moments if moment is not None), default=None)
 
 

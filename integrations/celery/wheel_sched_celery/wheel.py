@@ -180,9 +180,9 @@ class Wheel:
         self.begin_schedule(items)()
 
     def begin_schedule(self, items: Sequence[Item]) -> Callable[[], None]:
-        """`schedule` in two halves, so that the caller works while the server stores.
+        """Send the items as `schedule` does, and do not wait: the caller can work while the server stores them.
 
-        Call the returned function once. It waits until the items are stored, and raises what `schedule` raises.
+        Call the returned function once. It waits until the items are stored, and raises the errors of `schedule`.
         """
         self._check_up()
         try:
@@ -285,7 +285,7 @@ class Wheel:
         return item
 
     def hold_or_fall_back(self, task: HeldTask) -> bool:
-        """Hold one task. False: send it the stock way.
+        """Hold one task. Returns False if the caller must send it the stock way.
 
         Raises:
             HoldRefused: the store is away and `on_outage` is "refuse"; the task was not sent, or it is not known

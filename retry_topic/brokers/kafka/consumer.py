@@ -302,7 +302,10 @@ class KafkaConsumer:
         return answers
 
     def _unsettled(self, pairs: Sequence[tuple[Delivery, Message]]) -> list[int]:
-        """The indexes of the pairs whose deliveries this member still holds and has not settled. Under the lock."""
+        """The indexes of the pairs whose deliveries this member still holds and has not settled.
+
+        The caller holds the lock.
+        """
         return [
             index
             for index, (delivery, _) in enumerate(pairs)

@@ -36,7 +36,7 @@ Original = bytes | PublishFailure
 
 
 class Originals:
-    """See the module.
+    """Reads single records again. Any thread may call; one call runs at a time.
 
     Args:
         settings: librdkafka's settings of the broker.

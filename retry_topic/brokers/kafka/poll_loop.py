@@ -45,7 +45,7 @@ Committed = Callable[[list[TopicPartition]], list[TopicPartition]]
 
 
 class PollLoop:
-    """See the module.
+    """The thread that owns the Kafka client of one group member.
 
     Args:
         connect: makes a client.

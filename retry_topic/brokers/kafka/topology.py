@@ -107,7 +107,7 @@ class Topology:
             return self._known.get(topic, 0)
 
     def counted(self, topic: str) -> int:
-        """As `partitions`, but asks the cluster again.
+        """The number of partitions of a topic, from a new request to the cluster.
 
         Raises:
             BrokerUnavailable: the cluster does not answer. The known number is kept.

@@ -116,8 +116,7 @@ class Transactions:
         """Produce all of `messages` and commit `offsets` for `group` in one transaction, or nothing at all.
 
         Returns one answer for each message. All None: the transaction is committed. Otherwise nothing was sent, and
-            each
-        message at fault has its failure.
+        each message at fault has its failure.
 
         Raises:
             Fenced: another producer has taken over. Nothing was sent.

@@ -72,8 +72,8 @@ class PartitionAssignment:
         scope: the scope of the partition's keys.
         holder: the name under which the scope is owned; no two assignments share one.
         lease_s: the length of the lease.
-        patience_s: it gives up when it could not renew the lease for this time. Defaults to None: only the store
-            decides.
+        patience_s: the reader gives up when it could not renew the lease for this time. Defaults to None: only the
+            store decides.
         topic_id: the permanent id of the topic, for the ids of its messages. Defaults to the topic's name.
         changed: notified whenever deliveries are settled. Defaults to a new condition.
     """
@@ -146,12 +146,12 @@ class PartitionAssignment:
                     self._queues.arrived(delivery)
 
     def lose(self) -> None:
-        """Another reader has the partition: stop beginning, settling and keeping alive its deliveries."""
+        """Stop all work on the partition's deliveries, because another reader has the partition."""
         self.lost.set()
         self.in_flight.drop_all()
 
     def end(self, until: float) -> bool:
-        """Wait until `until` (`time.monotonic`) for running handlers, settle, end.
+        """End the assignment: wait for running handlers until `until` (`time.monotonic`), and settle their deliveries.
 
         Returns whether nothing is in flight.
         """

@@ -1,9 +1,11 @@
 """KeyHeads: the messages of ordered keys that come back on the redelivery topic, one per key at a time.
 
-Before such a message is handled, the store says which of three kinds it is. The head of its key: after its success, the
-next parked message follows. A second copy of a message that has succeeded: it is settled and not handled. Or neither: a
-replayed dead letter, or a message that an operator released by hand. Such a message has lost its place and is handled
-outside the order.
+Before such a message is handled, the store says which of three kinds it is:
+
+- the head of its key. After its success, the next parked message follows
+- a second copy of a message that has succeeded. It is settled and not handled
+- a replayed dead letter, or a message that an operator released by hand. It has lost its place, so it is handled
+  outside the order
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ _AT_ONCE = 200
 
 
 class KeyHeads(SettlerThread):
-    """See the module.
+    """Handles the messages of ordered keys on the redelivery topic, one per key at a time.
 
     Args:
         store: the delay store, which has the key locks.

@@ -53,7 +53,7 @@ class KeyQueue:
 
 
 class KeyQueues(SettlerThread):
-    """See the module.
+    """The queues of the keys of one ordered partition.
 
     Args:
         locks: the key locks in the store.
@@ -279,7 +279,7 @@ class KeyQueues(SettlerThread):
         return HandlerOutcome(delivery, "dead", forward)
 
     def _lose(self) -> None:
-        """Another reader owns the partition: settle nothing any more."""
+        """Stop settling, because another reader owns the partition."""
         self._lost.set()
         self._succeeded.clear()
         self._failing.clear()

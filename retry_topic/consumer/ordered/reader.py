@@ -23,7 +23,7 @@ READ_AHEAD = 16  # messages read per handler, so that a busy key leaves work for
 
 
 class OrderedReader:
-    """See the module. Call `start`, `stop` and `join` from any thread.
+    """A thread that reads one topic in the order of its keys. Call `start`, `stop` and `join` from any thread.
 
     Args:
         context: what to read and for which consumer.
@@ -52,7 +52,7 @@ class OrderedReader:
         self.thread.join(timeout_s)
 
     def step(self) -> None:
-        """Poll once, and hand over what came. After an error: wait; the next step starts again.
+        """Poll once, and hand over the deliveries. After an error it waits, and the next step starts again.
 
         It blocks while it polls, while too many messages are in flight, and while it waits. One thread.
         """

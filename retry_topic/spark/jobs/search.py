@@ -1,7 +1,7 @@
 """Searches for a better retry policy on a recovery curve: the fewest tries that keep today's success and wait.
 
-First a random search over exponential policies, then smaller and smaller steps around the best one. A score is a
-look-up on the curve, so a few hundred scores take a moment. The same seed gives the same policy.
+A random search over exponential policies comes first. Then the search takes smaller and smaller steps around the best
+policy. A score is a look-up on the curve, so a few hundred scores take a moment. The same seed gives the same policy.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ def search(curve: Curve, *, success: float, wait_p90_ms: int, seed: int = 0) -> 
 
     Args:
         curve: the recovery curve of the messages.
-        success: the wanted share of successes. The search accepts `SLACK` less, and less still when the curve never
+        success: the wanted share of successes. The search accepts `SLACK` less. It accepts still less when the curve
+            never reaches this share.
         wait_p90_ms: the p90 of the wait may be about this long; 0 for no limit.
         seed: seed of the search. Defaults to 0.
     """

@@ -80,7 +80,10 @@ def test_undecodable_bodies_are_parked_and_the_others_flow(
 
 
 def test_garbage_of_any_kind_stops_nothing(bench: Bench, handler: Handlers, policy: Policy) -> None:
-    """Two hundred random bodies: some are noise, some are good bodies that were cut or changed in one byte."""
+    """The test stores two hundred random bodies.
+
+    Some are noise, others are good bodies with a cut or a changed byte.
+    """
     check = harmless(bench, handler, policy)
     rng = random.Random(7)
     good = encode_body(Message("orders", b"payload", b"key", FAILED))

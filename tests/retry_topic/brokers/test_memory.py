@@ -65,7 +65,7 @@ def test_a_beat_counts_from_when_it_was_made() -> None:
 
 
 def test_orphans_come_in_the_order_of_the_topic() -> None:
-    """Also when the first one was renewed last: ordered consumers rely on it, and Redis does the same."""
+    """This holds even when the first one was renewed last. Ordered consumers rely on it, and Redis does the same."""
     clock = Clock()
     broker = MemoryBroker(create_topics=True, monotonic_ms=clock)
     broker.publish(messages("t", 3))

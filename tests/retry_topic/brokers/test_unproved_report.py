@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-Told = Callable[[list[str], Counter[tuple[str, str]]], str]
+Report = Callable[[list[str], Counter[tuple[str, str]]], str]
 HERE = Path(__file__).parent
 GROUPS = "groups, takeover from the killed, intake and order per key on librdkafka's imitation"
 TRANSACTIONS = "transactions on noida-db"
@@ -19,14 +19,14 @@ UNPROVED = "not proved: exactly once under kills, rebalances and failover (make 
 
 
 @pytest.fixture
-def report(request: pytest.FixtureRequest) -> Told:
+def report(request: pytest.FixtureRequest) -> Report:
     """The function of the suite's conftest, which has no importable module name."""
     plugins = request.config.pluginmanager.get_plugins()
-    found: Told = next(plugin.told_of_kafka for plugin in plugins if hasattr(plugin, "told_of_kafka"))
+    found: Report = next(plugin.kafka_report for plugin in plugins if hasattr(plugin, "kafka_report"))
     return found
 
 
-def test_both_stand_ins_are_reported_with_their_counts(report: Told) -> None:
+def test_both_stand_ins_are_reported_with_their_counts(report: Report) -> None:
     """The line has the numbers of passed and of other tests for each stand-in."""
     ended = Counter({("imitation", "passed"): 30, ("with_transactions", "passed"): 20, ("imitation", "failed"): 1})
     assert report(["java", "mvn"], ended) == (
@@ -35,7 +35,7 @@ def test_both_stand_ins_are_reported_with_their_counts(report: Told) -> None:
     )
 
 
-def test_a_stand_in_that_is_not_installed_is_reported(report: Told) -> None:
+def test_a_stand_in_that_is_not_installed_is_reported(report: Report) -> None:
     """The line claims nothing about transactions then."""
     assert report(["mvn"], Counter({("imitation", "passed"): 30, ("with_transactions", "skipped"): 20})) == (
         f"Kafka without a real broker, for want of mvn; tried: {GROUPS} (30 passed); "
@@ -43,7 +43,7 @@ def test_a_stand_in_that_is_not_installed_is_reported(report: Told) -> None:
     )
 
 
-def test_a_run_without_any_of_them_claims_nothing(report: Told) -> None:
+def test_a_run_without_any_of_them_claims_nothing(report: Report) -> None:
     """The line says that neither stand-in was tried, and claims no result."""
     assert report(["mvn"], Counter()) == (
         f"Kafka without a real broker, for want of mvn; not tried in this run: {GROUPS}, {TRANSACTIONS}; {UNPROVED}"

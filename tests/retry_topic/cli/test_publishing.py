@@ -56,7 +56,10 @@ def test_a_time_that_has_passed_is_now(cli: Any, connection: Any) -> None:
     ],
 )
 def test_times_and_ids_that_cannot_be_send_nothing(cli: Any, connection: Any, option: str, words: str) -> None:
-    """Before 1970, in ten thousand years, empty or a megabyte long: wrong usage, in a message that fits on a screen."""
+    """A time before 1970 or in ten thousand years, and an empty or huge id, are wrong usage.
+
+    The error fits on a screen.
+    """
     later = () if option.startswith(("--at", "--delay")) else ("--delay", "1h")
     error_text = cli("publish", "orders", "x", "--create", option, *later, code=2).stderr
     assert words in error_text

@@ -30,7 +30,7 @@ from wheel_sched.store.redis.backend import client_for
     ids=" ".join,
 )
 def test_no_command_shows_a_password(url: str, command: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """On either stream, in words or in JSON; nor in the traceback of an error."""
+    """Neither stream shows it, in words, in JSON or in the traceback of an error."""
 
     def no_server(*_: object, **__: object) -> None:
         raise OSError(111, "Connection refused" if " " in url else f"Connection refused by {url}")
@@ -49,7 +49,7 @@ def test_no_command_shows_a_password(url: str, command: list[str], monkeypatch: 
     "url", [url for url in (*URLS, *TAILS) if url.startswith(("redis:", "rediss:", "//", "app:", "unix:"))]
 )
 def test_no_error_and_no_repr_quotes_a_password(url: str) -> None:
-    """Nor do the causes of an error, which a traceback would show."""
+    """The causes of an error, which a traceback would show, do not quote it either."""
     assert "ter2" not in repr(Settings(store=url))
     for opening in (open_store, RedisStreamsBroker):
         try:

@@ -25,7 +25,10 @@ def test_policies_of_a_file_lie_beside_it(tmp_path: Path) -> None:
 
 
 def test_they_come_from_all_places_as_those_of_the_core_do(tmp_path: Path) -> None:
-    """File, environment, flag. One object has the core's settings too; the core's object has none of these."""
+    """The places are file, environment and flag.
+
+    One object has the core's settings too; the core's object has none of these.
+    """
     file = tmp_path / "s.toml"
     file.write_text('prefix = "p:"\nretry_topic = "from-file"\nstore = "redis://file"\n')
     env = {"WHEEL_SCHED_RETRY_TOPIC": "from-env", "WHEEL_SCHED_TRANSACTIONS": "false"}

@@ -38,7 +38,7 @@ def test_memory_is_the_default() -> None:
     ],
 )
 def test_a_store_in_memory_does_not_take_a_level_it_cannot_keep(durability: str, replicas: int, problem: str) -> None:
-    """Neither a real level nor an unknown one: it would promise durability that a restart ends."""
+    """It takes neither a real level nor an unknown one, because it would promise durability that a restart ends."""
     with pytest.raises(ConfigError, match=problem):
         connect("memory:", durability=durability, replicas=replicas)
 

@@ -78,7 +78,7 @@ def test_a_due_is_rounded_up(ready: Bench, delay: Any) -> None:
 
 
 def test_at_is_the_instant_in_any_time_zone(ready: Bench) -> None:
-    """To the millisecond, in any zone. A past time means now."""
+    """It is exact to the millisecond, in any zone. A past time means now."""
     instant = datetime(2099, 1, 2, 3, 4, 5, 678_000, tzinfo=UTC)
     for zone in (UTC, timezone(timedelta(hours=14)), timezone(timedelta(hours=-12))):
         ready.connection.publish(TOPIC, b"m", at=instant.astimezone(zone))
@@ -351,7 +351,10 @@ def test_names_of_headers_and_topics_may_be_in_any_script(bench: Bench, handler:
 def test_a_delayed_message_carries_its_id_however_it_is_handed_over(
     server: Bench, handler: Handlers, hand_over: str
 ) -> None:
-    """By one script, and by claim, publish and settle: the message has the id that `publish` returned."""
+    """The message is handed over by one script, or by claim, publish and settle.
+
+    In both cases it has the id that `publish` returned.
+    """
     handle = handler()
     server.serve(hand_over=hand_over)
     server.consume(handle)

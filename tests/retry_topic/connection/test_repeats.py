@@ -39,7 +39,7 @@ def raised(error: Exception) -> None:
 
 
 def stored_in_doubt(bench: Bench, patch: pytest.MonkeyPatch, error: StoreError) -> None:
-    """From now on no write that stores an item is confirmed, with a known id or without."""
+    """Leave every later write that stores an item unconfirmed, with a known id or without."""
     for kind in (KnownIds, DelayStore):
         patch.setattr(kind, "schedule", unconfirmed(kind.schedule, error))
 
@@ -95,7 +95,7 @@ def test_an_id_that_waits_for_another_topic_is_refused(ready: Bench) -> None:
 
 
 def test_a_cancelled_id_may_be_published_again(ready: Bench) -> None:
-    """Later or now: the cancelled message was never sent."""
+    """It may be published for later or for now, because the cancelled message was never sent."""
     for _ in range(2):
         ready.connection.publish(TOPIC, b"m", delay=3_600, id="7")
         assert ready.waiting() == 1

@@ -63,7 +63,7 @@ def loop() -> Iterator[HandlerLoop]:
 def test_what_is_given_together_goes_over_and_comes_back_in_one_call(
     loop: HandlerLoop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The order stays."""
+    """The call keeps the order of the deliveries."""
     calls: list[Any] = []
     real = loop._loop.call_soon_threadsafe
 

@@ -66,7 +66,7 @@ class Nameless(Exception, metaclass=Meta):
 
 @pytest.mark.parametrize("error", [Hostile, Quoting, Nameless], ids=["hostile", "quoting", "nameless"])
 def test_a_hostile_error_is_a_failure_as_any_other(memory: Bench, policy: Policy, error: type[Exception]) -> None:
-    """With one slot: the message dies after its attempts, and the next one is handled."""
+    """The consumer has one slot: the message dies after its attempts, and the next one is handled."""
     memory.serve(policy(max_attempts=2))
 
     def handle(message: Message) -> None:
@@ -80,7 +80,7 @@ def test_a_hostile_error_is_a_failure_as_any_other(memory: Bench, policy: Policy
 
 
 def test_what_can_be_told_of_a_hostile_error_is_told() -> None:
-    """At least its class. A subclass of str becomes a plain text."""
+    """The log shows at least its class. A subclass of str becomes a plain text."""
     failure, _ = failure_in(Hostile())
     assert failure.error_class.endswith("Hostile")
     assert type(failure_in(Quoting())[0].message) is str

@@ -126,7 +126,7 @@ def test_another_groups_retry_on_the_common_topic_counts_on_under_its_own_id() -
 
 
 def test_the_handler_sees_the_topic_of_the_first_failure() -> None:
-    """On the group's redelivery topic only. On other topics it sees the topic that was read."""
+    """This holds on the group's redelivery topic only. On other topics it sees the topic that was read."""
     back = delivered(fail(FRESH), "billing.redelivery")
     assert delivered_message("billing", back, retry_state("billing", back)).topic == "orders"
     assert delivered_message("billing", FRESH, RetryState()) is FRESH
@@ -185,7 +185,7 @@ def test_a_message_published_for_later_keeps_its_id_through_its_failures() -> No
 
 
 def test_a_message_published_at_once_keeps_its_id_through_its_failures() -> None:
-    """With and without a secret: the handler sees the id that `publish` answered; from then on it is signed."""
+    """With and without a secret, the handler sees the id that `publish` returned. From then on it is signed."""
     message = replace(published(FRESH, "pay-7"), source=FRESH.source)
     for secrets in ((), (SECRET,)):
         first = fail(message, secrets=secrets)

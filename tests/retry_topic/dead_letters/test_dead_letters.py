@@ -244,7 +244,7 @@ def test_an_unknown_target_is_refused(letter_store: LetterStore) -> None:
 
 
 def test_a_replay_is_signed_where_headers_are(letter_store: LetterStore) -> None:
-    """Otherwise consumers that verify signatures would not believe it."""
+    """Consumers that verify signatures would not accept it unsigned."""
     letter_store.bury("m")
     DeadLetters(letter_store.bench.connection, secrets=(SECRET,)).replay()
     (found,) = letter_store.waiting()

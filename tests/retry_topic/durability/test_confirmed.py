@@ -198,7 +198,7 @@ def test_a_primary_that_is_cut_off_soon_refuses_writes(pair: Pair, name: str) ->
 
 
 def test_more_replicas_than_there_are_is_refused_by_both_faces(pair: Pair, name: str) -> None:
-    """At the start, with the number of connected replicas."""
+    """The error comes at the start and has the number of connected replicas."""
     with pytest.raises(StoreError, match="needs connected replicas: 2, this server has 1"):
         open_store(pair.primary.url, namespace=name, durability="replicated", replicas=2)
     with pytest.raises(StoreError, match="needs connected replicas: 2, this server has 1"):
@@ -249,7 +249,7 @@ def test_every_acknowledged_write_goes_through_the_confirmation(
 
 
 def test_a_server_that_stops_syncing_is_noticed_at_the_next_write(syncing: TemporaryServer, name: str) -> None:
-    """As after a failover to another server: written, in doubt, and the error names the setting."""
+    """The next write is done and in doubt, as after a failover to another server. The error names the setting."""
     with (
         connect(syncing.url, namespace=name, durability="fsync", create_topics=True) as connection,
         redis.Redis.from_url(syncing.url) as admin,

@@ -97,7 +97,7 @@ def failed(name: str, attempt: int = 1, replays: int = 0) -> RetryState:
 
 @pytest.fixture(params=[1, 4])
 def bench(request: pytest.FixtureRequest) -> Iterator[Bench]:
-    """With one shard, and with several."""
+    """Runs a test with one shard, and with several."""
     store = open_store("memory:", shards=request.param)
     with Connection(store, Logs()) as connection:
         yield Bench(connection)
@@ -159,7 +159,7 @@ def test_what_has_succeeded_is_neither_retried_nor_buried(bench: Bench, attempt:
 
 
 def test_records_that_nobody_signed_are_counted_by_the_store(bench: Bench) -> None:
-    """With a secret: by their payload, each as one attempt, in one batch and over several."""
+    """With a secret, the store counts them by payload, each as one attempt, in one batch and over several."""
     bench.intake = IntakeFromLog(
         bench.connection, "g", PolicySet(RetryPolicy(delay=Fixed(base_ms=60_000), max_attempts=4)), secrets=(b"s" * 16,)
     )
@@ -187,7 +187,7 @@ def test_a_batch_from_elsewhere_is_read_again_from_where_the_store_is(bench: Ben
 
 
 def test_the_history_has_a_row_for_each(bench: Bench) -> None:
-    """Without a shard if the source chose it, because the id does not determine it."""
+    """The row has no shard if the source chose the shard, because the id does not determine it."""
     bench.take(failed("a", 2), failed("b", 1))
     logged = [History(bench.connection.store).read(shard) for shard in range(bench.connection.store.shards)]
     rows = {row.id: row for page in logged for row in (read_attempt(entry) for entry in page.entries)}

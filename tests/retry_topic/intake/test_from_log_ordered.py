@@ -122,7 +122,7 @@ class Bench:
 
 @pytest.fixture(params=[1, SHARDS])
 def bench(request: pytest.FixtureRequest) -> Bench:
-    """With one shard, and with several."""
+    """Runs a test with one shard, and with several."""
     return Bench(request.param)
 
 
@@ -191,7 +191,7 @@ def test_what_went_out_before_its_record_is_read_again_goes_out_once(
 
 
 def test_a_member_that_lost_its_partition_stores_nothing_of_it(bench: Bench) -> None:
-    """Neither with the batch nor before it. Positions of other shards that it remembers may be old."""
+    """It stores nothing with the batch or before it. Positions of other shards that it remembers may be old."""
     for name, scope in zip("abcdef", [AWAY, OTHER] * 3, strict=True):
         bench.failed(name, scope)
     zombie, other = bench.intake(), bench.intake()

@@ -105,7 +105,7 @@ def intake(connection: Connection, **policy: Any) -> IntakeFromLog:
 
 
 def drain(taking: IntakeFromLog, log: Log, limit: int = 2, insist: Any = once) -> list[Taken]:
-    """As the service does: it reads the next batch while one is in flight."""
+    """Take in the log as the service does: read the next batch while one is in flight."""
     taken = []
     while (part := log.poll(limit)) is not None or taking.busy:
         taken += taking.finish(insist) if part is None else taking.offer(log, part, insist)
@@ -118,7 +118,7 @@ def waiting(store: DelayStore) -> list[str]:
 
 @pytest.fixture(params=[1, 4])
 def connection(request: pytest.FixtureRequest) -> Iterator[Connection]:
-    """With one shard, and with several."""
+    """Runs a test with one shard, and with several."""
     with Connection(open_store("memory:", shards=request.param), Logs()) as connection:
         yield connection
 

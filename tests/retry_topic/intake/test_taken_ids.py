@@ -141,7 +141,7 @@ def values(store: DelayStore, state: Any = "due") -> list[bytes]:
 
 @pytest.fixture(params=[1, 4])
 def connection(request: pytest.FixtureRequest) -> Iterator[Connection]:
-    """With one shard, and with several."""
+    """Runs a test with one shard, and with several."""
     with Connection(open_store("memory:", shards=request.param), Logs()) as connection:
         connection.broker.create_topic(dead_topic_of("g"))
         yield connection

@@ -98,7 +98,10 @@ WRITTEN = st.tuples(OTHERS, STATES).map(lambda both: write(*both))
 @settings(deadline=None)
 @given(ANY_HEADERS | WRITTEN, STATES)
 def test_what_is_written_again_reads_as_if_all_were_written(headers: Headers, changed: RetryState) -> None:
-    """Also over broken, foreign, doubled and too long headers. Other headers stay; ours stay within their bounds."""
+    """This holds over headers that are broken, foreign, doubled or too long.
+
+    Other headers stay; ours stay within their bounds.
+    """
     state = read(headers)
     shared, own = (tuple(getattr(changed, name) for name in names) for names in (SHARED, OWN))
     restated = HeaderRewriter(SHARED, OWN)(headers, state, shared, own)

@@ -64,7 +64,7 @@ def raised(number: int) -> BaseException:
 
 
 def test_an_exception_is_grouped_by_where_it_was_raised() -> None:
-    """Same function, other number: one group. Another function: another group."""
+    """Errors from the same function with other numbers are one group. Another function makes another group."""
     assert fingerprint_of(raised(1)) == fingerprint_of(raised(2))
     assert fingerprint_of(raised(1)) != fingerprint_of(ValueError("order 1 not found"))
 

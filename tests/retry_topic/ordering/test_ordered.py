@@ -79,7 +79,7 @@ def test_a_failed_message_keeps_back_its_key_and_no_other(bench: Bench, policy: 
 def test_what_comes_while_a_key_is_closed_is_parked_and_comes_out_in_order(
     bench: Bench, policy: Callable[..., RetryPolicy], topics: GroupTopics
 ) -> None:
-    """Also messages that fail when their turn comes."""
+    """This holds even for messages that fail when their turn comes."""
     release = threading.Event()
 
     def hold(message: Message) -> Any:

@@ -179,7 +179,7 @@ def test_a_reader_that_starts_again_reads_its_partitions_again(bench: Bench) -> 
 
 
 def test_records_of_an_assignment_that_is_over_are_not_handled(bench: Bench) -> None:
-    """Neither late records nor those behind a running handler. The next assignment reads them again."""
+    """Neither late records nor records behind a running handler are handled. The next assignment reads them again."""
     go_on = bench.hold[b"0"] = threading.Event()
     bench.member.ours = {PLACE: 1}
     with bench.consumer:

@@ -172,7 +172,7 @@ def test_no_failure_whatever_breaks_a_limit(
     verdict: str | None,
     seed: int,
 ) -> None:
-    """For any numbers there is no error, no due in the past, no due beyond a cap, and always an explanation."""
+    """Any numbers give no error, no due in the past, no due beyond a cap, and always an explanation."""
     policy = RetryPolicy(delay=delay, max_attempts=5, max_age_ms=1_000_000)
     failure = Failure(
         attempt=attempt,

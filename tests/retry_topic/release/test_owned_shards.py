@@ -183,7 +183,7 @@ def test_what_is_refused_for_good_leaves_before_the_rest_goes_out(store: DelaySt
 
 @pytest.mark.parametrize("deed", ["lost", "aborted"])
 def test_what_is_in_doubt_is_asked_for(store: DelayStore, cluster: Cluster, deed: str) -> None:
-    """Committed or not: each message is there once."""
+    """Whether the claim was committed or not, each message is there once."""
     process = Process(store, Sender(cluster, deed))
     assert process.publish() == [Done("a"), Done("b"), Done("c")]
     assert cluster.sent == [b"a", b"b", b"c"]
@@ -224,7 +224,7 @@ def test_a_shard_is_owned_then_fenced_then_looked_into(store: DelayStore, cluste
     steps: list[str] = []
 
     class Noted(DelayStore):
-        """The store; it notes its calls."""
+        """A store that records its calls."""
 
         def execute(self, calls: Sequence[Call[Any]]) -> list[Any]:
             for call in calls:
@@ -372,7 +372,7 @@ class Barred(Sender):
 
 @pytest.mark.parametrize("what", ["take over", "send"])
 def test_what_the_broker_refuses_is_told_until_it_does_not(store: DelayStore, cluster: Cluster, what: str) -> None:
-    """For a claim and for a shard. An absent broker is not a refusal and does not end one."""
+    """It is reported for a claim and for a shard. An absent broker is not a refusal and does not end one."""
     sender = Barred(cluster, what)
     process = Process(store, sender)
     assert process.ownership.refusals == []
@@ -551,7 +551,7 @@ def test_what_a_stopping_service_did_not_send_leaves_before_a_later_claim_goes_o
 
 
 def test_a_shard_in_which_something_waits_is_taken_over_before_that_is_due(cluster: Cluster) -> None:
-    """So its first message is not late by the time of a take-over."""
+    """The take-over then does not delay the first message."""
     with open_store("memory:") as store:
         store.schedule([Item("a", store.now_ms() + 3_600_000, encode_body(Message("t", b"a")), "t")])
         process = Process(store, Sender(cluster))

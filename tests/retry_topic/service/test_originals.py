@@ -111,7 +111,7 @@ def test_payloads_are_put_in_before_messages_are_sent() -> None:
 
 
 def test_a_payload_that_is_gone_makes_a_dead_letter_that_says_so() -> None:
-    """So does a record with another payload now. The other messages are sent."""
+    """A record that has another payload now makes one too. The other messages are sent."""
     gone = PublishFailure("original: the record g.retry/3/17 is gone", transient=False)
     bodies = [encode_body(large().by_reference(SOURCE))] * 2
     answers, sent = published(Originals(gone, b"another"), *bodies, encode_body(large(b"small")))
@@ -141,7 +141,7 @@ def test_a_claim_fetches_so_many_bytes_at_most() -> None:
 
 
 def test_the_intake_leaves_large_payloads_where_they_are() -> None:
-    """Only above the limit. A record that is taken in again is recognised."""
+    """This holds only above the limit. A record that is taken in again is recognised."""
     with open_store("memory:") as store:
         connection = Connection(store, MemoryBroker(create_topics=True))
         policies = PolicySet(RetryPolicy(delay=Fixed(base_ms=60_000)))

@@ -139,7 +139,7 @@ def test_what_cannot_be_simulated_is_refused() -> None:
     """A coroutine function, and a fault that does not exist."""
 
     async def handler(message: Message) -> None:
-        """Never called."""
+        """A handler that is never called."""
 
     with pytest.raises(ConfigError, match="expected a plain function"):
         simulate(handler, POLICY)

@@ -40,7 +40,7 @@ def provider(exporter: InMemorySpanExporter) -> Iterator[TracerProvider]:
 
 
 def test_a_first_delivery_is_a_child_of_its_creation(exporter: InMemorySpanExporter, provider: TracerProvider) -> None:
-    """Same trace, consumer kind, the conventions' attributes. Baggage reaches the handler."""
+    """The span has the same trace, the kind "consumer" and the conventions' attributes. Baggage reaches the handler."""
     seen = []
     handler = traced(lambda message: seen.append(baggage.get_baggage("tenant")), tracer_provider=provider)
     handler(Message("orders", b"abc", headers=(TRACEPARENT, ("Baggage", b"tenant=blue"))))

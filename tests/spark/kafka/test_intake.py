@@ -149,7 +149,10 @@ def test_it_takes_turns_with_services(
     opened: Callable[[str], tuple[DelayStore, StorePlace]],
     until: Callable[[Callable[[], bool]], None],
 ) -> None:
-    """Service, Spark, service, Spark: each continues where the other ended, by the position in the store."""
+    """A service, Spark, a service and Spark run in turn.
+
+    Each continues where the other ended, by the position in the store.
+    """
     topics(broker, name)
     store, place = opened(name)
     sent = 0
@@ -185,7 +188,7 @@ def test_a_store_that_is_behind_the_checkpoint_is_given_what_it_lacks(
     opened: Callable[[str], tuple[DelayStore, StorePlace]],
     tmp_path: Path,
 ) -> None:
-    """As after a failover that lost the last records: the task reads these records from the topic again."""
+    """The store has lost its last records, as in a failover: the task reads these records from the topic again."""
     topics(broker, name)
     checkpoint = str(tmp_path / "checkpoint")
     broker.publish([failure(name, n) for n in range(300)])

@@ -110,7 +110,7 @@ def test_a_batch_is_written_once_under_its_job_id(
 def test_headers_and_tombstones_survive_the_way_through(
     spark: SparkSession, broker: KafkaBroker, at: dict[str, str], name: str
 ) -> None:
-    """From one topic to two others; each row names its topic."""
+    """They go from one topic to two others; each row names its topic."""
     for topic in (name, f"{name}-a", f"{name}-b"):
         broker.create_topic(topic)
     broker.publish(

@@ -45,8 +45,9 @@ def raise_and_record(
 ) -> Plan[list[int]]:
     """Raise counts (key, attempts, expiry in ms). Returns the greatest known count of each key.
 
-    0 attempts only reads. `ENDED` in place of the attempts means that the message has ended. A repeat changes nothing
-    more. The call can append `history` in the same round trip; `keep` as in `History.append`.
+    With 0 attempts a count is only read. `ENDED` in place of the attempts means that the message has ended. A repeat of
+    the call changes nothing more. The call can append `history` in the same round trip; for `keep` see
+    `History.append`.
     """
     if not history:
         return (yield from raise_counts(plans, counts))
@@ -157,7 +158,7 @@ class AttemptCountsInMemory:
 
 @dataclass(slots=True)
 class RaiseCounts(Operation[list[int]]):
-    """Raise attempt counts and answer the greatest known count of each key; 0 attempts only reads."""
+    """Raise attempt counts. Returns the greatest known count of each key. With 0 attempts a count is only read."""
 
     script = "raise_counts"
     writes = True
@@ -248,7 +249,7 @@ class ListCounts(Operation[list[AttemptCount]]):
 
 @dataclass(slots=True)
 class MoveCounts(Operation[int]):
-    """Put attempt counts (key, score, ...) into a frozen shard, or remove them (key, ...). Answers how many changed."""
+    """Put attempt counts (key, score, ...) into a frozen shard, or remove them (key, ...). Returns how many changed."""
 
     script = "move_counts"
     writes = True

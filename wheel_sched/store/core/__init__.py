@@ -1,1 +1,1 @@
-"""The core of the delay store: what every tenant needs. It names none of the rooms beside it."""
+"""The core of the delay store: what every user needs. It imports none of the rooms of other capabilities."""

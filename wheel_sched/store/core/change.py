@@ -26,7 +26,7 @@ class Alteration:
 class Change(Operation[list[Outcome]]):
     """Reschedule, replace, cancel, hold, release, requeue or delete items that are not in flight.
 
-    The verbs `i` and `m` change items in flight.
+    Each `Alteration` names its change by a verb of change.lua. Only the verbs `i` and `m` change items in flight.
     """
 
     script = "change"
@@ -52,9 +52,9 @@ class Change(Operation[list[Outcome]]):
         return outcomes_of(reply[0])
 
     def in_memory(self, shard: MemoryShard) -> list[Outcome]:
-        said = shard.recall(self.token)
-        if said is not None:
-            return list(said)
+        remembered = shard.recall(self.token)
+        if remembered is not None:
+            return list(remembered)
         check_batch(len(self.alterations))
         versions = shard.sequence()
         outcomes = [_change(shard, alteration, versions) for alteration in self.alterations]

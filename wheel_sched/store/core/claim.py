@@ -127,9 +127,9 @@ class ClaimDue(Operation[Claim]):
 
     def in_memory(self, shard: MemoryShard) -> Claim:
         check_batch(self.limit)
-        said = shard.recall(self.token)
-        if said is not None:
-            return _claimed_before(shard, *said)
+        remembered = shard.recall(self.token)
+        if remembered is not None:
+            return _claimed_before(shard, *remembered)
         if self.epoch is not None and self.epoch != shard.epoch:
             raise StaleEpoch(
                 f"the epoch is {shard.epoch}, the call came with {self.epoch}: nothing was claimed; "

@@ -1,7 +1,7 @@
 """DelayStore and AsyncDelayStore: the blocking and the asyncio facade of the delay store, over any backend.
 
-A method of both is written once, as a plan (see `plans`). `blocking` and `awaited` make methods of it, with the
-arguments and the docstring of the plan. The capabilities beside the core do the same.
+Each method of the two facades is written once, as a plan (see `plans`). `blocking` and `awaited` turn a plan into a
+method with the plan's arguments and docstring. The classes of the other capabilities are made in the same way.
 
 Errors are those of `wheel_sched.errors`. After `StoreUnavailable` the outcome is unknown: repeat the call with the same
 `token` or the same ids. The repeat is safe and gives the first answer.
@@ -33,7 +33,7 @@ class Backend(Protocol):
         ...
 
     def begin(self, calls: Sequence[Call[Any]], now_ms: int | None = None) -> SentCalls:
-        """`execute` in two halves: send at least one call now, and wait for the answers later."""
+        """Send at least one call as `execute` does, and do not wait. The returned object waits for the answers."""
         ...
 
     def check_server(self) -> None:
@@ -78,7 +78,7 @@ class AsyncBackend(Protocol):
 
 
 def values_of(answers: list[Any]) -> list[Any]:
-    """The answers. Raises the first error among them, and `InDoubt` only when there is no other error."""
+    """Return the answers, or raise the first error among them: `InDoubt` only when there is no other error."""
     errors = [answer for answer in answers if isinstance(answer, Exception)]
     for error in errors:
         if not isinstance(error, InDoubt):
@@ -189,7 +189,7 @@ class DelayStore(_Facade):
         return self.backend.execute(calls, self._now_ms())
 
     def begin(self, calls: Sequence[Call[Any]]) -> SentCalls:
-        """`execute` in two halves, so that the caller works while the server does."""
+        """Send calls as `execute` does, and do not wait: the caller can work while the server does."""
         return self.backend.begin(calls, self._now_ms())
 
     def open(self) -> Self:
@@ -271,7 +271,7 @@ class AsyncDelayStore(_Facade):
         return await self.backend.execute(calls, self._now_ms())
 
     async def open(self) -> Self:
-        """As `DelayStore.open`."""
+        """Do what `DelayStore.open` does."""
         await self.backend.check_server()
         with opening():
             await self.run(self.plans.open("server" if self.ticks else "test"))

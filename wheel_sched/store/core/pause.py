@@ -12,7 +12,7 @@ from wheel_sched.store.core.shard import MemoryShard, plain
 
 @dataclass(slots=True)
 class Pause(Operation[tuple[int, int]]):
-    """One page of pausing or resuming a topic. Answers (moved, start of the next page; -1 = finished)."""
+    """One page of pausing or resuming a topic. Returns (moved, start of the next page; -1 = finished)."""
 
     script = "pause"
     writes = True
@@ -30,7 +30,7 @@ class Pause(Operation[tuple[int, int]]):
         return reply[0], reply[1]
 
     def in_memory(self, shard: MemoryShard) -> tuple[int, int]:
-        """One page of pausing or resuming: (moved, start of the next page; -1 = finished)."""
+        """Pause or resume one page of a topic's items. Returns (moved, start of the next page; -1 = finished)."""
         topic = plain(self.topic)
         if self.verb == "resume":
             return _resume(shard, self, topic)

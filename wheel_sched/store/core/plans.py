@@ -89,7 +89,7 @@ class Plans:
     def batched(
         self, things: Sequence[T], route: Callable[[T], str], make: Callable[[list[T], str], Operation[Any]], token: str
     ) -> tuple[list[Call[Any]], list[list[int]]]:
-        """Calls of at most MAX_BATCH things each, and for each call the indices of its things."""
+        """Make calls of at most MAX_BATCH values each. Returns with each call the indices of its values."""
         places: dict[int, list[int]] = {}
         if self.shards == 1:
             places[0] = list(range(len(things)))
@@ -112,7 +112,7 @@ class Plans:
         make: Callable[[list[S], str], Operation[list[T]]],
         token: str = "",
     ) -> Plan[list[T]]:
-        """The answers of `batched` calls that answer once for each thing, in the order of the things."""
+        """Run `batched` calls that answer once for each value. Returns the answers in the order of the values."""
         calls, members = self.batched(things, route, make, token)
         replies: list[list[T]] = (yield calls) if calls else []
         found: dict[int, T] = {}
@@ -141,7 +141,7 @@ class Plans:
         return Stored(outcomes, now_us)
 
     def _in_pages(self, make: Callable[[int, int], Pause]) -> Plan[int]:
-        """Make calls of a shard and a start until no shard has a next page. Returns how many items were moved."""
+        """Call each shard page by page until it has no next page. Returns how many items were moved."""
         moved = 0
         starts = dict.fromkeys(range(self.shards), 0)
         while starts:
@@ -319,7 +319,7 @@ class Plans:
     def requeue(
         self, dues: Sequence[tuple[str, int, Item | None]], *, route: str | None = None, token: str | None = None
     ) -> Plan[list[Outcome]]:
-        """Let dead letters wait again: (id, due, item with a new body or None)."""
+        """Let dead letters wait again. Each row of `dues` is (id, due, item with a new body or None)."""
         return self.change([Alteration(i, "q", due, None, item) for i, due, item in dues], route=route, token=token)
 
     def delete_dead(

@@ -13,7 +13,7 @@ from wheel_sched.store.core.shard import MemoryItem, MemoryShard, plain
 
 @dataclass(slots=True)
 class Restore(Operation[int]):
-    """Put items back exactly as they were; an id that exists is not changed. Answers how many items were put back."""
+    """Put items back exactly as they were; an id that exists is not changed. Returns how many items were put back."""
 
     script = "restore"
     writes = True

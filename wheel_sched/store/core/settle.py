@@ -131,9 +131,9 @@ class Settle(Operation[Settled]):
         return Settled(outcomes, reply[1], head_of(reply[2]), head_of(reply[3]))
 
     def in_memory(self, shard: MemoryShard) -> Settled:
-        said = shard.recall(self.token)
-        if said is not None:
-            return Settled(list(said), shard.now_us, *shard.heads())
+        remembered = shard.recall(self.token)
+        if remembered is not None:
+            return Settled(list(remembered), shard.now_us, *shard.heads())
         check_batch(len(self.settlements))
         outcomes = [Outcome.STALE] * len(self.settlements)
         versions = shard.sequence()

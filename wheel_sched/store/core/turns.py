@@ -1,4 +1,7 @@
-"""Topics take turns in a burst: the twin of `overdue_of_others` in `prelude_claiming.lua`, which explains it."""
+"""Lets topics take turns while many items are overdue: the twin of `overdue_of_others` in `prelude_claiming.lua`.
+
+That script explains the rules.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +52,10 @@ class Turns:
         self._turn: Turn | None = None
 
     def overdue_of_others(self, found: list[Entry], limit: int, until_ms: int) -> list[Entry]:
-        """Overdue items of topics that are missing in `found`, the first `limit` entries; at most half a batch."""
+        """Overdue items of topics that `found` does not have. `found` is the first `limit` entries by due time.
+
+        Returns at most `limit` / 2 items.
+        """
         due, items = self._due, self._items
         overdue = due.rank_behind(until_ms + 1, b"")
         if limit < LEAST or overdue <= 2 * limit:

@@ -67,7 +67,7 @@ class HistoryInMemory:
 
 @dataclass(slots=True)
 class Log(Operation[int]):
-    """Append entries and keep about `keep` entries in all. Answers how many were appended."""
+    """Append entries and keep about `keep` entries in all. Returns how many were appended."""
 
     script = "log"
     writes = True

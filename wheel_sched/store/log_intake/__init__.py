@@ -142,10 +142,10 @@ class LogIntake(Capability):
         counts: Sequence[BatchCount] = (),
         token: str | None = None,
     ) -> Callable[[], Stored]:
-        """`accept` in two halves, so that the caller works while the server does.
+        """Send the batch as `accept` does, and do not wait: the caller can work while the server does.
 
-        The returned function waits for the answer; call it once. It raises the errors of `accept`. After an error, pass
-        the same batch to `accept`, under the same token.
+        Call the returned function once: it waits for the answer, and raises the errors of `accept`. After an error,
+        pass the same batch to `accept`, under the same token.
 
         Raises:
             Rejected: an item is malformed, or the batch too long; nothing was sent.

@@ -112,11 +112,11 @@ class OrderedKeys(Capability):
         return self._by_scope(rows, LookAtHeads)
 
     def succeeded(self, rows: Sequence[tuple[str, str]]) -> list[Outcome]:
-        """The heads (lock, id base) have succeeded: the next ones are due; see `PassHeads`."""
+        """Report that heads (lock, id base) have succeeded. The next messages of their keys are due (`PassHeads`)."""
         return self._by_scope(rows, lambda part: PassHeads("s", part))
 
     def given_up(self, rows: Sequence[tuple[str, str]]) -> list[Outcome]:
-        """The heads (lock, id base) are dead: the next ones are due."""
+        """Report that the heads (lock, id base) are dead. The next messages of their keys are due."""
         return self._by_scope(rows, lambda part: PassHeads("d", part))
 
     def pass_by_hand(self, locks: Sequence[str]) -> list[Outcome]:

@@ -78,7 +78,7 @@ class OrderingInMemory:
         shard.on_restored.append(self.rebuild)
 
     def stale(self, owner: Owner) -> bool:
-        """Whether the caller does not own its scope, or not any more."""
+        """Whether the caller does not own its scope now."""
         epoch, _, holder = self.owners.get(owner.scope, (0, 0, ""))
         return (epoch, holder) != (owner.epoch, owner.holder)
 
@@ -263,7 +263,7 @@ class ParkItems(Operation[list[Outcome]]):
 
 @dataclass(slots=True)
 class LookAtHeads(Operation[list[Outcome]]):
-    """Look up (lock, id base). DONE: it is the head. DUPLICATE: it has succeeded before. ABSENT: neither."""
+    """Look up (lock, id base). DONE: the message is the head. DUPLICATE: it has succeeded before. ABSENT: neither."""
 
     script = "key_lock"
     writes = False
@@ -289,9 +289,10 @@ class LookAtHeads(Operation[list[Outcome]]):
 
 @dataclass(slots=True)
 class PassHeads(Operation[list[Outcome]]):
-    """The heads (lock, id base) have ended: the next ones are due. `how`: "s" succeeded, "d" given up, "*" any head.
+    """Remove the heads (lock, id base), which have ended, and make the next message of each key due.
 
-    DONE, or ABSENT: it was not the head.
+    `how`: "s" the head has succeeded, "d" the head was given up, "*" any head. The outcome of a row is DONE, or ABSENT
+    if the message was not the head.
     """
 
     script = "key_lock"

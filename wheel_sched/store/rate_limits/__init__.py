@@ -258,7 +258,7 @@ class Admit(Operation[list[Admitted]]):
         return Admitted(granted, first_us, interval_us, why if refused else "-")
 
     def _pass_circuit(self, shard: MemoryShard, destination: str, wanted: int) -> tuple[int, int, WhyNot]:
-        """How many items pass the circuit, the due of the others (ms), and why they have to wait."""
+        """How many items pass the circuit, the due time of the others in ms, and why the others have to wait."""
         limits = self.limits
         if not limits.trip_ppm:
             return wanted, 0, "-"

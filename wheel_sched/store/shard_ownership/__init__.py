@@ -22,7 +22,9 @@ def acquire_shard(plans: Plans, shard: int, owner: str, lease_ms: int) -> Plan[O
 def resolve_claims(
     plans: Plans, shard: int, epoch: int, committed: int | None, *, spared: int | None = None, lapse_cap: int = 0
 ) -> Plan[Resolved]:
-    """End open claims by the claim number that their broker has recorded (None: unknown, all are held in doubt).
+    """End the open claims of a shard. `committed` is the last claim number that the broker has recorded.
+
+    With None the number is unknown, and the items of all claims are held in doubt.
 
     The broker has published the claims up to `committed`, and none above it. The claim `spared` stays open.
     """
@@ -120,7 +122,10 @@ class Own(Operation[Ownership]):
 
 @dataclass(slots=True)
 class Resolve(Operation[Resolved]):
-    """End open claims by the claim number that their broker has recorded (None: unknown, all are held in doubt)."""
+    """End the open claims of a shard. `committed` is the last claim number that the broker has recorded.
+
+    With None the number is unknown, and the items of all claims are held in doubt.
+    """
 
     script = "resolve"
     writes = True

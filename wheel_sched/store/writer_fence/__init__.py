@@ -100,7 +100,7 @@ class ScheduleFenced(StoringOperation):
 
 @dataclass(slots=True)
 class CloseEpoch(Operation[int]):
-    """Close an epoch of a writer and all epochs before it. Answers the last closed epoch."""
+    """Close an epoch of a writer and all epochs before it. Returns the last closed epoch."""
 
     script = "close_epoch"
     writes = True

@@ -121,8 +121,8 @@ class ListingCases:
         settlements: list[Settlement] = [Dead("a", "because"), Held("b", "later")]
         bench.store.settle(claim, settlements)
         found = bench.store.get(["d", "zz", "c", "b", "a", "d"])
-        told = [(f.state, f.score_ms - bench.now_ms if f.score_ms else 0) if f else None for f in found]
-        assert told == [("due", 0), None, ("leased", 500), ("held", 0), ("dead", 0), ("due", 0)]
+        shown = [(f.state, f.score_ms - bench.now_ms if f.score_ms else 0) if f else None for f in found]
+        assert shown == [("due", 0), None, ("leased", 500), ("held", 0), ("dead", 0), ("due", 0)]
         assert [f.reason for f in found[3:5] if f] == ["later", "because"]
         assert bench.store.get([]) == []
 

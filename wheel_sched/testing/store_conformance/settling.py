@@ -54,7 +54,7 @@ class SettlingCases:
         assert bench.store.counts().now == {("due", "u"): 1}
 
     def test_an_empty_body_is_a_successor_too(self, bench: Bench) -> None:
-        """A `Next` with the body b"" writes an empty body; with None it keeps the old one."""
+        """A `Next` with the body b"" writes an empty body. With the body None it keeps the old body."""
         bench.put("a")
         bench.store.settle(bench.claim(), [Next("a", bench.now_ms, b"")])
         assert bench.one("a").body == b""

@@ -98,7 +98,7 @@ class Allowed:
         return self._listed or self._signed or ref in _registered or ref.startswith("__main__:")
 
     def _storable(self, ref: str) -> bool:
-        """Whether any process with these settings may look it up."""
+        """Whether some process with these settings may look this reference up."""
         if ref in self._exact:
             return True
         module, colon, name = ref.partition(":")

@@ -50,7 +50,7 @@ MONTHS_AT_MOST = 12 * 1000  # beyond the end of the calendar CalendarIntervalTri
 
 
 def is_built_in(trigger: Any) -> bool:
-    """Whether the trigger is one of APScheduler's. It holds no state, and answers the same in every process."""
+    """Whether the trigger is one of APScheduler's, which hold no state and give the same answer in every process."""
     return type(trigger) in _BUILT_IN
 
 

@@ -16,7 +16,7 @@ _NEVER = float("inf")
 
 
 class Alarm:
-    """One owner sleeps, any thread rings.
+    """An alarm for one owner, which sleeps. Any thread can ring it.
 
     Args:
         now: wall clock in seconds. Defaults to `time.time`.

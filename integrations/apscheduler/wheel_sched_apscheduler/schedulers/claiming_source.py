@@ -145,7 +145,7 @@ class ClaimingJobSource:
         return []
 
     def _plan(self, occurrence: Occurrence, now: datetime) -> bool:
-        """Decide the run times and the next run time. False: the occurrence does not run now."""
+        """Decide the run times and the next run time. Returns False if the occurrence does not run now."""
         job = occurrence.job
         try:
             if occurrence.run_times:
@@ -273,7 +273,7 @@ class InFlightLimits:
         return room, None
 
     def admit(self, occurrence: Occurrence) -> bool:
-        """Count a claimed occurrence. False: its executor is full, so put the occurrence back."""
+        """Count a claimed occurrence. Returns False if its executor is full: then put the occurrence back."""
         name = occurrence.job.executor
         load = self._loads.get(name)
         if load is None:

@@ -90,8 +90,9 @@ class WheelScheduler(BaseScheduler):
 
     @property
     def running(self) -> bool:
-        """Whether it was started, not shut down, and its loop is alive: False after a fork, and when the thread of a
-        blocking scheduler was interrupted."""
+        """Whether the scheduler was started, was not shut down, and its loop is alive.
+
+        False after a fork, and when the thread of a blocking scheduler was interrupted."""
         if self.state == STATE_STOPPED or self._left.is_set():
             return False
         return self._owner is None or self._owner.is_alive()
@@ -184,7 +185,7 @@ class WheelScheduler(BaseScheduler):
             self._left.set()
 
     def _process_jobs(self) -> float | None:
-        """One pass: at most one batch of each jobstore.
+        """Make one pass, which takes at most one batch from each jobstore.
 
         Returns:
             Seconds until the next pass; None = when the alarm rings.

@@ -103,7 +103,7 @@ class Submission:
 
     @property
     def comes_again(self) -> bool:
-        """Whether its jobstore hands it out again after an interruption."""
+        """Whether the jobstore hands the job out again after an interruption."""
         return self.source is not None
 
     @property

@@ -1,7 +1,7 @@
-"""Judges a history of the world of jobs by the words of docs/apscheduler.md and docs/guarantees.md.
+"""Judges a history of the world of jobs by the promises of docs/apscheduler.md and docs/guarantees.md.
 
-It knows what the producer was told, what job bodies saw, and what is left in the store. It reads no counter of the
-product.
+The checker sees the answers that the producer got, the runs of job bodies, and what is left in the store. It reads no
+counter of the product.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ CHOSEN_GRACE_S = 2  # a grace of one second counts as none, see docs/apscheduler
 
 
 def violations(history: JobWorld) -> list[str]:
-    """What the history did wrong; empty when it kept every promise. Each line begins with the invariant's name."""
+    """The promises that the history broke, one line each. Each line begins with the name of the invariant."""
     troubles = Troubles(history)
     undone = _undone(history)
     found = [f"broken: {what}" for what in history.world.broken if not _stock_breaks_off(what, troubles)]
@@ -39,7 +39,7 @@ def violations(history: JobWorld) -> list[str]:
 
 
 def _undone(history: JobWorld) -> set[int]:
-    """The jobs of which the server has lost a write: with `everysec` that is allowed."""
+    """The jobs about which the server has lost a write. `appendfsync everysec` allows that."""
     return {int(number) for call in history.store.lost_calls for number in re.findall(r"job(\d+)", repr(call))}
 
 
@@ -60,11 +60,11 @@ class _JobJudge:
     """Judges one job.
 
     Args:
-        history: it has ended.
-        troubles: its faults.
+        history: the ended history.
+        troubles: the faults of the history.
         add: the call that adds the job.
-        told: the calls about the job, in order.
-        runs: what its bodies saw, in the order of their beginnings.
+        told: the producer's calls about the job, in order.
+        runs: the runs of the job, in the order in which they began.
         undone: whether the server has lost a write about the job.
     """
 
@@ -98,7 +98,7 @@ class _JobJudge:
         return f"job {self._add.number}, run time {run_ms} ms"
 
     def _answers(self) -> list[str]:
-        """An id is taken only if an earlier try may have taken it."""
+        """Check that `add` finds its id in use only if an earlier try of the same call may have added the job."""
         return [
             f"told: {told.step} found its id taken, and no try before was in doubt"
             for told in self._told
@@ -106,7 +106,7 @@ class _JobJudge:
         ]
 
     def _early(self) -> list[str]:
-        """No run begins before the scheduler's clock and the store's clock have both reached its run time."""
+        """Check that no run begins before its scheduler's clock and the store's clock have reached its run time."""
         found = []
         for run in self._runs:
             clock_ms = min(run.wall_ms, self._troubles.store_clock_ms(run.began_ns // MS))
@@ -117,7 +117,7 @@ class _JobJudge:
     # -- lost
 
     def _lost(self) -> list[str]:
-        """Each run time that is owed has run to its end, or was missed, coalesced or skipped as its job says."""
+        """Check that each owed run time has run to its end, unless the job's settings or a fault explain why not."""
         found = []
         for period in self._periods:
             for at in period.owed_times():
@@ -150,13 +150,13 @@ class _JobJudge:
         return self._troubles.death_of(process, at - self._troubles.ahead_ms) is not None
 
     def _full_until(self, at: int, claimed_by: int) -> int | None:
-        """Until when other runs of the job took all its room, if they did so when this one was claimed."""
+        """When a run got room, if the job's other runs had reached `max_instances` at the moment of its claim."""
         others = [run for run in self._runs if run.run_ms != at and run.run_ms <= claimed_by]
         ends = [end for end in map(self._counts_until, others) if end >= at]
         return max(ends) if len(ends) >= self._add.instances else None
 
     def _may_retry_too_late(self, period: Period, at: int, full_until: int) -> bool:
-        """Whether a last run, tried again until there is room, may come too late for its grace or its period."""
+        """Whether a last run that waits for room may come too late for its misfire grace time or its period."""
         for tried in range(at, min(full_until, at + LONGEST_WAIT_MS) + RETRY_MS, RETRY_MS // 3):
             claimed_by = self._troubles.claimed_by(tried)
             missed = self._add.grace_s >= CHOSEN_GRACE_S and claimed_by >= tried + self._add.grace_s * 1_000
@@ -165,21 +165,21 @@ class _JobJudge:
         return False
 
     def _counts_until(self, run: JobRun) -> int:
-        """Until when a run counts as under way."""
+        """The time until which a run counts as under way."""
         if run.outcome != "running":
             return run.ended_ns // MS + SETTLED_MS + self._delay_of_reports(run)
         died = self._troubles.death_of(run.process, run.began_ns // MS)
         return FOREVER_MS if died is None else self._troubles.claimed_by(died) + LEASE_MS
 
     def _delay_of_reports(self, run: JobRun) -> int:
-        """How long the report of an end may take."""
+        """How long the report of a run's end may take."""
         ended = run.ended_ns // MS
         return self._troubles.claimed_by(ended) - ended
 
     # -- duplicates
 
     def _duplicates(self) -> list[str]:
-        """A run time runs once, unless a fault allows the repeat. No process gets an occurrence under an old token."""
+        """Check that a run time runs once, unless a fault allows a repeat, and that each claim has a newer token."""
         found = []
         repeats = sum(
             told.doubts + self._is_late(told) if told.step.action == "add" else not self._clock_known
@@ -215,10 +215,10 @@ class _JobJudge:
         )
 
     def _wrote_late(self, before: list[JobRun], run: JobRun) -> bool:
-        """Whether a process that ran this before has stood still beyond its lease.
+        """Whether a process that ran this occurrence before has stood still for longer than its lease.
 
-        When it goes on, it may store its run beside the job, although another process has it. Then the run is handed
-        out once more. docs/apscheduler.md calls a process that was stopped the trap that remains.
+        When such a process goes on, it may store its run beside the job, although another process has claimed the
+        occurrence. Then a process runs the occurrence once more. docs/apscheduler.md calls this the remaining trap.
         """
         until = run.began_ns // MS
         return not self._at_most_once and any(
@@ -251,7 +251,7 @@ class _JobJudge:
     # -- changes
 
     def _changed(self) -> list[str]:
-        """What the producer was told about a change is so: removed, paused and moved run times do not run."""
+        """Check that removed, paused and moved run times do not run once the producer has the answer to the change."""
         found = []
         ahead_ms = self._troubles.ahead_ms
         seen: set[int] = set()
@@ -269,7 +269,7 @@ class _JobJudge:
         return found
 
     def _began_after_removal(self, run: JobRun) -> bool:
-        """Whether a run began so late after a removal that it was claimed after it."""
+        """Whether a run began so long after a removal that a process must have claimed it after the removal."""
         began = run.began_ns // MS
         for told in self._told:
             if told.step.action != "remove" or told.outcome != "done" or told.told_ms >= began:
@@ -284,7 +284,7 @@ class _JobJudge:
         return False
 
     def _instances(self) -> list[str]:
-        """At most `max_instances` runs of a job are under way, over all processes."""
+        """Check that at most `max_instances` runs of a job are under way at a time, over all processes."""
         for run in self._runs:
             began = run.began_ns // MS
             others = [one for one in self._runs if one is not run and self._is_under_way(one, run)]
@@ -326,7 +326,7 @@ class _JobJudge:
 
 
 def _leaks(history: JobWorld, undone: set[int]) -> list[str]:
-    """At the end nothing is due and nothing is leased. What is held is a paused job, or tells of a process."""
+    """Check that at the end nothing is due or leased. A held item must be a paused job or the item of a process."""
     found = []
     items = history.store.contents.items()
     left = Counter((item.shard, item.state, item.topic) for item in items if item.state in ("due", "leased"))
@@ -340,7 +340,7 @@ def _leaks(history: JobWorld, undone: set[int]) -> list[str]:
 
 
 def _is_paused(history: JobWorld, item_id: str, undone: set[int]) -> bool:
-    """Whether the producer has paused this job, or given it a trigger without a run time left, which is the same."""
+    """Whether the producer has paused this job. A job whose trigger has no future run time counts as paused."""
     for told in history.told.values():
         step = told.step
         if item_id != f"job{step.number}" or (told.outcome == "absent" and not told.doubts):
@@ -352,7 +352,7 @@ def _is_paused(history: JobWorld, item_id: str, undone: set[int]) -> bool:
 
 
 class JobKind:
-    """The kind of world for `wheel_sched.simulation`."""
+    """The world of APScheduler jobs, as a kind of world for the simulator."""
 
     name = "apscheduler"
     packages = ("wheel_sched", "wheel_sched_apscheduler", "apscheduler")

@@ -1,8 +1,8 @@
-"""Which runs of a job the producer may expect, and which it must not see, by what it was told.
+"""Which runs of a job must take place, and which must not, by the answers that the producer got.
 
 A call that adds, reschedules or resumes a job opens a *period*: from then on the job runs at the times of its trigger.
-The next such call, a pause and a removal close it. A call whose answer did not come may have been performed or not, at
-any time between its begin and its answer.
+The next such call, a pause or a removal closes the period. A call without an answer may have taken effect at any time
+after its beginning, or not at all.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ MOVING = (*OPENING, "pause", "remove")
 
 @dataclass(slots=True)
 class Period:
-    """A job runs at these times. All times are true time in ms.
+    """A span in which a job runs at the times of one trigger. All times are true time in ms.
 
     Args:
-        times: of the trigger, in order.
-        possible_from: an earlier time does not run.
-        owed_from: this time and later ones run, if the schedule is `owed`.
-        owed: whether the producer was told that the job has these times.
-        open_until: a later time need not run, because a call that closes the period has begun.
-        closed_at: a later time does not run, because the producer was told that the period is over.
-        closed_by: the call that has closed it.
-        may_close: False if its call may be performed again after its end.
-        began_ms: when the call that opens it began.
-        told_ms: when that call was answered.
+        times: the run times of the trigger, in order.
+        possible_from: no run time before this one may run.
+        owed_from: each run time from this one on must run, if the period is `owed`.
+        owed: whether the producer got the answer that the job has these times.
+        open_until: a run time after this need not run, because a call that closes the period has begun.
+        closed_at: no run time after this may run, because the producer has the answer of the closing call.
+        closed_by: the action of the closing call.
+        may_close: False if the call that opened the period may take effect again after the period was closed.
+        began_ms: when the call that opens the period began.
+        told_ms: when the producer got the answer of that call.
     """
 
     times: list[int]
@@ -46,11 +46,11 @@ class Period:
     told_ms: int = 0
 
     def owed_times(self) -> list[int]:
-        """The times that run."""
+        """The times that must run."""
         return [at for at in self.times if self.owed and self.owed_from <= at < self.open_until]
 
     def next_after(self, at: int) -> int:
-        """The first time after `at`."""
+        """The first run time after `at`."""
         return min((one for one in self.times if one > at), default=FOREVER_MS)
 
     def may_run(self, at: int, ahead_ms: int) -> bool:
@@ -59,12 +59,12 @@ class Period:
 
 
 def periods_of(calls: Iterable[ToldOfJob], *, clock_known: bool, late: Callable[[ToldOfJob], bool]) -> list[Period]:
-    """The periods of one job.
+    """Compute the periods of one job.
 
     Args:
         calls: the producer's calls about the job, in order.
-        clock_known: whether the clock that a resume counts from shows true time.
-        late: whether a request of this call may have arrived at any time after its answer.
+        clock_known: whether the clock shows true time from which a resume computes the next run time.
+        late: tells whether a request of a call may have reached the store at any time after the call's answer.
     """
     periods: list[Period] = []
     times: list[int] = []

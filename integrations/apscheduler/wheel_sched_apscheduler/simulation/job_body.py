@@ -1,4 +1,4 @@
-"""The function of every simulated job. A stored job names its function, so the function stands in a module."""
+"""The function of every simulated job. A stored job names its function by module, so the function is in a module."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from typing import Protocol
 
 
 class Runner(Protocol):
-    """The history that runs now."""
+    """What `run` needs of the history that runs now."""
 
     def run_job(self, number: int, revision: int) -> None:
-        """Do what the scenario says about a job, and write the run down."""
+        """Run the body of a job as the scenario says, and record the run."""
 
 
 class Current:
-    """Holds the history that runs now. There is one at a time in an interpreter."""
+    """Holds the history that runs now. An interpreter runs one history at a time."""
 
     history: Runner
 

@@ -2,8 +2,8 @@
 
     producer ─► store ─► schedulers ─► job bodies
 
-The product's own classes run in simulated processes: our scheduler and APScheduler's `BackgroundScheduler`, each with a
-`RedisWheelJobStore`. Each body writes its run down. `checker` judges what the producer was told and what bodies saw.
+Real classes run in simulated processes: the product's scheduler and APScheduler's `BackgroundScheduler`, each with a
+`RedisWheelJobStore`. Each body records its run. `checker` judges the answers that the producer got, and the runs.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ START_MS = START_NS // MS
 
 @dataclass(slots=True)
 class ToldOfJob:
-    """What the producer was told about one of its calls.
+    """The answer that the producer got to one of its calls.
 
     Args:
         step: the call.
         began_ms: true time at which the first try began.
-        told_ms: true time of the answer; -1: there is none yet.
-        outcome: "done"; "absent": there is no such job; "exists": the id is taken; "in doubt": no answer came.
-        doubts: how many tries before may have been performed.
+        told_ms: true time of the answer; -1: the producer has no answer yet.
+        outcome: "done"; "absent": there is no such job; "exists": another job has the id; "in doubt": no answer came.
+        doubts: how many earlier tries of this call may have taken effect.
     """
 
     step: JobStep
@@ -64,10 +64,11 @@ class ToldOfJob:
 
 @dataclass(slots=True)
 class JobRun:
-    """One call of a job's function. Times in true ns.
+    """One call of a job's function. Times in ns are true time.
 
-    `outcome`: "running", "ok" or "failed"; "running" for ever if the process died. `run_ms`: the run time, as true
-    time. `wall_ms`: how far the clock of the process had come at the beginning, as true time.
+    `outcome`: "ok", "failed", or "running" until then; if the process died, it stays "running". `run_ms`: the run
+    time, as true time. `wall_ms`: the latest time that the clock of the process had shown at the beginning of the
+    call, as true time.
     """
 
     number: int
@@ -83,11 +84,11 @@ class JobRun:
 
 
 class BodyFailed(Exception):
-    """The body fails, because the scenario says so."""
+    """The error that a body raises when the scenario says so."""
 
 
 class _StampedFaults(list[tuple[Fault, str]]):
-    """The faults that have struck. It notes when each did."""
+    """A list of the faults that have struck. It also records the time of each."""
 
     def __init__(self, world: World) -> None:
         super().__init__()
@@ -100,7 +101,7 @@ class _StampedFaults(list[tuple[Fault, str]]):
 
 
 class JobWorld:
-    """Runs a scenario and keeps what was told and seen."""
+    """Runs a scenario. Keeps the answers that the producer got, and the runs of the jobs."""
 
     def __init__(self, scenario: Scenario) -> None:
         self.world = world = World(scenario)
@@ -126,7 +127,7 @@ class JobWorld:
         self.world.run(END_MS + sum(abs(step) for step in steps), self._ended, QUIET_MS)
 
     def _ended(self) -> bool:
-        """Whether nothing waits any more, and no body runs."""
+        """Whether nothing is left to do: every call has its answer, no job waits, and no body runs."""
         if sum(told.told_ms >= 0 for told in self.told.values()) < len(self.steps):
             return False
         if any(item.state in ("due", "leased") for item in self.store.contents.items()):
@@ -165,7 +166,7 @@ class JobWorld:
         return shutdown
 
     def _producer(self) -> Callable[[], object]:
-        """Make the calls whose answers nobody has read: a producer that died goes on there."""
+        """Make the calls that have no answer yet. A new producer begins with the call during which the old one died."""
         left = [place for place in range(len(self.steps)) if place not in self.told or self.told[place].told_ms < 0]
         if left:
             calls = self._plain_calls() if self.options["plain_producer"] else self._scheduler_calls()
@@ -177,7 +178,7 @@ class JobWorld:
         return lambda: None
 
     def _plain_calls(self) -> Mapping[str, Callable[[Any], object]]:
-        """The calls of a process without a scheduler."""
+        """Make the calls from a process without a scheduler."""
         producer = Producer(self._jobstore(), timezone=UTC)
         store = producer.jobstore
 
@@ -208,7 +209,7 @@ class JobWorld:
         }
 
     def _scheduler_calls(self) -> Mapping[str, Callable[[Any], object]]:
-        """The calls of a process whose scheduler is paused."""
+        """Make the calls through a paused scheduler."""
         scheduler = self._started(WheelBackgroundScheduler, paused=True)
         return {
             "add": lambda step: scheduler.add_job(run, trigger_of(step), id=id_of(step), **self._job_options(step)),
@@ -229,7 +230,7 @@ class JobWorld:
         }
 
     def _call(self, place: int, step: JobStep, call: Callable[[Any], object]) -> None:
-        """Make a call as a careful producer does: it tries again until it knows the result."""
+        """Make a call as a careful producer does: it repeats the call until it has an answer."""
         world = self.world
         known = place in self.told
         told = self.told.setdefault(place, ToldOfJob(step, world.now_ms))

@@ -1,6 +1,6 @@
-"""The scenarios of the world of jobs: what the producer does with which job, and what goes wrong.
+"""The scenarios of the world of jobs: the producer's calls about each job, and the faults.
 
-A job has a date, interval or cron trigger. The producer adds it, and perhaps changes, pauses, resumes or removes it.
+A job has a date, interval or cron trigger. The producer adds the job, and may change, pause, resume or remove it.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ SKEWS_MS = (0, 0, 0, 40, -40, 3_000, -1_500)  # of a process's wall clock
 
 @dataclass(frozen=True, slots=True)
 class JobStep(HandIn):
-    """One call of the producer. `number` is the number of the job; `delay` counts from `at` to the first run time.
+    """One call of the producer. `number`: the number of the job. `delay`: the time from `at` to the first run time.
 
     Args:
         action: "add", or one of `CHANGES`.
-        trigger: of "add" and "reschedule": "date", "interval" or "cron".
-        every: ms between two run times; of a cron trigger a multiple of 1,000.
-        times: how many run times there are at most.
+        trigger: for "add" and "reschedule": "date", "interval" or "cron".
+        every: ms between two run times; for a cron trigger a multiple of 1,000.
+        times: the largest number of run times.
         grace_s: the misfire grace time; 0: None.
         coalesce: whether missed run times become one.
         instances: how many instances may run at a time.
@@ -62,7 +62,7 @@ class JobStep(HandIn):
 
     @property
     def end_ms(self) -> int:
-        """No run time is later. It is not a run time itself, because an interval of APScheduler is not exact."""
+        """The trigger's end, a little after its last run time, because APScheduler's intervals are not exact."""
         return self.first_ms + self.every * (self.times - 1) + 50
 
     def run_times(self) -> list[int]:
@@ -79,12 +79,12 @@ class JobStep(HandIn):
 
 
 def draw(seed: int, *, jobs: int = 9, faults: int | None = None) -> Scenario:
-    """Draw a scenario. One history in four has few faults, so that each repeat must have its reason.
+    """Draw a scenario. One history in four has few faults, so that the checker accepts few repeats.
 
     Args:
         seed: decides everything.
-        jobs: how many jobs, of about two run times each. Defaults to 9.
-        faults: how many faults. Defaults to 0 to 5.
+        jobs: the number of jobs, with about two run times each. Defaults to 9.
+        faults: the number of faults. Defaults to a random number from 0 to 5.
     """
     rng = random.Random(f"apscheduler {seed}")
     faults = rng.choice((0, 1, 1, 2, *[5] * 12)) if faults is None else faults
@@ -114,7 +114,7 @@ def draw(seed: int, *, jobs: int = 9, faults: int | None = None) -> Scenario:
 
 
 def process_names(options: dict[str, int]) -> list[str]:
-    """The processes of a world with these options."""
+    """The names of the processes of a world with these options."""
     return [*(f"scheduler-{number}" for number in range(options["schedulers"])), "producer"]
 
 

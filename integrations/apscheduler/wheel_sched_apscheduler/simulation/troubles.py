@@ -1,4 +1,4 @@
-"""When the faults of a history excuse a late run, and when they excuse a run that comes again."""
+"""Decides when the faults of a history excuse a late run, and when they excuse a repeated run."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ KILLS = ("kill", "kill-before", "kill-after")
 
 
 class Troubles:
-    """The faults that have struck in one history, by their times. All times are true time in ms.
+    """The faults that have struck in one history, with their times. All times are true time in ms.
 
     Args:
-        history: it has ended.
+        history: the ended history.
     """
 
     def __init__(self, history: JobWorld) -> None:
@@ -33,7 +33,7 @@ class Troubles:
         self._spans = sorted([(0, START_MS), *self._unhealthy()])
 
     def _unhealthy(self) -> list[tuple[int, int]]:
-        """The times in which a run may be late."""
+        """The spans of time in which a run may be late."""
         spans = []
         behind_ms = 0
         for fault, at in self._struck:
@@ -49,7 +49,7 @@ class Troubles:
         return spans
 
     def claimed_by(self, at: int) -> int:
-        """The time by which a job that is due at `at` is claimed."""
+        """The latest time at which a scheduler must have claimed a job that is due at `at`."""
         clear = at
         for begins, ends in self._spans:
             if begins >= clear + self._soon_ms:
@@ -62,7 +62,7 @@ class Troubles:
         return list(self._births_ms)
 
     def death_of(self, process: str, since: int) -> int | None:
-        """When the process died, at `since` or later; None: it did not."""
+        """When the process died, at `since` or later. None: it did not die."""
         host = process.partition(".")[0]
         since = max(since, self._births_ms[process])
         times = [at for fault, at in self._struck if fault.target == host and fault.kind in KILLS and at >= since]
@@ -89,7 +89,7 @@ class Troubles:
 
     @staticmethod
     def _kept_away_ms(fault: Fault, host: str) -> int:
-        """How long a fault keeps a process from the store, or how far it brings the end of a lease nearer."""
+        """How long a fault keeps a process from the store, or how much earlier it lets a lease end, in ms."""
         if fault.target == "store":
             return max(0, fault.amount) if fault.kind != "rewind" else 0
         if fault.target != host or fault.kind in KILLS or fault.kind == "stop":
@@ -109,18 +109,18 @@ class Troubles:
         return any(fault.kind == "rewind" and since <= at <= until for fault, at in self._struck)
 
     def arrives_late(self, since: int, until: int) -> bool:
-        """Whether a request of the producer from this time may have been performed at any later time."""
+        """Whether the store may perform a request that the producer sent in this time at any later time."""
         return any(
             fault.kind == "late-request" and fault.target == "producer" and since <= at <= until
             for fault, at in self._struck
         )
 
     def steps_clock(self) -> bool:
-        """Whether the store's clock has jumped."""
+        """Whether the store's clock has stepped."""
         return any(fault.kind == "step-clock" for fault, _ in self._struck)
 
     def store_clock_ms(self, at: int) -> int:
-        """How far the store's clock has come until `at`: the latest time that it has shown, as true time."""
+        """The latest time that the store's clock has shown until `at`, as true time."""
         furthest, offset = 0, 0
         for fault, moment in self._struck:
             if fault.kind == "step-clock" and moment <= at:

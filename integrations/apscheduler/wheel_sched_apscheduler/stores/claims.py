@@ -118,7 +118,7 @@ class InFlightClaims:
             del self.in_flight[item_id]
 
     def continue_under(self, item_id: str, due_ms: int, claim_number: int, version: int) -> bool:
-        """Continue a known run under a new claim, after its old lease has ended. Answers whether there is one.
+        """Continue a known run under a new claim, after its old lease has ended. Returns whether there is one.
 
         A known run is in flight in this process, or has ended here and could not be settled in time.
         """
@@ -152,7 +152,7 @@ class InFlightClaims:
         self.add(occurrence)
 
     def submitted(self, occurrences: Iterable[Occurrence]) -> None:
-        """Note that the scheduler has planned these and submits them to executors."""
+        """Record that the scheduler has planned these occurrences and submits them to executors."""
         for occurrence in occurrences:
             handle: ClaimHandle = occurrence.handle
             if occurrence.next_run_time is not None and not handle.split_item and not handle.split:

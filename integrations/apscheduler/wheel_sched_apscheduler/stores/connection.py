@@ -180,7 +180,7 @@ class OccurrenceSettler:
             self._first_try.result()
 
     def _open_first(self) -> bool:
-        """Try to open the store, for `start`. Answers whether the store can be used, now or later."""
+        """Try to open the store, for `start`. Returns whether the store can be used, now or later."""
         error: Exception | None = None
         try:
             self._listen()

@@ -88,7 +88,7 @@ class Refusal:
         return f"{REFUSED}:{self.rounds}:{self.since_ms}:{','.join(self.refusers)}:{self.last}"
 
     def again(self, refuser: str, last: str) -> Refusal:
-        """After one more refusal. It begins a new round if `refuser` has refused the job in this one."""
+        """The state after one more refusal. A new round begins if `refuser` has refused the job in this round."""
         if refuser in self.refusers or len(self.refusers) >= _REFUSERS_AT_MOST:
             return Refusal(self.rounds + 1, self.since_ms, (refuser,), last)
         return Refusal(self.rounds, self.since_ms, (*self.refusers, refuser), last)

@@ -48,7 +48,7 @@ class Slot:
 
     @property
     def state(self) -> JobState:
-        """What becomes of the job."""
+        """The state of the job, as listings show it."""
         if self.occurrence is not None:
             return "in_flight"
         return "paused" if self.job.next_run_time is None else "scheduled"
@@ -167,7 +167,7 @@ class MemoryJobQueries(SchedulerPassStore):
         return left_alone
 
     def remove_jobs(self, job_ids: Sequence[str]) -> int:
-        """Remove jobs. Answers how many of them existed."""
+        """Remove jobs. Returns how many of them existed."""
         removed = 0
         for job_id in job_ids:
             try:

@@ -33,7 +33,7 @@ class PendingAdds:
         self._jobs: deque[tuple[Any, bool]] = deque()  # each with whether it replaces an existing job
 
     def accepts(self, job: Any) -> bool:
-        """Keep a job if a scheduler adds it in its start. Answers whether the job is kept.
+        """Keep a job if a scheduler adds it in its start. Returns whether the job is kept.
 
         Raises:
             NotSerializable, Forbidden: the job cannot be stored.

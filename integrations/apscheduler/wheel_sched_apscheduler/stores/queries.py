@@ -287,7 +287,7 @@ class JobQueries:
         return self.repository.add_new(jobs, metadata, tags)
 
     def remove_jobs(self, job_ids: Sequence[str]) -> int:
-        """Remove jobs in few round trips. Answers how many of them existed."""
+        """Remove jobs in few round trips. Returns how many of them existed."""
         outcomes = self.store.cancel(job_ids)
         return sum(outcome is not Outcome.ABSENT for outcome in outcomes)
 

@@ -213,7 +213,7 @@ class RedisWheelJobStore(JobQueries, SchedulerPassStore):
     # The contract, see `scheduler_pass`.
 
     def claim_batch(self, now: datetime, limit: int | None = None) -> OccurrenceBatch:
-        """One round trip: settle the newly ended occurrences, and claim those that are due at `now`."""
+        """Settle the newly ended occurrences and claim those that are due at `now`, in one round trip."""
         limit = min(limit or self.settings.batch, 500)
         tracker = self.tracker
         with tracker.lock:
@@ -254,7 +254,7 @@ class RedisWheelJobStore(JobQueries, SchedulerPassStore):
         return OccurrenceBatch(occurrences, wake_at, more)
 
     def _settle_before_run(self, occurrences: Sequence[Occurrence], now: datetime) -> list[Occurrence]:
-        """At-most-once delivery: settle these now. Returns those that have left the store and may run.
+        """Settle these occurrences before they run, for at-most-once delivery. Returns those that may run.
 
         Also returns those whose executor is unknown. They stay in the store, because the driver refuses them.
         """
@@ -271,7 +271,7 @@ class RedisWheelJobStore(JobQueries, SchedulerPassStore):
         return unknown + settled
 
     def _plan(self, occurrence: Occurrence, now: datetime) -> bool:
-        """Decide the run times and the next run time. False: the trigger failed."""
+        """Decide the run times and the next run time. Returns False if the trigger failed."""
         job = occurrence.job
         run_times, following = occurrence.run_times or getattr(job, "fixed", None), None
         try:

@@ -258,7 +258,7 @@ class JobRepository:
         return marked
 
     def _store_beside_run(self, item: Item) -> bool:
-        """Store a job whose id an earlier job in its last run still has. Answers whether the job was stored."""
+        """Store a job whose id an earlier job in its last run still has. Returns whether the job was stored."""
         store = self._connection.store
         for _ in range(TRIES):
             found = store.get([item.id])[0]

@@ -235,7 +235,7 @@ class SchedulerPassStore(ClaimingStore, BaseJobStore):
                 self._running.setdefault(occurrence.job_id, []).append(occurrence)
 
     def _forget(self, occurrence: Occurrence) -> bool:
-        """Stop waiting for the end of an occurrence. Answers whether this jobstore waited for it."""
+        """Stop waiting for the end of an occurrence. Returns whether this jobstore waited for it."""
         with self._running_lock:
             occurrences = self._running.get(occurrence.job_id)
             if occurrences is None or occurrence not in occurrences:

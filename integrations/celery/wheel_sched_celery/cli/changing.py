@@ -55,7 +55,7 @@ def _perform(
     yes: bool,
     as_json: bool,
 ) -> int:
-    """Choose the tasks, ask, change them, and say what became of them; 0 when all were changed."""
+    """Choose the tasks, ask, change them, and print the results. Returns 0 when all were changed."""
     tasks = held_tasks(ctx)
     meant = chosen(tasks, selection, everything)
     if dry_run:

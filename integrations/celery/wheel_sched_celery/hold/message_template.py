@@ -45,9 +45,9 @@ def random_uuids() -> Iterator[str]:
 
 
 def mark_ms() -> int:
-    """The due time of the pattern. The template searches for its text in the message.
+    """The due time of the pattern. The template searches for the text of this time in the message.
 
-    It has whole seconds: a float of that size has no exact milliseconds.
+    The time has whole seconds, because a float of that size has no exact milliseconds.
     """
     return _YEAR_9998_MS + 1000 * random.randrange(300 * 86_400)
 

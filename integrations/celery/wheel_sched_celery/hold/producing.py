@@ -1,8 +1,8 @@
 """The producer's hook: every send of an app passes through `AMQP.send_task_message`, and this module may hold it there.
 
-Canvas, beat, `retry`, `send_task`, links and chords all end in that method. The decision falls at the publish, after
-`before_task_publish`, so that changes by its handlers are held too. `after_task_publish` and the `task-sent` event
-follow as in stock Celery.
+Canvas, beat, `retry`, `send_task`, links and chords all end in that method. This module decides at the publish, after
+the signal `before_task_publish`, so a held message has the changes of the signal's handlers. `after_task_publish` and
+the `task-sent` event follow as in stock Celery.
 
 A held task is recorded: kombu serializes and compresses it, so the record is the message that a broker would have
 received. Nothing connects to the broker, so a task can be held while the broker is away.

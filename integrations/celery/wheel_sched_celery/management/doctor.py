@@ -161,11 +161,11 @@ def workers(examined: Examined) -> Finding:
     namespace = examined.tasks.wheel.settings.namespace
     idle = {name: why for name in sorted(examined.pinged) if (why := why_idle(namespace, stats.get(name)))}
     if len(idle) == up:
-        said = "; ".join(f"{name}: {why}" for name, why in list(idle.items())[:_SENDERS])
+        reasons = "; ".join(f"{name}: {why}" for name, why in list(idle.items())[:_SENDERS])
         finding = problem if examined.counts.total("due") else warn
         return finding(
             "workers",
-            f"none of {amount(up, 'worker')} sends the held tasks of namespace {namespace} ({said})",
+            f"none of {amount(up, 'worker')} sends the held tasks of namespace {namespace} ({reasons})",
             "start one that has install, this store, this namespace and dispatch=True",
         )
     stock = [name for name in idle if not stats.get(name, {}).get("installed") or stats[name].get("store", "") is None]
@@ -217,12 +217,12 @@ def visibility(examined: Examined) -> Finding:
         return ok("visibility", f"{longest}; {transport} has no visibility timeout")
     options = wheel.app.conf.broker_transport_options or {}
     timeout_ms = int(float(options.get("visibility_timeout", default_s)) * 1000)
-    said = f"the visibility timeout is {span(timeout_ms)}"
+    timeout = f"the visibility timeout is {span(timeout_ms)}"
     in_memory_ms = max((_away_ms(row, examined.now_ms) for row in examined.in_memory), default=0)
     if in_memory_ms > timeout_ms:
         return problem(
             "visibility",
-            f"{said}, and a worker's memory holds a task due in {span(in_memory_ms)}: it will run more than once",
+            f"{timeout}, and a worker's memory holds a task due in {span(in_memory_ms)}: it will run more than once",
             "install wheel_sched_celery in that worker, with takeover",
         )
     horizon_ms = wheel.settings.horizon
@@ -230,17 +230,17 @@ def visibility(examined: Examined) -> Finding:
         if longest_ms is not None and longest_ms > timeout_ms:
             return problem(
                 "visibility",
-                f"{said}, {longest}, and nothing keeps it from workers once it is drained",
+                f"{timeout}, {longest}, and nothing keeps it from workers once it is drained",
                 "raise broker_transport_options['visibility_timeout'] above that, or set wheel_horizon again",
             )
-        return ok("visibility", f"{said}; {longest}")
+        return ok("visibility", f"{timeout}; {longest}")
     if horizon_ms >= timeout_ms:
         return problem(
             "visibility",
-            f"{said}, shorter than the horizon of {span(horizon_ms)}: tasks between the two run more than once",
+            f"{timeout}, shorter than the horizon of {span(horizon_ms)}: tasks between the two run more than once",
             "set wheel_horizon well below the visibility timeout",
         )
-    return ok("visibility", f"{said}; {longest}, and no worker holds it")
+    return ok("visibility", f"{timeout}; {longest}, and no worker holds it")
 
 
 def producers(examined: Examined) -> Finding:

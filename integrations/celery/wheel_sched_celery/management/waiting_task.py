@@ -57,12 +57,12 @@ class WaitingTask:
 
     @property
     def taken_over(self) -> bool:
-        """Whether a worker took it over from a queue."""
+        """Whether a worker took the task over from a queue."""
         return TAKEN_OVER in self.found.refs
 
     @property
     def revoked(self) -> bool:
-        """Whether it is revoked, but not announced yet. It will not run."""
+        """Whether the task is revoked, but the revoke is not announced yet. The task will not run."""
         return self.found.state == "held" and self.found.reason == REVOKED
 
     def as_dict(self) -> dict[str, Any]:

@@ -58,7 +58,7 @@ class EmbeddedDispatcher:
 
     @property
     def info(self) -> dict[str, Any]:
-        """Its state, for `inspect stats` and `inspect wheel_stats`."""
+        """The state of the dispatcher, for `inspect stats` and `inspect wheel_stats`."""
         dispatcher = self.dispatcher
         if dispatcher is None:
             return {"state": f"waiting: {self._problem}"}

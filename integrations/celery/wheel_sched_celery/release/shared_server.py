@@ -44,7 +44,7 @@ class SharedServer:
 
     @property
     def queue(self) -> RedisQueue | None:
-        """Makes push forms; None when broker and store are two servers, or when this is not known yet."""
+        """The maker of push forms. None when broker and store are two servers, or while this is not known."""
         if not self._is_known and time.monotonic() >= self._ask_again_s:
             self._ask_again_s = math.inf
             connection = short_connection(self._app, self._timeout_s)
@@ -61,7 +61,7 @@ class SharedServer:
         return self._queue
 
     def ask(self) -> bool:
-        """Whether the answer is known; asks at once when it is not."""
+        """Ask now if the answer is not known. Returns whether the answer is known."""
         self._ask_again_s = 0.0
         _ = self.queue
         return self._is_known

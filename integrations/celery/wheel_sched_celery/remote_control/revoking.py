@@ -49,7 +49,7 @@ class Announcer:
             connection.release()
 
     def announce(self, held: HeldTask) -> None:
-        """Mark its result, then send the event and the signal.
+        """Mark the result of the task as revoked, then send the event and the signal.
 
         Raises:
             Exception: whatever the result backend raises; nothing was sent.

@@ -52,8 +52,8 @@ def differing(mine: WheelSettings, answers: Answers) -> list[str]:
             if theirs.get("namespace") == mine.namespace:
                 lengths.setdefault(theirs.get(f"{setting}_ms"), []).append(name)
         if len(lengths) > 1:
-            said = (f"{_length(ms)} in {', '.join(names[:3])}" for ms, names in lengths.items())
-            lines.append(f"{setting}: {'; '.join(said)}")
+            values = (f"{_length(ms)} in {', '.join(names[:3])}" for ms, names in lengths.items())
+            lines.append(f"{setting}: {'; '.join(values)}")
     return lines
 
 

@@ -1,11 +1,11 @@
 """The world of Celery tasks: workers and a producer over one store and one task broker.
 
-    producer ─► store (held) ─► dispatchers in workers ─► queue ─► workers ─► task body ─► retry: as the producer
-    producer without wheel-sched ─► queue ─► workers take the message over ─► store
+    producer ─► store (held) ─► dispatchers in workers ─► queue ─► workers ─► task body ─► a retry, sent like a task
+    producer without wheel-sched ─► queue ─► workers move the message into the store ─► as above
 
-Celery's apps, messages, strategies and requests are real; so are kombu's consumers, and everything of wheel-sched. The
-task body does what the scenario says and writes down each call. `checker` judges what the producer was told and what
-bodies saw.
+Celery's apps, messages, strategies and requests are real. So are kombu's consumers and everything of wheel-sched. The
+task body follows the scenario and records each of its runs. `checker` judges the results that the producer got, and the
+runs.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ SERVER_FAULTS = {
 
 
 @dataclass(slots=True)
-class ToldOfTask:
-    """What the producer was told about a task. `outcome`: "sent", "refused" or "in doubt"."""
+class SendResult:
+    """The result that the producer got for a task. `outcome`: "sent", "refused" or "in doubt"."""
 
     outcome: str
     eta_ms: int
@@ -65,7 +65,7 @@ class ToldOfTask:
 
 @dataclass(slots=True)
 class BodyCall:
-    """One run of the task body. `outcome`: "running", "ok", "retries" or "failed"; "running" if the process died."""
+    """One run of the task body. `outcome`: "ok", "retries" or "failed"; "running" until it ends or its process dies."""
 
     number: int
     attempt: int
@@ -77,12 +77,12 @@ class BodyCall:
 
 
 def draw(seed: int, *, tasks: int = 20, faults: int | None = None) -> Scenario:
-    """Draw a scenario. One history in four has few faults, so that each repeat must have its reason.
+    """Draw a scenario. One history in four has few faults, so that the checker accepts few repeats.
 
     Args:
         seed: decides everything.
-        tasks: how many tasks. Defaults to 20.
-        faults: how many faults. Defaults to 0 to 5.
+        tasks: the number of tasks. Defaults to 20.
+        faults: the number of faults. Defaults to a random number from 0 to 5.
     """
     rng = random.Random(f"celery {seed}")
     faults = rng.choice((0, 1, 1, 2, *[5] * 12)) if faults is None else faults
@@ -115,7 +115,7 @@ def _processes(options: dict[str, int]) -> list[str]:
 
 
 class OfEachProcess:
-    """A global of a module that each simulated process has for itself."""
+    """Stands for a module's global, with a value of its own in each simulated process."""
 
     def __init__(self, make: Callable[[], Any]) -> None:
         self._make = make
@@ -135,7 +135,7 @@ class OfEachProcess:
 
 
 class SimulatedWheel(Wheel):
-    """The integration of an app, over the simulated store server."""
+    """The integration of an app. Its store is the simulated one."""
 
     server: StoreServer
 
@@ -145,7 +145,7 @@ class SimulatedWheel(Wheel):
 
 
 class SimulatedApp(Celery):
-    """An app whose clock is the one of the simulated process."""
+    """A Celery app whose clock is that of the simulated process."""
 
     def now(self) -> datetime:
         """See `Celery`."""
@@ -171,7 +171,7 @@ def _make_app(name: str) -> Any:
 
 
 def _no_body(number: int) -> None:
-    """The pool of the simulated worker runs `CeleryWorld._work` instead."""
+    """An empty task body: the pool of the simulated worker runs `CeleryWorld._work` instead."""
 
 
 # Making an app costs as much as a history. So each host keeps its app, and a process gets a new `Wheel` in it. Apps are
@@ -181,17 +181,17 @@ _APPS = {name: _make_app(name) for name in ("producer", "foreign", "worker-0", "
 
 
 class CeleryWorld:
-    """Runs a scenario and keeps what was told and seen."""
+    """Runs a scenario. Keeps the results that the producer got, and the runs of the tasks."""
 
     def __init__(self, scenario: Scenario) -> None:
         self.world = world = World(scenario)
         self.options = options = scenario.options
         self.store = StoreServer(world, options["shards"])
         self.broker = TaskBroker(world, options["visibility_ms"])
-        self.told: dict[int, ToldOfTask] = {}
-        self.etas: dict[int, int] = {}  # of each task, from the first try to send it
+        self.results: dict[int, SendResult] = {}
+        self.etas: dict[int, int] = {}  # of each task, fixed by the first try to send it
         self.revoking: set[int] = set()  # tasks that the producer began to revoke
-        self.revoked: dict[int, int] = {}  # true time at which the broker had the revoke, in ns
+        self.revoked: dict[int, int] = {}  # when the broker got each revoke, in ns of true time
         self.calls: list[BodyCall] = []
         self.sends = {send.number: send for send in scenario.sends}
         self._producers: dict[Any, Any] = {}  # Celery's producer of each thread and app
@@ -228,14 +228,14 @@ class CeleryWorld:
 
     def _ended(self) -> bool:
         """Whether nothing waits any more, in the store and in the queues."""
-        return len(self.told) == len(self.sends) and not self.waiting() and not self.broker.unsettled()
+        return len(self.results) == len(self.sends) and not self.waiting() and not self.broker.unsettled()
 
     def waiting(self) -> list[Any]:
         """The items that wait in the store, without those that are revoked."""
         return [item for item in self._stored() if not _is_revoked(item)]
 
     def parked(self) -> list[Any]:
-        """Revoked items that stay because nobody could announce them. They never run."""
+        """Revoked items that stay in the store because no worker could announce them. They never run."""
         return [item for item in self._stored() if _is_revoked(item)]
 
     def _stored(self) -> list[Any]:
@@ -244,7 +244,7 @@ class CeleryWorld:
     # -- processes
 
     def _wheel(self, app: Any) -> SimulatedWheel:
-        """What `install` makes, for a process that starts."""
+        """Make the integration of a process that starts, as `install` does."""
         visibility_ms = self.options["visibility_ms"]
         app.conf.broker_transport_options = {"visibility_timeout": visibility_ms // 1_000} if visibility_ms else {}
         given = {"shards": self.options["shards"], "on_outage": "refuse" if self.options["refuse"] else "stock"}
@@ -255,7 +255,7 @@ class CeleryWorld:
             _settings[key] = wheel.settings
         wheel._settings = _settings[key]
         app.wheel = wheel
-        app.amqp.__dict__.pop("send_task_message", None)  # it keeps the wheel that it was made with
+        app.amqp.__dict__.pop("send_task_message", None)  # the cached function uses the earlier process's wheel
         return wheel
 
     def _worker(self) -> Callable[[], object]:
@@ -273,12 +273,12 @@ class CeleryWorld:
         return stop
 
     def _producer(self) -> Callable[[], object]:
-        """Send what was not sent yet: a producer that died goes on where nobody told it the result."""
+        """Send the tasks without a result. A new producer begins with the task at which the old one died."""
         app, foreign = _APPS["producer"], _APPS["foreign"]
         self._wheel(app)
         scheduler = self.world.scheduler
         for send in sorted(self.sends.values(), key=lambda send: (send.at, send.number)):
-            if send.number not in self.told:
+            if send.number not in self.results:
                 scheduler.sleep_ns(max(0, send.at * MS - scheduler.now_ns))
                 self._hand_in(foreign if send.kind == "foreign" else app, send)
         return lambda: None
@@ -286,7 +286,7 @@ class CeleryWorld:
     # -- sending
 
     def _hand_in(self, app: Any, send: HandIn) -> None:
-        """Send a task as a careful producer does: after an error, it repeats the call with the same id and ETA."""
+        """Send a task as a careful producer does: after an error it repeats the call with the same id and ETA."""
         world, scheduler = self.world, self.world.scheduler
         began_ns = scheduler.now_ns
         # a producer that died in the middle of a call may have sent the task
@@ -305,7 +305,7 @@ class CeleryWorld:
                 outcome = "in doubt"
             scheduler.sleep_ns(400 * MS)
         world.note("producer", f"task {send.number} is {outcome}")
-        self.told[send.number] = ToldOfTask(outcome, eta_ms, began_ns)
+        self.results[send.number] = SendResult(outcome, eta_ms, began_ns)
         if send.kind == "revoked" and outcome == "sent":
             self._revoke(app, send.number)
 
@@ -341,7 +341,7 @@ class CeleryWorld:
         producer.connection.collect()
 
     def _revoke(self, app: Any, number: int) -> None:
-        """Revoke a task as `app.control.revoke` does: a broadcast, which only reaches workers that are connected."""
+        """Revoke a task as `app.control.revoke` does: by a broadcast, which reaches only connected workers."""
         self.revoking.add(number)
         try:
             transport = self._celery_producer(app).connection.transport
@@ -357,7 +357,7 @@ class CeleryWorld:
     # -- the task body
 
     def _work(self, app: Any, request: dict[str, Any]) -> None:
-        """The task body: it fails as often as the scenario says, and then asks for a retry as `Task.retry` does."""
+        """The task body. It fails as often as the scenario says. After a failure it sends a retry like `Task.retry`."""
         world, scheduler = self.world, self.world.scheduler
         number, attempt = request["args"][0], request["retries"]
         eta = request["eta"]
@@ -378,7 +378,10 @@ class CeleryWorld:
         world.note(who, call.outcome)
 
     def _retry(self, app: Any, request: dict[str, Any], call: BodyCall) -> None:
-        """Send the retry until it is sent: else the message is not acknowledged, and comes again."""
+        """Repeat the call that sends the retry until it succeeds.
+
+        If it never succeeds, the worker does not acknowledge the message, so the broker delivers it again.
+        """
         scheduler = self.world.scheduler
         eta_ms = scheduler.wall_ns() // MS + COUNTDOWN_MS
         signature = app.tasks[TASK].signature_from_request(

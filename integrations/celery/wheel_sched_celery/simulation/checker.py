@@ -1,7 +1,7 @@
-"""Judges a history of the Celery world by the words of docs/guarantees.md and docs/celery.md.
+"""Judges a history of the Celery world by the promises of docs/guarantees.md and docs/celery.md.
 
-It knows what the producer was told, what task bodies saw, and what is left in the servers. It does not read any counter
-of the product.
+The checker sees the results that the producer got, the runs of task bodies, and what is left in the servers. It does
+not read any counter of the product.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ TAKEOVER_CALLS = ("store schedule", "store get", "store change", "store window")
 
 
 def violations(run: CeleryWorld) -> list[str]:
-    """What the history did wrong; empty when it kept every promise. Each line begins with the invariant's name."""
+    """The promises that the history broke, one line each. Each line begins with the name of the invariant."""
     found = [f"broken: {what}" for what in run.world.broken]
     calls: dict[int, list[BodyCall]] = {}
     for call in run.calls:
@@ -36,18 +36,18 @@ def violations(run: CeleryWorld) -> list[str]:
 
 
 def _lost(run: CeleryWorld, calls: dict[int, list[BodyCall]]) -> list[str]:
-    """Every task that the producer was told is sent ends: it succeeds, fails for good, or was revoked."""
+    """Check that each task whose send succeeded has an end: it succeeds, fails for good, or was revoked."""
     found = []
     undone = {int(number) for call in run.store.lost_calls for number in re.findall(r"\bt(\d+)", repr(call))}
-    for number, told in sorted(run.told.items()):
+    for number, result in sorted(run.results.items()):
         ended = any(one.outcome in ("ok", "failed") for one in calls.get(number, ()))
-        if told.outcome == "sent" and not ended and number not in run.revoking and number not in undone:
-            found.append(f"lost: task {number}, sent at {told.at_ns // MS} ms, has neither succeeded nor failed")
+        if result.outcome == "sent" and not ended and number not in run.revoking and number not in undone:
+            found.append(f"lost: task {number}, sent at {result.at_ns // MS} ms, has neither succeeded nor failed")
     return found
 
 
 def _early(run: CeleryWorld) -> list[str]:
-    """No run of the body begins before the task's ETA, by the store's clock.
+    """Check that no run of the body begins before the task's ETA, by the store's clock.
 
     A worker that could not reach the store uses its own clock, as Celery does. That clock may also run a little faster.
     """
@@ -62,7 +62,7 @@ def _early(run: CeleryWorld) -> list[str]:
 
 
 def _caps(run: CeleryWorld, calls: dict[int, list[BodyCall]]) -> list[str]:
-    """An attempt comes after a failure of the one before, and there are no more retries than the task allows."""
+    """Check that each attempt follows a failure of the one before, and that no task has more retries than it allows."""
     found = []
     for number, attempts in sorted(calls.items()):
         for one in attempts:
@@ -85,11 +85,11 @@ def _outlasts_visibility(run: CeleryWorld) -> bool:
 
 
 def _allows(fault: Fault, call: str, *, outlasts_visibility: bool) -> int:
-    """How many runs may come again because of a fault; 0: the product makes up for it.
+    """How many runs may be repeated because of a fault. 0: the product prevents every repeat.
 
-    A repeat comes from a worker that dies or stands still with messages in its hands, from a broker's reply or
-    connection that was lost, and from a server that forgot. A lost reply of the store, a call that arrives twice
-    there, a worker that is stopped in order and a store that is away for a moment cause none.
+    Three faults cause repeats: a worker dies or stands still while it holds messages, a reply or the connection of the
+    broker is lost, and a server loses writes. Four faults cause none: the store's reply is lost, a call reaches the
+    store twice, a worker stops in order, and the store is away for a moment.
     """
     long = fault.amount >= LEASE_MS // 2
     by_producer = fault.target == "producer"
@@ -107,7 +107,7 @@ def _allows(fault: Fault, call: str, *, outlasts_visibility: bool) -> int:
         case "step-clock":
             return AT_ONCE if fault.amount > 0 else 0
         case "late-reply":
-            # a takeover that waits too long for the store leaves the task to the worker, and withdraws the item later
+            # when a takeover waits too long for the store, the worker keeps the task and removes the item later
             slow = fault.amount >= 200 and call.startswith(TAKEOVER_CALLS)
             return AT_ONCE if (long or slow) and not by_producer else 0
         case "late-request" if call == "store schedule":
@@ -124,7 +124,7 @@ def _allows(fault: Fault, call: str, *, outlasts_visibility: bool) -> int:
 
 
 def _duplicates(run: CeleryWorld, calls: dict[int, list[BodyCall]]) -> list[str]:
-    """An attempt runs once, unless a fault allows it."""
+    """Check that each attempt runs once, except for the repeats that a fault allows."""
     again: list[str] = []
     always_held = not any(fault.target in ("store", "producer") for fault, _ in run.world.struck)
     for number, attempts in sorted(calls.items()):
@@ -144,11 +144,14 @@ def _duplicates(run: CeleryWorld, calls: dict[int, list[BodyCall]]) -> list[str]
 
 
 def _revoked(run: CeleryWorld, calls: dict[int, list[BodyCall]]) -> list[str]:
-    """What was refused never runs. What was revoked while it was held does not run, whoever dies later."""
+    """Check that no refused task runs, and that no task runs that was revoked while it was held.
+
+    A later death of any process changes neither.
+    """
     found = [
         f"refused: task {number} was refused, and ran"
-        for number, told in sorted(run.told.items())
-        if told.outcome == "refused" and number in calls
+        for number, result in sorted(run.results.items())
+        if result.outcome == "refused" and number in calls
     ]
     for number, revoked_ns in sorted(run.revoked.items()):
         done_ns = revoked_ns + 500 * MS
@@ -169,17 +172,17 @@ def _revoked(run: CeleryWorld, calls: dict[int, list[BodyCall]]) -> list[str]:
 
 
 def _leaks(run: CeleryWorld) -> list[str]:
-    """At the end nothing waits, nothing is leased, and every message is acknowledged."""
+    """Check that at the end no item waits or is leased, and that every message is acknowledged."""
     left = Counter(item.state for item in run.waiting())
     found = [f"leak: {count} items are {state}" for state, count in sorted(left.items())]
     return found + [f"leak: {queue} has {n} messages" for queue, n in sorted(run.broker.unsettled().items())]
 
 
 class CeleryKind:
-    """The kind of world for `wheel_sched.simulation`."""
+    """The world of Celery tasks, as a kind of world for the simulator."""
 
     name = "celery"
-    # kombu's and Celery's modules that read a clock or sleep on the way of a task
+    # the modules of kombu and Celery on the path of a task that read a clock or sleep
     packages = (
         "wheel_sched",
         "wheel_sched_celery",

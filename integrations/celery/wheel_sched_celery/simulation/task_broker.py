@@ -1,8 +1,9 @@
 """The task broker of a simulated world: one server with queues, and kombu's transport to it.
 
 The server keeps each delivered message until it is acknowledged. It delivers the message again when the connection is
-lost, and, with a visibility timeout, when the acknowledgement takes too long. RabbitMQ does the first, Redis over kombu
-the second. The client is a transport of kombu, so the product uses its own `Connection`, `Channel` and `Consumer`.
+lost, as RabbitMQ does. With a visibility timeout, it also delivers the message again when the acknowledgement takes too
+long, as kombu does over Redis. The client is a transport of kombu, so the product uses kombu's own `Connection` and
+`Consumer`.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ TRANSPORT_ALIASES[SCHEME] = f"{__name__}:SimulatedTransport"
 
 @dataclass(slots=True)
 class _Message:
-    """A message as the server keeps it: kombu's payload as JSON."""
+    """A message in the server, with kombu's payload as JSON."""
 
     payload: str
     redelivered: bool = False
@@ -51,12 +52,12 @@ class _Unacked:
 
 @dataclass(slots=True, eq=False)
 class ServerConnection:
-    """A client's connection, as the server sees it.
+    """A client's connection, on the side of the server.
 
     Args:
-        process: of the client.
+        process: the client's process.
         readable: set when there may be something to read.
-        commands: broadcasts that the client has not read yet; None until it consumes.
+        commands: broadcasts that the client has not read yet. None until the client consumes broadcasts.
     """
 
     process: Process
@@ -70,7 +71,7 @@ class ServerConnection:
 
 
 class TaskBroker(SimulatedServer):
-    """The server.
+    """The server of the task broker.
 
     Args:
         world: the world.
@@ -107,7 +108,7 @@ class TaskBroker(SimulatedServer):
             found[unacked.queue] = found.get(unacked.queue, 0) + 1
         return found
 
-    # -- what clients ask for; each is one step
+    # -- requests of clients; the server performs each in one step
 
     def connect(self, process: Process) -> ServerConnection:
         connection = ServerConnection(process)
@@ -146,7 +147,7 @@ class TaskBroker(SimulatedServer):
         return found, commands
 
     def ack(self, connection: ServerConnection, tag: int) -> None:
-        """A tag counts on the connection that got it."""
+        """Settle the message with this delivery tag. A tag is valid only on the connection that got the message."""
         unacked = self._unacked.get(tag)
         if unacked is not None and unacked.connection is connection:
             del self._unacked[tag]
@@ -161,7 +162,7 @@ class TaskBroker(SimulatedServer):
             del self._unacked[tag]
 
     def has_some(self, connection: ServerConnection, queues: list[str], room: int) -> bool:
-        """Whether a client that waits for its socket would wake up."""
+        """Whether the client has something to read, so that its event loop would wake up."""
         return (
             connection.closed
             or bool(connection.commands)
@@ -171,7 +172,7 @@ class TaskBroker(SimulatedServer):
     # -- redelivery
 
     def _is_overdue(self, unacked: _Unacked) -> bool:
-        """Whether a message was delivered over a lost connection, or too long ago."""
+        """Whether a message's connection is lost, or its visibility timeout has passed."""
         if unacked.connection.is_lost:
             return True
         return bool(self._visibility_ms) and self.monotonic_ms() - unacked.since_ms > self._visibility_ms
@@ -180,7 +181,7 @@ class TaskBroker(SimulatedServer):
         return any(map(self._is_overdue, self._unacked.values()))
 
     def _recover(self) -> None:
-        """Requeue what is overdue."""
+        """Put overdue messages back into their queues."""
         if self._has_overdue():
             self._requeue(self._is_overdue)
         self._connections = [one for one in self._connections if not one.is_lost]
@@ -199,7 +200,7 @@ class TaskBroker(SimulatedServer):
 
 
 class UnackedTags:
-    """What kombu calls the QoS of a channel: the prefetch count, and the messages that are not acknowledged."""
+    """The QoS object of a kombu channel: its prefetch count, and its unacknowledged messages."""
 
     def __init__(self, channel: SimulatedChannel, prefetch_count: int = 0) -> None:
         self._channel = channel
@@ -226,11 +227,11 @@ class UnackedTags:
         self._channel.server_call("reject", lambda server, connection: server.reject(connection, delivery_tag, requeue))
 
     def restore_unacked_once(self, stderr: object = None) -> None:
-        """Nothing: the server requeues what a lost connection leaves."""
+        """Do nothing: the server requeues the messages of a lost connection."""
 
 
 class SimulatedChannel(virtual.Channel):
-    """kombu's channel over the simulated server."""
+    """A kombu channel to the simulated server."""
 
     QoS = UnackedTags
     do_restore = False
@@ -242,7 +243,7 @@ class SimulatedChannel(virtual.Channel):
         return transport.server_call(what, perform)
 
     def _new_queue(self, queue: str, **_: object) -> None:
-        """Nothing: a queue exists from its first message on."""
+        """Do nothing: a queue exists from its first message on."""
 
     def _put(self, queue: str, message: dict[str, Any], **_: object) -> None:
         payload = json.dumps(message)
@@ -256,7 +257,7 @@ class SimulatedChannel(virtual.Channel):
 
 
 class SimulatedTransport(virtual.Transport):
-    """kombu's transport over the simulated server. After a lost call the connection is broken."""
+    """A kombu transport to the simulated server. After a lost call the connection is broken."""
 
     Channel = SimulatedChannel
     driver_type = SCHEME
@@ -295,7 +296,7 @@ class SimulatedTransport(virtual.Transport):
         """Call the server over this connection.
 
         Raises:
-            ConnectionError: the connection was or is now broken.
+            ConnectionError: the connection was broken before the call, or broke during the call.
         """
         connection = self._connection
         if connection is None or connection.closed:
@@ -319,7 +320,7 @@ class SimulatedTransport(virtual.Transport):
     # -- for a worker's loop
 
     def consume(self) -> SimulatedEvent:
-        """Begin to get broadcasts. Returns the event that is set when there may be something to read."""
+        """Begin to receive broadcasts. Returns an event that is set when there may be something to read."""
         if self._connection is None:
             raise ConnectionResetError("the connection is broken")
         if self._connection.commands is None:
@@ -327,7 +328,7 @@ class SimulatedTransport(virtual.Transport):
         return self._connection.readable
 
     def is_readable(self) -> bool:
-        """Whether the loop would find something to read."""
+        """Whether the event loop would find something to read."""
         connection = self._connection
         if connection is None:
             return True
@@ -338,7 +339,7 @@ class SimulatedTransport(virtual.Transport):
         """Deliver messages to the consumers' callbacks, and return the broadcasts.
 
         Raises:
-            ConnectionError: the connection was or is now broken.
+            ConnectionError: the connection was broken before the call, or broke during the call.
         """
         queues, room = self._queues_and_room()
         answers: list[Read] = []

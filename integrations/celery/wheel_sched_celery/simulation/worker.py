@@ -1,7 +1,7 @@
-"""A Celery worker of a simulated world, around the product's own steps.
+"""A Celery worker of a simulated world. It runs the product's own bootsteps.
 
-Celery's blueprint, its event loop and its pool do not run here; this module calls the product as they do. The strategy,
-the requests and their acknowledgements are Celery's own, the consumer and its messages are kombu's.
+Celery's blueprint, its event loop and its pool do not run here; this module calls the product in their place. The
+strategy, the requests and their acknowledgements are Celery's own code. The consumer and its messages are kombu's.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from wheel_sched_celery.remote_control import commands
 from wheel_sched_celery.takeover.step import TakeoverStep
 from wheel_sched_celery.worker_timer.timer import WheelTimer
 
-POLL_S = 1.0  # a loop of Celery looks at its socket at least this often
+POLL_S = 1.0  # Celery's event loop checks its socket at least this often
 RECONNECT_S = 0.3
 PREFETCH = 8
 CONCURRENCY = 2
@@ -34,7 +34,7 @@ CONCURRENCY = 2
 class Loop:
     """The part of kombu's event loop that the product uses.
 
-    A call of another thread does not wake it, as in kombu before 5.7.
+    A call from another thread does not wake the loop. kombu before 5.7 behaves in this way.
     """
 
     def __init__(self) -> None:
@@ -49,7 +49,7 @@ class Loop:
         return self.timer.call_after(delay_s, call, arguments)
 
     def turn(self) -> float:
-        """Run what is due, as kombu does in one turn. Returns the seconds until the next turn."""
+        """Run the due calls, as kombu does in one turn of its loop. Returns the seconds until the next turn."""
         for _ in range(len(self._soon)):
             call, arguments = self._soon.popleft()
             call(*arguments)
@@ -62,13 +62,13 @@ class Loop:
         return 0.0 if self._soon else min(POLL_S, POLL_S if delay_s is None else delay_s)
 
     def clear(self) -> None:
-        """Forget all calls that wait: the connection was lost."""
+        """Forget all waiting calls, because the connection was lost."""
         self.timer.clear()
         self._soon.clear()
 
 
 class Pool:
-    """A pool of threads. What it reports reaches the loop as a call."""
+    """A pool of threads. It reports each result to the event loop as a call."""
 
     def __init__(self, work: Callable[[dict[str, Any]], None], report: Callable[..., None]) -> None:
         self._work, self._report = work, report
@@ -78,7 +78,7 @@ class Pool:
     def apply_async(
         self, _trace: object, args: tuple[Any, ...], accept_callback: Any, callback: Any, **_: object
     ) -> None:
-        """As the pools of Celery: run a task; `callback` gets (failed, result, seconds)."""
+        """Run a task, as a pool of Celery does. `callback` gets (failed, result, seconds)."""
         request = args[2]
         self.unfinished += 1
 
@@ -95,13 +95,13 @@ class Pool:
 
 
 class Worker:
-    """One worker: its consumer as the product sees it, its loop and its dispatcher.
+    """One worker: its event loop, its dispatcher, and the attributes of Celery's consumer that the product uses.
 
     Args:
         app: the Celery app of this process, with `app.wheel`.
-        task: the task that it runs.
-        work: the body; gets the request as a dict.
-        revoked: the ids that were revoked, as this process knows them.
+        task: the task that the worker runs.
+        work: the task body; it gets the request as a dict.
+        revoked: the revoked task ids that this process knows.
     """
 
     def __init__(self, app: Any, task: Any, work: Callable[[dict[str, Any]], None], revoked: Any) -> None:
@@ -133,7 +133,7 @@ class Worker:
         self._thread.start()
 
     def stop(self) -> None:
-        """A warm shutdown: finish what runs, then close the connection."""
+        """Shut down warm: wait until the running tasks have ended, then close the connection."""
         self._stopping = True
         self._woken.set()
         self._thread.join()
@@ -147,7 +147,7 @@ class Worker:
             request.execute_using_pool(self.pool)
 
     def apply_eta_task(self, request: Any) -> None:
-        """A request's time has come: see Celery's consumer."""
+        """Run a task whose ETA has come. Celery's consumer has a method of this name."""
         task_reserved(request)
         self.on_task_request(request)
         self.qos.decrement_eventually()
@@ -172,7 +172,7 @@ class Worker:
                 self._woken.wait(RECONNECT_S)
 
     def _connect(self) -> None:
-        """Connect and start the steps: Tasks, then our takeover."""
+        """Connect and start the bootsteps: Celery's `Tasks`, then the product's takeover."""
         self.connection = self.app.connection_for_read()
         self.connection.connect()
         self.connection.default_channel.basic_qos(0, PREFETCH, False)
@@ -183,7 +183,7 @@ class Worker:
         consumer.consume()
 
     def _disconnect(self) -> None:
-        """The connection is gone: the broker delivers all unacknowledged messages again."""
+        """Clean up after a lost connection. The broker delivers all unacknowledged messages again."""
         self._takeover.stop(self)
         self.hub.clear()
         connection, self.connection = self.connection, None
@@ -205,7 +205,7 @@ class Worker:
                     getattr(commands, command)(self._state(), argument)
 
     def _finish(self) -> None:
-        """Wait until the tasks that run have ended."""
+        """Wait until the running tasks have ended."""
         for _ in range(100):
             if not self.pool.unfinished:
                 return
@@ -220,7 +220,7 @@ class Worker:
         return SimpleNamespace(app=self.app, hostname=self.hostname, consumer=self)
 
     def _on_message(self, message: Any) -> None:
-        """As the handler that Celery's consumer makes."""
+        """Hand a message to the task's strategy, as the message handler of Celery's consumer does."""
         strategy = self.strategies.get(message.headers["task"])
         if strategy is not None:
             strategy(message, None, message.ack_log_error, message.reject_log_error, [])

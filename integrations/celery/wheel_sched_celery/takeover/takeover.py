@@ -141,7 +141,7 @@ class Takeover:
         return strategy
 
     def end(self) -> None:
-        """End after the connection is lost: the broker delivers all unacknowledged messages again."""
+        """End the takeover, because the connection is lost. The broker delivers all unacknowledged messages again."""
         self._over = True
         self._arrived.clear()
 

@@ -55,7 +55,7 @@ class ThreadedWheelTimer(timer2.Timer):
             self.running = False
 
     def _next_entry(self) -> float | None:
-        """Run an entry that is due. When none is due, answer the seconds to wait."""
+        """Run an entry that is due. When none is due, return the seconds to wait."""
         entry: Any = self.schedule.next_due()
         if entry is None:
             delay_s: float | None = self.schedule.wait_s()

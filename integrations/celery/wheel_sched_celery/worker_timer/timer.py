@@ -247,7 +247,7 @@ class WheelTimer(Timer):
         return _floor_ms(self._clock())
 
     def _take(self) -> None:
-        """Move a batch of due entries from the queue to `_ready`, if that is empty. Under the lock."""
+        """Move a batch of due entries from the queue to `_ready`, if that is empty. The caller holds the lock."""
         if self._ready or not self._deadlines.count():
             return
         due = self._deadlines.take(self._now_ms(), BATCH)

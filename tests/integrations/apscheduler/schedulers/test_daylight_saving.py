@@ -78,7 +78,7 @@ def test_the_doubled_hour_of_autumn_is_not_slept_through() -> None:
 
 @given(data=st.data())
 def test_around_any_transition_the_next_pass_comes_when_stock_says(data: Any) -> None:
-    """For triggers of every kind, in several zones, and in the order of their instants."""
+    """This holds for triggers of every kind, in several zones, and in the order of their instants."""
     name = data.draw(st.sampled_from(sorted(ZONES)))
     zone = ZoneInfo(name)
     change = data.draw(st.sampled_from(ZONES[name]))

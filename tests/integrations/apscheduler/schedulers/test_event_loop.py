@@ -89,7 +89,7 @@ def test_it_is_what_it_replaces() -> None:
 
 
 def test_coroutines_run_on_the_loop_and_functions_off_it() -> None:
-    """As in stock. Listeners get every event on the loop."""
+    """This is as in stock. Listeners get every event on the loop."""
 
     async def test(scheduler: Any, heard: Heard) -> None:
         async def coroutine() -> str:
@@ -228,7 +228,7 @@ def test_draining_lets_coroutines_end() -> None:
 
 @pytest.mark.parametrize("wait", [True, False])
 def test_the_end_cancels_coroutines_and_is_told(wait: bool) -> None:
-    """As in stock, whose shutdown cannot wait on the loop. A second shutdown raises."""
+    """Stock does so too, because its shutdown cannot wait on the loop. A second shutdown raises."""
 
     async def test(scheduler: Any, heard: Heard) -> None:
         cancelled = asyncio.Event()

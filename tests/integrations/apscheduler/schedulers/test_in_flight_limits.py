@@ -29,7 +29,7 @@ def filled(limits: InFlightLimits, executor: str, count: int) -> list[Occurrence
 
 
 def test_an_executor_alone_is_waited_for() -> None:
-    """However long that takes. The end that frees enough room wakes the claiming thread, once."""
+    """The wait may take any time. The end that frees enough room wakes the claiming thread, once."""
     clock = Clock()
     limits = InFlightLimits(["one"], 64, clock)
     assert limits.room() == (64, None)

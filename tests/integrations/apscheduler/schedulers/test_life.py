@@ -128,7 +128,7 @@ def test_shutdown_waits_for_jobs_that_use_the_scheduler(make: Make, witness_of: 
 
 
 def test_shutdown_runs_what_was_handed_over(make: Make, witness_of: Make) -> None:
-    """With `wait`, as in stock: also submitted jobs that have not begun."""
+    """With `wait`, submitted jobs that have not begun run too, as in stock."""
     scheduler = make(paused=True, executors={"default": ThreadPoolExecutor(1)})
     witness = witness_of(scheduler)
     gate = threading.Event()

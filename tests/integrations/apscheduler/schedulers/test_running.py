@@ -87,7 +87,7 @@ def test_an_exception_of_a_job_is_an_event(make: Make, witness_of: Make) -> None
 
 
 def test_the_return_value_is_in_the_event(make: Make, witness_of: Make) -> None:
-    """In `retval`, as in stock."""
+    """The event has it in `retval`, as in stock."""
     scheduler = make()
     witness = witness_of(scheduler)
     scheduler.add_job(lambda: 42, "date", run_date=soon())
@@ -324,7 +324,7 @@ def test_a_job_that_removes_itself_stays_removed(make: Make, witness_of: Make) -
 
 
 def test_a_job_that_is_removed_before_its_time_does_not_run(make: Make, witness_of: Make) -> None:
-    """Also if it is due and waits in the next part of a batch."""
+    """This holds even if it is due and waits in the next part of a batch."""
     scheduler = make(paused=True, batch=10)
     witness = witness_of(scheduler)
     for number in range(100):
@@ -357,7 +357,7 @@ def test_pausing_a_job_and_resuming_it(make: Make, witness_of: Make) -> None:
 
 
 def test_ids_that_clash_and_ids_that_are_unknown(make: Make, witness_of: Make) -> None:
-    """As in stock. The first job does not change."""
+    """Both raise the errors of stock. The first job does not change."""
     scheduler = make()
     scheduler.add_job(lambda: None, "interval", hours=1, id="one", name="first")
     with pytest.raises(ConflictingIdError):

@@ -117,7 +117,7 @@ def test_an_alarm_never_ends_a_sleep_early() -> None:
 
 
 def test_a_ring_before_the_sleep_counts_for_it() -> None:
-    """Also a ring for a later moment. It counts only once."""
+    """A ring for a later moment counts too. Each ring counts only once."""
     alarm = Alarm()
     alarm.ring()
     alarm.sleep(float("inf"))
@@ -130,7 +130,7 @@ def test_a_ring_before_the_sleep_counts_for_it() -> None:
 
 @given(st.lists(st.floats(0, 100), max_size=6), st.floats(0, 100))
 def test_the_earliest_moment_anybody_named_ends_the_sleep(asked: list[float], until: float) -> None:
-    """In any order of requests, on a clock that stands still at that moment."""
+    """This holds for any order of requests, on a clock that stands still at that moment."""
     moments: list[float] = []
     alarm = Alarm(now=lambda: min([until, *asked]) if not moments else moments[0])
     for moment in asked:

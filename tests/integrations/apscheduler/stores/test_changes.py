@@ -166,7 +166,7 @@ def test_queries_change_running_jobs_without_waiting(open_fake: Any, recurring: 
 
 
 def test_the_id_of_a_running_one_shot_is_free(pair: Any, make_job: Any) -> None:
-    """As in stock: the new job is stored and runs beside the old run, whose end does not remove it."""
+    """The new job, as in stock, is stored and runs beside the old run, whose end does not remove it."""
     runner, changer = pair
     runner.add_job(make_job(NOW, id="j", args=["old"], max_instances=2))
     (old,) = claim(runner)
@@ -187,7 +187,7 @@ def test_the_id_of_a_running_one_shot_is_free(pair: Any, make_job: Any) -> None:
 
 
 def test_a_new_job_is_not_taken_for_the_run_under_way(pair: Any, make_job: Any) -> None:
-    """Even if it has the run time of the old job, which ends before the store is asked again."""
+    """This holds even if it has the run time of the old job, which ends before the store is asked again."""
     runner, changer = pair
     runner.add_job(make_job(NOW, id="j", args=["old"]))
     (old,) = claim(runner)

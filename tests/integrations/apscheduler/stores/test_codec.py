@@ -99,7 +99,7 @@ def test_plain_values_come_back_as_they_were(value: Any) -> None:
     ids=repr,
 )
 def test_awkward_values_come_back_as_they_were(value: Any) -> None:
-    """Also data that looks like our own tags."""
+    """Data that looks like our own tags comes back too."""
     import json
 
     values = Values()
@@ -173,7 +173,7 @@ class Service:
     ids=["lambda", "partial", "bound method", "object", "keyword"],
 )
 def test_what_cannot_be_stored_is_refused_with_the_way_out(make_job: Any, options: dict[str, Any]) -> None:
-    """At `add_job`, not when the job is due. The error says what to do."""
+    """The error comes at `add_job`, not when the job is due. It says what to do."""
     with pytest.raises(NotSerializable, match=r"[Nn]othing was stored"):
         JobCodec(allow=["builtins", __name__.partition(".")[0]]).encode(make_job(OLD, **options))
 
@@ -200,7 +200,7 @@ def test_pickle_is_read_where_both_sides_asked_for_it(make_job: Any) -> None:
     ["os:system", "subprocess:run", "builtins:eval", "posix:system", "apscheduler.util:ref_to_obj", "pip:main"],
 )
 def test_the_standard_library_may_not_be_named(make_job: Any, ref: str) -> None:
-    """Neither by a job that is added nor by a stored one."""
+    """Neither a job that is added nor a stored one may name it."""
     job = make_job(OLD)
     raw = JobCodec().encode(job).replace(job.func_ref.encode(), ref.encode())
     with pytest.raises(Forbidden, match="nothing was imported"):

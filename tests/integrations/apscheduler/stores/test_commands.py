@@ -85,7 +85,7 @@ def rename(store: Any, job_id: str, ref: str) -> None:
 
 
 def test_jobs_are_listed_and_shown(aps: Any, store: Any, make_job: Any) -> None:
-    """As a table and as JSON; all, by state, or by tag."""
+    """The output is a table or JSON, of all jobs, by state, or by tag."""
     hourly = IntervalTrigger(hours=1, start_date=FAR, timezone="UTC")
     store.add_jobs([make_job(FAR, id="hourly", trigger=hourly, args=(5,))], metadata={"m": 1}, tags=["t"])
     store.add_job(make_job(None, id="paused"))
@@ -184,7 +184,7 @@ def test_quarantined_jobs_are_listed_released_and_repointed(aps: Any, store: Any
 
 
 def test_what_ran_and_what_runs_are_told(aps: Any, store: Any, make_job: Any) -> None:
-    """With `history` and `in-flight`."""
+    """The commands `history` and `in-flight` show them."""
     assert aps("history", code=1).stderr  # no namespace yet: an error, not an empty list
     store.add_job(make_job(OLD, id="a"))
     assert "no runs are on record" in aps("history").stderr

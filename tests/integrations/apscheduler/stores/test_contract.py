@@ -43,7 +43,7 @@ def test_a_job_is_found_as_it_was_added(store: Any, make_job: Any) -> None:
 
 
 def test_all_jobs_are_sorted_with_paused_ones_last(store: Any, make_job: Any) -> None:
-    """By next run time, then id. A paused job has no next run time."""
+    """Jobs are in order of next run time, then id. A paused job has no next run time."""
     for job_id, moment in [("p", None), ("late", at(2030, 1, 1)), ("b", OLD), ("a", OLD), ("early", at(1999, 1, 1))]:
         store.add_job(make_job(moment, id=job_id))
     assert ids(store.get_all_jobs()) == ["early", "a", "b", "late", "p"]
@@ -95,7 +95,7 @@ def test_an_id_can_be_added_once(store: Any, make_job: Any) -> None:
 
 
 def test_an_update_replaces_all_of_a_job(store: Any, make_job: Any) -> None:
-    """Also arguments, trigger and run time."""
+    """It replaces arguments, trigger and run time too."""
     store.add_job(make_job(OLD, id="a"))
     trigger = IntervalTrigger(seconds=5, start_date=OLD, timezone="UTC")
     store.update_job(make_job(at(2031, 1, 1), id="a", args=(5,), trigger=trigger, name="new"))
@@ -132,7 +132,7 @@ def test_what_is_not_there_cannot_be_updated_or_removed(store: Any, make_job: An
 
 
 def test_a_removed_job_is_gone(store: Any, make_job: Any) -> None:
-    """From look-ups, lists and the next run time."""
+    """It is gone from look-ups, lists and the next run time."""
     store.add_job(make_job(OLD, id="a"))
     store.add_job(make_job(OLD, id="b"))
     store.remove_job("a")

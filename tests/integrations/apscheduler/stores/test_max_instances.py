@@ -119,7 +119,7 @@ def test_a_run_at_most_once_that_is_put_back_does_not_count(open_fake: Any, ever
 
 
 def test_each_process_counts_for_itself_when_told_to(open_fake: Any, every_minute: Any) -> None:
-    """As in stock. The executor of each process still keeps the limit."""
+    """This is the stock behaviour. The executor of each process still keeps the limit."""
     a, b = (open_fake(max_instances_scope="process") for _ in range(2))
     a.add_job(every_minute())
     assert run(a, 0) is not None
@@ -159,7 +159,7 @@ def test_a_job_that_was_removed_counts_while_it_runs(open_fake: Any, every_minut
 def test_a_removed_job_that_is_added_among_others_counts_its_run(
     open_fake: Any, every_minute: Any, shards: int
 ) -> None:
-    """As if the job were added alone."""
+    """Its run counts as if the job were added alone."""
     a, b = open_fake(shards=shards), open_fake(shards=shards)
     a.add_job(every_minute())
     first = run(a, 0)

@@ -117,7 +117,7 @@ def test_a_tracker_keeps_a_claim_until_the_store_knows_its_end(
 def test_a_released_occurrence_is_claimed_again(
     repository: JobRepository, tracker: ClaimTracker, make_job: Any
 ) -> None:
-    """At its old due time."""
+    """It is due at its old time."""
     repository.add(make_job(OLD, id="a"))
     first = claim_one(tracker)
     tracker.release(first)

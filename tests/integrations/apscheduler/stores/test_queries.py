@@ -104,7 +104,7 @@ def test_a_job_is_paused_resumed_and_run_now_without_its_code(shared_store: Any,
 
 
 def test_a_trigger_that_has_ended_is_removed_when_resumed(shared_store: Any, make_job: Any) -> None:
-    """As in a scheduler."""
+    """A scheduler does the same."""
     shared_store.add_job(make_job(FAR, id="a", trigger=IntervalTrigger(hours=1, end_date=OLD, timezone="UTC")))
     shared_store.pause("a")
     assert shared_store.resume("a") is None
@@ -213,7 +213,7 @@ def test_history_holds_the_last_ends_in_any_order(shared_store: Any, make_job: A
 
 
 def test_what_runs_is_listed_with_its_owner(shared_store: Any, make_job: Any) -> None:
-    """With its process, its start and the end of its lease, after half a second."""
+    """After half a second the listing has its process, its start and the end of its lease."""
     import os
     import time
 

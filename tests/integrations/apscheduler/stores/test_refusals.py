@@ -80,7 +80,7 @@ def test_what_one_process_lacks_runs_in_another(open_fake: Any, new_job: Any) ->
 def test_an_idle_process_tells_what_it_refuses_at_once(
     open_fake: Any, make_job: Any, new_job: Any, lacking: str
 ) -> None:
-    """At once, not with its next heartbeat, because no other process can run the job before."""
+    """It writes the refusal at once, not with its next heartbeat, because no other process can run the job before."""
     idle = open_fake()
     idle.start(None, "default")
     idle.add_job(new_job if lacking == "function" else make_job(NOW, id="j", executor="elsewhere"))
@@ -148,7 +148,7 @@ def test_a_stock_scheduler_is_not_given_what_it_has_no_executor_for(
 
 
 def test_what_nobody_can_run_is_quarantined_after_a_while(open_fake: Any, new_job: Any) -> None:
-    """After enough rounds and enough time. It can be released from the quarantine."""
+    """It is quarantined after enough rounds and enough time. It can be released from the quarantine."""
     store = open_fake(quarantine_refusals=3, quarantine_after_s=60)
     store.add_job(new_job)
     name_elsewhere(store)

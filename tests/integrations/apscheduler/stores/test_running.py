@@ -458,7 +458,7 @@ def test_coroutines_run_in_an_event_loop(opened: Any) -> None:
 
 
 def test_a_blocking_scheduler_runs_them_too(opened: Any) -> None:
-    """In the thread that started it."""
+    """The jobs are claimed in the thread that started it."""
     scheduler = BlockingScheduler(timezone="UTC")
     scheduler.add_jobstore(opened())
     scheduler.add_job(note, "interval", seconds=0.05, args=["a"])

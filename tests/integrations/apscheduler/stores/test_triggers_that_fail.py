@@ -91,7 +91,7 @@ def test_a_stored_jitter_is_a_number_of_seconds_within_bounds(make_job: Any, kin
 
 
 def test_a_jitter_in_floating_seconds_stays(make_job: Any) -> None:
-    """Also no jitter, and zero."""
+    """A jitter of None or zero stays too."""
     for jitter in (0, 0.25, None):
         trigger = IntervalTrigger(seconds=1, jitter=jitter, timezone="UTC")
         codec = JobCodec()
@@ -209,7 +209,7 @@ def test_parts_that_never_agree_hold_nobody_up(open_fake: Any, make_job: Any, tr
 
 
 def test_parts_that_agree_run_when_they_do(open_fake: Any, make_job: Any) -> None:
-    """At the time that APScheduler gives, with or without jitter."""
+    """They run at the time that APScheduler gives, with or without jitter."""
     hourly = IntervalTrigger(hours=1, start_date=NOW, timezone="UTC")
     ended = DateTrigger(NOW, "UTC")
     for trigger in (AndTrigger([hourly, hourly]), OrTrigger([hourly, ended]), AndTrigger([hourly, ended])):

@@ -143,7 +143,7 @@ def test_a_job_that_is_not_signed_calls_no_library(planted: Any, ref: str) -> No
     [("send", send), ("Base", Base), ("Base.help", Base.help), ("Base.run", Base.run), ("Child.run", Base.run)],
 )
 def test_own_functions_classes_and_methods_are_found(planted: Any, name: str, expected: Any) -> None:
-    """In a listed module or below a listed package. In any module if the job is signed."""
+    """They are in a listed module or below a listed package. For a signed job they may be in any module."""
     assert planted(f"{HERE}:{name}", JobCodec(allow=["tests"])) is expected
     signed = JobCodec(secret=SECRET)
     assert planted(f"{HERE}:{name}", signed, signer=signed) is expected
@@ -190,7 +190,7 @@ def test_what_no_process_would_run_is_refused_when_it_is_added(make_job: Any, fu
 
 
 def test_a_bound_method_is_stored_with_its_object(make_job: Any) -> None:
-    """As in APScheduler: the function of the class, with the object as first argument."""
+    """It is stored as in APScheduler: the function of the class, with the object as first argument."""
     codec = JobCodec(allow_pickle=True)
     job = make_job(OLD, func=Child().run)
     back = codec.decode(job.id, codec.encode(job)).job

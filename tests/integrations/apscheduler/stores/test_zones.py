@@ -113,7 +113,7 @@ def test_a_zone_that_nobody_could_read_is_refused_when_the_job_is_added(
 
 @pytest.mark.parametrize("when", [10**30, -(10**30)])
 def test_a_time_that_no_calendar_has_is_an_unreadable_job(make_job: Any, when: int) -> None:
-    """Whichever method reads it."""
+    """Every method that reads it raises `Unreadable`."""
     job = make_job(WINTER)
     codec = JobCodec()
     version, _, rest = codec.encode(job).split(b";", 2)

@@ -156,7 +156,7 @@ def test_handlers_of_before_task_publish_see_each_task(app: Celery) -> None:
 
 
 def test_arguments_that_do_not_fit_are_refused(app: Celery) -> None:
-    """As apply_async does. Nothing of the batch is sent."""
+    """They are refused as by apply_async. Nothing of the batch is sent."""
     with pytest.raises(TypeError):
         apply_many(app.tasks["bulk.add"], [(1,), (1, 2, 3)], countdown=600)
     with pytest.raises(ValueError, match="needs countdown"):
@@ -178,7 +178,7 @@ def test_an_app_without_the_integration_sends_one_by_one(redis_url: str) -> None
 
 
 def test_a_mistake_in_a_later_batch_leaves_those_before_it_stored(app: Celery) -> None:
-    """Also the batch that was under way."""
+    """The batch that was under way is stored too."""
     calls = [(number,) for number in range(1000)] + [(1, 2, 3)]
     with pytest.raises(TypeError):
         apply_many(app.tasks["bulk.add"], calls, countdown=600)

@@ -24,7 +24,7 @@ PROGRAM = Path(__file__).parent / "processes" / "imports_of_threads.py"
 
 @pytest.mark.parametrize("apart", [True, False], ids=["store apart", "one server"])
 def test_a_dispatchers_threads_import_nothing(stages: Stages, apart: bool) -> None:
-    """From their start until they have sent a task. So a fork in between finds no lock of a module taken."""
+    """This holds from their start until they have sent a task. So a fork in between finds no lock of a module taken."""
     server = stages.server()
     store = stages.server() if apart else server
     done = subprocess.run(

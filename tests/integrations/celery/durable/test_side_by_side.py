@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.proof, pytest.mark.real, pytest.mark.timeout(150)]
 
 @pytest.mark.parametrize("workers", [("installed",), ("installed", "stock"), ("stock",)], ids="+".join)
 def test_every_pairing_runs_each_task_once(stage: Stage, workers: tuple[str, ...]) -> None:
-    """Installed and stock producers. With stock workers only, held tasks wait for the first installed one."""
+    """Producers are installed or stock. With stock workers only, held tasks wait for the first installed one."""
     for kind in workers:
         stage.worker(installed=kind == "installed").wait_ready()
     ours, theirs = [f"ours {i}" for i in range(30)], [f"theirs {i}" for i in range(30)]

@@ -18,7 +18,7 @@ _arguments = st.lists(_parts, max_size=12).flatmap(
 
 @given(_arguments, st.sampled_from([10, 40, 1024]))
 def test_it_says_what_celery_says_or_nothing(arguments: Any, longest: int) -> None:
-    """For any texts, and any limit of length."""
+    """This holds for any texts, and for any limit of length."""
     assert plain_repr(arguments, longest) in (None, saferepr(arguments, longest))
 
 

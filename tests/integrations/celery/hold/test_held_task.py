@@ -61,7 +61,7 @@ def test_the_neutral_form_gives_back_what_went_in(body: bytes | str, headers: di
 
 
 def test_the_push_form_is_read_like_the_neutral_one() -> None:
-    """To list, show or publish it. The declaration of the queue is not in the push form."""
+    """It is read to list, show or publish the task. The declaration of the queue is not in the push form."""
     queue = RedisQueue(Connection("redis://"))
     before = task(priority=6)
     form = queue.push_form(before, 0)
@@ -126,7 +126,7 @@ def test_odd_headers_of_foreign_producers_make_an_item_all_the_same(headers: dic
 
 
 def test_an_id_is_the_same_each_time_a_message_is_seen() -> None:
-    """By its producer, compressed, as text or bytes, and by the worker that takes it from a queue."""
+    """Its producer and the worker that takes it from a queue see one id, for compressed bodies, text and bytes."""
     one = task()
     body, headers = compress(one.body, "zlib")[0], {**one.headers, "compression": compress(one.body, "zlib")[1]}
     seen = [
@@ -142,7 +142,7 @@ def test_an_id_is_the_same_each_time_a_message_is_seen() -> None:
 @settings(max_examples=50)
 @given(st.integers(0, 2**48), st.integers(0, 5_000))
 def test_tasks_leave_the_store_within_the_lead_and_together(eta_ms: int, lead_ms: int) -> None:
-    """At most the lead before they are due, at least seven eighths of it, and only a few times a second."""
+    """They leave at most the lead before they are due, at least seven eighths of it, and only a few times a second."""
     release = release_ms(eta_ms, lead_ms)
     assert max(0, eta_ms - lead_ms) <= release <= max(0, eta_ms - lead_ms) + lead_ms // 8
     later = [release_ms(eta_ms + i, lead_ms) for i in range(0, max(lead_ms, 1), max(1, lead_ms // 50))]
@@ -151,7 +151,7 @@ def test_tasks_leave_the_store_within_the_lead_and_together(eta_ms: int, lead_ms
 
 
 def test_another_eta_stands_in_the_message_too() -> None:
-    """In the header, or in a JSON body of protocol 1. Other bodies are not changed, and the error says so."""
+    """It is in the header, or in a JSON body of protocol 1. Other bodies are not changed, and the error says so."""
     later = task().with_eta(ETA_MS + 60_000)
     assert instant_ms(later.headers["eta"], None) == later.eta_ms == ETA_MS + 60_000
     old = task(headers={}, body='{"task": "note", "eta": null}').with_eta(ETA_MS)

@@ -76,7 +76,7 @@ def test_protocol_1_is_held_too(make_installed: Callable[..., InstalledApp]) -> 
 
 
 def test_a_task_can_be_found_by_its_id_and_is_counted_under_its_queue(installed: InstalledApp) -> None:
-    """In the store."""
+    """The store finds it and counts it."""
     result = installed.send(countdown=60, queue="slow")
     (found,) = installed.store.get(installed.store.find(f"task:{result.id}"), route=result.id)
     assert found is not None
@@ -131,7 +131,7 @@ def test_one_id_and_eta_with_other_headers_are_tasks_of_their_own(
 def test_what_another_attempt_to_send_changes_makes_no_other_task(
     installed: InstalledApp, options: dict[str, Any]
 ) -> None:
-    """Otherwise a call that is repeated after a lost reply runs twice."""
+    """If it did, a call that is repeated after a lost reply would run twice."""
     installed.send("note", 1, task_id="chosen", eta=FAR)
     installed.send("note", 1, task_id="chosen", eta=FAR, **options)
     assert len(installed.held()) == 1
@@ -295,7 +295,7 @@ def test_what_has_left_the_store_unconfirmed_is_not_sent_as_well(
 
 
 def test_a_first_try_without_an_answer_stays_in_doubt(installed: InstalledApp, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever the second attempt says: the server may have died after the first one."""
+    """This holds whatever the second attempt reports: the server may have died after the first one."""
     begun = SimpleNamespace(answers=_raising(StoreUnavailable("no answer: it may have been executed", in_doubt=True)))
     monkeypatch.setattr(installed.store, "begin", lambda *_: begun)
     monkeypatch.setattr(installed.store, "schedule", _raising(StoreUnavailable("no connection: nothing was sent")))
@@ -330,7 +330,10 @@ def test_a_task_sent_event_that_cannot_be_sent_is_kept_as_in_stock(installed: In
 
 
 def test_a_store_that_is_away_is_asked_once_for_a_task(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also for the first task of a process, which asks where the broker is. A store that hangs costs one timeout."""
+    """This holds for the first task of a process too, which asks where the broker is.
+
+    A store that hangs costs one timeout.
+    """
     asked: list[Any] = []
 
     def hangs(*_: Any, **options: Any) -> Any:

@@ -22,7 +22,10 @@ if TYPE_CHECKING:
 def test_only_the_first_revoke_waits_for_a_store_that_hangs(
     installed: InstalledApp, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Otherwise each revoke would wait for a timeout. When the store is back, the next revoke reaches held tasks."""
+    """If all revokes waited, each would wait for a timeout.
+
+    When the store is back, the next revoke reaches held tasks.
+    """
     asked: list[str] = []
     find = installed.store.find
 

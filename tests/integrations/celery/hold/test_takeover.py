@@ -132,7 +132,7 @@ class Scene:
 def test_a_turns_messages_are_stored_in_one_call_and_then_acknowledged(
     installed: InstalledApp, monkeypatch: Any
 ) -> None:
-    """Not before: until then the broker is responsible for them."""
+    """They are not acknowledged before: until then the broker is responsible for them."""
     scene = Scene(installed)
     calls: list[int] = []
     schedule = installed.store.schedule
@@ -165,7 +165,7 @@ def test_a_workers_wrong_clock_moves_nothing(installed: InstalledApp, offset_us:
 def test_the_stores_clock_never_goes_back_for_a_worker(
     installed: InstalledApp, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Otherwise dispatched messages would be taken over again."""
+    """If it went back, a worker would take dispatched messages over again."""
     now_us = [1_000_000]
     clock = StoreClock(installed.wheel, lambda: now_us[0] * 1000)
     times = iter([5_000_000, 1_000])
@@ -223,7 +223,7 @@ def test_revoked_and_undecodable_ones_stay_with_stock(installed: InstalledApp) -
 
 
 def test_messages_that_wait_for_the_store_do_not_count_as_prefetched(installed: InstalledApp) -> None:
-    """Otherwise, while the store hangs, a worker would be full of such messages and fetch no due task."""
+    """If they counted, a worker whose store hangs would be full of such messages and fetch no due task."""
     scene = Scene(installed)
     for task_id in "abc":
         scene.receive(task_id, 60)
@@ -375,7 +375,7 @@ def test_a_mark_that_was_copied_into_another_message_means_nothing(
 @pytest.mark.parametrize("again", [False, True], ids=["far", "near and redelivered"])
 @pytest.mark.parametrize("state", ["leased", "dead", "held"])
 def test_only_what_waits_in_the_store_is_acknowledged(installed: InstalledApp, state: str, again: bool) -> None:
-    """For a message without the mark. If its item is in flight or dead, the worker must keep the message."""
+    """This is about messages without the mark. If the item is in flight or dead, the worker must keep the message."""
     eta = iso_of(installed.store.now_ms() + 60_000)
     scene = Scene(installed)
     scene.receive("copy", 0, due=eta)
@@ -608,7 +608,7 @@ def test_a_message_goes_back_to_the_queue_it_came_from(
 
 
 def test_two_queues_that_match_are_no_certainty() -> None:
-    """Without a consumer tag."""
+    """The delivery has no consumer tag."""
     both = [Queue("one", Exchange("w", type="topic"), "#"), Queue("two", Exchange("w", type="topic"), "a")]
     message = SimpleNamespace(delivery_info={"exchange": "w", "routing_key": "a"})
     assert own_queue(message, Consumer(both)) is None

@@ -41,14 +41,14 @@ def run(app: Celery, *arguments: str, code: int = 0) -> click.testing.Result:
 
 
 def test_a_process_first_task_is_held(app: Celery) -> None:
-    """Also a retry: Celery gives a retry up when its publish fails."""
+    """A first task that is a retry is held too: Celery gives a retry up when its publish fails."""
     app.send_task("note", countdown=60)
     assert len(list(HeldTasks(app).select())) == 1
 
 
 @pytest.mark.parametrize("command", [("reschedule", "--in", "2h"), ("run-now",)], ids=lambda command: command[0])
 def test_a_task_can_be_moved(app: Celery, command: tuple[str, ...]) -> None:
-    """By a process that has not asked the broker before."""
+    """A process that has not asked the broker before can move it."""
     app.send_task("note", countdown=60)
     app.wheel.close()
     app.wheel._forget()  # as in another process

@@ -50,7 +50,7 @@ def rows(result: click.testing.Result) -> list[dict[str, Any]]:
 
 
 def test_list_shows_a_table_and_json_a_line_each(run: Run, ids: dict[str, str]) -> None:
-    """In order of ETA."""
+    """The tasks are in order of ETA."""
     shown = run("list").stdout.splitlines()
     assert shown[0].split() == ["due", "eta", "state", "queue", "task", "id", "args"]
     assert [name for line in shown[1:] for name, each in ids.items() if each in line] == ["one", "two", "three", "bill"]
@@ -69,7 +69,7 @@ def test_list_narrows_by_every_option(run: Run, ids: dict[str, str]) -> None:
 
 
 def test_show_tells_all_of_one_task(run: Run, ids: dict[str, str]) -> None:
-    """As text, as JSON, and the body alone."""
+    """It shows the task as text or as JSON, or the body alone."""
     text = run("show", ids["three"]).stdout
     for part in (ids["three"], "mail.send", "other", "(3,)", "in 2h59m"):
         assert part in text
@@ -83,7 +83,7 @@ def test_show_tells_all_of_one_task(run: Run, ids: dict[str, str]) -> None:
 def test_cancel_imports_what_a_worker_imports(
     run: Run, ids: dict[str, str], app: Celery, module: str, error_text: str
 ) -> None:
-    """With handlers of `task_revoked` and errbacks. A missing module is named, and the command continues."""
+    """It imports handlers of `task_revoked` and errbacks too. A missing module is named, and the command continues."""
     app.conf.include = [module]
     sys.modules.pop("colorsys", None)
     result = run("cancel", ids["one"])
@@ -142,7 +142,7 @@ def test_run_now_makes_tasks_due(run: Run, ids: dict[str, str], tasks: HeldTasks
 
 
 def test_purge_removes_the_selected_tasks(run: Run, ids: dict[str, str], tasks: HeldTasks) -> None:
-    """By queue, and everything."""
+    """It removes the tasks of a queue, or all tasks."""
     run("purge", "--queue", "other", "--yes")
     assert len(list(tasks.select())) == 3
     (answer,) = rows(run("purge", "--all", "--yes", "--json"))

@@ -36,7 +36,7 @@ def messages(app: Celery, queue: str) -> list[dict[str, Any]]:
 
 
 def test_tasks_are_listed_in_order_of_their_eta(tasks: HeldTasks, ids: dict[str, str]) -> None:
-    """Over all shards. The ETA is read from each message."""
+    """The order holds over all shards. The ETA is read from each message."""
     found = list(tasks.select())
     assert [each.id for each in found] == [ids["one"], ids["two"], ids["three"], ids["bill"]]
     assert [each.name for each in found] == ["mail.send"] * 3 + ["bill.write"]
@@ -49,7 +49,7 @@ def test_tasks_are_listed_in_order_of_their_eta(tasks: HeldTasks, ids: dict[str,
 
 
 def test_each_condition_of_a_selection_narrows_it(tasks: HeldTasks, ids: dict[str, str]) -> None:
-    """By id, by name, by queue and by time of ETA."""
+    """The conditions are id, name, queue and time of ETA."""
     now_ms = tasks.now_ms()
     assert selected(tasks, ids=(ids["two"],)) == [ids["two"]]
     assert selected(tasks, name="bill.*") == [ids["bill"]]
@@ -64,7 +64,10 @@ def test_each_condition_of_a_selection_narrows_it(tasks: HeldTasks, ids: dict[st
 
 
 def test_the_bounds_of_a_time_range_are_those_of_the_eta(tasks: HeldTasks, app: Celery) -> None:
-    """Not those of the time of release, which is earlier by the lead. The first bound is included, the last is not."""
+    """The time of release, which is earlier by the lead, does not count.
+
+    The first bound is included, the last is not.
+    """
     (waiting,) = [tasks.get(app.tasks["mail.send"].apply_async((1,), countdown=100).id)[0]]
     eta_ms = waiting.eta_ms
     assert eta_ms is not None
@@ -92,7 +95,7 @@ def test_cancel_removes_tasks_and_marks_them_revoked(tasks: HeldTasks, app: Cele
 
 
 def test_purge_removes_tasks_and_leaves_their_results(tasks: HeldTasks, app: Celery, ids: dict[str, str]) -> None:
-    """As `celery purge` does."""
+    """`celery purge` does the same."""
     assert len(tasks.purge(tasks.select()).done) == 4
     assert selected(tasks) == []
     assert app.AsyncResult(ids["one"]).state == "PENDING"

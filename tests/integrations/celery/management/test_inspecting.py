@@ -148,7 +148,7 @@ def answer_of(app: Celery, **more: Any) -> dict[str, Any]:
 
 
 def test_doctor_counts_as_installed_only_who_says_so(app: Celery, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not stock workers, which answer with an error; not silent workers; not workers without a store."""
+    """Stock workers, which answer with an error, silent workers and workers without a store do not count."""
     stats = {
         "new@a": answer_of(app),
         "stock@b": {"error": "KeyError('wheel_stats')"},

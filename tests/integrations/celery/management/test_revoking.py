@@ -127,7 +127,7 @@ def test_a_task_that_this_process_does_not_know_is_revoked_all_the_same(app: Cel
 
 
 def test_an_ignored_result_stays_ignored(app: Celery, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As when a worker drops a revoked task."""
+    """A worker that drops a revoked task does the same."""
     monkeypatch.setattr(app.tasks["mail.send"], "ignore_result", True)
     tasks, result = HeldTasks(app), app.tasks["mail.send"].apply_async((1,), **FAR)
     assert len(tasks.cancel(tasks.get(result.id)).done) == 1

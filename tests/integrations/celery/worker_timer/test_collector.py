@@ -56,6 +56,6 @@ def test_old_objects_are_frozen_and_garbage_is_not(app: Celery) -> None:
 
 @pytest.mark.parametrize(("horizon", "included"), [("2s", True), (None, False)])
 def test_without_a_horizon_it_does_not_run(app: Celery, horizon: str | None, included: bool) -> None:
-    """With `horizon=None`, like the timer."""
+    """With `horizon=None` the step does not run, like the timer."""
     install(app, "redis://nowhere.invalid", horizon=horizon)
     assert CollectorStep(worker(app)).include_if(worker(app)) is included

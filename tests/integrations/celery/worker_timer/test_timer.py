@@ -77,7 +77,7 @@ def test_a_wait_is_as_long_as_the_next_eta_is_away_and_at_most_max_interval(time
 
 
 def test_a_cancelled_entry_does_not_run(timer: Any) -> None:
-    """By its handle or by the timer, before or after it fell due."""
+    """It may be cancelled by its handle or by the timer, before or after it fell due."""
     ran: list[int] = []
     by_handle = timer.call_at(1.0, ran.append, (1,))
     by_timer = timer.call_at(1.0, ran.append, (2,))
@@ -92,7 +92,7 @@ def test_a_cancelled_entry_does_not_run(timer: Any) -> None:
 
 
 def test_an_entry_may_cancel_another_of_the_same_instant(timer: Any) -> None:
-    """Also when the timer has already taken both to run them."""
+    """This holds even if the timer has already taken both to run them."""
     ran: list[str] = []
     second: list[Any] = []
     timer.call_at(1.0, lambda: second.pop().cancel())
@@ -132,7 +132,7 @@ def test_the_queue_shows_what_waits_in_order(timer: Any) -> None:
 
 
 def test_datetimes_are_taken_as_moments(timer: Any) -> None:
-    """With and without a zone. Without a zone it is UTC."""
+    """They may have a zone. A datetime without a zone is in UTC."""
     for eta in (datetime.now(UTC) + timedelta(hours=1), datetime.now(UTC).replace(tzinfo=None) + timedelta(hours=1)):
         timer.call_at(eta, print)
     assert [each.eta for each in timer.queue] == pytest.approx([monotonic() + 3600] * 2, abs=30)
@@ -259,7 +259,7 @@ def test_the_same_steps_run_the_same_entries_at_the_same_time(steps: list[tuple[
 
 @given(st.floats(0, 1e6), st.floats(0, 10))
 def test_nothing_runs_before_its_eta(start: float, delay: float) -> None:
-    """For floats between two milliseconds: never early, and at the latest with the next millisecond."""
+    """An eta may be a float between two milliseconds: its entry runs at the next millisecond, never earlier."""
     clock = FakeClock(start)
     timer = WheelTimer(clock=clock)
     timer.call_at(start + delay, int)
@@ -289,8 +289,7 @@ def test_a_cancelled_entry_is_freed_at_once() -> None:
 
 
 def test_what_has_run_is_freed_at_once() -> None:
-    """By reference count alone, also if a request keeps its entry. The worker does not need its garbage collector for
-    it."""
+    """Its reference count frees it, even if a request keeps its entry. No garbage collection is necessary."""
 
     class Request:
         entry: Any
@@ -484,7 +483,7 @@ def test_threads_may_enter_and_cancel_while_the_hub_iterates() -> None:
 
 
 def test_the_repr_says_what_waits() -> None:
-    """For a look into a running worker."""
+    """The repr is for a look into a running worker."""
     timer = WheelTimer()
     timer.call_after(100, print)
     assert repr(timer).startswith("<WheelTimer pending=1 ready=0 <DeadlineQueue pending=1 ")
