@@ -47,7 +47,7 @@ def order_violations(
             if first is None:
                 continue
             for earlier in numbers[:place]:
-                in_work = any(run.told[earlier].at_ns < span.stop for span in two_owners)
+                in_work = any(run.results[earlier].at_ns < span.stop for span in two_owners)
                 if in_work and not _ended(calls.get(earlier, ()), dead.get(earlier, ()), two_owners[0].start):
                     continue
                 if not _ended(calls.get(earlier, ()), dead.get(earlier, ()), first.began_ns):
