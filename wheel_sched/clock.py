@@ -48,11 +48,11 @@ class SystemClock:
     monotonic_ns = staticmethod(time.monotonic_ns)  # no method around it, because that would double its cost
 
     def monotonic_ms(self) -> int:
-        """See `Clock`."""
+        """Implements `Clock.monotonic_ms`."""
         return time.monotonic_ns() // 1_000_000
 
     def wall_ms(self) -> int:
-        """See `Clock`."""
+        """Implements `Clock.wall_ms`."""
         return time.time_ns() // 1_000_000
 
     def wait(self, condition: threading.Condition, timeout_ms: float | None) -> bool:

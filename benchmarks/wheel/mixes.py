@@ -69,7 +69,10 @@ def fill_and_drain(subject: Any, due_ms: Sequence[int], steps_ms: Sequence[int])
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """Steps: now, deadlines to schedule, requests to cancel, requests that expire. `warm_up` steps are not measured."""
+    """The steps of a program. The first `warm_up` of them are not measured.
+
+    Each step has now, deadlines to schedule, requests to cancel, and requests that expire.
+    """
 
     steps: list[tuple[int, list[int], list[int], list[int]]]
     warm_up: int

@@ -136,7 +136,7 @@ class _VirtualLoop(asyncio.SelectorEventLoop):
 
 
 class AsyncioLoop:
-    """`loop.call_at`; the loop runs once at each moment."""
+    """A timer over `loop.call_at`. The loop runs once at each moment."""
 
     def __init__(self) -> None:
         self.loop = _VirtualLoop()
@@ -161,7 +161,7 @@ class AsyncioLoop:
 
 
 class Uvloop:
-    """`loop.call_at` of uvloop, whose clock is that of libuv, so it cannot run on virtual time."""
+    """A timer over `loop.call_at` of uvloop. Its clock is that of libuv, so it cannot run on virtual time."""
 
     def __init__(self) -> None:
         import uvloop
@@ -177,7 +177,7 @@ class Uvloop:
 
 
 class Kombu:
-    """`kombu.asynchronous.timer.Timer`, Celery's ETA heap; cancelled entries stay until their deadline."""
+    """Celery's ETA heap, `kombu.asynchronous.timer.Timer`. Cancelled entries stay until their deadline."""
 
     def __init__(self) -> None:
         from kombu.asynchronous.timer import Timer

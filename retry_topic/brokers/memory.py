@@ -128,11 +128,11 @@ class MemoryBroker:
         return self._publish([(message.topic, message) for message in messages])
 
     def publish_fields(self, entries: Sequence[tuple[str, list[bytes]]]) -> list[PublishFailure | None]:
-        """`publish` of (topic, flat field list) pairs, see `FieldsBroker`. A reader decodes them."""
+        """Publish pairs of a topic and a flat list of fields, which a reader decodes. Implements `FieldsBroker`."""
         return self._publish(entries)
 
     def publish_once(self, message: Message, message_id: str, window_ms: int) -> PublishFailure | None:
-        """`publish` of one message that may be repeated, see `OnceBroker`."""
+        """Publish one message, repeatably. Implements `OnceBroker.publish_once`."""
         at_ms, now_ms = self._wall_ms(), self._monotonic_ms()
         sent, place = self._sent, (message.topic, message_id)
         with self._changed:
@@ -192,7 +192,7 @@ class MemoryBroker:
             return {name: len(topic.records) for name, topic in self._topics.items()}
 
     def reads(self, group: str, topic: str) -> bool:
-        """See `ReadersBroker`."""
+        """Implements `ReadersBroker.reads`."""
         with self._changed:
             held = self._topics.get(topic)
             return held is not None and group in held.groups

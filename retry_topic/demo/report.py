@@ -51,7 +51,7 @@ ONCE_MORE = (
 
 
 def percentiles(values: list[int]) -> dict[str, float]:
-    """p50, p99 and max of the values; all 0 without values."""
+    """The p50, the p99 and the max of the values; all are 0 without values."""
     if not values:
         return {"p50": 0, "p99": 0, "max": 0}
     ordered = sorted(values)
@@ -63,7 +63,7 @@ def percentiles(values: list[int]) -> dict[str, float]:
 
 
 def as_text(report: DemoReport, store: str) -> str:
-    """The table, and commands that show more."""
+    """The result as a table, followed by commands that show more."""
     rows: list[tuple[str, str]] = [("records", f"{report.records:,}")]
     rows += [
         (f"delivered at attempt {attempt}", f"{count:,}") for attempt, count in report.delivered_by_attempt.items()

@@ -71,7 +71,10 @@ def run(
 
 
 def _start(stack: contextlib.ExitStack, module: str, *args: str) -> tuple[subprocess.Popen[str], str]:
-    """Start a process of the demo; return it and its first line of output. It ends when its stdin closes."""
+    """Start a process of the demo. Returns the process and its first line of output.
+
+    The process ends when its stdin closes.
+    """
     process = subprocess.Popen(
         [sys.executable, "-m", f"retry_topic.demo.{module}", *args],
         stdin=subprocess.PIPE,

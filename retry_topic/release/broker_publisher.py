@@ -21,7 +21,7 @@ class BrokerPublisher:
         self.traits = PublisherTraits(never_waits=isinstance(broker, InstantBroker) and broker.instant)
 
     def publish(self, batch: Batch) -> None:
-        """See `Publisher`."""
+        """Implements `Publisher.publish`."""
         found = entries_of(batch)
         if not found:
             return

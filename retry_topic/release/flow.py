@@ -95,7 +95,7 @@ class FlowPublisher:
         self._limits: dict[RetryPolicy, Limits] = {}
 
     def publish(self, batch: Batch) -> None:
-        """See `Publisher`."""
+        """Implements `Publisher.publish`."""
         wanted: dict[tuple[str, RetryPolicy], dict[str, list[int]]] = {}
         for place, item in enumerate(batch.items):
             policy = self._policies.for_topic(item.topic)
@@ -110,7 +110,7 @@ class FlowPublisher:
         self._publisher.publish(batch)
 
     def refuse(self, item: Claimed, reason: str) -> Answer:
-        """See `Publisher`."""
+        """Implements `Publisher.refuse`."""
         return self._publisher.refuse(item, reason)
 
     def _hold_back(self, batch: Batch, flow: str, policy: RetryPolicy, places: dict[str, list[int]]) -> None:

@@ -36,7 +36,7 @@ class OriginalsPublisher:
         self._broker = broker
 
     def publish(self, batch: Batch) -> None:
-        """See `Publisher`."""
+        """Implements `Publisher.publish`."""
         wanted: dict[int, Reference] = {}
         room = MOST_BYTES
         for place, item in enumerate(batch.items):
@@ -59,7 +59,7 @@ class OriginalsPublisher:
         self._publisher.publish(batch)
 
     def refuse(self, item: Claimed, reason: str) -> Answer:
-        """See `Publisher`."""
+        """Implements `Publisher.refuse`."""
         return self._publisher.refuse(item, reason)
 
     def _put_in(self, batch: Batch, wanted: dict[int, Reference]) -> None:

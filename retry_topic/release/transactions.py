@@ -152,7 +152,7 @@ class TransactionalPublisher:
         self._stopping = threading.Event()
 
     def publish(self, batch: Batch) -> None:
-        """See `Publisher`."""
+        """Implements `Publisher.publish`."""
         claim = batch.claim
         assert isinstance(claim, Claim)  # noqa: S101  # with transactions, the server pushes nothing
         messages = {place: from_fields(*entry) for place, entry in entries_of(batch)}
@@ -168,7 +168,7 @@ class TransactionalPublisher:
             logger.warning("ownership.not_refreshed: %s", error)
 
     def refuse(self, item: Claimed, reason: str) -> Answer:
-        """See `Publisher`."""
+        """Implements `Publisher.refuse`."""
         return Dead(item.id, reason)
 
     def stop(self) -> None:

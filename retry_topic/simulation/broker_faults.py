@@ -32,7 +32,7 @@ class BrokerServer(SimulatedServer):
         self._waiting_faults: list[Fault] = []
 
     def strike(self, fault: Fault) -> None:
-        """See `SimulatedServer`. A fault of `HITS` waits for the next call of its kind."""
+        """Overrides `SimulatedServer.strike`. A fault of `HITS` waits for the next call of its kind."""
         if fault.kind in HITS:
             self._waiting_faults.append(fault)
         else:

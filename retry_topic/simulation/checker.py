@@ -321,11 +321,11 @@ class RetryKind:
     packages = ("wheel_sched", "retry_topic")
 
     def draw(self, seed: int) -> Scenario:
-        """See `Kind`."""
+        """Implements `Kind.draw`."""
         return draw(seed)
 
     def run(self, scenario: Scenario) -> tuple[Trace, list[str], int]:
-        """See `Kind`."""
+        """Implements `Kind.run`."""
         history = RetryWorld(scenario)
         history.run()
         return history.world.trace, violations(history), history.world.scheduler.steps
@@ -337,7 +337,7 @@ class RetryLogKind(RetryKind):
     name = "retry-log"
 
     def draw(self, seed: int) -> Scenario:
-        """See `Kind`."""
+        """Implements `Kind.draw`."""
         return draw(seed, log=True)
 
 
@@ -347,7 +347,7 @@ class RetryOrderedKind(RetryKind):
     name = "retry-ordered"
 
     def draw(self, seed: int) -> Scenario:
-        """See `Kind`."""
+        """Implements `Kind.draw`."""
         return draw(seed, ordered=True)
 
 
@@ -357,5 +357,5 @@ class RetryLogOrderedKind(RetryKind):
     name = "retry-log-ordered"
 
     def draw(self, seed: int) -> Scenario:
-        """See `Kind`."""
+        """Implements `Kind.draw`."""
         return draw(seed, log=True, ordered=True)

@@ -34,7 +34,7 @@ class RemoteLogBroker(LogClient):
         return f"{self._world.scheduler.process.name}-{self._members}-{self._server._number()}"
 
     def publish(self, messages: Sequence[Message]) -> list[PublishFailure | None]:
-        """See `Broker`."""
+        """Implements `Broker.publish`."""
         messages = list(messages)
         if not messages:
             return []
@@ -44,40 +44,40 @@ class RemoteLogBroker(LogClient):
             return [PublishFailure("no reply", in_doubt=True) for _ in messages]
 
     def consumer(self, topics: Sequence[str], group: str, *, idle_ms: int = 30_000) -> RemoteLogConsumer:
-        """See `PartitionedBroker`. Creates topics that do not exist, as the real broker does."""
+        """Implements `PartitionedBroker.consumer`. Creates topics that do not exist, as the real broker does."""
         names = joining(topics, group, idle_ms)
         return RemoteLogConsumer(self._world, self._server, names, group, idle_ms, self._member)
 
     def log_reader(self, topic: str, group: str, positions: PositionsOf, *, idle_ms: int = 30_000) -> RemoteLogReader:
-        """See `LogBroker`."""
+        """Implements `LogBroker.log_reader`."""
         return RemoteLogReader(self._world, self._server, topic, group, positions, idle_ms, self._member)
 
     def sender(self, namespace: str, shards: int) -> RemoteSender:
-        """See `LogBroker`."""
+        """Implements `LogBroker.sender`."""
         return RemoteSender(self._world, self._server, namespace)
 
     def topic_id(self, topic: str) -> str:
-        """See `PartitionedBroker`."""
+        """Implements `PartitionedBroker.topic_id`."""
         return self._call("topic id", lambda: self._server.topics[topic].id)
 
     def create_topic(self, topic: str) -> None:
-        """See `Broker`."""
+        """Implements `Broker.create_topic`."""
         self._call("create topic", lambda: self._server.create(topic))
 
     def topic_problem(self, topic: str) -> str | None:
-        """See `NamesBroker`."""
+        """Implements `NamesBroker.topic_problem`."""
         return None if topic else "expected a name"
 
     def topics(self) -> dict[str, int]:
-        """See `Broker`."""
+        """Implements `Broker.topics`."""
         return self._call("topics", lambda: {name: len(self._server.records(name)) for name in self._server.topics})
 
     def reads(self, group: str, topic: str) -> bool:
-        """See `ReadersBroker`."""
+        """Implements `ReadersBroker.reads`."""
         return self._call("readers", lambda: self._server.reads(group, topic))
 
     def close(self) -> None:
-        """See `Broker`."""
+        """Implements `Broker.close`."""
 
 
 class RemoteSender(LogClient):
@@ -89,14 +89,14 @@ class RemoteSender(LogClient):
         self._epochs: dict[int, int] = {}
 
     def take_over(self, shard: int) -> int | None:
-        """See `ClaimSender`."""
+        """Implements `ClaimSender.take_over`."""
         name = f"{self._namespace}.claims-{shard}"
         self._epochs.pop(shard, None)
         self._epochs[shard] = self._call("init producer", lambda: self._server.begin_producer(name))
         return self._call("last claim", lambda: self._server.claims.get((self._namespace, shard)))
 
     def send(self, shard: int, number: int, messages: Sequence[Message]) -> list[PublishFailure | None]:
-        """See `ClaimSender`."""
+        """Implements `ClaimSender.send`."""
         epoch = self._epochs.get(shard)
         if epoch is None:
             raise BrokerInDoubt("the producer of the shard was given up", in_doubt=True)
@@ -111,9 +111,9 @@ class RemoteSender(LogClient):
             raise
 
     def stale(self, shard: int) -> bool:
-        """See `ClaimSender`."""
+        """Implements `ClaimSender.stale`."""
         return False
 
     def close(self) -> None:
-        """See `ClaimSender`."""
+        """Implements `ClaimSender.close`."""
         self._epochs.clear()

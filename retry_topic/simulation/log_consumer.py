@@ -76,7 +76,7 @@ class RemoteLogConsumer(GroupMember):
         super().__init__(world, server, topics, group, idle_ms, name)
 
     def poll(self, limit: int, timeout_ms: int) -> list[Delivery]:
-        """See `BrokerConsumer`. A poll that finds nothing makes no call to the server, so no fault strikes it."""
+        """Implements `BrokerConsumer.poll`. A poll that finds nothing does not call the server: no fault strikes it."""
         self._polling += 1
         try:
             return self._poll(limit, timeout_ms)
@@ -205,7 +205,7 @@ class RemoteLogConsumer(GroupMember):
             return True
 
     def ack(self, deliveries: Sequence[Delivery]) -> None:
-        """See `BrokerConsumer`."""
+        """Implements `BrokerConsumer.ack`."""
         self._alive_ms = _now_ms()
         moved: set[Place] = set()
         for delivery in deliveries:
@@ -217,7 +217,7 @@ class RemoteLogConsumer(GroupMember):
             self._commit(moved)
 
     def forward(self, pairs: Sequence[tuple[Delivery, Message]]) -> list[PublishFailure | None]:
-        """See `BrokerConsumer`. One transaction sends all pairs that the broker accepts."""
+        """Implements `BrokerConsumer.forward`. One transaction sends all pairs that the broker accepts."""
         self.beat([delivery for delivery, _ in pairs])
         answers: list[PublishFailure | None] = [None] * len(pairs)
         left = list(range(len(pairs)))
@@ -290,26 +290,26 @@ class RemoteLogConsumer(GroupMember):
         self._epoch = self._call("init producer", lambda: self._server.begin_producer(name))
 
     def beat(self, deliveries: Sequence[Delivery]) -> None:
-        """See `BrokerConsumer`."""
+        """Implements `BrokerConsumer.beat`."""
         for delivery in deliveries:
             held = self._tracker.held(delivery)
             if held is not None:
                 held.since_ms = self._alive_ms = _now_ms()
 
     def assignments(self) -> dict[Place, int]:
-        """See `PartitionedConsumer`."""
+        """Implements `PartitionedConsumer.assignments`."""
         return {place: offsets.assignment for place, offsets in self._tracker.partitions.items()}
 
     def assignment_of(self, delivery: Delivery) -> int:
-        """See `PartitionedConsumer`."""
+        """Implements `PartitionedConsumer.assignment_of`."""
         return int(delivery.handle[0])
 
     def topic_id_of(self, delivery: Delivery) -> str:
-        """See `PartitionedConsumer`."""
+        """Implements `PartitionedConsumer.topic_id_of`."""
         return self._ids.of(delivery.handle[1])
 
     def rejoin(self, life: int | None = None) -> None:
-        """See `PartitionedConsumer`. Does nothing if the member has joined again since `life`."""
+        """Implements `PartitionedConsumer.rejoin`. Does nothing if the member has joined again since `life`."""
         if life is None or life == self._tracker.life:
             self._tracker.begin()
             self._numbers.clear()
@@ -345,7 +345,7 @@ class RemoteLogConsumer(GroupMember):
             self._next.pop(place, None)
 
     def close(self) -> None:
-        """See `BrokerConsumer`."""
+        """Implements `BrokerConsumer.close`."""
         if not self._closed.is_set():
             self._closed.set()
             with contextlib.suppress(BrokerUnavailable):

@@ -49,18 +49,18 @@ class RemoteLogReader(GroupMember):
         super().__init__(world, server, (topic,), group, idle_ms, name)
 
     def expected(self) -> dict[str, int]:
-        """See `LogReader`."""
+        """Implements `LogReader.expected`."""
         return {part.source: part.expected for part in self._parts.values() if part.expected is not None}
 
     def rewind(self, source: str, position: int | None) -> None:
-        """See `LogReader`."""
+        """Implements `LogReader.rewind`."""
         for part in self._parts.values():
             if part.source == source:
                 start = part.began if position is None else position
                 part.position, part.expected = start or 0, position
 
     def poll(self, limit: int, timeout_ms: int) -> LogBatch | None:
-        """See `LogReader`."""
+        """Implements `LogReader.poll`."""
         if not self._server.wait_until(self._readable, timeout_ms):
             return None
         self._join()
@@ -128,7 +128,7 @@ class RemoteLogReader(GroupMember):
         return self._closed.is_set() or not self._joined() or any(self._behind(*one) for one in self._parts.items())
 
     def done(self, part: LogBatch) -> None:
-        """See `LogReader`."""
+        """Implements `LogReader.done`."""
         self._sequence += 1
         offsets = {
             place: Committed(known.number, self._sequence, part.next, self._topic_id)
@@ -144,11 +144,11 @@ class RemoteLogReader(GroupMember):
             self._parts.pop(place, None)
 
     def beat(self) -> None:
-        """See `LogReader`."""
+        """Implements `LogReader.beat`."""
         self._beat_once()
 
     def close(self) -> None:
-        """See `BrokerConsumer`."""
+        """Implements `BrokerConsumer.close`."""
         if not self._closed.is_set():
             self._closed.set()
             self._leave()

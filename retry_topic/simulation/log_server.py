@@ -101,7 +101,7 @@ class LogServer(BrokerServer):
         self._numbers = 0
 
     def strike(self, fault: Fault) -> None:
-        """See `SimulatedServer`."""
+        """Overrides `SimulatedServer.strike`."""
         rng = self.world.rng
         match fault.kind:
             case "redeliver":  # expels all members: each joins again, and partitions may move

@@ -34,7 +34,7 @@ class QueueServer(BrokerServer):
         return self.broker.records(topic)
 
     def strike(self, fault: Fault) -> None:
-        """See `SimulatedServer`. "redeliver" ends all leases."""
+        """Overrides `SimulatedServer.strike`. "redeliver" ends all leases."""
         if fault.kind != "redeliver":
             super().strike(fault)
             return
@@ -80,7 +80,7 @@ class RemoteBroker(_Client):
     name = "simulated"
 
     def publish(self, messages: Sequence[Message]) -> list[PublishFailure | None]:
-        """See `Broker`."""
+        """Implements `Broker.publish`."""
         messages = list(messages)
         try:
             return self._call("publish", lambda: self._server.broker.publish(messages))
@@ -90,7 +90,7 @@ class RemoteBroker(_Client):
             return [PublishFailure("no reply", in_doubt=True) for _ in messages]
 
     def publish_fields(self, entries: Sequence[tuple[str, list[bytes]]]) -> list[PublishFailure | None]:
-        """See `FieldsBroker`."""
+        """Implements `FieldsBroker.publish_fields`."""
         entries = list(entries)
         try:
             return self._call("publish", lambda: self._server.broker.publish_fields(entries))
@@ -100,39 +100,39 @@ class RemoteBroker(_Client):
             return [PublishFailure("no reply", in_doubt=True) for _ in entries]
 
     def publish_once(self, message: Message, message_id: str, window_ms: int) -> PublishFailure | None:
-        """See `OnceBroker`."""
+        """Implements `OnceBroker.publish_once`."""
         try:
             return self._call("publish", lambda: self._server.broker.publish_once(message, message_id, window_ms))
         except BrokerUnavailable as error:
             return PublishFailure(str(error), in_doubt=error.in_doubt)
 
     def consumer(self, topics: Sequence[str], group: str, *, idle_ms: int = 30_000) -> RemoteConsumer:
-        """See `Broker`."""
+        """Implements `Broker.consumer`."""
         inner = self._call("join", lambda: self._server.broker.consumer(topics, group, idle_ms=idle_ms))
         return RemoteConsumer(self._world, self._server, inner)
 
     def create_topic(self, topic: str) -> None:
-        """See `Broker`."""
+        """Implements `Broker.create_topic`."""
         self._call("create topic", lambda: self._server.broker.create_topic(topic))
 
     def topic_problem(self, topic: str) -> str | None:
-        """See `NamesBroker`."""
+        """Implements `NamesBroker.topic_problem`."""
         return self._server.broker.topic_problem(topic)
 
     def topics(self) -> dict[str, int]:
-        """See `Broker`."""
+        """Implements `Broker.topics`."""
         return self._call("topics", self._server.broker.topics)
 
     def reads(self, group: str, topic: str) -> bool:
-        """See `ReadersBroker`."""
+        """Implements `ReadersBroker.reads`."""
         return self._call("readers", lambda: self._server.broker.reads(group, topic))
 
     def trim(self, topic: str, keep: int) -> int:
-        """See `TrimBroker`."""
+        """Implements `TrimBroker.trim`."""
         return self._call("trim", lambda: self._server.broker.trim(topic, keep))
 
     def close(self) -> None:
-        """See `Broker`."""
+        """Implements `Broker.close`."""
 
 
 class RemoteConsumer(_Client):
@@ -143,7 +143,7 @@ class RemoteConsumer(_Client):
         self._inner = inner
 
     def poll(self, limit: int, timeout_ms: int) -> list[Delivery]:
-        """See `BrokerConsumer`. A poll that finds nothing makes no call to the server, so no fault strikes it.
+        """Implements `BrokerConsumer.poll`. A poll that finds nothing does not call the server, so no fault strikes it.
 
         The request of a poll never arrives twice, because the product's client does not repeat it.
         """
@@ -170,22 +170,22 @@ class RemoteConsumer(_Client):
         return self._call("poll", once(lambda: inner.poll(limit, 0)))
 
     def ack(self, deliveries: Sequence[Delivery]) -> None:
-        """See `BrokerConsumer`."""
+        """Implements `BrokerConsumer.ack`."""
         deliveries = list(deliveries)
         if deliveries:
             self._call("ack", lambda: self._inner.ack(deliveries))
 
     def forward(self, pairs: Sequence[tuple[Delivery, Message]]) -> list[PublishFailure | None]:
-        """See `BrokerConsumer`."""
+        """Implements `BrokerConsumer.forward`."""
         pairs = list(pairs)
         return self._call("forward", lambda: self._inner.forward(pairs))
 
     def beat(self, deliveries: Sequence[Delivery]) -> None:
-        """See `BrokerConsumer`."""
+        """Implements `BrokerConsumer.beat`."""
         deliveries = list(deliveries)
         self._call("beat", lambda: self._inner.beat(deliveries))
 
     def close(self) -> None:
-        """See `BrokerConsumer`."""
+        """Implements `BrokerConsumer.close`."""
         with contextlib.suppress(BrokerUnavailable):
             self._call("leave", self._inner.close)

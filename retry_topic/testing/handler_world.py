@@ -117,7 +117,7 @@ class HandlerWorld(RetryWorld):
         self.errors: dict[int, str] = {}  # by the number of the call
 
     def value_of(self, send: HandIn) -> bytes:
-        """See `RetryWorld`."""
+        """Overrides `RetryWorld.value_of`."""
         return self._values[send.number]
 
     def _handle(self, message: Message) -> Any:

@@ -47,7 +47,7 @@ def wait_for(opened: DelayStore) -> Callable[[str, int], None]:
 
 @pytest.fixture
 def bury(opened: DelayStore) -> Callable[[str], None]:
-    """Make a dead letter: (id)."""
+    """Make a dead letter with this id."""
 
     def put(item_id: str) -> None:
         opened.bury([(Item(item_id, time.time_ns() // 1_000_000, b"body", "orders"), "max-attempts: 8")])

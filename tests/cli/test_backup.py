@@ -61,7 +61,7 @@ def filled(store: DelayStore) -> DelayStore:
 
 
 def test_a_restore_equals_its_backup(filled: DelayStore, tmp_path: Path) -> None:
-    """States, dues, reasons, versions, refs, routes, pauses and attempt counts, into another number of shards."""
+    """Equal are states, dues, reasons, versions, refs, routes, pauses and counts. The number of shards may differ."""
     before, records = contents(filled), attempt_counts(filled)
     written = write_backup(filled, tmp_path / "b", namespace="wheel")
     assert written.exact

@@ -123,7 +123,7 @@ def test_an_unknown_variable_is_a_mistake(variable: str, hint: str) -> None:
     ],
 )
 def test_variables_of_others_pass(variable: str, tmp_path: Path) -> None:
-    """Variables that other parts read, and those that Kubernetes sets in each pod for a service called wheel-sched."""
+    """The settings ignore variables of other parts, and those that Kubernetes sets for a service called wheel-sched."""
     (tmp_path / "f.toml").write_text("")
     value = str(tmp_path / "f.toml") if variable.endswith("CONFIG") else "1"
     assert load_settings({}, env={variable: value}).settings == Settings()

@@ -76,7 +76,7 @@ def test_without_click_it_says_what_to_install() -> None:
 
 
 def test_the_package_itself_runs_as_the_program() -> None:
-    """`python -m wheel_sched`."""
+    """`python -m wheel_sched` runs the program."""
     done = subprocess.run([sys.executable, "-m", "wheel_sched", "--version"], capture_output=True, timeout=50)
     assert (done.returncode, done.stderr) == (0, b"")
     assert done.stdout.startswith(b"wheel-sched ")

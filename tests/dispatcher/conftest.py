@@ -199,7 +199,7 @@ def world() -> Iterator[World]:
 
 @pytest.fixture
 def wide() -> Iterator[World]:
-    """Eight shards."""
+    """A world with eight shards."""
     world = World(shards=8)
     yield world
     world.close()

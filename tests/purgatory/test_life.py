@@ -249,7 +249,7 @@ def test_close_forces_what_waits_and_lets_nothing_in(world: Any, probe: Any) -> 
 
 
 def test_closing_and_opening_leaves_no_thread_behind(new_threads: Any) -> None:
-    """Fifty purgatories with a timer each, and none of their threads afterwards."""
+    """Fifty purgatories with a timer each leave none of their threads."""
     for _ in range(50):
         with Purgatory[str]() as purgatory:
             operation = Failing("", timeout_ms=60_000)

@@ -48,7 +48,7 @@ class Operation(DelayedOperation):
 
 
 class Machine(RuleBasedStateMachine):
-    """See the module."""
+    """Runs random operations on a purgatory and on a model of it, and compares the two."""
 
     operations = Bundle("operations")
 

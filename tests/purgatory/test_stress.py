@@ -27,7 +27,7 @@ def frequent_switches() -> Iterator[None]:
 
 
 class Operation(DelayedOperation):
-    """Complete when the test says so. It counts its endings and finds overlapping tries."""
+    """An operation that is complete when the test says so. It counts its endings and finds overlapping tries."""
 
     def __init__(self, timeout_ms: int) -> None:
         super().__init__(timeout_ms)

@@ -70,7 +70,7 @@ def queue(world: World) -> Broker:
 
 @simulated(log)
 class TestLog(BrokerConformance):
-    """Partitions, offsets and transactions. A topic keeps its order within a partition."""
+    """The log broker, with partitions, offsets and transactions. A topic keeps its order within a partition."""
 
     examples = 5
     poll_tolerance_ms = 100
@@ -79,7 +79,7 @@ class TestLog(BrokerConformance):
 
 @simulated(queue)
 class TestQueue(BrokerConformance):
-    """Leases of single records."""
+    """The queue broker, with leases of single records."""
 
     examples = 5
     poll_tolerance_ms = 100

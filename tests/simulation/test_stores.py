@@ -38,7 +38,7 @@ def assert_one_trace(kind: Kind, seeds: Sequence[int], store: str) -> None:
 
 @each_kind
 def test_a_history_over_scripts_is_that_over_memory(kind: Kind) -> None:
-    """A seed with a failover, and one in which the scripts are forgotten."""
+    """One seed has a failover, and in another one the server forgets the scripts."""
     seeds = [first_seed(kind, "failover"), first_seed(kind, "flush-scripts")]
     assert_one_trace(kind, seeds, "fakeredis")
 

@@ -75,7 +75,7 @@ def _tla() -> bool:
 
 
 def main() -> int:
-    """0: all properties hold, and each safeguard is necessary."""
+    """Run the checks. Returns 0 if all properties hold and each safeguard is necessary."""
     parser = argparse.ArgumentParser(prog="python -m tests.spec", description=__doc__)
     parser.add_argument("--tla", action="store_true", help="also build the TLA+ checker and run the modules")
     parser.add_argument("--show", metavar="NAME", help='print the steps without this safeguard; "all": without each')

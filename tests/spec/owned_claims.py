@@ -43,7 +43,7 @@ class State(NamedTuple):
 
 
 class OwnedClaims(Model[State]):
-    """See the module."""
+    """The model of the TLA+ module `OwnedClaims`."""
 
     name = "OwnedClaims"
     kinds = KINDS
@@ -62,7 +62,7 @@ class OwnedClaims(Model[State]):
     }
 
     def initial(self) -> State:
-        """See `Init`."""
+        """Implements `Init` of the TLA+ module."""
         nobody, nothing, zero = (False,) * self.processes, (False,) * self.items, (0,) * self.processes
         return State(
             place=("due",) * self.items,
@@ -86,7 +86,7 @@ class OwnedClaims(Model[State]):
         )
 
     def steps(self, s: State) -> Iterator[Step[State]]:
-        """See `Next`."""
+        """Implements `Next` of the TLA+ module."""
         for p in range(self.processes):
             yield from self._ownership(s, p)
             yield from self._claiming(s, p)
@@ -285,12 +285,12 @@ class OwnedClaims(Model[State]):
             yield "Refresh", who, s._replace(last=s.number[p], used=used)
 
     def is_finished(self, s: State) -> bool:
-        """See `AllDone`."""
+        """Implements `AllDone` of the TLA+ module."""
         return all(place in ("done", "held") for place in s.place)
 
     @property
     def invariants(self) -> dict[str, Callable[[State], bool]]:
-        """What must hold, as in the module."""
+        """The invariants of the TLA+ module."""
         return {
             "OnePlace": lambda s: all(
                 (place == "leased") == (claim != 0) and claim <= s.claims

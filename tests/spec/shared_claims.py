@@ -38,7 +38,7 @@ class State(NamedTuple):
 
 
 class SharedClaims(Model[State]):
-    """See the module."""
+    """The model of the TLA+ module `SharedClaims`."""
 
     name = "SharedClaims"
     safeguards: ClassVar[Mapping[str, str]] = {
@@ -51,7 +51,7 @@ class SharedClaims(Model[State]):
     kinds = KINDS
 
     def initial(self) -> State:
-        """See `Init`."""
+        """Implements `Init` of the TLA+ module."""
         items, processes = range(self.items), range(self.processes)
         nothing = (False,) * self.items
         return State(
@@ -73,7 +73,7 @@ class SharedClaims(Model[State]):
         )
 
     def steps(self, s: State) -> Iterator[Step[State]]:
-        """See `Next`."""
+        """Implements `Next` of the TLA+ module."""
         for i in range(self.items):
             yield from self._of_item(s, i)
         for p in range(self.processes):
@@ -200,7 +200,7 @@ class SharedClaims(Model[State]):
         )
 
     def is_finished(self, s: State) -> bool:
-        """See `AllDone`."""
+        """Implements `AllDone` of the TLA+ module."""
         return all(state == "told" for state in s.producer) and all(place == "done" for place in s.place)
 
     @property

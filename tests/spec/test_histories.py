@@ -27,7 +27,7 @@ def judged(scenario: Scenario) -> tuple[Trace, list[str], int]:
 
 
 class Retry(RetryKind):
-    """Retry topics over queues; judged by the models."""
+    """The simulated world of retry topics over queues, judged by the models."""
 
     def run(self, scenario: Scenario) -> tuple[Trace, list[str], int]:
         return judged(scenario)

@@ -40,7 +40,7 @@ class TestImitationWithoutFunctions(StoreConformance):
 
 @pytest.mark.real
 class TestServer(StoreConformance):
-    """Functions on a real server."""
+    """The conformance suite over functions on a real server."""
 
     @pytest.fixture
     def make_backend(self, shared_client: redis.Redis, namespace: str) -> BackendMaker:

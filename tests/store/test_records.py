@@ -126,7 +126,7 @@ def test_change_sends_quintuples() -> None:
 
 
 def test_claim_reads_the_answer_of_the_script() -> None:
-    """Number, time, epoch, heads, then id, due and record of each item."""
+    """The answer has number, time, epoch and heads, then id, due and record of each item."""
     claim = ClaimDue(2, 1000).parse([4, 9000, 2, -1, 10, b"\xff", 8, b"1:3:1:0:0:tbody"], 1)
     assert (claim.shard, claim.number, claim.epoch, claim.due_head_ms, claim.lease_head_ms) == (1, 4, 2, None, 10)
     (item,) = claim.items

@@ -49,7 +49,7 @@ def test_every_timer_of_a_crowd_runs_once(facade: Any) -> None:
 
 
 def test_nothing_runs_before_its_deadline(facade: Any) -> None:
-    """Exact to the nanosecond, for whole and fractional milliseconds. libuv's early_check."""
+    """This is exact to the nanosecond, for whole and fractional milliseconds. Source: libuv's early_check."""
     timer, early, fired = facade.timer(), [], []
 
     def run(due_ns: int) -> None:
@@ -231,7 +231,7 @@ def test_statistics_count(virtual: Any) -> None:
 
 @pytest.mark.slow
 def test_ten_thousand_timers_of_a_second_all_run_and_none_early(facade: Any) -> None:
-    """Netty's testExecutionOnTime: measured by the callback, under any load."""
+    """The callback measures the time, under any load. Source: Netty's testExecutionOnTime."""
     chance, early, fired = random.Random(3), [], []
     timer = facade.timer()
 

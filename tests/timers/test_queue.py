@@ -149,7 +149,7 @@ def test_the_queue_adds_no_call_to_the_wheel(core: str) -> None:
 
 
 def test_the_repr_shows_what_waits() -> None:
-    """The number of tasks, and when the next one is due."""
+    """The repr has the number of tasks, and when the next one is due."""
     tasks = DeadlineQueue[str](100)
     assert repr(tasks) == "<DeadlineQueue pending=0 now=100ms next=none>"
     tasks.schedule("task", 120)

@@ -36,7 +36,7 @@ class ClaimSource(Protocol):
         ...
 
     def looked(self, window: Window) -> None:
-        """Take note of the store's answer to the call of `look`."""
+        """Handle the store's answer to the call of `look`."""
         ...
 
     def claim(self, shard: int, limit: int, epoch: int | None) -> Call[Any]:
@@ -53,11 +53,11 @@ class ClaimSource(Protocol):
         ...
 
     def claimed(self, call: Call[Any], claim: Claim) -> None:
-        """Take note of the store's answer to a claim."""
+        """Handle the store's answer to a claim."""
         ...
 
     def failed(self, call: Call[Any], error: Exception) -> None:
-        """Take note that the store has refused a call, or has not answered it."""
+        """Handle a call that the store has refused or has not answered."""
         ...
 
     def next_look_ms(self, shard: int, due_head_ms: int | None, lease_head_ms: int | None, now_ms: int) -> int | None:
@@ -72,7 +72,7 @@ class ClaimSource(Protocol):
         ...
 
     def extend(self, batch: Batch) -> bool:
-        """Extend the lease of a batch, counted from now. False: this dispatcher may not own the batch any more."""
+        """Extend the lease of a batch, counted from now. Returns False if this dispatcher may have lost the batch."""
         ...
 
     def to_settle(self, batch: Batch, settlements: Sequence[Settlement]) -> Sequence[Settlement] | None:
@@ -114,21 +114,21 @@ class SharedLeases:
         self._push = push
 
     def look(self, shard: int) -> Call[Window]:
-        """See `ClaimSource`."""
+        """Implements `ClaimSource.look`."""
         return Call(shard, Look(0, 0))
 
     def looked(self, window: Window) -> None:
-        """See `ClaimSource`: nothing to do, because claims from every shard are allowed."""
+        """Implements `ClaimSource.looked`: nothing to do, because claims from every shard are allowed."""
 
     def claim(self, shard: int, limit: int, epoch: int | None) -> Call[Any]:
-        """See `ClaimSource`."""
+        """Implements `ClaimSource.claim`."""
         lease_ms, lapse_cap, push = self._config.lease_ms, self._config.lapse_cap, self._push
         if push is None:
             return Call(shard, ClaimDue(limit, lease_ms, None, epoch, lapse_cap))
         return Call(shard, PushDue(limit, lease_ms, push.prefix, push.create, push.maxlen, epoch, lapse_cap))
 
     def claimed(self, call: Call[Any], claim: Claim) -> None:
-        """See `ClaimSource`: the store keeps the lease."""
+        """Implements `ClaimSource.claimed`: the store keeps the lease."""
 
     def failed(self, call: Call[Any], error: Exception) -> None:
         """See `ClaimSource`: if the store has made the claim, its items wait again when the lease ends."""
@@ -140,7 +140,7 @@ class SharedLeases:
         return min(due_head_ms, lease_head_ms)
 
     def extend(self, batch: Batch) -> bool:
-        """See `ClaimSource`."""
+        """Implements `ClaimSource.extend`."""
         operation = Extend(batch.claim.number, [item.id for item in batch.items], self._config.lease_ms)
         (answer,) = self._store.execute([Call(batch.claim.shard, operation)])
         if isinstance(answer, Exception):
@@ -149,5 +149,5 @@ class SharedLeases:
         return Outcome.STALE not in answer.outcomes
 
     def to_settle(self, batch: Batch, settlements: Sequence[Settlement]) -> Sequence[Settlement] | None:
-        """See `ClaimSource`: all of them."""
+        """Implements `ClaimSource.to_settle`: all of them."""
         return settlements

@@ -128,7 +128,7 @@ class Listeners:
         return any(listener.down or not listener.thread.is_alive() for listener in self._all)
 
     def start(self, marks: Mapping[int, bytes]) -> None:
-        """Start; `marks` is the last marker seen of every shard, so that no later one is missed."""
+        """Start the listeners. `marks` has the last marker seen of every shard, so that they miss no later marker."""
         for part in [{shard: mark} for shard, mark in marks.items()] if self._backend.cluster else [dict(marks)]:
             listener = Listener(self._backend, part, self._on_mark, self._on_reconnect, self._block_ms)
             listener.start()

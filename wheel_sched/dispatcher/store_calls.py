@@ -109,7 +109,7 @@ class ServerTime:
         return 0
 
     def now_us(self, local_us: int) -> int:
-        """Server time at a local instant; never ahead of the server."""
+        """Estimate the server's time at a local instant. The estimate is never ahead of the server."""
         if self._offset_us is None:
             raise RuntimeError("no reply of the store has been seen yet")
         return local_us + self._offset_us

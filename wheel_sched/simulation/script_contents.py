@@ -61,7 +61,7 @@ class ScriptContents:
         self.empty()
 
     def execute(self, calls: Sequence[Call[Any]], wall_us: int) -> list[Any]:
-        """See `StoreContents`."""
+        """Implements `StoreContents.execute`."""
         expired = [key for key, at_us in self._answers.items() if at_us <= wall_us]
         if expired:
             self._client.delete(*expired)
@@ -90,11 +90,11 @@ class ScriptContents:
         self._markers[shard] = marker
 
     def marker(self, shard: int) -> Marker:
-        """See `StoreContents`."""
+        """Implements `StoreContents.marker`."""
         return self._markers[shard]
 
     def items(self) -> list[KeptItem]:
-        """See `StoreContents`."""
+        """Implements `StoreContents.items`."""
         items = []
         for shard in range(self._shards):
             claims = self._client.hgetall(self._key(shard, "claim"))
@@ -109,12 +109,12 @@ class ScriptContents:
         return items
 
     def waiting(self) -> bool:
-        """See `StoreContents`."""
+        """Implements `StoreContents.waiting`."""
         places = [self._key(shard, place) for shard in range(self._shards) for place in ("due", "leased", "held")]
         return bool(self._client.exists(*places))
 
     def positions(self) -> dict[str, int]:
-        """See `StoreContents`."""
+        """Implements `StoreContents.positions`."""
         found: dict[str, int] = {}
         for shard in range(self._shards):
             for source, position in self._client.hgetall(self._key(shard, "in")).items():
@@ -122,7 +122,7 @@ class ScriptContents:
         return found
 
     def empty(self) -> None:
-        """See `StoreContents`."""
+        """Implements `StoreContents.empty`."""
         self._answers.clear()
         for shard in range(self._shards):
             self._markers[shard] = NO_MARKER
@@ -134,7 +134,7 @@ class ScriptContents:
                 raise answer
 
     def flush_scripts(self) -> None:
-        """See `StoreContents`."""
+        """Implements `StoreContents.flush_scripts`."""
         self._client.execute_command("FUNCTION", "FLUSH")
         self._client.execute_command("SCRIPT", "FLUSH")
 

@@ -101,7 +101,7 @@ class StoreServer(SimulatedServer):
         return self.wall_us() // 1_000 * 1_000
 
     def strike(self, fault: Fault) -> None:
-        """See `SimulatedServer`."""
+        """Overrides `SimulatedServer.strike`."""
         now_ns = self.world.scheduler.now_ns
         match fault.kind:
             case "read-only":
@@ -182,7 +182,7 @@ class RemoteStore:
         self.dialect = _Dialect("simulated")
 
     def execute(self, calls: Sequence[Call[Any]], now_ms: int | None = None) -> list[Any]:
-        """See `Backend`. After a lost call it repeats the call with the same token, as the backend on Redis does."""
+        """Implements `Backend.execute`. It repeats a lost call with the same token, as the backend on Redis does."""
         what = "+".join(dict.fromkeys(str(call.operation.script) for call in calls)) or "nothing"
         in_doubt = False
         for _ in range(1 + REPEATS):
@@ -201,29 +201,29 @@ class RemoteStore:
         return [StoreUnavailable("no reply", in_doubt=True) for _ in calls]
 
     def begin(self, calls: Sequence[Call[Any]], now_ms: int | None = None) -> _Answers:
-        """See `Backend`."""
+        """Implements `Backend.begin`."""
         return _Answers(self, calls)
 
     def check_server(self) -> None:
-        """See `Backend`."""
+        """Implements `Backend.check_server`."""
 
     def info(self) -> dict[str, Any]:
-        """See `Backend`."""
+        """Implements `Backend.info`."""
         return {}
 
     def identity(self) -> tuple[str, int] | None:
-        """See `Backend`: a restarted server has another run id."""
+        """Implements `Backend.identity`: a restarted server has another run id."""
         try:
             return self._world.call(self._server, "identity", lambda: (f"run-{self._server.restarts}", 0))
         except (Lost, ConnectionRefused):
             return None
 
     def waiter(self, shard: int, timeout_ms: int) -> _Waiter:
-        """See `Backend`."""
+        """Implements `Backend.waiter`."""
         return _Waiter(self._server)
 
     def wait_for_mark(self, waiter: _Waiter, marks: dict[int, bytes], timeout_ms: int) -> dict[int, Marker]:
-        """See `Backend`."""
+        """Implements `Backend.wait_for_mark`."""
         server = self._server
         generation = server.generation
         if server.away_until_ns > self._world.scheduler.now_ns or server.loading:
@@ -245,11 +245,11 @@ class RemoteStore:
         return newer
 
     def interrupt(self, waiter: _Waiter) -> None:
-        """See `Backend`."""
+        """Implements `Backend.interrupt`."""
         waiter.close()
 
     def close(self) -> None:
-        """See `Backend`."""
+        """Implements `Backend.close`."""
 
 
 def _number(marker_id: bytes) -> int:

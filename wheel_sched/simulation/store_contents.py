@@ -78,16 +78,16 @@ class MemoryContents:
         self.empty()
 
     def execute(self, calls: Sequence[Call[Any]], wall_us: int) -> list[Any]:
-        """See `StoreContents`."""
+        """Implements `StoreContents.execute`."""
         self._wall_us = wall_us
         return self.backend.execute(calls)
 
     def marker(self, shard: int) -> Marker:
-        """See `StoreContents`."""
+        """Implements `StoreContents.marker`."""
         return self.backend.shards[shard].mark
 
     def items(self) -> list[KeptItem]:
-        """See `StoreContents`."""
+        """Implements `StoreContents.items`."""
         return [
             KeptItem(
                 shard.number,
@@ -103,11 +103,11 @@ class MemoryContents:
         ]
 
     def waiting(self) -> bool:
-        """See `StoreContents`."""
+        """Implements `StoreContents.waiting`."""
         return any(shard.due or shard.leased or shard.held for shard in self.backend.shards)
 
     def positions(self) -> dict[str, int]:
-        """See `StoreContents`."""
+        """Implements `StoreContents.positions`."""
         found: dict[str, int] = {}
         for shard in self.backend.shards:
             for source, position in shard.room(LogIntakeInMemory).positions.items():
@@ -115,7 +115,7 @@ class MemoryContents:
         return found
 
     def empty(self) -> None:
-        """See `StoreContents`."""
+        """Implements `StoreContents.empty`."""
         self.backend = MemoryBackend(self._shards, wall_us=lambda: self._wall_us)
 
     def flush_scripts(self) -> None:

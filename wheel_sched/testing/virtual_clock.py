@@ -74,11 +74,11 @@ class VirtualClock:
         self._busy_at = time.monotonic()  # real seconds: the last time a waiter arrived or left, or time moved
 
     def monotonic_ns(self) -> int:
-        """Virtual nanoseconds."""
+        """The virtual time in nanoseconds."""
         return self._now_ns
 
     def monotonic_ms(self) -> int:
-        """Virtual milliseconds, rounded down."""
+        """The virtual time in milliseconds, rounded down."""
         return self._now_ns // NS_PER_MS
 
     def wall_ms(self) -> int:

@@ -219,7 +219,7 @@ cdef class TimerTaskEntry:
         return _CANCELLED
 
     def finish(self):
-        """Mark a handed-out task as run. No effect when the entry waits again."""
+        """Mark a handed-out task as run. This has no effect when the entry waits again."""
         if self.where.standing == RUNNING:
             self.where.standing = FIRED
 

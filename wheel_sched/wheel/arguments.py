@@ -40,7 +40,7 @@ def batch_limit(limit: Any) -> int:
     """How many entries `advance` may hand out; None means no limit.
 
     Raises:
-        Rejected: neither None nor a positive int.
+        Rejected: `limit` is neither None nor a positive int.
     """
     if limit is None:
         return sys.maxsize

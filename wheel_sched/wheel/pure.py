@@ -181,7 +181,7 @@ class TimingWheel(Generic[T]):
     def entry(self, task: T) -> TimerTaskEntry[T]:
         """An entry that does not wait yet; its state is FIRED. `reschedule` makes it wait.
 
-        For callers that need the entry before the wheel can hand it out.
+        Use it if you need the entry before the wheel can hand it out.
         """
         entry: TimerTaskEntry[T] = TimerTaskEntry()
         entry._task = task

@@ -71,7 +71,7 @@ class TimerTaskEntry(Generic[T]):
         return _CANCELLED
 
     def finish(self) -> None:
-        """Mark a handed-out task as run. No effect when the entry waits again."""
+        """Mark a handed-out task as run. This has no effect when the entry waits again."""
         if self._slot is _RUNNING:
             self._slot = _FIRED
 

@@ -208,7 +208,7 @@ class KafkaBroker:
         return KafkaSender(self.settings, self.topology, producers, self.placing.placed, namespace, shards)
 
     def originals(self, references: Sequence[Reference]) -> list[bytes | PublishFailure]:
-        """See `OriginalsBroker`."""
+        """Implements `OriginalsBroker.originals`."""
         return self._originals.fetch(references)
 
     def topic_id(self, topic: str) -> str:

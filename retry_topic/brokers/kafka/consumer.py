@@ -129,7 +129,7 @@ class KafkaConsumer:
                 self._loop.alive_ms = now_ms()
 
     def ack(self, deliveries: Sequence[Delivery]) -> None:
-        """Settle deliveries and commit that. Repeating it is harmless.
+        """Settle deliveries and commit their offsets. Repeating the call is harmless.
 
         Raises:
             BrokerUnavailable: the deliveries are settled in this member, but the commit failed. If the process crashes
@@ -176,20 +176,20 @@ class KafkaConsumer:
                     held.since_ms = self._loop.alive_ms = at_ms
 
     def assignments(self) -> dict[Place, int]:
-        """See `PartitionedConsumer`."""
+        """Implements `PartitionedConsumer.assignments`."""
         with self._changed:
             return {place: offsets.assignment for place, offsets in self._tracker.partitions.items()}
 
     def assignment_of(self, delivery: Delivery) -> int:
-        """See `PartitionedConsumer`."""
+        """Implements `PartitionedConsumer.assignment_of`."""
         return int(delivery.handle[0])
 
     def topic_id_of(self, delivery: Delivery) -> str:
-        """See `PartitionedConsumer`."""
+        """Implements `PartitionedConsumer.topic_id_of`."""
         return self._topic_ids.of(delivery.handle[1])
 
     def rejoin(self) -> None:
-        """See `PartitionedConsumer`."""
+        """Implements `PartitionedConsumer.rejoin`."""
         self._loop.rejoin()
 
     def close(self) -> None:

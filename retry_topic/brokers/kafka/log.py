@@ -113,11 +113,11 @@ class KafkaLog:
         return f"<KafkaLog {self._topic} partitions={sorted(self._parts)}>"
 
     def expected(self) -> dict[str, int]:
-        """See `LogReader`."""
+        """Implements `LogReader.expected`."""
         return {part.source: part.expected for part in self._parts.values() if part.expected is not None}
 
     def rewind(self, source: str, position: int | None) -> None:
-        """See `LogReader`.
+        """Implements `LogReader.rewind`.
 
         Raises:
             BrokerUnavailable: the partition could not be read from that position. Nothing was changed.
@@ -135,7 +135,7 @@ class KafkaLog:
         part.expected = position
 
     def poll(self, limit: int, timeout_ms: int) -> LogBatch | None:
-        """See `LogReader`.
+        """Implements `LogReader.poll`.
 
         Raises:
             BrokerUnavailable: the cluster does not answer.
@@ -156,17 +156,17 @@ class KafkaLog:
         return LogBatch(part.source, expected, behind, _deliveries(records))
 
     def done(self, part: LogBatch) -> None:
-        """See `LogReader`."""
+        """Implements `LogReader.done`."""
         known = self._part(part.source)
         if known is not None:
             known.done = part.next
 
     def beat(self) -> None:
-        """See `LogReader`."""
+        """Implements `LogReader.beat`."""
         self._fetch(0.0)
 
     def close(self) -> None:
-        """See `LogReader`."""
+        """Implements `LogReader.close`."""
         if self._closed:
             return
         self._closed = True

@@ -313,7 +313,7 @@ class KafkaSender:
         self._reader: Any = Consumer({**settings, "enable.auto.commit": False})
 
     def take_over(self, shard: int) -> int | None:
-        """See `ClaimSender`."""
+        """Implements `ClaimSender.take_over`."""
         self._topology.create([self.topic], partitions=self._shards, settings={"cleanup.policy": "compact"})
         sender = self._senders.get(shard)
         if sender is None:
@@ -351,7 +351,7 @@ class KafkaSender:
         return time.monotonic() - self._committed_s.get(shard, time.monotonic()) > AGAIN_S
 
     def close(self) -> None:
-        """See `ClaimSender`."""
+        """Implements `ClaimSender.close`."""
         for sender in self._senders.values():
             sender.close()
         self._reader.close()

@@ -87,11 +87,11 @@ class RedisStreamsBroker:
         return self._publisher.publish(messages)
 
     def publish_fields(self, entries: Sequence[tuple[str, list[bytes]]]) -> list[PublishFailure | None]:
-        """`publish` of (topic, flat field list) pairs, see `FieldsBroker`."""
+        """Publish pairs of a topic and a flat list of fields. Implements `FieldsBroker.publish_fields`."""
         return self._publisher.publish_fields(entries)
 
     def publish_once(self, message: Message, message_id: str, window_ms: int) -> PublishFailure | None:
-        """`publish` of one message that may be repeated, see `OnceBroker`."""
+        """Publish one message, repeatably. Implements `OnceBroker.publish_once`."""
         return self._publisher.publish_once(message, message_id, window_ms)
 
     def consumer(self, topics: Sequence[str], group: str, *, idle_ms: int = 30_000) -> RedisStreamsConsumer:

@@ -165,7 +165,7 @@ class StreamPublisher:
         )
 
     def publish_fields(self, entries: Sequence[tuple[str, list[bytes]]]) -> Answers:
-        """`publish` of (topic, flat field list) pairs."""
+        """Publish pairs of a topic and a flat list of fields, as `publish` does."""
         return self._publish([pack_fields(index, *entry) for index, entry in enumerate(entries)])
 
     def _publish(self, packed: Sequence[PreparedEntry | PublishFailure]) -> Answers:

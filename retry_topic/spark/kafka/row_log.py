@@ -66,7 +66,7 @@ class RowLog:
         return part
 
     def expected(self) -> dict[str, int]:
-        """See `LogReader`."""
+        """Implements `LogReader.expected`."""
         return {} if self.position is None else {self._source: self.position}
 
     def rewind(self, source: str, position: int | None) -> None:

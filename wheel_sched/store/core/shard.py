@@ -194,7 +194,7 @@ class MemoryShard:
     # Counters, refs, records.
 
     def moves(self, topic: str, source: State | None, target: State | None) -> None:
-        """Count that one id changes its state (None = outside)."""
+        """Count that one id changes its state (None = the id is not in the shard)."""
         if source == target:
             return
         if source is not None:

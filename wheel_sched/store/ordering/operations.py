@@ -83,7 +83,7 @@ class OrderingInMemory:
         return (epoch, holder) != (owner.epoch, owner.holder)
 
     def has_ended(self, base: str, position_derived: bool) -> bool:
-        """Whether a message has succeeded. With a position-derived id base, given up counts too."""
+        """Whether a message has ended: it has succeeded or, if its id base is position-derived, was given up."""
         now_ms = self._shard.now_ms
         return self.done.get(base, 0) > now_ms or (position_derived and self.given_up.get(base, 0) > now_ms)
 

@@ -83,7 +83,7 @@ class Triggers:
         }
 
     def dump(self, trigger: Any) -> list[Any]:
-        """[name, state].
+        """Write a trigger as [name, state].
 
         Raises:
             NotSerializable: its class is not allowed, its state is not plain, or one of its fields is wrong.

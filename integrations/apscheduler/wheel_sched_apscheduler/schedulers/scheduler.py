@@ -275,7 +275,7 @@ class WheelScheduler(BaseScheduler):
             self._dispatch_event(event)
 
     def last_run_ended(self, submission: Submission, gone: bool = True) -> None:
-        """See `Reports`."""
+        """Implements `Reports.last_run_ended`."""
         known = self._last_runs.pop((submission.alias, submission.job.id), None)
         if known is not None and gone and self.wants(EVENT_JOB_REMOVED):
             self.announce([known.removed()])

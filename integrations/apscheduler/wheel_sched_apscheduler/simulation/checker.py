@@ -358,11 +358,11 @@ class JobKind:
     packages = ("wheel_sched", "wheel_sched_apscheduler", "apscheduler")
 
     def draw(self, seed: int) -> Scenario:
-        """See `Kind`."""
+        """Implements `Kind.draw`."""
         return draw(seed)
 
     def run(self, scenario: Scenario) -> tuple[Trace, list[str], int]:
-        """See `Kind`."""
+        """Implements `Kind.run`."""
         history = JobWorld(scenario)
         history.run()
         return history.world.trace, violations(history), history.world.scheduler.steps

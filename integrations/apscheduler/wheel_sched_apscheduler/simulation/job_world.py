@@ -258,7 +258,7 @@ class JobWorld:
     # -- job bodies
 
     def run_job(self, number: int, revision: int) -> None:
-        """See `Runner`."""
+        """Implements `Runner.run_job`."""
         world, scheduler = self.world, self.world.scheduler
         occurrence = current_occurrence()
         if occurrence is None:

@@ -140,7 +140,7 @@ class SimulatedWheel(Wheel):
     server: StoreServer
 
     def open_store(self, timeout_ms: int | None = None) -> DelayStore:
-        """See `Wheel`."""
+        """Overrides `Wheel.open_store`."""
         return remote_store(self.server.world, self.server, self.server.shards)
 
 
@@ -148,7 +148,7 @@ class SimulatedApp(Celery):
     """A Celery app whose clock is that of the simulated process."""
 
     def now(self) -> datetime:
-        """See `Celery`."""
+        """Overrides `Celery.now`."""
         return _instant(running.scheduler.wall_ns() // MS)
 
 

@@ -193,11 +193,11 @@ class CeleryKind:
     )
 
     def draw(self, seed: int) -> Scenario:
-        """See `Kind`."""
+        """Implements `Kind.draw`."""
         return draw(seed)
 
     def run(self, scenario: Scenario) -> tuple[Trace, list[str], int]:
-        """See `Kind`."""
+        """Implements `Kind.run`."""
         history = CeleryWorld(scenario)
         history.run()
         return history.world.trace, violations(history), history.world.scheduler.steps

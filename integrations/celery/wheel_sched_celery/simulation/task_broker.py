@@ -91,7 +91,7 @@ class TaskBroker(SimulatedServer):
         self._tags = 0
 
     def strike(self, fault: Fault) -> None:
-        """See `SimulatedServer`. An outage breaks all connections; "redeliver" ends each visibility timeout."""
+        """Suffer a fault. An outage breaks all connections. "redeliver" ends each visibility timeout."""
         if fault.kind == "redeliver":
             self._requeue(lambda unacked: True)
             return
@@ -276,20 +276,20 @@ class SimulatedTransport(virtual.Transport):
         return "1"
 
     def establish_connection(self) -> Any:
-        """See `virtual.Transport`."""
+        """Overrides `virtual.Transport.establish_connection`."""
         process = self.server.world.scheduler.process
         self._connection = self._reach("connect", lambda: self.server.connect(process))
         return super().establish_connection()
 
     def close_connection(self, connection: Any) -> None:
-        """See `virtual.Transport`. The server notices that the connection is closed."""
+        """Overrides `virtual.Transport.close_connection`. The server notices that the connection is closed."""
         super().close_connection(connection)
         if self._connection is not None:
             self.server.disconnect(self._connection)
             self._connection = None
 
     def verify_connection(self, connection: Any) -> bool:
-        """See `virtual.Transport`."""
+        """Overrides `virtual.Transport.verify_connection`."""
         return self._connection is not None and not self._connection.closed
 
     def server_call(self, what: str, perform: Callable[[TaskBroker, ServerConnection], T]) -> T:

@@ -54,7 +54,7 @@ def task(**changes: Any) -> HeldTask:
     st.text(min_size=1, max_size=20) | st.just("é" * 600),
 )
 def test_the_neutral_form_gives_back_what_went_in(body: bytes | str, headers: dict[str, Any], task_id: str) -> None:
-    """Bodies of any bytes, headers of any type that a broker carries, ids of any length."""
+    """This holds for bodies of any bytes, headers of any type that a broker carries, and ids of any length."""
     before = task(body=body, headers=headers, task_id=task_id, ttl_until_ms=5, declare=({"kind": "exchange"},))
     assert decode(encode_neutral(before)) == before
     before.item(b"", 50).check()
