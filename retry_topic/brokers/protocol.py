@@ -72,7 +72,10 @@ class BrokerConsumer(Protocol):
         ...
 
     def beat(self, deliveries: Sequence[Delivery]) -> None:
-        """Keep these deliveries alive: this member still works on them, and no other member gets them. Any thread."""
+        """Keep these deliveries alive: this member still works on them, and no other member gets them.
+
+        Any thread may call it.
+        """
         ...
 
     def close(self) -> None:
@@ -165,7 +168,10 @@ class PartitionedConsumer(BrokerConsumer, Protocol):
     """
 
     def assignments(self) -> Mapping[tuple[str, int], int]:
-        """The present partitions (topic, number) of this member, with their assignment numbers. Any thread."""
+        """The present partitions (topic, number) of this member, with their assignment numbers.
+
+        Any thread may call it.
+        """
         ...
 
     def assignment_of(self, delivery: Delivery) -> int:
@@ -178,7 +184,7 @@ class PartitionedConsumer(BrokerConsumer, Protocol):
 
     def rejoin(self) -> None:
         """Leave the group and join it again. All assignments end, and the member reads its new partitions from the
-        first unsettled record. Any thread."""
+        first unsettled record. Any thread may call it."""
         ...
 
 
@@ -199,7 +205,10 @@ PositionsOf = Callable[[Sequence[str]], Sequence[int | None]]
 
 
 class LogReader(Protocol):
-    """A group member whose caller stores the positions together with the results of the records. One thread."""
+    """A group member whose caller stores the positions together with the results of the records.
+
+    Only one thread may use it.
+    """
 
     def expected(self) -> Mapping[str, int]:
         """For each source of this member with a known position: the position of its next batch."""

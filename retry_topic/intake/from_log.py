@@ -60,7 +60,7 @@ class _Batch:
 
 
 class IntakeFromLog(Transport):
-    """Takes in log batches. One thread.
+    """Takes in log batches. Only one thread may use it.
 
     `until_available` repeats a call until store and broker are available. If it raises, the batch in flight has no
     answer. The store's position then shows whether the batch was stored, and a new reader continues from there.

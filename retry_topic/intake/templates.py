@@ -9,7 +9,7 @@ Invariant: for each record, a template makes the same item as `plan`, byte for b
 special record: odd headers, dead, ordered, by reference, too large. The plan then decides that record itself. The third
 record of a kind makes a template, and only if the template would make the same item of it.
 
-Cost: about a third of the plan's own. One thread.
+Cost: about a third of the plan's own. Only one thread may use it.
 """
 
 from __future__ import annotations

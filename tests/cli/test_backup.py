@@ -205,7 +205,7 @@ def test_a_backup_that_is_nested_too_deeply_is_refused_in_words(filled: DelaySto
 
 
 def test_the_command_replaces_a_file_with_force(cli: Any, opened: Any, wait_for: Any) -> None:
-    """Without a terminal it is refused, and the error names --force."""
+    """Without --force and without a terminal the command refuses, and the error names --force."""
     wait_for("w", now_ms() + HOUR)
     assert cli.json("backup", "b.jsonl")["items"] == 1
     refused = cli("backup", "b.jsonl", code=1)
@@ -233,5 +233,5 @@ def test_an_item_that_moves_during_a_backup_is_written_once(filled: DelayStore, 
 
 
 def test_a_missing_folder_is_an_error_without_a_traceback(cli: Any, opened: Any) -> None:
-    """No traceback, exit code 1."""
+    """The command prints no traceback and exits with 1."""
     assert "there is no such folder" in cli("backup", "nowhere/b.jsonl", code=1).stderr

@@ -131,7 +131,7 @@ def test_a_broken_extension_costs_one_line_and_its_own_commands(
 
 
 def test_without_extensions_the_core_stands_alone(run: Run) -> None:
-    """Its six commands, its five settings, and nothing on stderr."""
+    """The core has its six commands and its five settings, and prints nothing on stderr."""
     done = run("--help")
     assert done.stderr == ""
     assert [line.split()[0] for line in done.stdout.partition("Store:\n")[2].splitlines()] == list(COMMANDS)

@@ -181,7 +181,7 @@ def test_a_claim_in_the_last_moment_is_found_by_the_freeze(redis_url: str, backe
 
 
 def test_writers_are_fenced_out_while_it_runs(redis_url: str, backend: RedisBackend) -> None:
-    """A process that still runs gets an error, and no stored item is lost."""
+    """A writer that still runs during a reshard gets an error, and no stored item is lost."""
     refusals: list[str] = []
     with open_store(redis_url, shards=2) as store:
         fill(store, 100)
@@ -230,7 +230,7 @@ reshard(RedisBackend(client_for(url), Dialect("wheel")), target, progress=progre
 def test_a_kill_at_any_step_loses_nothing(
     redis_url: str, backend: RedisBackend, before: int, after: int, step: str, number: int
 ) -> None:
-    """SIGKILL after every kind of step, the first and the second time. Then `resume` finishes the reshard."""
+    """The test kills the reshard after the first or second step of each kind. Then `resume` finishes the reshard."""
     with open_store(redis_url, shards=before) as store:
         fill(store, 300)
         kept = everything(store)

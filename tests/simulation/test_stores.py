@@ -131,7 +131,7 @@ def test_a_failover_loses_the_writes_of_its_lag(server: StoreServer) -> None:
 
 
 def test_a_server_that_loads_answers_no_call_and_keeps_its_data(server: StoreServer) -> None:
-    """It is another run of the server, so its run id is new."""
+    """After a restart the server has a new run id."""
     server.perform([schedule("a", 1)])
     server.strike(Fault("loading", "store", 0, 100))
     (read,), (write,) = server.perform([Call(1, Look(0, 10))]), server.perform([schedule("b", 1)])

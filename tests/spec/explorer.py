@@ -63,11 +63,11 @@ class Model(Generic[S]):
 
     @property
     def invariants(self) -> Mapping[str, Callable[[S], bool]]:
-        """What must hold in every state, by name."""
+        """The invariants by name: each must hold in every state."""
         raise NotImplementedError
 
     def strike(self, used: tuple[int, ...], kind: str) -> tuple[int, ...] | None:
-        """The faults so far and one more of this kind; None when no more may strike."""
+        """Returns `used` with one more fault of this kind, or None when the bounds allow no more faults."""
         at = self.kinds.index(kind)
         if used[at] >= self.limits[at] or sum(used) >= self.faults:
             return None

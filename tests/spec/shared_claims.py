@@ -18,7 +18,7 @@ EXCUSES = ("death", "pause", "step", "brokerReply")
 
 
 class State(NamedTuple):
-    """See the variables of the module. Sets are sorted tuples or tuples of truth values by index."""
+    """The variables of the TLA+ module. Sets are sorted tuples or tuples of truth values by index."""
 
     producer: tuple[str, ...]
     place: tuple[str, ...]

@@ -57,7 +57,7 @@ def test_server_time_is_the_wall_clock_in_microseconds(wall: Wall) -> None:
 
 
 def test_server_time_refuses_a_given_now(wall: Wall) -> None:
-    """A server refuses it too."""
+    """The memory store refuses a `now` in server time, as a server does."""
     store = server_time_store(wall)
     (answer,) = store.backend.execute([Call(0, Count())], now_ms=5)
     assert isinstance(answer, NamespaceMismatch)
@@ -98,7 +98,7 @@ def test_a_frozen_shard_takes_no_writes() -> None:
 
 
 def test_attempt_counts_are_listed_by_expiry() -> None:
-    """A backup reads them as it reads a server's."""
+    """A backup reads the counts of a memory store in the same way as those of a server."""
     store = open_store("memory:")
     year_5000_ms = 95_617_584_000_000
     AttemptCounts(store).raise_to(
@@ -117,7 +117,7 @@ def test_an_operation_that_memory_cannot_do_is_an_error() -> None:
 
 
 def test_an_unknown_clock_is_refused() -> None:
-    """The error comes before anything is made."""
+    """The store raises the error before it creates anything."""
     with pytest.raises(ConfigError, match="sundial"):
         MemoryBackend(1, clock="sundial")
 

@@ -163,7 +163,7 @@ def test_what_is_no_slack_is_refused(virtual: Any, slack_ms: Any) -> None:
 
 
 def test_what_cannot_be_called_is_refused(virtual: Any) -> None:
-    """The call that schedules it raises, not a later one when it is due."""
+    """The error comes from the call that schedules, not later when the timer is due."""
     timer = virtual.timer()
     with pytest.raises(Rejected, match="expected callback to be callable, got: 7; nothing was scheduled"):
         timer.schedule(10, 7)

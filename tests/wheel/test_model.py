@@ -43,7 +43,7 @@ class Expected:
 
 
 class WheelAgainstSortedList(RuleBasedStateMachine):
-    """Never early, never lost, never twice, in order; len and next_expiry exact."""
+    """Every task comes once, in order and never early; `len` and `next_expiry` are exact."""
 
     core: type[TimingWheel[Any]]
     entries = Bundle("entries")

@@ -134,7 +134,7 @@ class SharedLeases:
         """See `ClaimSource`: if the store has made the claim, its items wait again when the lease ends."""
 
     def next_look_ms(self, shard: int, due_head_ms: int | None, lease_head_ms: int | None, now_ms: int) -> int | None:
-        """See `ClaimSource`: the next due time or the next lease end, because its items are then due again."""
+        """Implements `ClaimSource.next_look_ms`. The items of an ended lease are due again, so its end counts too."""
         if due_head_ms is None or lease_head_ms is None:
             return lease_head_ms if due_head_ms is None else due_head_ms
         return min(due_head_ms, lease_head_ms)

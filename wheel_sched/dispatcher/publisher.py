@@ -109,7 +109,7 @@ class Publisher(Protocol):
         """Publish `batch.items` and put an answer for each into `batch.answers`; called from a worker thread.
 
         Raises:
-            Exception: items without an answer are in doubt then: released with backoff and counted.
+            Exception: the items without an answer are in doubt. They are released with backoff, and counted.
         """
         ...
 

@@ -28,7 +28,7 @@ class Watchdog:
 
     While a thread works, it is a member of a `HeartbeatMonitor` and sends a heartbeat at each step. It leaves before it
     waits for work, so an idle dispatcher does not wake up for heartbeats. Only probes drive the monitor: they call
-    `stuck`. Kafka's `DelayedHeartbeat`, with steps instead of sessions. Any thread.
+    `stuck`. Kafka's `DelayedHeartbeat`, with steps instead of sessions. Any thread may use it.
 
     Args:
         clock: local time.

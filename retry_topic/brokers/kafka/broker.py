@@ -3,7 +3,7 @@
 It has the methods of `Broker` and three more for the retry service: `log_reader` (for an intake that keeps its position
 in the store), `sender` (transactions that carry the claim's number) and `topic_id`.
 
-Threads: any.
+Threads: any thread may call any method.
 """
 
 from __future__ import annotations

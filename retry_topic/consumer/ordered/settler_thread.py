@@ -52,7 +52,7 @@ class SettlerThread:
         self.thread.start()
 
     def arrived(self, delivery: Delivery) -> None:
-        """Report a delivery that was read. Any thread."""
+        """Report a delivery that was read. Any thread may call it."""
         self._reports.put(delivery)
 
     def put(self, outcome: HandlerOutcome) -> None:

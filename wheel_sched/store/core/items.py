@@ -192,7 +192,7 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Marker:
-    """The marker of a shard: its id, and the due of the item for which it was written (None: unknown)."""
+    """The marker of a shard: its id, and the due time of the item for which it was written (None: unknown)."""
 
     id: bytes
     due_ms: int | None

@@ -100,7 +100,7 @@ class WheelScheduler(BaseScheduler):
     # ---- waking up
 
     def wakeup(self) -> None:
-        """Have the loop make a pass now. Any thread."""
+        """Have the loop make a pass now. Any thread may call it."""
         if not getattr(self._quiet, "on", False):
             self._alarm.ring()
 

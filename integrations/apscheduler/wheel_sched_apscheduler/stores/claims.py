@@ -159,15 +159,15 @@ class InFlightClaims:
                 self._young.append(occurrence)
 
     def end(self, occurrence: Occurrence) -> None:
-        """Note that an occurrence has ended. Any thread."""
+        """Note that an occurrence has ended. Any thread may call it."""
         self._ended.append(occurrence)
 
     def release(self, occurrence: Occurrence, due_ms: int | None) -> None:
-        """Put an occurrence back: it runs at `due_ms` instead; None = its old due time. Any thread."""
+        """Put an occurrence back: it runs at `due_ms` instead; None = its old due time. Any thread may call it."""
         self._released.append((occurrence, due_ms))
 
     def settle(self, shard: int, claim_number: int, settlement: Settlement) -> None:
-        """Settle a claimed item that did not become an occurrence. Any thread."""
+        """Settle a claimed item that did not become an occurrence. Any thread may call it."""
         self._decided.append(PendingSettlement(shard, claim_number, settlement))
 
     # Commands for the store.

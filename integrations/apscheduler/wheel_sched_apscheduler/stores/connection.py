@@ -10,7 +10,7 @@ also extends leases. A second thread, the listener, learns of jobs that other pr
 The settler also opens the store. A scheduler's start may run on an event loop, so the start waits only a moment for the
 store. The settler continues to wait for a store that does not answer.
 
-Threads: any.
+Threads: any thread may call any method.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ for that.
 Invariant. A job with a next run time is in exactly one place: the deadline queue, the misfire queue (it was already due
 when it was added), or an occurrence. A paused job is in none.
 
-Threads. Any. Each call holds one lock.
+Threads: any thread may call any method. Each call holds one lock.
 """
 
 from __future__ import annotations

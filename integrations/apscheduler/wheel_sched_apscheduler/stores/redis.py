@@ -352,7 +352,7 @@ class RedisWheelJobStore(JobQueries, SchedulerPassStore):
         return occurrence.alive
 
     def _wake_for(self, due_ms: int) -> None:
-        """Wake the scheduler if it would sleep beyond this due time. Any thread."""
+        """Wake the scheduler if it would sleep beyond this due time. Any thread may call it."""
         planned_ms = self._planned_ms
         scheduler = self._scheduler
         if planned_ms is not None and due_ms < planned_ms and scheduler is not None and scheduler.running:
