@@ -66,8 +66,9 @@ class BrokerConsumer(Protocol):
     def forward(self, pairs: Sequence[tuple[Delivery, Message]]) -> list[PublishFailure | None]:
         """Publish each message and settle its delivery, atomically if the broker can.
 
-        A broker that cannot publishes first and settles after. A crash in between causes a duplicate, never a loss.
-        A delivery whose message failed stays unsettled. Returns one answer for each pair: None when done.
+        A broker that cannot do both atomically publishes first and settles afterwards. A crash in between causes a
+        duplicate, never a loss. A delivery whose message failed stays unsettled. Returns one answer for each pair: None
+        when done.
         """
         ...
 
@@ -193,7 +194,7 @@ class PartitionedBroker(Protocol):
     """A log broker whose consumers know their partitions (`PartitionedConsumer`)."""
 
     def consumer(self, topics: Sequence[str], group: str, *, idle_ms: int = 30_000) -> PartitionedConsumer:
-        """See `Broker.consumer`."""
+        """Implements `Broker.consumer`, and returns a consumer with partitions."""
         ...
 
     def topic_id(self, topic: str) -> str:

@@ -177,7 +177,7 @@ class Settler:
         self._outcomes.put(())
 
     def run(self) -> None:
-        """Settle and renew until `finish`. The thread's function."""
+        """Settle and renew until `finish`. The settling thread runs this."""
         while self.step():
             pass
 

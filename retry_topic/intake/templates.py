@@ -107,7 +107,7 @@ class Prepared:
         return self.item.id
 
     def counts(self) -> tuple[BatchCount, BatchCount]:
-        """See `Decided.counts`."""
+        """Return what `Decided.counts` returns for such a record."""
         template = self.template
         key = self.id + template.key_suffix + content_print(self.value, self.key)
         return (key, template.attempt, self.keep_until_ms), (self.id + "!", template.replays, None)

@@ -61,7 +61,7 @@ def filled(store: DelayStore) -> DelayStore:
 
 
 def test_a_restore_equals_its_backup(filled: DelayStore, tmp_path: Path) -> None:
-    """Equal are states, dues, reasons, versions, refs, routes, pauses and counts. The number of shards may differ."""
+    """The restored items, their refs and routes, the pauses and counts are equal. The number of shards may differ."""
     before, records = contents(filled), attempt_counts(filled)
     written = write_backup(filled, tmp_path / "b", namespace="wheel")
     assert written.exact
@@ -165,7 +165,7 @@ def test_a_backup_that_fails_leaves_the_earlier_one(filled: DelayStore, tmp_path
 
 
 def test_only_its_owner_can_read_a_backup_and_it_replaces_no_file(filled: DelayStore, tmp_path: Path) -> None:
-    """It has every payload. A file that exists, or appears meanwhile, is not replaced."""
+    """A backup has every payload. It does not replace a file, even one that appears while the backup runs."""
     path = tmp_path / "b"
     write_backup(filled, path, namespace="wheel")
     assert path.stat().st_mode & 0o777 == 0o600

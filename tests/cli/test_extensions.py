@@ -80,7 +80,7 @@ def install(folder: Path, value: str, module: str = "", name: str = "guest") -> 
 
 
 def test_an_extension_brings_commands_settings_and_flags(run: Run, tmp_path: Path) -> None:
-    """The entry point is enough. Its settings have the same order of sources as the core's."""
+    """An extension needs only an entry point. Its settings have the same order of sources as the core's."""
     install(tmp_path, "guest:EXTENSION", GUEST)
     assert "Guests:\n  paint  Paint." in run("--help").stdout.replace("paint    ", "paint  ")
     assert run("paint").stdout == "red\n"

@@ -37,7 +37,7 @@ def now_ms() -> int:
 
 
 def fill(store: DelayStore, count: int = 600) -> None:
-    """Waiting, held, paused, dead and done items, refs, routes and attempt counts."""
+    """Store waiting, held, paused, dead and done items, with refs, routes and attempt counts."""
     now = now_ms()
     items = [
         Item(
@@ -116,7 +116,7 @@ def test_paused_topics_stay_paused_in_new_shards(redis_url: str, backend: RedisB
 
 
 def test_it_refuses_while_something_is_in_flight(redis_url: str, backend: RedisBackend) -> None:
-    """Nothing is changed, and writing continues. A lease that has run out does not prevent it."""
+    """A refused reshard changes nothing, and writers continue. A lease that has run out does not prevent a reshard."""
     with open_store(redis_url, shards=2) as store:
         store.schedule([Item("a", 0, b"")])
         shard = shard_of("a", 2)

@@ -207,7 +207,7 @@ def test_wrong_shapes_are_told() -> None:
 
 @pytest.mark.slow
 def test_ten_threads_start_and_close_fifty_reapers(new_threads: Any) -> None:
-    """Each is used, closed twice, or closed unused. No thread remains."""
+    """Some reapers are used, some are closed twice, some are closed unused. No thread remains."""
 
     def work() -> None:
         for number in range(50):

@@ -145,7 +145,7 @@ def test_a_server_that_loads_answers_no_call_and_keeps_its_data(server: StoreSer
 
 
 def test_a_clock_that_drifts_does_not_jump(server: StoreServer) -> None:
-    """One per cent of a second is ten milliseconds, from the moment of the fault on."""
+    """The test's clock drifts by one per cent from the fault on: by ten milliseconds in a second."""
     clock = server.world.scheduler
     clock.now_ns = 3_000 * MS
     before_us = server.wall_us()

@@ -167,7 +167,7 @@ def test_the_seed_decides_the_order() -> None:
 
 
 def test_a_thread_that_runs_in_circles_is_noticed() -> None:
-    """Virtual time would never pass."""
+    """Virtual time would never pass, so the simulator raises an error."""
 
     def spin() -> None:
         while True:

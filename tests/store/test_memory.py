@@ -123,7 +123,7 @@ def test_an_unknown_clock_is_refused() -> None:
 
 
 def test_a_waiter_wakes_when_an_earlier_head_arrives() -> None:
-    """Another thread stores the item. Within milliseconds the waiter gets the shard and its due."""
+    """Another thread stores the item. Within milliseconds the waiter gets the shard and its due time."""
     store = open_store("memory:", shards=3)
     backend = store.backend
     marks = {window.shard: window.mark for window in store.windows(0)}
@@ -176,7 +176,7 @@ def test_threads_share_a_store() -> None:
 
 
 def test_a_repr_shows_the_state() -> None:
-    """Implementation, shards, clock and how much waits."""
+    """`repr` shows the implementation, the shards, the clock and the number of waiting items."""
     bench = Bench(MemoryBackend(2, clock="test"), 2)
     bench.put("a", "b")
     assert repr(bench.store.backend) == "<MemoryBackend shards=2 clock=test due=2>"

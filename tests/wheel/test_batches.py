@@ -110,7 +110,7 @@ def test_what_is_scheduled_for_now_between_batches_queues_behind_the_rest(make_w
 
 
 def test_the_rest_of_a_cut_tick_is_counted_and_listed(make_wheel: MakeWheel) -> None:
-    """len, counters, snapshot and clear see what a limit left over."""
+    """`len`, the counters, `snapshot` and `clear` include the entries that a limit left over."""
     wheel = make_wheel()
     for number in range(5):
         wheel.schedule(number, 100)

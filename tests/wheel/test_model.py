@@ -1,4 +1,4 @@
-"""The wheel against a sorted list: any history of calls, any shape, every answer compared."""
+"""Compares the wheel with a sorted list: each answer is the same, for any calls and any shape of the wheel."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ START = b"0-0"
 
 
 class RedisStreamsConsumer:
-    """Made by `RedisStreamsBroker.consumer`. Its `name` in the group is `host-pid-random`."""
+    """A group member, made by `RedisStreamsBroker.consumer`. Its `name` in the group is `host-pid-random`."""
 
     def __init__(
         self,

@@ -7,7 +7,7 @@ The commands take few round trips, if possible together with the next claim.
     ended, runs again         settle Next: the job waits for its next run time
     still running, runs again *split*: a split item `<run time>\\0<job id>` is stored, due when the lease would end,
                               and the job settles Next; when the run ends the split item is deleted
-    released                  settle Next at its old due, or later
+    released                  settle Next at its old due time, or later
     cannot be run here        settle Next after a while, or Held: see `loading`
 
 So an occurrence is in the store until it has ended: in the job itself while the run is short, as a split item when the

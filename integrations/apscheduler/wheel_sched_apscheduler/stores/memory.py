@@ -300,13 +300,13 @@ class WheelJobStore(MemoryJobQueries):
                     self._arm(slot)
 
     def finish(self, occurrence: Occurrence, finish: Finish, error: str = "") -> None:
-        """See `scheduler_pass`."""
+        """Implements `ClaimingStore.finish`."""
         occurrence.mark_ended(finish, error)
         self._past.append(occurrence)
         self._in_flight.pop(occurrence.token, None)
 
     def release(self, occurrences: Iterable[Occurrence], delay_ms: int = 0) -> None:
-        """See `scheduler_pass`. An occurrence whose job already waits for its next run is not put back."""
+        """Implements `ClaimingStore.release`. It puts no occurrence back whose job already waits for its next run."""
         with self._lock:
             for occurrence in occurrences:
                 slot: Slot = occurrence.handle
