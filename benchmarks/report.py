@@ -23,7 +23,7 @@ def table(figures: Sequence[Figure], result: Result) -> str:
 
 
 def markdown(figures: Sequence[Figure], result: Result | None) -> str:
-    """The result as a table of the page. Without a result every value is a dash."""
+    """The result as a table for docs/benchmarks.md. Without a result every value is a dash."""
     lines = ["| figure | value | gate | meaning |", "|---|---|---|---|"]
     for figure in figures:
         value = "–" if result is None else f"{shown(figure.value(result))} {figure.unit}"  # noqa: RUF001 - a dash

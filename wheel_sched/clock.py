@@ -56,7 +56,7 @@ class SystemClock:
         return time.time_ns() // 1_000_000
 
     def wait(self, condition: threading.Condition, timeout_ms: float | None) -> bool:
-        """See `Clock`. A longer wait than the platform allows (49 days on Windows) ends early, with False."""
+        """Implements `Clock.wait`. A wait beyond the platform's limit (49 days on Windows) ends early, with False."""
         if timeout_ms is None:
             return condition.wait()
         return condition.wait(min(max(timeout_ms / 1000, 0.0), threading.TIMEOUT_MAX))

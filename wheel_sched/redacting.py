@@ -4,7 +4,7 @@ Invariant: these parts of a URL are always hidden: the text between the first co
 the query, from its first parameter that is unknown or has an unusual value; a fragment; a user or host with an encoded
 `:` or `@`; and for redis:// a port or path that is not a number. In doubt more is hidden: people only need to recognise
 the URL.
-Pure functions. Any thread.
+Pure functions. Any thread may call them.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ class RevivedThread(threading.Thread):
         self.down = False  # the work has failed and waits for its next start
 
     def run(self) -> None:
-        """See `threading.Thread`."""
+        """Overrides `threading.Thread.run`."""
         failures = 0
         while True:
             self.down = False

@@ -25,7 +25,7 @@ PATIENCE_S = 180.0
 
 
 class Paused(NamedTuple):
-    """Lateness in ms, see `spread`: with a topic per level, after the end of the level, in one topic."""
+    """Lateness in ms, see `spread`. With a topic per level it counts from the message's due time or the level's end."""
 
     meant: dict[str, float]
     beyond_level: dict[str, float]

@@ -42,7 +42,7 @@ _FOLDER = _ROOT / "benchmarks" / "jvm"
 
 
 def compare(narration: Narration) -> dict[str, Any]:
-    """`vs_kafka` and `vs_netty` at 100 k uniform timers, and the nanoseconds of all sides."""
+    """Returns `vs_kafka` and `vs_netty` at 100 k uniform timers, and the nanoseconds of all sides."""
     java = ["java", "-Xmx2g", "-cp", _built(), "org.wheelsched.benchmark.Timers"]
     python = [sys.executable, "-m", "benchmarks.wheel.beside_the_jvm"]
     table: dict[str, dict[str, float]] = {}

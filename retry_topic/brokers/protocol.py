@@ -66,13 +66,17 @@ class BrokerConsumer(Protocol):
     def forward(self, pairs: Sequence[tuple[Delivery, Message]]) -> list[PublishFailure | None]:
         """Publish each message and settle its delivery, atomically if the broker can.
 
-        A broker that cannot publishes first and settles after. A crash in between causes a duplicate, never a loss.
-        A delivery whose message failed stays unsettled. Returns one answer for each pair: None when done.
+        A broker that cannot do both atomically publishes first and settles afterwards. A crash in between causes a
+        duplicate, never a loss. A delivery whose message failed stays unsettled. Returns one answer for each pair: None
+        when done.
         """
         ...
 
     def beat(self, deliveries: Sequence[Delivery]) -> None:
-        """Keep these deliveries alive: this member still works on them, and no other member gets them. Any thread."""
+        """Keep these deliveries alive: this member still works on them, and no other member gets them.
+
+        Any thread may call it.
+        """
         ...
 
     def close(self) -> None:
@@ -165,7 +169,10 @@ class PartitionedConsumer(BrokerConsumer, Protocol):
     """
 
     def assignments(self) -> Mapping[tuple[str, int], int]:
-        """The present partitions (topic, number) of this member, with their assignment numbers. Any thread."""
+        """The present partitions (topic, number) of this member, with their assignment numbers.
+
+        Any thread may call it.
+        """
         ...
 
     def assignment_of(self, delivery: Delivery) -> int:
@@ -178,7 +185,7 @@ class PartitionedConsumer(BrokerConsumer, Protocol):
 
     def rejoin(self) -> None:
         """Leave the group and join it again. All assignments end, and the member reads its new partitions from the
-        first unsettled record. Any thread."""
+        first unsettled record. Any thread may call it."""
         ...
 
 
@@ -187,7 +194,7 @@ class PartitionedBroker(Protocol):
     """A log broker whose consumers know their partitions (`PartitionedConsumer`)."""
 
     def consumer(self, topics: Sequence[str], group: str, *, idle_ms: int = 30_000) -> PartitionedConsumer:
-        """See `Broker.consumer`."""
+        """Implements `Broker.consumer`, and returns a consumer with partitions."""
         ...
 
     def topic_id(self, topic: str) -> str:
@@ -199,7 +206,10 @@ PositionsOf = Callable[[Sequence[str]], Sequence[int | None]]
 
 
 class LogReader(Protocol):
-    """A group member whose caller stores the positions together with the results of the records. One thread."""
+    """A group member whose caller stores the positions together with the results of the records.
+
+    Only one thread may use it.
+    """
 
     def expected(self) -> Mapping[str, int]:
         """For each source of this member with a known position: the position of its next batch."""

@@ -87,7 +87,7 @@ def secrets_problems(secrets: object) -> list[str]:
 
 @dataclass(slots=True)
 class ConsumerStats:
-    """Counters since the start; read from any thread.
+    """Counters since the start. Any thread may read them.
 
     `acknowledged`, `retried` and `dead` count deliveries that are settled at the broker; `poison` and `expired` are
     reasons for `dead`. `parked` counts messages that were parked behind their key's head. `in_flight` is the number of

@@ -185,7 +185,7 @@ class HandlerLoop:
         self._tasks.pop(asyncio.current_task(self._loop), None)
 
     def end(self) -> None:
-        """Cancel all tasks, and stop the loop once they have ended. Any thread."""
+        """Cancel all tasks, and stop the loop once they have ended. Any thread may call it."""
         self.cut_off = True
         self._loop.call_soon_threadsafe(self._end)
 

@@ -13,7 +13,7 @@
 | is not called: the message has killed too many consumers, or has expired | as with `DeadLetter` |
 
 The handler needs no exception to ask for a retry. Each failed attempt is one line in the log. Apart from logging,
-nothing here waits or does I/O. Threads: any.
+nothing here waits or does I/O. Threads: any thread may call any method.
 """
 
 from __future__ import annotations
@@ -146,11 +146,11 @@ class Sink(Protocol):
     """Takes outcomes: the settler itself, or a thread that first keeps the order of keys."""
 
     def put(self, outcome: HandlerOutcome) -> None:
-        """Take one outcome. Any thread."""
+        """Take one outcome. Any thread may call it."""
         ...
 
     def put_all(self, outcomes: Sequence[HandlerOutcome]) -> None:
-        """Take several outcomes, in their order. Any thread."""
+        """Take several outcomes, in their order. Any thread may call it."""
         ...
 
 

@@ -56,7 +56,7 @@ class Reporter:
             self.thread.join(5)
 
     def note(self, message: Message, *, first: bool, succeeded: bool) -> None:
-        """Count an attempt that has ended. Any thread."""
+        """Count an attempt that has ended. Any thread may call it."""
         destination = destination_of(message.headers, self._destination)
         with self._lock:
             counts = self._counts.setdefault(message.topic, {})

@@ -38,7 +38,7 @@ _LAST_TRIES = 3  # how often a draining consumer calls an absent broker; unsettl
 
 
 class InFlightDeliveries:
-    """The deliveries that were read and are not settled yet, by the place of their records. Any thread.
+    """The deliveries that were read and are not settled yet, by the place of their records. Any thread may use it.
 
     Args:
         idle_ms: after this time the broker gives the deliveries of a silent consumer to another one.
@@ -91,7 +91,7 @@ class InFlightDeliveries:
             self._changed.notify_all()
 
     def to_renew(self) -> list[Delivery]:
-        """The deliveries for which `beat` is due. Each counts as renewed from now on. One thread."""
+        """The deliveries for which `beat` is due. Each counts as renewed from now on. Only one thread may call it."""
         self._holds.run_due()
         with self._changed:
             lapsing, self._lapsing[:] = list(self._lapsing), ()
@@ -163,11 +163,11 @@ class Settler:
         self._failures = 0
 
     def put(self, outcome: HandlerOutcome) -> None:
-        """Settle an outcome soon. Any thread."""
+        """Settle an outcome soon. Any thread may call it."""
         self._outcomes.put((outcome,))
 
     def put_all(self, outcomes: Sequence[HandlerOutcome]) -> None:
-        """Settle outcomes soon, in their order. Any thread."""
+        """Settle outcomes soon, in their order. Any thread may call it."""
         for start in range(0, len(outcomes), _AT_ONCE):
             self._outcomes.put(outcomes[start : start + _AT_ONCE])
 
@@ -177,7 +177,7 @@ class Settler:
         self._outcomes.put(())
 
     def run(self) -> None:
-        """Settle and renew until `finish`. The thread's function."""
+        """Settle and renew until `finish`. The settling thread runs this."""
         while self.step():
             pass
 

@@ -17,7 +17,7 @@ from wheel_sched.store import Outcome
 
 
 class DeadLetters:
-    """The dead letters of a store. Any thread.
+    """The dead letters of a store. Any thread may use it.
 
     Args:
         connection: the connection to the store, see `connect`.

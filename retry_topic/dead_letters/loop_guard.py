@@ -2,7 +2,8 @@
 
 The store holds the count, beside the attempt count. Headers repeat the count but decide nothing, because every client
 that can write to a topic can write headers. A replay raises the count before it sends the message. So a crash in
-between costs the message one replay, but the message never exceeds its limit. Any thread. Each call is one round trip.
+between costs the message one replay, but the message never exceeds its limit. Any thread may use it. Each call is one
+round trip.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ HANG_S = 1.2  # well above the consumer's timeout
 
 
 class RequestCounts:
-    """Counts of the requests that arrived and of those that were accepted. Any thread may call it."""
+    """Counts of the requests that arrived and of those that were accepted. Any thread may use it."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

@@ -60,7 +60,7 @@ class _Batch:
 
 
 class IntakeFromLog(Transport):
-    """Takes in log batches. One thread.
+    """Takes in log batches. Only one thread may use it.
 
     `until_available` repeats a call until store and broker are available. If it raises, the batch in flight has no
     answer. The store's position then shows whether the batch was stored, and a new reader continues from there.
@@ -95,7 +95,7 @@ class IntakeFromLog(Transport):
 
         If the store refused the batch before it of the same source, this batch is dropped: the reader reads it again.
         """
-        now_ms = until_available(self._store.now_ms)  # asked after the read, so no due is early by the store's clock
+        now_ms = until_available(self._store.now_ms)  # asked after the read: no due time is early by the store's clock
         made = self._plan(part.deliveries, Known(), now_ms, self._route(part))
         batch = _Batch(reader, part, Position(part.source, part.expected, part.next), now_ms, made)
         before, rewound = self._end(until_available)

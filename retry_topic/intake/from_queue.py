@@ -28,7 +28,7 @@ TRIM_EVERY = 100  # dead letters that were sent to the dead topic
 
 
 class IntakeFromQueue(Transport):
-    """Takes in batches of a queue. One thread."""
+    """Takes in batches of a queue. Only one thread may use it."""
 
     _dead_sent = 0  # since the dead topic was trimmed
 

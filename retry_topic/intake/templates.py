@@ -9,7 +9,7 @@ Invariant: for each record, a template makes the same item as `plan`, byte for b
 special record: odd headers, dead, ordered, by reference, too large. The plan then decides that record itself. The third
 record of a kind makes a template, and only if the template would make the same item of it.
 
-Cost: about a third of the plan's own. One thread.
+Cost: about a third of the plan's own. Only one thread may use it.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ class Prepared:
         return self.item.id
 
     def counts(self) -> tuple[BatchCount, BatchCount]:
-        """See `Decided.counts`."""
+        """Return what `Decided.counts` returns for such a record."""
         template = self.template
         key = self.id + template.key_suffix + content_print(self.value, self.key)
         return (key, template.attempt, self.keep_until_ms), (self.id + "!", template.replays, None)

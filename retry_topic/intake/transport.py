@@ -1,4 +1,7 @@
-"""The common part of the intake's two transports: it answers a plan's questions and reports results. One thread."""
+"""The common part of the intake's two transports: it answers a plan's questions and reports results.
+
+Only one thread may use it.
+"""
 
 from __future__ import annotations
 

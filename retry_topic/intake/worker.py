@@ -90,7 +90,7 @@ class IntakeWorker:
         """Poll the retry topic once, and take in the records that came.
 
         After an error it waits, and the next step opens a new reader. It blocks while it polls, while it waits, and
-        while store or broker do not answer. One thread.
+        while store or broker do not answer. Only one thread may call it.
         """
         try:
             next(self._turns)

@@ -5,7 +5,8 @@ that raised it. Line numbers are left out, so that an edit further up does not b
 every machine computes the same fingerprint. It groups errors and does not identify them: two mistakes with the same
 words are one group.
 
-Cost: a few linear regular expressions over at most 1,000 characters. Pure functions; any thread.
+Cost: a few linear regular expressions over at most 1,000 characters. The functions are pure, so any
+thread may call them.
 """
 
 from __future__ import annotations

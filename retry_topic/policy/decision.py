@@ -13,7 +13,7 @@ The first of these steps that applies decides:
 6. retry. The policy's `spread` adds a random delay up to its value, but not beyond the cap by age.
 
 Invariants: `due_ms >= now_ms`; a first failure in the future counts as now, an attempt below 1 as 1, so no value of
-a failure raises a limit. Cost: O(rules). Any thread; the caller owns the random generator.
+a failure raises a limit. Cost: O(rules). Any thread may decide; the caller owns the random generator.
 """
 
 from __future__ import annotations

@@ -86,7 +86,7 @@ def _text(path_or_text: str | Path) -> str:
 
 
 def _legal(topic: str) -> str:
-    """A topic as policy name. An illegal topic becomes "default" here; it is reported as a topic only."""
+    """The name of a topic's policy: the topic, or "default" for an illegal topic, which another check reports."""
     try:
         return RetryPolicy(name=topic).name
     except ConfigError:

@@ -1,6 +1,6 @@
 """Parses HTTP `Retry-After` (RFC 9110, section 10.2.3), seconds or a date, into a delay in milliseconds.
 
-Pure. An invalid value gives None; a date in the past gives 0.
+The function is pure. An invalid value gives None; a date in the past gives 0.
 """
 
 from __future__ import annotations

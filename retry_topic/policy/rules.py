@@ -4,7 +4,8 @@ A rule names error classes, HTTP statuses, or both (then both must match). A pat
 the simple name (`TimeoutError`, `*Timeout`), one with a dot with the full name (`requests.*`, `builtins.OSError`);
 `*` and `?` are wildcards. The class itself is compared first, then its parents, as in `except`. Case matters.
 
-Cost: rules x patterns x parents string matches, all on names bounded by the header limits. Pure functions; any thread.
+Cost: rules x patterns x parents string matches, all on names bounded by the header limits. The functions are pure, so
+any thread may call them.
 """
 
 from __future__ import annotations

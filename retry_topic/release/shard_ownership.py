@@ -167,8 +167,8 @@ class ShardOwner:
     def sending(self, shard: int, number: int) -> Iterator[bool]:
         """Yield whether a claim may be sent now. Until the block ends, this process does not take the shard over.
 
-        A claim is sent only after the results of all claims with lower numbers are known, because its own number would
-        mean that they were sent.
+        A claim is sent only after the results of all claims with lower numbers are known, because the number of a sent
+        claim would mean that they were sent.
         """
         with self._sending[shard]:
             with self._lock:
@@ -251,7 +251,8 @@ class ShardOwner:
     def refresh(self) -> None:
         """Send claim numbers again before the broker forgets them. Runs in a publisher's thread.
 
-        Not while a claim is open: the broker may have its number already, and an earlier one would replace it.
+        It sends nothing while a claim is open: the broker may have that claim's number already, and an earlier number
+        would replace it.
         """
         for shard, owned in list(self._owned.items()):
             sending = self._sending[shard]

@@ -61,7 +61,7 @@ def filled(store: DelayStore) -> DelayStore:
 
 
 def test_a_restore_equals_its_backup(filled: DelayStore, tmp_path: Path) -> None:
-    """Equal are states, dues, reasons, versions, refs, routes, pauses and counts. The number of shards may differ."""
+    """The restored items, their refs and routes, the pauses and counts are equal. The number of shards may differ."""
     before, records = contents(filled), attempt_counts(filled)
     written = write_backup(filled, tmp_path / "b", namespace="wheel")
     assert written.exact
@@ -165,7 +165,7 @@ def test_a_backup_that_fails_leaves_the_earlier_one(filled: DelayStore, tmp_path
 
 
 def test_only_its_owner_can_read_a_backup_and_it_replaces_no_file(filled: DelayStore, tmp_path: Path) -> None:
-    """It has every payload. A file that exists, or appears meanwhile, is not replaced."""
+    """A backup has every payload. It does not replace a file, even one that appears while the backup runs."""
     path = tmp_path / "b"
     write_backup(filled, path, namespace="wheel")
     assert path.stat().st_mode & 0o777 == 0o600
@@ -205,7 +205,7 @@ def test_a_backup_that_is_nested_too_deeply_is_refused_in_words(filled: DelaySto
 
 
 def test_the_command_replaces_a_file_with_force(cli: Any, opened: Any, wait_for: Any) -> None:
-    """Without a terminal it is refused, and the error names --force."""
+    """Without --force and without a terminal the command refuses, and the error names --force."""
     wait_for("w", now_ms() + HOUR)
     assert cli.json("backup", "b.jsonl")["items"] == 1
     refused = cli("backup", "b.jsonl", code=1)
@@ -233,5 +233,5 @@ def test_an_item_that_moves_during_a_backup_is_written_once(filled: DelayStore, 
 
 
 def test_a_missing_folder_is_an_error_without_a_traceback(cli: Any, opened: Any) -> None:
-    """No traceback, exit code 1."""
+    """The command prints no traceback and exits with 1."""
     assert "there is no such folder" in cli("backup", "nowhere/b.jsonl", code=1).stderr

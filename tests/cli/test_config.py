@@ -103,7 +103,7 @@ def test_config_show_needs_no_server(cli_at: Any) -> None:
     ],
 )
 def test_an_unknown_variable_is_a_mistake(variable: str, hint: str) -> None:
-    """It is refused like an unknown name in the file. The value is not quoted, because it may be a password."""
+    """The error is that of an unknown name in the file. It does not quote the value, which may be a password."""
     with pytest.raises(ConfigError) as caught:
         load_settings({}, env={variable: "redis://h:s3cret@h"})
     assert f"env {variable}: unknown setting; {hint}" in str(caught.value)

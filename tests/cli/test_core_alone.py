@@ -41,7 +41,7 @@ def test_no_module_of_the_cores_tests_imports_a_guest() -> None:
 
 @pytest.mark.parametrize("folder", ["cli", "store", "observability"])
 def test_the_cores_tests_pass(folder: str) -> None:
-    """The folders that are closest to the guests."""
+    """Runs the tests in the folders of the core that have most to do with the other packages."""
     done = pytest_alone(f"tests/{folder}")
     assert done.returncode == 0, done.stdout[-3_000:]
 

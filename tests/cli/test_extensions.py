@@ -80,7 +80,7 @@ def install(folder: Path, value: str, module: str = "", name: str = "guest") -> 
 
 
 def test_an_extension_brings_commands_settings_and_flags(run: Run, tmp_path: Path) -> None:
-    """The entry point is enough. Its settings have the same order of sources as the core's."""
+    """An extension needs only an entry point. Its settings have the same order of sources as the core's."""
     install(tmp_path, "guest:EXTENSION", GUEST)
     assert "Guests:\n  paint  Paint." in run("--help").stdout.replace("paint    ", "paint  ")
     assert run("paint").stdout == "red\n"
@@ -131,7 +131,7 @@ def test_a_broken_extension_costs_one_line_and_its_own_commands(
 
 
 def test_without_extensions_the_core_stands_alone(run: Run) -> None:
-    """Its six commands, its five settings, and nothing on stderr."""
+    """The core has its six commands and its five settings, and prints nothing on stderr."""
     done = run("--help")
     assert done.stderr == ""
     assert [line.split()[0] for line in done.stdout.partition("Store:\n")[2].splitlines()] == list(COMMANDS)

@@ -37,7 +37,7 @@ def now_ms() -> int:
 
 
 def fill(store: DelayStore, count: int = 600) -> None:
-    """Waiting, held, paused, dead and done items, refs, routes and attempt counts."""
+    """Store waiting, held, paused, dead and done items, with refs, routes and attempt counts."""
     now = now_ms()
     items = [
         Item(
@@ -116,7 +116,7 @@ def test_paused_topics_stay_paused_in_new_shards(redis_url: str, backend: RedisB
 
 
 def test_it_refuses_while_something_is_in_flight(redis_url: str, backend: RedisBackend) -> None:
-    """Nothing is changed, and writing continues. A lease that has run out does not prevent it."""
+    """A refused reshard changes nothing, and writers continue. A lease that has run out does not prevent a reshard."""
     with open_store(redis_url, shards=2) as store:
         store.schedule([Item("a", 0, b"")])
         shard = shard_of("a", 2)
@@ -181,7 +181,7 @@ def test_a_claim_in_the_last_moment_is_found_by_the_freeze(redis_url: str, backe
 
 
 def test_writers_are_fenced_out_while_it_runs(redis_url: str, backend: RedisBackend) -> None:
-    """A process that still runs gets an error, and no stored item is lost."""
+    """A writer that still runs during a reshard gets an error, and no stored item is lost."""
     refusals: list[str] = []
     with open_store(redis_url, shards=2) as store:
         fill(store, 100)
@@ -230,7 +230,7 @@ reshard(RedisBackend(client_for(url), Dialect("wheel")), target, progress=progre
 def test_a_kill_at_any_step_loses_nothing(
     redis_url: str, backend: RedisBackend, before: int, after: int, step: str, number: int
 ) -> None:
-    """SIGKILL after every kind of step, the first and the second time. Then `resume` finishes the reshard."""
+    """The test kills the reshard after the first or second step of each kind. Then `resume` finishes the reshard."""
     with open_store(redis_url, shards=before) as store:
         fill(store, 300)
         kept = everything(store)

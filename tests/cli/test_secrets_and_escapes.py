@@ -110,7 +110,7 @@ def test_the_error_of_an_address_still_shows_how_one_is_written() -> None:
     ],
 )
 def test_an_address_that_is_right_is_opened(url: str) -> None:
-    """Nothing is connected yet."""
+    """The command accepts the address and does not connect yet."""
     client_for(url).close()
     async_client_for(url)
 

@@ -183,7 +183,7 @@ def transactional(world: World) -> World:
 
 
 def held_up(world: World, shard: int = 0) -> tuple[threading.Event, threading.Event]:
-    """Events: a batch of the shard has come to the publisher; the publisher may continue."""
+    """Two events: the first says that a batch is at the publisher, the second lets the publisher continue."""
     going, go_on = threading.Event(), threading.Event()
 
     def wait(batch: Batch) -> None:

@@ -137,7 +137,7 @@ def test_an_impossible_answer_makes_only_its_item_dead(world: World, answer: Any
 
 
 def test_one_cancelled_in_flight_is_not_repeated(world: World) -> None:
-    """Its `Next` is dropped, and nothing of the item remains."""
+    """The dispatcher drops the `Next` of a cancelled item, and nothing of the item remains."""
 
     def cancel(batch: Batch) -> None:
         world.handle().cancel(["m"])

@@ -188,7 +188,7 @@ def test_stop_waits_for_the_batch_being_published(threads: Threads) -> None:
 
 
 def test_stop_releases_unanswered_items(world: World) -> None:
-    """A broker hangs: after the timeout the items wait again, and another dispatcher claims them at once."""
+    """When a broker hangs, the items wait again after the timeout, and another dispatcher claims them at once."""
     gate = threading.Event()
 
     def hang(batch: Batch) -> None:

@@ -87,7 +87,7 @@ def test_a_later_item_wakes_no_dispatcher(world: World) -> None:
 
 
 def test_an_item_due_now_needs_no_move_of_the_clock(world: World) -> None:
-    """A marker with a due in the past makes the dispatcher claim at once."""
+    """A marker with a due time in the past makes the dispatcher claim at once."""
     world.dispatcher()
     world.put("now")
     assert world.received(1)[0].at_ms == world.now_ms

@@ -164,7 +164,7 @@ def test_a_publisher_that_does_not_return_is_unready_and_no_reason_for_a_restart
 
 
 def test_a_listener_that_always_fails_makes_it_not_ready(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without it an earlier item waits for the sweep. A restart would not help, so `ailing` does not report it."""
+    """Without a listener an earlier item waits for the sweep. `ailing` reports nothing, as no restart would help."""
 
     def fails(*_: Any) -> None:
         raise ZeroDivisionError("a mistake")
@@ -178,7 +178,7 @@ def test_a_listener_that_always_fails_makes_it_not_ready(world: World, monkeypat
 def test_threads_that_end_in_a_drain_are_no_ailment(
     world: World, blocking: Blocking, threads: Callable[[], list[threading.Thread]]
 ) -> None:
-    """The listener ends first, while a batch is still in flight."""
+    """In a drain the listener ends first, while a batch is in flight. `ready` stays true."""
     dispatcher = world.dispatcher(publisher=blocking)
     world.put("m0")
     assert blocking.entered.wait(30)

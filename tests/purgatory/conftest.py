@@ -75,7 +75,7 @@ class World:
 
 def _threads(clock: VirtualClock, purgatory: Purgatory[Any]) -> Callable[[int], None]:
     def advance(ms: int) -> None:
-        """Step by step, because the timer's thread must run at each step."""
+        """Move time step by step, because the timer's thread must run at each step."""
         for _ in range(ms):
             clock.advance(1)
         marker = Probe(0)

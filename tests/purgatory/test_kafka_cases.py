@@ -110,7 +110,7 @@ def test_request_purge(world: Any, probe: Any) -> None:
 
 
 def test_should_cancel_for_key_returning_cancelled_operations(world: Any, probe: Any) -> None:
-    """shouldCancelForKeyReturningCancelledOperations: the operations of the key, uncompleted. All others stay."""
+    """shouldCancelForKeyReturningCancelledOperations: only operations of the key are returned, none completed."""
     purgatory = world.purgatory
     here = [probe(10_000), probe(10_000)]
     for operation in here:

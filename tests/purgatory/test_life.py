@@ -342,7 +342,7 @@ def test_who_gave_up_waiting_leaves_nothing_behind(probe: Any) -> None:
 
 
 def test_a_loop_that_was_closed_meanwhile_keeps_nobody_from_hearing(probe: Any) -> None:
-    """Its task does not exist any more; other waiters are notified."""
+    """The waiter of a closed loop does not exist any more. The other waiters are notified."""
     operation, heard = probe(), list[Any]()
     loop = asyncio.new_event_loop()
     try:

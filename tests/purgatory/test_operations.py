@@ -67,7 +67,7 @@ def test_a_fetch_out_of_time_looks_again_and_takes_what_there_is(world: Any) -> 
 
 
 def test_a_forced_fetch_looks_again(world: Any) -> None:
-    """A shutdown forces a fetch in this way."""
+    """A fetch that is forced, as in a shutdown, reads what is there once more."""
     log, answers = Log(), []
     operation = fetch(log, answers, min_items=5)
     world.purgatory.try_complete_else_watch(operation, ["log"])
@@ -133,7 +133,7 @@ def test_a_join_waits_for_all_known_members(world: Any) -> None:
 
 
 def test_a_join_out_of_time_goes_on_without_the_missing(world: Any) -> None:
-    """Later arrivals get False."""
+    """After the timeout, `arrive` returns False."""
     heard: list[Any] = []
     operation = DelayedJoin(["a", "b"], heard.append, timeout_ms=50)
     world.purgatory.try_complete_else_watch(operation, ["group"])

@@ -45,7 +45,7 @@ def test_callbacks_come_in_time_and_never_early() -> None:
 
 @pytest.mark.usefixtures("under_lock")
 def test_what_was_cancelled_is_not_called() -> None:
-    """Another thread cancels it, and it is freed at once."""
+    """When another thread cancels a callback, it is freed at once."""
     clock, called = VirtualClock(), list[str]()
     with Reaper(clock=clock) as reaper:
         handles = [reaper.schedule(10, lambda: called.append("no")) for _ in range(5)]
@@ -169,7 +169,7 @@ def test_an_error_hook_that_raises_does_not_end_the_reaper(error: BaseException)
 
 @pytest.mark.parametrize("error", [SystemExit(1), KeyboardInterrupt(), GeneratorExit()], ids=repr)
 def test_a_callback_that_would_end_its_thread_does_not(error: BaseException, caplog: pytest.LogCaptureFixture) -> None:
-    """It is logged, and other callbacks are called."""
+    """The error is logged, and the thread calls the other callbacks."""
 
     def ends() -> None:
         raise error
@@ -207,7 +207,7 @@ def test_wrong_shapes_are_told() -> None:
 
 @pytest.mark.slow
 def test_ten_threads_start_and_close_fifty_reapers(new_threads: Any) -> None:
-    """Each is used, closed twice, or closed unused. No thread remains."""
+    """Some reapers are used, some are closed twice, some are closed unused. No thread remains."""
 
     def work() -> None:
         for number in range(50):

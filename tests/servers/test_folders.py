@@ -41,7 +41,7 @@ def stack() -> Iterator[ExitStack]:
 
 
 def owner(stack: ExitStack, place: Path) -> tuple[subprocess.Popen[str], Path]:
-    """A process with a folder."""
+    """Start a process that owns a folder. Returns the process and the folder."""
     environment = {**os.environ, "TMPDIR": str(place)}
     command = [sys.executable, "-c", OWNER]
     child = stack.enter_context(

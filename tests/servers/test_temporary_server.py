@@ -22,7 +22,7 @@ def test_it_runs_until_the_end_of_the_block() -> None:
 
 
 def test_a_killed_server_comes_back_with_its_data_under_the_same_url() -> None:
-    """sigkill() is real, restart() replays the append-only file."""
+    """`sigkill` kills the process, and `restart` replays the append-only file."""
     with temporary_server(tcp=True) as server, redis.Redis.from_url(server.url) as client:
         client.set("k", "v")
         url, pid = server.url, server.pid

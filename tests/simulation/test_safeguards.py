@@ -51,7 +51,7 @@ def test_each_safeguard_has_a_name_of_its_own() -> None:
 
 
 def test_the_page_shows_what_was_found() -> None:
-    """`python -m tests.simulation.find_safeguards` writes both."""
+    """The page and the stored findings agree: `python -m tests.simulation.find_safeguards` writes both."""
     assert set(FOUND) <= {safeguard.name for safeguard in SHOWN}
     assert PAGE.read_text() == page(list(FOUND.values()), [one for one in SAFEGUARDS if one.hidden])
 

@@ -131,7 +131,7 @@ def test_a_failover_loses_the_writes_of_its_lag(server: StoreServer) -> None:
 
 
 def test_a_server_that_loads_answers_no_call_and_keeps_its_data(server: StoreServer) -> None:
-    """It is another run of the server, so its run id is new."""
+    """After a restart the server has a new run id."""
     server.perform([schedule("a", 1)])
     server.strike(Fault("loading", "store", 0, 100))
     (read,), (write,) = server.perform([Call(1, Look(0, 10))]), server.perform([schedule("b", 1)])
@@ -145,7 +145,7 @@ def test_a_server_that_loads_answers_no_call_and_keeps_its_data(server: StoreSer
 
 
 def test_a_clock_that_drifts_does_not_jump(server: StoreServer) -> None:
-    """One per cent of a second is ten milliseconds, from the moment of the fault on."""
+    """The test's clock drifts by one per cent from the fault on: by ten milliseconds in a second."""
     clock = server.world.scheduler
     clock.now_ns = 3_000 * MS
     before_us = server.wall_us()

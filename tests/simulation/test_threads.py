@@ -42,7 +42,7 @@ def test_a_wait_takes_its_timeout_of_virtual_time() -> None:
 
 
 def test_a_queue_hands_over_in_order_and_a_lock_excludes() -> None:
-    """Two producers and a consumer."""
+    """The test has two producers and one consumer."""
     queue, lock, taken, inside = SimulatedSimpleQueue(), SimulatedLock(), [], []
 
     def produce(name: str) -> None:
@@ -84,7 +84,7 @@ def test_a_condition_wakes_those_that_wait() -> None:
 
 
 def test_a_killed_process_runs_no_more_code() -> None:
-    """It does not even run its `finally` blocks."""
+    """A killed process does not even run its `finally` blocks."""
     steps: list[str] = []
     process = Process("victim", 8)
 
@@ -167,7 +167,7 @@ def test_the_seed_decides_the_order() -> None:
 
 
 def test_a_thread_that_runs_in_circles_is_noticed() -> None:
-    """Virtual time would never pass."""
+    """Virtual time would never pass, so the simulator raises an error."""
 
     def spin() -> None:
         while True:

@@ -73,7 +73,7 @@ def test_null_ids_and_dues_that_have_passed_are_refused_or_rejected(
     assert nothing(store)
     folder = str(tmp_path / "rejects")
     done = backfill(rows, place, job_id="j", rejects=folder)
-    assert done.bad == {"there is no id": 1, "the due has passed": 1}
+    assert done.bad == {"there is no id": 1, "the due time has passed": 1}
     assert {row["flaw"] for row in spark.read.parquet(folder).collect()} == set(done.bad)
     assert store.counts().total("due") == done.stored == 28
     assert backfill(rows.where("id = 'm5'"), place, job_id="late", past=True).stored == 1

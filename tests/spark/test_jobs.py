@@ -107,8 +107,8 @@ def test_rows_that_cannot_be_stored_stop_a_backfill_or_go_to_the_rejects(
     done = backfill(rows, place, job_id="bad", rejects=str(folder))
     assert done.bad == {
         "there is no id": 1,
-        "there is no due": 1,
-        "the due is not between 1970 and 9999": 1,
+        "there is no due time": 1,
+        "the due time is not between 1970 and 9999": 1,
         "there is no value": 1,
         "there is no topic": 1,
         "the id has over 512 bytes": 1,

@@ -174,7 +174,7 @@ def test_a_spread_and_a_rate_move_dues(
     write(late, rate="10", job_id="c", **size)
     now = store.list_items("due", limit=500).found
     due = [item.score_ms for item in now]
-    assert len(due) + store.counts().total("held") == 300  # without a due of its own a row is parked
+    assert len(due) + store.counts().total("held") == 300  # without a due time of its own a row is parked
     assert min(due) >= before_ms
     assert 15_000 < max(due) - min(due) <= 30_000  # 300 at 10 a second take half a minute
 

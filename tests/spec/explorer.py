@@ -54,7 +54,7 @@ class Model(Generic[S]):
         raise NotImplementedError
 
     def steps(self, s: S) -> Iterator[Step[S]]:
-        """What can happen next."""
+        """The steps that the model allows in this state."""
         raise NotImplementedError
 
     def is_finished(self, s: S) -> bool:
@@ -63,11 +63,11 @@ class Model(Generic[S]):
 
     @property
     def invariants(self) -> Mapping[str, Callable[[S], bool]]:
-        """What must hold in every state, by name."""
+        """The invariants by name: each must hold in every state."""
         raise NotImplementedError
 
     def strike(self, used: tuple[int, ...], kind: str) -> tuple[int, ...] | None:
-        """The faults so far and one more of this kind; None when no more may strike."""
+        """Returns `used` with one more fault of this kind, or None when the bounds allow no more faults."""
         at = self.kinds.index(kind)
         if used[at] >= self.limits[at] or sum(used) >= self.faults:
             return None
@@ -173,7 +173,7 @@ def _path(states: list[Any], came: list[tuple[int, str, tuple[str, ...]]], at: i
 
 
 def _in_a_cycle(ways: list[list[int]]) -> int | None:
-    """A state in or before a cycle; None when there is no cycle."""
+    """Returns a state in or before a cycle, or None when there is no cycle."""
     left = [len(to) for to in ways]
     backwards: list[list[int]] = [[] for _ in ways]
     for at, to in enumerate(ways):

@@ -166,7 +166,7 @@ class OwnedClaims(Model[State]):
 
     @staticmethod
     def _sent(s: State, p: int, number: int) -> tuple[Flags, ...]:
-        """`out` after the claim was sent."""
+        """Returns `out` as it is after the claim was sent."""
         return changed(s.out, p, tuple(o or n == number for n, o in zip(s.held[p], s.out[p], strict=True)))
 
     def _claiming(self, s: State, p: int) -> Iterator[Step[State]]:

@@ -18,7 +18,7 @@ EXCUSES = ("death", "pause", "step", "brokerReply")
 
 
 class State(NamedTuple):
-    """See the variables of the module. Sets are sorted tuples or tuples of truth values by index."""
+    """The variables of the TLA+ module. Sets are sorted tuples or tuples of truth values by index."""
 
     producer: tuple[str, ...]
     place: tuple[str, ...]
@@ -205,7 +205,7 @@ class SharedClaims(Model[State]):
 
     @property
     def invariants(self) -> dict[str, Callable[[State], bool]]:
-        """What must hold, as in the module."""
+        """The invariants of the TLA+ module."""
         return {
             "OnePlace": lambda s: all(
                 (place == "leased") == (claim != 0) and claim <= s.claims and (place == "leased" or not ended)

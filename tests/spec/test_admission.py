@@ -112,7 +112,7 @@ def test_a_behaviour_of_the_models_is_admitted(trace: list[Event]) -> None:
 
 @pytest.mark.parametrize(("reason", "trace"), BAD.items(), ids=BAD)
 def test_another_sequence_is_refused_with_the_reason(reason: str, trace: list[Event]) -> None:
-    """Only its last event is at fault."""
+    """The last event of each sequence is the one that the models do not allow."""
     assert admits(trace[:-1])
     assert reason in (why_refused(trace) or "")
 

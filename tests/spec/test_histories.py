@@ -16,7 +16,7 @@ pytestmark = pytest.mark.slow
 
 
 def judged(scenario: Scenario) -> tuple[Trace, list[str], int]:
-    """The history's trace, and why the models refuse it; a history without claims is refused too."""
+    """Run a history. Returns its trace, why the models refuse it (at most one text), and the number of events."""
     history = RetryWorld(scenario)
     history.run()
     events = list(events_of(history.store.journal, len(history.store.backend.shards)))

@@ -35,7 +35,7 @@ def test_all_properties_hold_in_every_state(model: Model[Any], states: int) -> N
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_all_properties_hold_with_more_faults() -> None:
-    """Three faults of different kinds in one history of an owned shard."""
+    """The properties also hold with three faults of different kinds in one history of an owned shard."""
     found = explore(OwnedClaims(faults=3))
     assert found.violated is None, str(found)
     assert found.states > 500_000

@@ -46,7 +46,7 @@ def test_the_actions_are_the_same(model: type[Model[Any]]) -> None:
 
 @every_model
 def test_the_invariants_are_the_same(model: type[Model[Any]]) -> None:
-    """Each is defined in the module, and the checker tests it."""
+    """The TLA+ module defines each invariant, and its configuration makes the checker test it."""
     names = tla.invariants_of(model.name)
     assert names == list(model().invariants)
     assert set(names) <= set(tla.DEFINITION.findall(tla.text_of(model.name)))

@@ -37,7 +37,7 @@ def actions_of(name: str) -> set[str]:
 
 
 def invariants_of(name: str) -> list[str]:
-    """What must hold, in order, as the configuration beside the module names it."""
+    """The names of the invariants in the configuration beside the module, in its order."""
     (found,) = re.findall(r"^INVARIANTS (.*)$", (FOLDER / f"{name}.cfg").read_text("utf-8"), re.MULTILINE)
     return found.split()
 

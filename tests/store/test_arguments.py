@@ -43,7 +43,7 @@ def test_two_calls_have_different_tokens() -> None:
 
 
 def test_a_part_of_a_call_with_a_token_has_its_own_token() -> None:
-    """The token of the caller, with the number of the part."""
+    """A part's token is the caller's token, followed by the number of the part."""
     calls = next(schedule_fenced(Plans(3), [Item(str(n), 0, b"") for n in range(9)], Fence("w", 1), token="t"))
     assert [call.operation.token for call in calls] == ["t.0", "t.1", "t.2"]
     assert {call.shard for call in calls} == {0, 1, 2}

@@ -122,7 +122,7 @@ def test_a_bad_route_is_refused(bench: Bench, route: Any) -> None:
 
 
 def test_an_empty_ref_is_refused(bench: Bench) -> None:
-    """No search could find it."""
+    """The store refuses an empty ref, because no search could find it."""
     assert_rejected(bench, Item("a", 0, b"", refs=("",)))
 
 

@@ -75,7 +75,7 @@ def test_a_wrong_argument_is_a_type_error() -> None:
 
 
 def test_a_plan_without_calls_needs_no_round_trip() -> None:
-    """Its answer is returned at once."""
+    """The facade returns the plan's answer at once."""
 
     def nothing() -> Generator[list[Call[Any]], list[Any], str]:
         return "done"

@@ -57,7 +57,7 @@ def test_server_time_is_the_wall_clock_in_microseconds(wall: Wall) -> None:
 
 
 def test_server_time_refuses_a_given_now(wall: Wall) -> None:
-    """A server refuses it too."""
+    """The memory store refuses a `now` in server time, as a server does."""
     store = server_time_store(wall)
     (answer,) = store.backend.execute([Call(0, Count())], now_ms=5)
     assert isinstance(answer, NamespaceMismatch)
@@ -98,7 +98,7 @@ def test_a_frozen_shard_takes_no_writes() -> None:
 
 
 def test_attempt_counts_are_listed_by_expiry() -> None:
-    """A backup reads them as it reads a server's."""
+    """A backup reads the counts of a memory store in the same way as those of a server."""
     store = open_store("memory:")
     year_5000_ms = 95_617_584_000_000
     AttemptCounts(store).raise_to(
@@ -117,13 +117,13 @@ def test_an_operation_that_memory_cannot_do_is_an_error() -> None:
 
 
 def test_an_unknown_clock_is_refused() -> None:
-    """The error comes before anything is made."""
+    """The store raises the error before it creates anything."""
     with pytest.raises(ConfigError, match="sundial"):
         MemoryBackend(1, clock="sundial")
 
 
 def test_a_waiter_wakes_when_an_earlier_head_arrives() -> None:
-    """Another thread stores the item. Within milliseconds the waiter gets the shard and its due."""
+    """Another thread stores the item. Within milliseconds the waiter gets the shard and its due time."""
     store = open_store("memory:", shards=3)
     backend = store.backend
     marks = {window.shard: window.mark for window in store.windows(0)}
@@ -176,7 +176,7 @@ def test_threads_share_a_store() -> None:
 
 
 def test_a_repr_shows_the_state() -> None:
-    """Implementation, shards, clock and how much waits."""
+    """`repr` shows the implementation, the shards, the clock and the number of waiting items."""
     bench = Bench(MemoryBackend(2, clock="test"), 2)
     bench.put("a", "b")
     assert repr(bench.store.backend) == "<MemoryBackend shards=2 clock=test due=2>"

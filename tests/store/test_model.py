@@ -79,7 +79,7 @@ class Model:
         self.accepted = self.gone = 0
 
     def begin(self, clock: int) -> None:
-        """The time of a call that writes."""
+        """Set the time of a call that writes. A small step back has no effect; a larger one starts a new epoch."""
         if self.last - CLAMP_MS <= clock < self.last:
             self.now = self.last
             return
@@ -467,7 +467,7 @@ class StoreMachine(RuleBasedStateMachine):
 
 
 def _run(make_backend: Callable[[], Backend], share: int) -> None:
-    """`share`: which part of the profile's examples to spend."""
+    """Run the state machine with the part `share` of the profile's number of examples."""
     machine = type("Machine", (StoreMachine,), {"make_backend": staticmethod(make_backend)})
     examples = max(5, settings().max_examples // share)
     run_state_machine_as_test(machine, settings=settings(max_examples=examples, stateful_step_count=40))

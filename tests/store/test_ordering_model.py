@@ -1,4 +1,4 @@
-"""Any history of an ordered key, against a model of a plain list; memory and script answer alike at every step."""
+"""Compares histories of an ordered key with a model, a plain list: memory and scripts give the same answers."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ def test_a_record_is_read_as_it_was_written(
 
 @given(st.binary(max_size=600))
 def test_any_bytes_are_a_text(raw: bytes) -> None:
-    """Ids come back as the bytes they were."""
+    """An id of any bytes survives the conversion to text and back."""
     assert encode_text(decode_text(raw)) == raw
 
 
@@ -105,7 +105,7 @@ def test_schedule_sends_triples() -> None:
 
 
 def test_settle_sends_the_done_first_and_answers_in_order() -> None:
-    """Codes come in the order of the script, outcomes in the order of the settlements."""
+    """The script answers in its own order. `settle` returns the outcomes in the order of the settlements."""
     call = Settle(7, [Next("n", None), Done("a"), Dead("d", "x\ny", b"b"), Done("b"), Held("h", "w")], dead_cap=3)
     assert call.argv() == [
         *(7, 3, 2, b"a", b"b"),

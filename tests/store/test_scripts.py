@@ -161,7 +161,7 @@ def test_a_library_that_vanishes_each_time_is_given_up() -> None:
 
 
 def test_a_lost_call_is_repeated_twice() -> None:
-    """It is repeated after a pause, under the same token, without the other calls of the batch.
+    """The lost call is repeated after a pause, under the same token, without the other calls of the batch.
 
     Then its error is raised.
     """

@@ -109,7 +109,7 @@ class TestJobs:
 
 
 class TestTasks:
-    """A task queue's messages: finished, with the list they belong to."""
+    """The store holds the messages of a task queue, each with the list to which it goes."""
 
     @staticmethod
     def message(bench: Bench, task_id: str, queue: str, in_ms: int = 0) -> Item:

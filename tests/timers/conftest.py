@@ -108,7 +108,7 @@ class ThreadFacade(Facade):
             timer.close()
 
     def _next_wake_ms(self) -> float:
-        """When the first reaper wakes. All of them sleep."""
+        """Returns when the first reaper wakes. All reapers must be asleep."""
         left_ms = (timer._sleeps_until - timer.clock.monotonic_ms() for timer in self._timers if not timer.closed)
         return self.now_ms() + min(left_ms, default=math.inf)
 

@@ -105,7 +105,7 @@ def test_a_coroutine_of_the_timer_may_close_it_and_wait(loop_facade: Any) -> Non
 
 
 def test_it_is_an_async_context_manager() -> None:
-    """Its end closes the timer and waits."""
+    """The end of the `async with` block closes the timer and waits for its callbacks."""
     steps: list[str] = []
 
     async def run() -> None:
@@ -124,7 +124,7 @@ def test_it_is_an_async_context_manager() -> None:
 
 
 def test_without_a_loop_there_is_no_timer() -> None:
-    """asyncio raises the same error for its own objects."""
+    """The error is the one that asyncio raises for its own objects."""
     with pytest.raises(RuntimeError, match="no running event loop"):
         AsyncTimer()
 

@@ -1,4 +1,4 @@
-"""Cancelling: each firing has one winner, the callback or `cancel`."""
+"""Tests of `cancel`: a timer is either run or cancelled, never both."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from wheel_sched.wheel import EntryState
 
 
 def test_close_gives_back_what_was_pending(virtual: Any) -> None:
-    """Netty's testStopTimer: by remaining time, with everything that is necessary to schedule it elsewhere."""
+    """Netty's testStopTimer: `close` returns what is needed to schedule the timers elsewhere, by remaining time."""
     timer, fired = virtual.timer(), []
     timer.every(500, fired.append, "later", key="k")
     timer.schedule(100, fired.append, "sooner")

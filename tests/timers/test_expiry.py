@@ -28,7 +28,7 @@ def test_a_timer_runs_at_its_deadline_and_not_before(virtual: Any) -> None:
 
 
 def test_a_delay_that_is_over_runs_at_once_but_not_from_within_the_call(facade: Any) -> None:
-    """Kafka's testAlreadyExpiredTask: -5 to -1, and 0; in the order they were scheduled."""
+    """Kafka's testAlreadyExpiredTask: timers with delays of -5 to 0 ms run in the order of their scheduling."""
     timer, fired = facade.timer(), []
     for delay_ms in (-5, -4, -3, -2, -1, 0, -1e300, -0.5):
         timer.schedule(delay_ms, fired.append, delay_ms)
@@ -163,7 +163,7 @@ def test_what_is_no_slack_is_refused(virtual: Any, slack_ms: Any) -> None:
 
 
 def test_what_cannot_be_called_is_refused(virtual: Any) -> None:
-    """The call that schedules it raises, not a later one when it is due."""
+    """The error comes from the call that schedules, not later when the timer is due."""
     timer = virtual.timer()
     with pytest.raises(Rejected, match="expected callback to be callable, got: 7; nothing was scheduled"):
         timer.schedule(10, 7)
@@ -197,7 +197,7 @@ def test_a_timer_shows_its_state(virtual: Any) -> None:
 
 
 def test_context_variables_are_those_of_the_caller(facade: Any) -> None:
-    """They have the values of the call of `schedule`. Changes by a callback stay in that callback."""
+    """A callback sees the values at the call of `schedule`. Changes by a callback stay in that callback."""
     from contextvars import ContextVar
 
     name: ContextVar[str] = ContextVar("name", default="nobody")

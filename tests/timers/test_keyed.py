@@ -107,7 +107,7 @@ def test_what_cannot_be_a_key_is_refused(virtual: Any, key: Any) -> None:
 
 
 def test_a_task_added_again_is_moved(virtual: Any) -> None:
-    """Kafka's TimerTaskListTest.testAll: adding it again never changes the count, and it runs once."""
+    """Kafka's TimerTaskListTest.testAll: a task that is added again is not counted twice, and runs once."""
     timer, fired = virtual.timer(), []
     tasks = [TimerTask(10 + number, fired.append, (number,)) for number in range(5)]
     for task in tasks:

@@ -61,7 +61,7 @@ def test_reschedule_arms_a_fired_timer_again_and_touch_does_not(virtual: Any) ->
 
 
 def test_a_cancelled_timer_stays_cancelled(virtual: Any) -> None:
-    """Its callback is gone."""
+    """A cancelled timer has no callback, so it cannot be scheduled again."""
     timer = virtual.timer()
     handle = timer.schedule(5, print)
     handle.cancel()

@@ -19,7 +19,7 @@ pytestmark = [
 
 @pytest.fixture(params=sorted(CORES), autouse=True)
 def core(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The core in those processes."""
+    """Select the core that the started processes use."""
     monkeypatch.setenv("WHEEL_SCHED_PURE", "1" if request.param == "pure" else "0")
 
 

@@ -82,7 +82,7 @@ def test_the_plugin_can_be_left_out(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(180)
 def test_the_plugin_imports_nothing_heavy() -> None:
-    """Every pytest run on the machine pays for it: no asyncio, no wheel, no store."""
+    """Every pytest run loads the plugin, so the plugin imports no asyncio, no wheel and no store."""
     program = (
         "import sys, pytest; before = set(sys.modules); import wheel_sched.testing.pytest_plugin;"
         "print(*sorted(name for name in set(sys.modules) - before if name.startswith(('asyncio', 'wheel_sched'))))"

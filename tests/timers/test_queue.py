@@ -124,7 +124,7 @@ def test_a_restart_forgets_what_waits() -> None:
 
 
 def test_waiting_and_clear_answer_the_tasks_in_order() -> None:
-    """`clear` cancels them as well."""
+    """`waiting` only returns the tasks; `clear` also cancels them."""
     tasks = DeadlineQueue[str]()
     entry = tasks.schedule("second", 20)
     tasks.schedule("first", 10)

@@ -158,7 +158,7 @@ def test_cancel_answers_running_and_cancel_and_wait_waits() -> None:
 
 
 def test_a_callback_that_waits_for_itself_does_not_wait() -> None:
-    """It would wait for ever."""
+    """A callback that waited for its own end would wait for ever."""
     answers: list[EntryState] = []
     with SystemTimer(executor="threads") as timer:
         armed = threading.Event()

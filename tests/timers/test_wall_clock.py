@@ -111,7 +111,7 @@ def test_what_is_no_moment_is_refused(virtual: Any, when: Any) -> None:
 
 
 def test_a_moment_is_rounded_up_to_the_millisecond() -> None:
-    """A microsecond after is the next millisecond."""
+    """A moment that is a microsecond after a millisecond counts as the next millisecond."""
     assert wall_deadline(datetime(1970, 1, 1, 0, 0, 1, 0, tzinfo=UTC)) == 1000
     assert wall_deadline(datetime(1970, 1, 1, 0, 0, 1, 1, tzinfo=UTC)) == 1001
     assert wall_deadline(datetime(1969, 12, 31, 23, 59, 59, 999_999, tzinfo=UTC)) == 0

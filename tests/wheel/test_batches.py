@@ -1,4 +1,4 @@
-"""Handing out in bounded batches."""
+"""Tests of `advance` with a limit: it hands out entries in batches."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_a_sibling_cancelled_between_batches_is_not_handed_out(make_wheel: MakeW
 
 
 def test_a_sibling_moved_between_batches_comes_at_its_new_time(make_wheel: MakeWheel) -> None:
-    """Touched or rescheduled, it comes once. Moved to the past, it comes last."""
+    """A task that is touched or rescheduled comes once. A task that is moved to the past comes last."""
     wheel = make_wheel()
     first, touched, moved, last, back = (wheel.schedule(number, 100) for number in range(5))
     assert wheel.advance(100, 1) == [first]
@@ -110,7 +110,7 @@ def test_what_is_scheduled_for_now_between_batches_queues_behind_the_rest(make_w
 
 
 def test_the_rest_of_a_cut_tick_is_counted_and_listed(make_wheel: MakeWheel) -> None:
-    """len, counters, snapshot and clear see what a limit left over."""
+    """`len`, the counters, `snapshot` and `clear` include the entries that a limit left over."""
     wheel = make_wheel()
     for number in range(5):
         wheel.schedule(number, 100)
@@ -122,7 +122,7 @@ def test_the_rest_of_a_cut_tick_is_counted_and_listed(make_wheel: MakeWheel) -> 
 
 
 def test_small_batches_of_a_large_tick_stay_cheap(core: Core) -> None:
-    """Batches of 10 out of many entries of one ms cost a few times one call, and not its square."""
+    """To hand out one ms in batches of 10 costs a few times as much as one large call; the cost is not quadratic."""
     count = 100_000
 
     def seconds(limit: int | None) -> float:

@@ -1,4 +1,4 @@
-"""The memory in which the compiled core keeps entries."""
+"""Tests of the memory in which the compiled core keeps entries."""
 
 from __future__ import annotations
 

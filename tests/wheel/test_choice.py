@@ -31,7 +31,7 @@ def test_the_pure_core_can_be_forced() -> None:
 
 @pytest.mark.skipif("compiled" not in wheel.CORES, reason="this installation had no compiler")
 def test_the_compiled_core_is_taken_when_it_is_there() -> None:
-    """Other values of the variable have no effect."""
+    """Only `WHEEL_SCHED_PURE=1` selects the pure core. Other values have no effect."""
     assert choice_with(WHEEL_SCHED_PURE="0") == "compiled|['compiled', 'pure']|it is built for this Python"
 
 

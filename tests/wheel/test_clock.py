@@ -1,4 +1,4 @@
-"""The machine's clock."""
+"""Tests of the machine's clock."""
 
 from __future__ import annotations
 

@@ -244,7 +244,7 @@ def test_the_repr_of_an_entry_shows_its_state(core: Core) -> None:
 
 
 def test_entries_at_the_edges_of_every_level_can_be_cancelled_and_moved(core: Core) -> None:
-    """Tokio's remove_at_timer_wheel_threshold: one before, on and one after each edge, from a clock on either side."""
+    """Tokio's remove_at_timer_wheel_threshold: the deadlines and the clock are on both sides of each edge."""
     for wheel_size in (2, 64, 4096):
         for power in range(1, 4):
             edge = wheel_size**power

@@ -74,7 +74,10 @@ def test_nothing_is_early_and_nothing_a_tick_late(make_wheel: MakeWheel) -> None
 
 
 def test_the_edges_of_every_block_keep_their_ticks(core: Core) -> None:
-    """Deadlines one before, on and one after each power of the wheel size, from a clock just before it and from 0."""
+    """The deadlines are one before, on and one after each power of the wheel size.
+
+    The clock starts just before that power, or at 0.
+    """
     for wheel_size in (2, 4, 64, 4096):
         for power in range(1, 6):
             edge = wheel_size**power

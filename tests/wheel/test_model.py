@@ -1,4 +1,4 @@
-"""The wheel against a sorted list: any history of calls, any shape, every answer compared."""
+"""Compares the wheel with a sorted list: each answer is the same, for any calls and any shape of the wheel."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Expected:
 
 
 class WheelAgainstSortedList(RuleBasedStateMachine):
-    """Never early, never lost, never twice, in order; len and next_expiry exact."""
+    """Every task comes once, in order and never early; `len` and `next_expiry` are exact."""
 
     core: type[TimingWheel[Any]]
     entries = Bundle("entries")

@@ -1,4 +1,4 @@
-"""Every core against Kafka's own structure: the same timers come out, ours never early and in order."""
+"""Compares each core with Kafka's own structure: the same timers come out, ours in order and never early."""
 
 from __future__ import annotations
 

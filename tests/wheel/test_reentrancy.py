@@ -95,7 +95,7 @@ def test_a_finalizer_sees_its_entry_cancelled(core: Core) -> None:
 
 
 def test_weak_references_call_back_into_the_wheel(core: Core) -> None:
-    """The same in the callback of a weak reference."""
+    """The callback of a weak reference may call the wheel, as a finalizer may."""
     wheel = core()
     task = Calling(lambda: None)
     other = wheel.schedule("other", 200)

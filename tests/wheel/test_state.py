@@ -66,7 +66,7 @@ def test_driven_by_next_expiry_every_wake_up_is_productive(make_wheel: MakeWheel
 
 
 def test_asking_for_the_next_expiry_changes_nothing(make_wheel: MakeWheel) -> None:
-    """Called between all steps or never, the entries come in the same order at the same time."""
+    """With or without calls of `next_expiry` between the steps, entries come in the same order at the same time."""
     rng = random.Random(8)
     asked, silent = make_wheel(), make_wheel()
     for step in range(400):

@@ -16,7 +16,7 @@ RECURRING = 2_500
 
 
 def test_a_year_of_timers_fires_every_one_on_its_tick(core: Core) -> None:
-    """50,500 one-shot and recurring timers, woken by `next_expiry` alone; none early, late, lost or doubled."""
+    """50,500 one-shot and recurring timers run on `next_expiry` alone; none is early, late, lost or doubled."""
     rng = random.Random(365)
     wheel = core(wheel_size=64)
     expected_firings = ONE_SHOTS

@@ -131,10 +131,10 @@ class SharedLeases:
         """Implements `ClaimSource.claimed`: the store keeps the lease."""
 
     def failed(self, call: Call[Any], error: Exception) -> None:
-        """See `ClaimSource`: if the store has made the claim, its items wait again when the lease ends."""
+        """Implements `ClaimSource.failed`. If the store has made the claim, its items wait again at the lease's end."""
 
     def next_look_ms(self, shard: int, due_head_ms: int | None, lease_head_ms: int | None, now_ms: int) -> int | None:
-        """See `ClaimSource`: the next due time or the next lease end, because its items are then due again."""
+        """Implements `ClaimSource.next_look_ms`. The items of an ended lease are due again, so its end counts too."""
         if due_head_ms is None or lease_head_ms is None:
             return lease_head_ms if due_head_ms is None else due_head_ms
         return min(due_head_ms, lease_head_ms)
@@ -149,5 +149,5 @@ class SharedLeases:
         return Outcome.STALE not in answer.outcomes
 
     def to_settle(self, batch: Batch, settlements: Sequence[Settlement]) -> Sequence[Settlement] | None:
-        """Implements `ClaimSource.to_settle`: all of them."""
+        """Implements `ClaimSource.to_settle`. Returns all settlements."""
         return settlements

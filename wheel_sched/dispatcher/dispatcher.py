@@ -23,7 +23,7 @@ class Dispatcher:
         store: an open delay store.
         publisher: publishes the items. It also decides about items that the server refused to push.
         push: when given, the server pushes due items itself (exactly once), and the publisher only gets those that the
-            server refused. Not together with `claims`. Defaults to None.
+            server refused. You cannot give `claims` as well. Defaults to None.
         claims: the claim source of this dispatcher. Defaults to `SharedLeases`.
         config: see `DispatcherConfig`. Defaults to its defaults.
         clock: local monotonic time and waiting. Defaults to the machine's.
@@ -37,7 +37,7 @@ class Dispatcher:
         loop: what the owner thread does; for inspection only.
         stats: counters since the start.
 
-    Thread rules: all methods from any thread; a second `start` or `stop` does nothing.
+    Threads: any thread may call any method. A second `start` or `stop` does nothing.
     """
 
     def __init__(

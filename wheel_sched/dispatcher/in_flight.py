@@ -5,7 +5,7 @@
 A batch waits for its answers as a `DelayedProduce` whose partitions are its items: it completes with the last answer,
 and expires at the publish timeout with the answers it has. A drain is a `DelayedJoin` of the batches. Until a batch is
 settled, an alarm extends its lease. All these waits use local monotonic time, which does not depend on the store's
-clock. Sans-I/O except for extending leases, and without a thread: the owner makes all calls.
+clock. This module does no I/O except for extending leases, and starts no thread: the owner makes all calls.
 
 `Backoff` turns answers into settlements. An item that was not published waits, each time twice as long, or is dead.
 """

@@ -54,7 +54,7 @@ class Batch:
         self.answers = [None] * len(self.items)
 
     def acknowledge(self, place: int, answer: Answer) -> None:
-        """Answer for the item at `place`, from any thread, also after `publish` has returned.
+        """Give the answer for the item at `place`. Any thread may call it, also after `publish` has returned.
 
         See `PublisherTraits.acknowledges_later`. Cost: all calls for a batch together look at each answer once, for any
         number of threads and in any order.
@@ -102,14 +102,14 @@ class Publisher(Protocol):
 
     @property
     def traits(self) -> PublisherTraits:
-        """What the dispatcher may rely on; read once, when the dispatcher is made."""
+        """The properties that the dispatcher may rely on. It reads them once, in its constructor."""
         return PublisherTraits()
 
     def publish(self, batch: Batch) -> None:
         """Publish `batch.items` and put an answer for each into `batch.answers`; called from a worker thread.
 
         Raises:
-            Exception: items without an answer are in doubt then: released with backoff and counted.
+            Exception: the items without an answer are in doubt. They are released with backoff, and counted.
         """
         ...
 

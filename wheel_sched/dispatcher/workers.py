@@ -28,7 +28,7 @@ class Watchdog:
 
     While a thread works, it is a member of a `HeartbeatMonitor` and sends a heartbeat at each step. It leaves before it
     waits for work, so an idle dispatcher does not wake up for heartbeats. Only probes drive the monitor: they call
-    `stuck`. Kafka's `DelayedHeartbeat`, with steps instead of sessions. Any thread.
+    `stuck`. It works as Kafka's `DelayedHeartbeat`, with steps instead of sessions. Any thread may use it.
 
     Args:
         clock: local time.
@@ -62,7 +62,7 @@ class Watchdog:
 
     @contextlib.contextmanager
     def round_trip(self) -> Iterator[None]:
-        """The block in which the owner waits for the store's answer."""
+        """Mark the time in which the owner waits for the store's answer, from the start to the end of the block."""
         self._round_trip_since_ms = self._clock.monotonic_ms()
         try:
             yield

@@ -4,7 +4,7 @@
     purgatory.try_complete_else_watch(operation, ["orders-0", "orders-1"])
     purgatory.check_and_complete("orders-0")    # after every change of orders-0
 
-Kafka's `DelayedOperation` framework over a deadline queue, on threads (`Purgatory`) and in an event loop
+This is Kafka's `DelayedOperation` framework over a deadline queue, on threads (`Purgatory`) and in an event loop
 (`AsyncPurgatory`), with Kafka's well-known operations: `DelayedFetch`, `DelayedProduce`, `DelayedJoin`, and heartbeats
 (`HeartbeatMonitor`). A completed operation leaves every list at once, so nothing is ever purged.
 

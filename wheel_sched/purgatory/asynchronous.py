@@ -45,7 +45,7 @@ class AsyncPurgatory(Purgatory[K]):
         super().__init__(timer or self._own, clock=clock, on_error=on_error)
 
     def close(self) -> list[DelayedOperation]:
-        """See `Purgatory.close`."""
+        """Do what `Purgatory.close` does."""
         forced = super().close()
         if self._own is not None:
             self._own.close()

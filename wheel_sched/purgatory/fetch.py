@@ -1,8 +1,8 @@
 """DelayedFetch: wait for enough items, at most for a given time; then take all items that are there.
 
-Kafka's `DelayedFetch` (`fetch.min.bytes`, `fetch.max.wait.ms`). Code that adds items calls `check_and_complete`. The
-fetch counts the items first and takes them later, on completion. So it also takes items that came in between. A fetch
-that is forced or expires may take fewer items, or none.
+It is Kafka's `DelayedFetch` (`fetch.min.bytes`, `fetch.max.wait.ms`). Code that adds items calls `check_and_complete`.
+The fetch counts the items first and takes them later, on completion. So it also takes items that came in between. A
+fetch that is forced or expires may take fewer items, or none.
 """
 
 from __future__ import annotations

@@ -7,7 +7,8 @@ moves once per timeout. A member expires once. It does not expire if it beats, i
 
 Cost: a beat is a dict look-up and two attribute writes under a lock. A member is a dict entry and a queue entry.
 
-Threads: any. `on_expired` runs under no lock, in the timer's thread or in the thread that calls `run_due`.
+Threads: any thread may call any method. `on_expired` runs under no lock, in the timer's thread or in the thread that
+calls `run_due`.
 """
 
 from __future__ import annotations

@@ -70,7 +70,10 @@ class DelayedJoin(DelayedOperation, Generic[M]):
             self._lock.release()
 
     def expect(self, member: M) -> bool:
-        """Expect another member, unless it has arrived already. Returns False if the join is completed. Any thread."""
+        """Expect another member, unless it has arrived already. Returns False if the join is completed.
+
+        Any thread may call it.
+        """
         self._lock.acquire()
         try:
             if self._ended is not None:
@@ -82,7 +85,7 @@ class DelayedJoin(DelayedOperation, Generic[M]):
             self._lock.release()
 
     def dismiss(self, member: M) -> bool:
-        """Stop waiting for a member, and forget it if it has arrived. Any thread.
+        """Stop waiting for a member, and forget it if it has arrived. Any thread may call it.
 
         Returns False if the join is completed.
         """

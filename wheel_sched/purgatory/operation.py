@@ -66,7 +66,7 @@ class WatchingPurgatory(Protocol):
 
 
 class Lock(Protocol):
-    """A reentrant lock, as `threading.RLock` is one."""
+    """A reentrant lock, such as `threading.RLock`."""
 
     def acquire(self) -> Any:
         """Wait for the lock, and take it."""

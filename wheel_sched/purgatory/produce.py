@@ -41,7 +41,7 @@ class DelayedProduce(DelayedOperation, Generic[P, A]):
         self._respond = respond
 
     def acknowledge(self, partition: P, answer: A) -> bool:
-        """Record a partition's answer, which may be a failure. Any thread.
+        """Record a partition's answer, which may be a failure. Any thread may call it.
 
         Returns False if the partition has answered already or is unknown, or if the operation is completed.
         """

@@ -1,7 +1,7 @@
 """The purgatory: operations wait under keys, each until it can be completed, or until it expires.
 
-Kafka's `DelayedOperationPurgatory`. After each change of the condition of some operations, the same thread calls
-`check_and_complete(key)`. So the purgatory neither polls nor purges.
+This is Kafka's `DelayedOperationPurgatory`. After each change of the condition of some operations, the same thread
+calls `check_and_complete(key)`. So the purgatory neither polls nor purges.
 
 `try_complete_else_watch` tries an operation, watches it under all its keys, tries it again and only then starts its
 timer, all under the operation's lock. The second try makes this safe: it sees each change that came before the
@@ -42,8 +42,8 @@ class Purgatory(Generic[K]):
         on_error: called with (operation, error) when an operation raises where no caller could catch it: in
             `check_and_complete`, in `close` and in the `Reaper`. Defaults to a line in the log `wheel_sched.purgatory`.
 
-    Threads: any, and reentrant: an operation's callbacks may call the purgatory. With a timer of an event loop, only
-    that loop's thread.
+    Threads: any thread may call any method, also from the callbacks of an operation. If the timer belongs to an event
+    loop, only that loop's thread may.
     """
 
     def __init__(

@@ -35,7 +35,7 @@ class Handle(Protocol):
     """A callback that waits in a timer."""
 
     def cancel(self) -> object:
-        """Drop the callback. Any thread. No effect after it was called."""
+        """Drop the callback. Any thread may call it. No effect after it was called."""
         ...
 
     @property

@@ -4,8 +4,9 @@ A watcher list is an insertion-ordered `dict[operation, None]`. A completed oper
 and a list is dropped with its last operation. So no purge is necessary, `watched` is exact, and no list keeps a
 completed operation alive. Kafka's lists hold completed operations until a purge walks through all of them.
 
-Threads: any. Entering an existing list, or leaving a list that stays, is one atomic dict operation. Making or dropping
-a list takes the lock of the key's shard. A lock for each entry would cost as much as all other work.
+Threads: any thread may call any method. Entering an existing list, or leaving a list that stays, is one atomic dict
+operation. Making or dropping a list takes the lock of the key's shard. A lock for each entry would cost as much as all
+other work.
 
 One race remains: thread A drops an empty list while thread B has looked it up and is about to enter it. Three rules
 prevent a loss. A removes the list, starts a new epoch, and puts the list back if it is no longer empty. When B finds a

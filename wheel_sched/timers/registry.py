@@ -119,7 +119,7 @@ class TimerRegistry:
         return self._wall_check_ms(self._target_ms(handle) - self._clock.wall_ms())
 
     def cancel(self, handle: TimerHandle) -> EntryState:
-        """See `TimerHandle.cancel`. The caller holds the lock."""
+        """Do what `TimerHandle.cancel` does. The caller holds the lock."""
         if self.left_in_parent:
             return _CANCELLED
         if handle._state is _RUNNING:
@@ -136,7 +136,7 @@ class TimerRegistry:
         return handle._state
 
     def touch(self, handle: TimerHandle, delay_ms: float) -> bool:
-        """See `TimerHandle.touch`. Takes the lock."""
+        """Do what `TimerHandle.touch` does. Takes the lock."""
         deadline_ms = self._deadline_after(handle, delay_ms)
         with self.lock:
             if handle._state is not _PENDING or self.closed or self.left_in_parent:
@@ -150,7 +150,7 @@ class TimerRegistry:
             return True
 
     def reschedule(self, handle: TimerHandle, delay_ms: float) -> bool:
-        """See `TimerHandle.reschedule`. Takes the lock."""
+        """Do what `TimerHandle.reschedule` does. Takes the lock."""
         deadline_ms = self._deadline_after(handle, delay_ms)
         with self.lock:
             if handle._state is _CANCELLED or self.closed or self.left_in_parent:

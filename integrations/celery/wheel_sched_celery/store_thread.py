@@ -2,7 +2,7 @@
 
 The thread starts with the first job, so that the worker forks no process beside it before it consumes.
 
-Threads: any may call. Jobs run in the thread of this module.
+Threads: any thread may call any method. Jobs run in the thread of this module.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Each process opens the store once, when it holds its first task. A forked pool child opens its own and never touches the
 connections of its parent.
 
-Threads: any.
+Threads: any thread may call any method.
 """
 
 from __future__ import annotations

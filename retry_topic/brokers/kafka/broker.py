@@ -3,7 +3,7 @@
 It has the methods of `Broker` and three more for the retry service: `log_reader` (for an intake that keeps its position
 in the store), `sender` (transactions that carry the claim's number) and `topic_id`.
 
-Threads: any.
+Threads: any thread may call any method.
 """
 
 from __future__ import annotations
@@ -212,7 +212,7 @@ class KafkaBroker:
         return self._originals.fetch(references)
 
     def topic_id(self, topic: str) -> str:
-        """See `Topology.topic_id`."""
+        """Do what `Topology.topic_id` does."""
         return self.topology.topic_id(topic)
 
     def topic_problem(self, topic: str) -> str | None:
@@ -231,7 +231,7 @@ class KafkaBroker:
         self.topology.create([topic])
 
     def create_group_topics(self, topics: Mapping[str, str]) -> list[str]:
-        """See `GroupTopicsBroker`. Existing topics keep their settings; created ones get those of `settings_for`.
+        """Implements `GroupTopicsBroker`. Existing topics keep their settings; new ones get those of `settings_for`.
 
         Raises:
             ConfigError: Kafka cannot have a topic of such a name.

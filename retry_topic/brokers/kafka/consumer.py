@@ -38,7 +38,7 @@ Publish = Callable[[Sequence[Message]], list[PublishFailure | None]]
 
 
 class KafkaConsumer:
-    """Made by `KafkaBroker.consumer`.
+    """A member of a consumer group, made by `KafkaBroker.consumer`.
 
     Args:
         settings: librdkafka's settings of a group member.

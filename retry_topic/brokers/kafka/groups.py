@@ -4,7 +4,7 @@ It uses a separate consumer client that has the group's name and does not join t
 this: while a coordinator loads its groups, its answer (ListConsumerGroupOffsets) crashes librdkafka 2.16. A consumer
 waits instead. A member of the group cannot do it either: the broker may refuse its request during a rebalance.
 
-Cost: one connection for each call. Threads: any.
+Cost: one connection for each call. Threads: any thread may call any method.
 """
 
 from __future__ import annotations

@@ -67,7 +67,7 @@ def _deliveries(records: list[Any]) -> Iterator[Delivery]:
 
 
 class KafkaLog:
-    """See `LogReader`; made by `KafkaBroker.log_reader`. One thread.
+    """Implements `LogReader`; made by `KafkaBroker.log_reader`. Only one thread may use it.
 
     Args:
         settings: librdkafka's settings of a group member.

@@ -1,7 +1,8 @@
 """Reads single records again, for the payloads of messages that are stored by reference.
 
 The client joins no group and commits nothing; the first call makes it. Records of one partition are read in the order
-of their offsets. If the next record is far away, the client seeks to it. Threads: any; one call runs at a time.
+of their offsets. If the next record is far away, the client seeks to it. Any thread may call a method; one call runs
+at a time.
 """
 
 from __future__ import annotations

@@ -100,7 +100,10 @@ class PollLoop:
         return asked.result()
 
     def rejoin(self, life: int | None = None) -> None:
-        """Forget all partitions and join the group again. Does nothing if `life` is over already. Any thread."""
+        """Forget all partitions and join the group again. Does nothing if `life` is over already.
+
+        Any thread may call it.
+        """
         with self.changed:
             if life is None or life == self.tracker.life:
                 self.tracker.begin()

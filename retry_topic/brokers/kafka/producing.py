@@ -1,7 +1,8 @@
 """Sends messages to Kafka: `Placing` adapts each message to its topic, `Producing` sends a batch.
 
 All threads share one idempotent producer. Each message gets its own answer, and one failure does not affect the others.
-Cost of a message: about 2 us in Python, two look-ups in a dictionary, and the time of librdkafka. Any thread.
+Cost of a message: about 2 us in Python, two look-ups in a dictionary, and the time of librdkafka. Any thread may use
+it.
 """
 
 from __future__ import annotations

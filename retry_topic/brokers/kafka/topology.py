@@ -66,7 +66,7 @@ def _listened_to(settings: Mapping[str, Any], trouble: deque[str]) -> dict[str, 
 
 
 class Topology:
-    """Lists the cluster's topics with their partitions, ids and settings, and creates topics. Any thread.
+    """Lists the cluster's topics with their partitions, ids and settings, and creates topics. Any thread may use it.
 
     A look-up never creates a topic: some clusters create each topic that a client names, so this class reads the list
     of all topics instead. A mistyped topic is then an error and not a new topic. This class remembers known topics. It

@@ -6,7 +6,7 @@ entries first, but never an entry that some group has not settled. A topic that 
 without consumers holds back trimming until XGROUP DESTROY removes the group. A group that joins later reads the
 remaining entries.
 
-Threads: any.
+Threads: any thread may call any method.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ a redirection once. After a lost connection the next call asks for the topology 
 Every acknowledged write goes through `write`, which waits as long as the durability level requires. All other commands
 (reads, renewals of deliveries, trimming) do not wait: if one is lost, a message is delivered again at worst.
 
-Threads: any. A client from `reader` belongs to one thread.
+Threads: any thread may call any method. A client from `reader` belongs to one thread.
 """
 
 from __future__ import annotations

@@ -44,7 +44,7 @@ START = b"0-0"
 
 
 class RedisStreamsConsumer:
-    """Made by `RedisStreamsBroker.consumer`. Its `name` in the group is `host-pid-random`."""
+    """A group member, made by `RedisStreamsBroker.consumer`. Its `name` in the group is `host-pid-random`."""
 
     def __init__(
         self,
@@ -112,7 +112,7 @@ class RedisStreamsConsumer:
         return self._settler.forward(pairs)
 
     def beat(self, deliveries: Sequence[Delivery]) -> None:
-        """Keep the deliveries that this member still has. Call it every third of `idle_ms`. Any thread."""
+        """Keep the deliveries that this member still has. Call it every third of `idle_ms`. Any thread may call it."""
         for stream, ids in by_stream(deliveries).items():
             self._still_own(stream, ids)
 

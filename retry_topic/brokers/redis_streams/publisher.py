@@ -2,7 +2,7 @@
 
 `StreamPublisher`: each message is either in its stream, or the caller gets its failure. A batch is sent in
 pipelines, so a refused message does not stop the others. XADD has the option NOMKSTREAM: a nil reply means an unknown
-topic. Cost: one round trip per server and 500 messages or 16 MiB. Threads: any.
+topic. Cost: one round trip per server and 500 messages or 16 MiB. Threads: any thread may call any method.
 
 `StreamSettler` settles the deliveries of one member. One thread settles; the polling thread may call `trim`.
 """

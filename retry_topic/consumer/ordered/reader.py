@@ -54,7 +54,8 @@ class OrderedReader:
     def step(self) -> None:
         """Poll once, and hand over the deliveries. After an error it waits, and the next step starts again.
 
-        It blocks while it polls, while too many messages are in flight, and while it waits. One thread.
+        It blocks while it polls, while too many messages are in flight, and while it waits. Only one thread may call
+        it.
         """
         try:
             next(self._turns)

@@ -52,15 +52,15 @@ class SettlerThread:
         self.thread.start()
 
     def arrived(self, delivery: Delivery) -> None:
-        """Report a delivery that was read. Any thread."""
+        """Report a delivery that was read. Any thread may call it."""
         self._reports.put(delivery)
 
     def put(self, outcome: HandlerOutcome) -> None:
-        """Report the outcome of a delivery. Any thread; see `Sink`."""
+        """Report the outcome of a delivery; see `Sink`. Any thread may call it."""
         self._reports.put(outcome)
 
     def put_all(self, outcomes: Sequence[HandlerOutcome]) -> None:
-        """Report several outcomes. Any thread; see `Sink`."""
+        """Report several outcomes; see `Sink`. Any thread may call it."""
         for outcome in outcomes:
             self._reports.put(outcome)
 

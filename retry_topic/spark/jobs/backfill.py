@@ -188,9 +188,11 @@ def _flaw(columns: list[str], least_ms: int, greatest_ms: int) -> Column:
         (f.col(body).isNull(), f"there is no {body}"),
     ]
     if "due_ms" in columns:
-        rules.append((f.col("due_ms").isNull(), "there is no due"))
-        rules.append(((f.col("due_ms") < 0) | (f.col("due_ms") > greatest_ms), "the due is not between 1970 and 9999"))
-        rules.append((f.col("due_ms") < least_ms, "the due has passed"))
+        rules.append((f.col("due_ms").isNull(), "there is no due time"))
+        rules.append(
+            ((f.col("due_ms") < 0) | (f.col("due_ms") > greatest_ms), "the due time is not between 1970 and 9999")
+        )
+        rules.append((f.col("due_ms") < least_ms, "the due time has passed"))
     if "topic" in columns:
         rules.append(((f.length("topic") > 249) | f.col("topic").contains("\n"), "the topic is not a valid name"))
     if "value" in columns:

@@ -19,7 +19,7 @@ Between = Callable[[int, int], Iterator[Message]]
 
 
 class RowLog:
-    """The rows of one partition as a log; see `LogReader`. One thread.
+    """The rows of one partition as a log; see `LogReader`. Only one thread may use it.
 
     Args:
         source: the store's name of the partition.

@@ -32,7 +32,7 @@ _TURN_S = 0.5
 
 
 class Transaction:
-    """One transaction with an id. One thread.
+    """One transaction with an id. Only one thread may use it.
 
     Args:
         broker: the cluster.

@@ -37,7 +37,7 @@ class DueSpread:
         return cls(max(1, int(rows * 1000 / per_s)), now_ms)
 
     def due_ms(self, item_id: str, own_ms: int) -> int:
-        """The new due of a row with this id and the due `own_ms`."""
+        """The new due time of a row with this id and the due time `own_ms`."""
         if not self.spread_ms:
             return own_ms
         digest = blake2b(item_id.encode("utf-8", "surrogatepass"), digest_size=8).digest()

@@ -39,7 +39,7 @@ def store() -> Iterator[DelayStore]:
 
 
 def test_each_delivery_of_a_message_that_failed_leaves_a_row(bench: Bench, handler: Handlers, policy: Policy) -> None:
-    """The service writes failures, the consumer the success; only the first row has no due; none starts early."""
+    """The service writes failures, the consumer the success; only the first row has no due time; none starts early."""
     bench.serve(policy(max_attempts=5), history=1_000)
     consumer = bench.consume(handler(ValueError("a"), Retry(reason="b"), None), history=1_000)
     bench.publish(b"m")

@@ -139,7 +139,7 @@ def test_a_wait_asked_for_is_bounded(verdict: str | None) -> None:
 
 
 def test_a_negative_wait_is_none_at_all() -> None:
-    """A negative wait cannot make a due in the past."""
+    """A negative wait cannot make a due time in the past."""
     assert delay_of(RetryPolicy(delay=Fixed(5)), Failure(verdict="retry", retry_after_ms=-5)) == 0
 
 
@@ -172,7 +172,7 @@ def test_no_failure_whatever_breaks_a_limit(
     verdict: str | None,
     seed: int,
 ) -> None:
-    """Any numbers give no error, no due in the past, no due beyond a cap, and always an explanation."""
+    """Any numbers give no error, no due time in the past or beyond a cap, and always an explanation."""
     policy = RetryPolicy(delay=delay, max_attempts=5, max_age_ms=1_000_000)
     failure = Failure(
         attempt=attempt,

@@ -25,7 +25,7 @@ PAGE = Path(__file__).parents[3] / "docs" / "internals" / "simulator-safeguards.
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What showed that a safeguard was switched off.
+    """The history that showed that a safeguard was switched off.
 
     Args:
         name: the safeguard.

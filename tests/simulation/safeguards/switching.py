@@ -45,7 +45,7 @@ class Safeguard:
 
     @property
     def changes(self) -> tuple[Change, ...]:
-        """All changes that switch it off."""
+        """All changes that switch the safeguard off."""
         return ((self.where, self.old, self.new), *self.also)
 
 

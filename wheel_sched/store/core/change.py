@@ -174,5 +174,5 @@ def _take_out(shard: MemoryShard, item: MemoryItem) -> bytes:
 
 
 def _place(shard: MemoryShard, item: MemoryItem, due: int | str | None) -> State:
-    """Let an item wait, or park it when there is no due."""
+    """Let an item wait, or park it when there is no due time."""
     return shard.put_waiting(item, due) if isinstance(due, int) else shard.put_held(item, 0, b"parked")

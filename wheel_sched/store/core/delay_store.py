@@ -309,7 +309,7 @@ class AsyncDelayStore(_Facade):
 
 
 class Capability:
-    """Base of the blocking classes of capabilities. Any thread; errors are `DelayStore`'s.
+    """Base of the blocking classes of capabilities. Any thread may use it; errors are those of `DelayStore`.
 
     Args:
         store: an open delay store.

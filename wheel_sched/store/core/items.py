@@ -1,6 +1,6 @@
 """Items: the values that a caller stores and finds, the same for every implementation.
 
-An item has an id, a due and a body. Its topic is the name for counting, pausing and listing. Its route chooses the
+An item has an id, a due time and a body. Its topic is the name for counting, pausing and listing. Its route chooses the
 shard. Its refs are names for finding it. An item is in exactly one state at a time:
 
     schedule ─► due ─► leased ─► (gone)       due     waiting for its time
@@ -52,8 +52,8 @@ class Item:
 
     Args:
         id: unique within the namespace, 1 to 512 bytes of UTF-8.
-        due_ms: when the store releases the item. An item with a due in the past is due at once. None parks the item in
-            `held` until a caller gives it a due.
+        due_ms: when the store releases the item. An item with a due time in the past is due at once. None parks the
+            item in `held` until a caller gives it a due time.
         body: opaque bytes, at most 16 MiB.
         topic: the name under which the item is counted, paused and listed. Defaults to "".
         refs: names for finding the item, see `DelayStore.find`. Defaults to none.
@@ -192,7 +192,7 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Marker:
-    """The marker of a shard: its id, and the due of the item for which it was written (None: unknown)."""
+    """The marker of a shard: its id, and the due time of the item for which it was written (None: unknown)."""
 
     id: bytes
     due_ms: int | None

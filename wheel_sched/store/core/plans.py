@@ -288,7 +288,7 @@ class Plans:
         in_flight: bool = False,
         token: str | None = None,
     ) -> Plan[Outcome]:
-        """Give an item a new body and, unless `keep_due`, a new due time. With `if_version`, only when it has it.
+        """Give an item a new body and, unless `keep_due`, a new due time. Only for the version `if_version`.
 
         With `in_flight` the call also replaces the record of a claimed item. The item stays claimed, and a settlement
         with the version of the claim gets OTHER_VERSION. A claimed item that was cancelled is then ABSENT. `in_flight`
@@ -312,7 +312,7 @@ class Plans:
     def release(
         self, ids: Sequence[str], due_ms: int | None = None, *, route: str | None = None, token: str | None = None
     ) -> Plan[list[Outcome]]:
-        """Let held items wait again, with `due_ms` or with their old due."""
+        """Let held items wait again, with `due_ms` or with their old due time."""
         due = "=" if due_ms is None else due_ms
         return self.change([Alteration(i, "u", due) for i in ids], route=route, token=token)
 

@@ -80,7 +80,7 @@ class Scan(Operation[Any]):
 
 
 class BulkPage(NamedTuple):
-    """A page as the server packed it, see bulk.lua. The last three are empty when no records were asked for."""
+    """A page as the server packed it, see bulk.lua. The last three fields are empty if the call asks for no records."""
 
     more: bool
     ids: bytes

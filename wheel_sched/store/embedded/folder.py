@@ -55,7 +55,7 @@ class ServerRecord:
 
 
 class DataFolder:
-    """Paths and locks of one folder. Any thread; instances are independent."""
+    """Paths and locks of one folder. Any thread may use it; instances are independent."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

@@ -11,7 +11,7 @@ State = Literal["up", "loading", "away"]
 
 
 def ping(socket_path: Path, timeout_s: float = 0.5) -> State:
-    """`up` for any answer to PING except LOADING (also the error of a busy script or of a missing password)."""
+    """Return `up` for any answer to PING except LOADING (also the error of a busy script or of a missing password)."""
     try:
         reply = ask(socket_path, "PING", timeout_s=timeout_s)
     except OSError:

@@ -1,11 +1,11 @@
 """Backup of a namespace as JSON Lines: a header, one line per item and per attempt count, a footer; see `restoring`.
 
 Invariants: a backup gets its name only when it is complete. Its footer has the counts and the SHA-256 of all lines
-before it. An item in flight is written as due, at its original due.
+before it. An item in flight is written as due, at its original due time.
 
 Services may run during a backup. A pass over the store can miss an item that changes its state at that time, so passes
 are repeated until one finds nothing new. `exact` says whether nothing changed at all. Cost: each pass reads every item,
-and the ids stay in memory. Blocking; one thread.
+and the ids stay in memory. The calls block. Only one thread may use a backup.
 """
 
 from __future__ import annotations

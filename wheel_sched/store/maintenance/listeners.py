@@ -1,7 +1,7 @@
 """Find the dispatchers of a namespace. They register nowhere, so the search wakes them and counts those that react.
 
 A dispatcher blocks on the markers of its shards, on its own connection. A write to these markers ends exactly these
-reads. No dispatcher acts on the due in this write, because it is in the year 9999.
+reads. No dispatcher acts on the due time in this write, because it is in the year 9999.
 """
 
 from __future__ import annotations

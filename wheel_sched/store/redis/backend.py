@@ -1,4 +1,6 @@
-"""Performs operations on a Redis or Valkey server, blocking. Any thread; each call takes a pooled connection."""
+"""Performs operations on a Redis or Valkey server, blocking. Any thread may call it; each call uses a pooled
+connection.
+"""
 
 from __future__ import annotations
 
@@ -256,7 +258,7 @@ class _Sent(NamedTuple):
 
 
 def _newest(key: bytes, rows: Sequence[tuple[bytes, dict[bytes, bytes] | None]]) -> Marker:
-    """The newest entry of a marker. An entry of another program has no due: the reader then looks at all items."""
+    """The newest entry of a marker. An entry of another program has no due time: the reader then looks at all items."""
     newest, fields = rows[-1]
     due = (fields or {}).get(b"d", b"")
     if due.isdigit() and len(due) <= 15:

@@ -86,13 +86,13 @@ class ChangingCases:
         assert (b.state, b.score_ms, b.reason, b.topic) == ("held", bench.now_ms + 500, "mine", "t")
 
     def test_replace_without_a_due_parks(self, bench: Bench) -> None:
-        """An item that is replaced without a due is held. A paused job, for example, has a body and no due."""
+        """An item that is replaced without a due time is held. Such an item is, for example, a paused job."""
         bench.put("a", in_ms=500)
         assert bench.store.replace(Item("a", None, b"new")) == DONE
         assert (bench.one("a").state, bench.one("a").reason) == ("held", "parked")
 
     def test_replace_can_create_an_item(self, bench: Bench) -> None:
-        """With `create`, replace stores an absent item, with or without a due, but never over a dead id."""
+        """With `create`, replace stores an absent item, with or without a due time, but never over a dead id."""
         assert bench.store.replace(Item("a", bench.now_ms, b"1", "t", ("r",)), create=True) == DONE
         assert bench.store.replace(Item("b", None, b"2"), create=True) == DONE
         assert bench.store.replace(Item("c", None, b"3"), create=True, keep_due=True) == DONE
@@ -186,7 +186,7 @@ class ChangingCases:
         assert bench.store.windows(0)[0].mark != mark
 
     def test_an_item_in_flight_can_be_replaced(self, bench: Bench) -> None:
-        """An item replaced in flight stays claimed. When its lease ends, the new record waits at the old due."""
+        """An item replaced in flight stays claimed. When its lease ends, the new record waits at the old due time."""
         bench.put("a", "b", in_ms=0, refs=("r",))
         bench.put("c", in_ms=None)
         due_ms = bench.now_ms
@@ -243,7 +243,7 @@ class ChangingCases:
         assert bench.states("a", "b") == ["due", "due"]
 
     def test_an_item_under_another_id_comes_back_when_its_lease_ends(self, bench: Bench) -> None:
-        """An item that got another id in flight waits under this id when its lease ends. A cancelled one leaves."""
+        """An item that got another id in flight waits under this id when its lease ends. A cancelled item leaves."""
         bench.put("a", "b")
         due_ms = bench.now_ms
         bench.claim()

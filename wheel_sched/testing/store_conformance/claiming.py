@@ -149,7 +149,7 @@ class ClaimingCases:
         assert bench.store.claim(token="t").number == first.number
 
     def test_an_expired_lease_hands_the_item_out_again(self, bench: Bench) -> None:
-        """At the end of the lease, not before, a new claim gets the item with its old due. The old claim is fenced."""
+        """Only when the lease has ended, a new claim gets the item, with its old due time. The old claim is fenced."""
         bench.put("a")
         due_ms = bench.now_ms
         first = bench.claim(lease_ms=1000)

@@ -69,7 +69,7 @@ class LogIntakeCases:
     def test_a_log_batch_whose_counts_are_behind_stores_nothing(
         self, bench: Bench, behind: tuple[str, int, int | None]
     ) -> None:
-        """When one count is as high already, or differs, no other count is raised either."""
+        """If the store has one count at least as high, or not the expected one, the call raises no count at all."""
         until_ms = bench.now_ms + 60_000
         bench.attempt_counts.raise_to([("a:0", 3, until_ms), ("e", ENDED, until_ms)])
         items = [Item("x", bench.now_ms, b"")]
@@ -109,7 +109,7 @@ class LogIntakeCases:
         assert bench.log_intake.accept(Position("s", None, 3), items).outcomes == [Outcome.STORED]
 
     def test_a_log_batch_with_an_id_twice_stores_nothing(self, bench: Bench) -> None:
-        """A batch with one id twice is refused: both among the items, or one of them among the dead letters."""
+        """The store refuses a batch that has an id twice: in two items, or in an item and a dead letter."""
         item = Item("a", bench.now_ms, b"")
         for items, dead_letters in (([item, item], []), ([item], [(item, "fatal")])):
             with pytest.raises(TakenId):

@@ -219,7 +219,7 @@ class OrderingCases:
         assert parking.released() == ["d.0"]
 
     def test_a_head_that_is_rescheduled_or_paused_keeps_its_place(self, parking: Parking) -> None:
-        """A head that gets a later due, or whose topic is paused, is still the head of its key."""
+        """A head that gets a later due time, or whose topic is paused, is still the head of its key."""
         parking.close("a")
         parking.store.schedule([item("a", 1, due_ms=parking.clock.now_ms)])
         parking.park("b")
@@ -241,7 +241,7 @@ class OrderingCases:
         assert parking.released() == ["b.0"]
 
     def test_a_dead_letter_that_is_released_again_has_lost_its_place(self, parking: Parking) -> None:
-        """Its key has continued without it, so its second death releases no message."""
+        """The key of a dead letter has continued without it, so a second death of the letter releases no message."""
         parking.close("a")
         parking.keys.given_up([(LOCK, "a")])
         parking.close("b")

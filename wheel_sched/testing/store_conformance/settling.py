@@ -60,7 +60,7 @@ class SettlingCases:
         assert bench.one("a").body == b""
 
     def test_next_without_a_due_parks(self, bench: Bench) -> None:
-        """The item is held until a caller gives it a due."""
+        """The item is held until a caller gives it a due time."""
         bench.put("a")
         bench.store.settle(bench.claim(), [Next("a", None)])
         assert (bench.one("a").state, bench.one("a").reason) == ("held", "parked")

@@ -27,7 +27,10 @@ class WriterFenceCases:
         assert wide.writer_fences.schedule(items[:1], Fence("other", 3)).accepted == 1
 
     def test_a_closed_epoch_stores_nothing(self, wide: Bench) -> None:
-        """A closed epoch and all earlier ones store nothing. The next epoch does. An epoch may be closed twice."""
+        """Writers of a closed or earlier epoch store nothing. Writers of the next one do.
+
+        An epoch can be closed twice.
+        """
         assert wide.writer_fences.schedule([Item("a", wide.now_ms, b"")], Fence("query", 3)).accepted == 1
         for _ in range(2):
             wide.writer_fences.close_epoch(Fence("query", 3))

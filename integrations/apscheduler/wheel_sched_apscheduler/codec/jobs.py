@@ -43,7 +43,7 @@ class StoredJob:
 
 
 class JobCodec:
-    """Jobs to bytes and back. Any thread.
+    """Jobs to bytes and back. Any thread may use it.
 
     Args:
         allow: modules or functions that stored jobs may name, see `Allowed`. Defaults to None: signed jobs may name own

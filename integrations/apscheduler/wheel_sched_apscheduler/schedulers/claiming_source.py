@@ -163,7 +163,7 @@ class ClaimingJobSource:
         return True
 
     def ended(self, submission: Submission, events: Sequence[SchedulerEvent]) -> None:
-        """Note that a submission has ended. Without events it was interrupted. Any thread."""
+        """Note that a submission has ended. Without events it was interrupted. Any thread may call it."""
         occurrence = submission.occurrence
         if occurrence is None:
             return

@@ -56,7 +56,7 @@ class WheelAsyncIOScheduler(WheelScheduler, AsyncIOScheduler):
 
     @property
     def running(self) -> bool:
-        """See `WheelScheduler.running`. Also False when the event loop was closed."""
+        """Overrides `WheelScheduler.running`. Also False when the event loop was closed."""
         loop = self._eventloop
         return super().running and not (loop is None or loop.is_closed())
 
@@ -76,7 +76,7 @@ class WheelAsyncIOScheduler(WheelScheduler, AsyncIOScheduler):
         return await asyncio.to_thread(partial(self.drain, timeout))
 
     def drain(self, timeout: float | None = None) -> bool:
-        """See `WheelScheduler.drain`. Do not call it from the event loop's thread, which runs the jobs.
+        """Overrides `WheelScheduler.drain`. Do not call it from the event loop's thread, which runs the jobs.
 
         Raises:
             SchedulerNotRunningError: it was not started.

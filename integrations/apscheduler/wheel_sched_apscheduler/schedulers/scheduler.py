@@ -52,7 +52,7 @@ class WheelScheduler(BaseScheduler):
         job_defaults: as in stock, but `misfire_grace_time` defaults to None: no late run is dropped. Lateness is
             measured when a job is claimed, not when a worker is free.
 
-    Threads: any for every public method, also from inside a job or a listener.
+    Threads: any thread may call any public method, also from inside a job or a listener.
     """
 
     closing = False
@@ -100,7 +100,7 @@ class WheelScheduler(BaseScheduler):
     # ---- waking up
 
     def wakeup(self) -> None:
-        """Have the loop make a pass now. Any thread."""
+        """Have the loop make a pass now. Any thread may call it."""
         if not getattr(self._quiet, "on", False):
             self._alarm.ring()
 

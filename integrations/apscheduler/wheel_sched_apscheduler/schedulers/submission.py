@@ -46,7 +46,7 @@ class EndListener(Protocol):
     """The job source that handed out an occurrence. It learns here how the occurrence ended."""
 
     def ended(self, submission: Submission, events: Sequence[SchedulerEvent]) -> None:
-        """Report the end of a submission. Any thread."""
+        """Report the end of a submission. Any thread may call it."""
 
 
 class Reports(Protocol):

@@ -7,7 +7,7 @@ The commands take few round trips, if possible together with the next claim.
     ended, runs again         settle Next: the job waits for its next run time
     still running, runs again *split*: a split item `<run time>\\0<job id>` is stored, due when the lease would end,
                               and the job settles Next; when the run ends the split item is deleted
-    released                  settle Next at its old due, or later
+    released                  settle Next at its old due time, or later
     cannot be run here        settle Next after a while, or Held: see `loading`
 
 So an occurrence is in the store until it has ended: in the job itself while the run is short, as a split item when the
@@ -159,15 +159,15 @@ class InFlightClaims:
                 self._young.append(occurrence)
 
     def end(self, occurrence: Occurrence) -> None:
-        """Note that an occurrence has ended. Any thread."""
+        """Note that an occurrence has ended. Any thread may call it."""
         self._ended.append(occurrence)
 
     def release(self, occurrence: Occurrence, due_ms: int | None) -> None:
-        """Put an occurrence back: it runs at `due_ms` instead; None = its old due time. Any thread."""
+        """Put an occurrence back: it runs at `due_ms` instead; None = its old due time. Any thread may call it."""
         self._released.append((occurrence, due_ms))
 
     def settle(self, shard: int, claim_number: int, settlement: Settlement) -> None:
-        """Settle a claimed item that did not become an occurrence. Any thread."""
+        """Settle a claimed item that did not become an occurrence. Any thread may call it."""
         self._decided.append(PendingSettlement(shard, claim_number, settlement))
 
     # Commands for the store.

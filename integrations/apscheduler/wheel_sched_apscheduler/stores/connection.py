@@ -10,7 +10,7 @@ also extends leases. A second thread, the listener, learns of jobs that other pr
 The settler also opens the store. A scheduler's start may run on an event loop, so the start waits only a moment for the
 store. The settler continues to wait for a store that does not answer.
 
-Threads: any.
+Threads: any thread may call any method.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ class SelfRestoringStore(DelayStore):
     """
 
     def execute(self, calls: Sequence[Call[Any]]) -> list[Any]:
-        """See `DelayStore.execute`. Also repeats calls after it has created a lost namespace again."""
+        """Do what `DelayStore.execute` does. Also repeats calls after it has created a lost namespace again."""
         answers = super().execute(calls)
         refused = [at for at, answer in enumerate(answers) if _says_absent(answer)]
         if refused:
@@ -137,7 +137,7 @@ class OccurrenceSettler:
         flush: sends everything pending to the store.
         extend_leases: extends the leases of running jobs.
         next_s: answers in how many seconds there is something to send; None = not before `notify`.
-        earlier_due: called with the due of an earlier job, from the listener's thread.
+        earlier_due: called with the due time of an earlier job, from the listener's thread.
         opened: called when a store that was away at the start answers, from the settler's thread; again if it raises.
         extend_every_s: between two calls of `extend_leases`.
     """
@@ -205,7 +205,7 @@ class OccurrenceSettler:
         self._listener = Listener(
             store.backend,
             marks,
-            lambda _, mark: earlier_due(mark.due_ms or 0),  # a marker without a due: claim now
+            lambda _, mark: earlier_due(mark.due_ms or 0),  # a marker without a due time: claim now
             lambda _: earlier_due(0),  # the connection was lost and a marker may be missed: claim now
             BLOCK_MS,
         )
@@ -231,7 +231,7 @@ class OccurrenceSettler:
             self._listener.stop()
 
     def notify(self) -> None:
-        """Tell the settler that there may be something to send. Any thread, never blocks."""
+        """Tell the settler that there may be something to send. Any thread may call it. It never blocks."""
         if not self._notified.is_set():
             self._notified.set()
 

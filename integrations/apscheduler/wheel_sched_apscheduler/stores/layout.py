@@ -10,8 +10,8 @@
     refs                tag:<tag> of a job; run:<job id> of a split item or mark; workers of a worker; running of a
                         job if a split item lay beside it when it was written; those of a refusal, see `loading`
 
-A paused job is held without a due. A quarantined job is held with its reason. Scores of a store start in 1970, so a job
-with an earlier run time is due at once.
+A paused job is held without a due time. A quarantined job is held with its reason. Scores of a store start in 1970, so
+a job with an earlier run time is due at once.
 """
 
 from __future__ import annotations

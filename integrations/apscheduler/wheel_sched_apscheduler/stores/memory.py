@@ -7,7 +7,7 @@ for that.
 Invariant. A job with a next run time is in exactly one place: the deadline queue, the misfire queue (it was already due
 when it was added), or an occurrence. A paused job is in none.
 
-Threads. Any. Each call holds one lock.
+Threads: any thread may call any method. Each call holds one lock.
 """
 
 from __future__ import annotations
@@ -300,13 +300,13 @@ class WheelJobStore(MemoryJobQueries):
                     self._arm(slot)
 
     def finish(self, occurrence: Occurrence, finish: Finish, error: str = "") -> None:
-        """See `scheduler_pass`."""
+        """Implements `ClaimingStore.finish`."""
         occurrence.mark_ended(finish, error)
         self._past.append(occurrence)
         self._in_flight.pop(occurrence.token, None)
 
     def release(self, occurrences: Iterable[Occurrence], delay_ms: int = 0) -> None:
-        """See `scheduler_pass`. An occurrence whose job already waits for its next run is not put back."""
+        """Implements `ClaimingStore.release`. It puts no occurrence back whose job already waits for its next run."""
         with self._lock:
             for occurrence in occurrences:
                 slot: Slot = occurrence.handle

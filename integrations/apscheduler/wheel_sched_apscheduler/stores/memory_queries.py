@@ -31,7 +31,7 @@ from wheel_sched_apscheduler.occurrence import Occurrence
 from wheel_sched_apscheduler.run_times import to_us
 from wheel_sched_apscheduler.stores.scheduler_pass import SchedulerPassStore
 
-NEVER_US = 1 << 62  # the due of a paused job
+NEVER_US = 1 << 62  # the due time of a paused job
 
 
 class Slot:

@@ -3,7 +3,7 @@
 This module never imports a job's function. So these calls work in a process without the jobs' code: an administrator's
 shell, a web page, a producer. Listings are pages in order of next run time.
 
-Threads: any.
+Threads: any thread may call any method.
 """
 
 from __future__ import annotations

@@ -294,7 +294,7 @@ class RedisWheelJobStore(JobQueries, SchedulerPassStore):
         return OccurrenceBatch([], max(in_utc(now), datetime.now(UTC)) + timedelta(seconds=wait_s))
 
     def mark_submitted(self, occurrences: Sequence[Occurrence]) -> None:
-        """See `scheduler_pass`."""
+        """Implements `ClaimingStore.mark_submitted`."""
         if self.driven or self._scheduler is None:
             for occurrence in occurrences:
                 occurrence.submitted = True
@@ -309,12 +309,12 @@ class RedisWheelJobStore(JobQueries, SchedulerPassStore):
             self._notify_settler()
 
     def finish(self, occurrence: Occurrence, finish: Finish, error: str = "") -> None:
-        """See `scheduler_pass`."""
+        """Implements `ClaimingStore.finish`."""
         self.tracker.finish(occurrence, finish, error)
         self._notify_settler()
 
     def release(self, occurrences: Iterable[Occurrence], delay_ms: int = 0) -> None:
-        """See `scheduler_pass`."""
+        """Implements `ClaimingStore.release`."""
         for occurrence in occurrences:
             self.tracker.release(occurrence, delay_ms)
         self._notify_settler()
@@ -352,7 +352,7 @@ class RedisWheelJobStore(JobQueries, SchedulerPassStore):
         return occurrence.alive
 
     def _wake_for(self, due_ms: int) -> None:
-        """Wake the scheduler if it would sleep beyond this due time. Any thread."""
+        """Wake the scheduler if it would sleep beyond this due time. Any thread may call it."""
         planned_ms = self._planned_ms
         scheduler = self._scheduler
         if planned_ms is not None and due_ms < planned_ms and scheduler is not None and scheduler.running:

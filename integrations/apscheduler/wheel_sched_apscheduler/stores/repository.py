@@ -4,7 +4,7 @@ The store decides each change in one script. So two processes never both add an 
 gone. No change waits for the end of a run. A job in flight is changed in place, and its holder then plans the next run
 of the changed job. A job whose last run is in flight is gone for all other processes: its id is free.
 
-Threads: any.
+Threads: any thread may call any method.
 """
 
 from __future__ import annotations

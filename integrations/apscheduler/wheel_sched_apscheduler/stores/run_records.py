@@ -138,7 +138,7 @@ class RunMarks:
         return commands_of(items, lambda shard, batch: Call(shard, Schedule(batch, new_token())))
 
     def end(self, occurrence: Occurrence) -> None:
-        """Note that a run has ended or did not begin. Any thread, idempotent."""
+        """Note that a run has ended or did not begin. Any thread may call it. Idempotent."""
         mark = self._running.pop(occurrence, None)
         if mark is not None:
             self._ended.append(mark)

@@ -3,7 +3,8 @@
 Each method that calls the store makes one round trip, which carries all pending commands: settlements, splits, marks
 and history. Commands that the store did not answer are kept and sent again.
 
-Threads: any. Each round trip holds `lock`, so claims and settlements reach the store in order.
+Threads: any thread may call any method. Each round trip holds `lock`, so claims and settlements reach the store in
+order.
 """
 
 from __future__ import annotations
@@ -186,7 +187,7 @@ class ClaimTracker:
             self._claims.submitted(occurrences)
 
     def finish(self, occurrence: Occurrence, finish: Finish, error: str = "") -> None:
-        """Note that an occurrence has ended. Any thread."""
+        """Note that an occurrence has ended. Any thread may call it."""
         occurrence.mark_ended(finish, error)
         self.history.note(occurrence)
         if not self._settles_first:
@@ -194,13 +195,16 @@ class ClaimTracker:
         self._marks.end(occurrence)
 
     def release(self, occurrence: Occurrence, delay_ms: int = 0) -> None:
-        """Put an occurrence back. It is due again at its old due time, or after `delay_ms`. Any thread."""
+        """Put an occurrence back. It is due again at its old due time, or after `delay_ms`. Any thread may call it."""
         occurrence.handle.released = True
         self._marks.end(occurrence)
         self._claims.release(occurrence, self._connection.both_clocks_ms() + delay_ms if delay_ms else None)
 
     def refuse(self, occurrence: Occurrence, reason: str, *, error: Any = None, unreadable: bool = False) -> None:
-        """Refuse an occurrence that this process cannot run; with `unreadable`, no process can. Any thread."""
+        """Refuse an occurrence that this process cannot run; with `unreadable`, no process can.
+
+        Any thread may call it.
+        """
         handle = occurrence.handle
         settlement = self.refusals.settlement(handle.item, reason, error=error, unreadable=unreadable)
         self._claims.settle(handle.shard, handle.claim_number, settlement)

@@ -7,7 +7,7 @@ Some tasks need Celery for each message: tasks with handlers of `before_task_pub
 than JSON, compression, `expires`, function routers, or their own `apply_async`. Celery makes these one by one. They are
 stored in the same calls.
 
-Threads: any.
+Threads: any thread may call any method.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ text between the marks is the same for all tasks.
 Invariant: a filled-in template is byte for byte what a send of that task would store. If this is not certain (a mark
 appears elsewhere, another serializer), there is no template, and Celery makes each message.
 
-Pure; any thread.
+The functions are pure, so any thread may call them.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@
 It needs the store only: workers and broker may be down. It does not change a task in flight; `Changed.left` names such
 tasks. A change applies only to the version that was read, so that two administrators do not undo each other's work.
 
-Threads: any; one instance may be shared.
+Threads: any thread may call any method, and threads may share one instance.
 """
 
 from __future__ import annotations

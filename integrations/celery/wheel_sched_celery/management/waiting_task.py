@@ -1,6 +1,6 @@
 """A held task as it is listed, and the filter that selects tasks.
 
-Pure; any thread.
+The functions are pure, so any thread may call them.
 """
 
 from __future__ import annotations

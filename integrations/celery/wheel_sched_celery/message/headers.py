@@ -1,7 +1,7 @@
 """The headers of a task's message that this integration reads or writes: the ETA, the texts of arguments,
 and the mark of messages that the store has sent.
 
-Pure; any thread.
+The functions are pure, so any thread may call them.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ message. So the id of an item contains, beside task id, retry and ETA, a digest 
 one message have the same digest. A copy exists when a producer sends a message again after a lost reply, or when a
 worker takes over a message whose hold got no answer and was sent the stock way.
 
-Pure; any thread.
+The functions are pure, so any thread may call them.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ Invariant: both forms lead to the same message, and it is byte for byte the mess
 exceptions: the broker's TTL is shorter by the time held, and there is one more header, the mark (see `headers`). A
 `HeldTask` does not contain that header.
 
-Pure; any thread.
+The functions are pure, so any thread may call them.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 If so, the server itself moves a due task to its queue, in one script. Each process asks once, and asks again as long as
 one of the two does not answer.
 
-Threads: any. While one thread asks, the others continue without an answer.
+Threads: any thread may call any method. While one thread asks, the others continue without an answer.
 """
 
 from __future__ import annotations

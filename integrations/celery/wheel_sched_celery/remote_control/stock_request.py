@@ -2,7 +2,7 @@
 
 With it, `inspect` shows a held task and a revoke announces it exactly as the installed release of Celery does.
 
-Pure; any thread.
+The functions are pure, so any thread may call them.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Reads the answers of workers to `inspect wheel_stats`: who sends held tasks, and whose settings differ.
 
-Pure.
+The functions are pure.
 """
 
 from __future__ import annotations

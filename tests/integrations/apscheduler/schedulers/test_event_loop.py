@@ -274,7 +274,7 @@ def test_a_coroutine_may_shut_the_scheduler_down() -> None:
 
 
 def test_a_pool_of_threads_beside_the_loop() -> None:
-    """Executors of both kinds in one scheduler."""
+    """One scheduler can have an executor with threads and an executor on the event loop."""
 
     async def test(scheduler: Any, heard: Heard) -> None:
         async def coroutine() -> None:

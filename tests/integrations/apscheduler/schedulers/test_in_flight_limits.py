@@ -44,7 +44,7 @@ def test_an_executor_alone_is_waited_for() -> None:
 
 
 def test_what_is_claimed_fits_whichever_executor_it_is_for() -> None:
-    """The number of claimed jobs is the room of the fullest executor."""
+    """The scheduler claims at most as many jobs as the executor with the least room can take."""
     limits = InFlightLimits(["one", "two"], 64, Clock())
     filled(limits, "one", 60)
     assert limits.room() == (4, None)

@@ -168,7 +168,7 @@ def test_back_pressure_leaves_the_rest_in_the_store(start: Make, witness_of: Mak
 def test_a_stuck_executor_holds_up_no_other(
     open_store: Callable[..., RedisWheelJobStore], witness_of: Make, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
-    """Its backlog is due first, and still the jobs of the other executor run. Later each of its own jobs runs once."""
+    """Jobs of the other executor run although the stuck one's jobs are due first. Later each of those runs once."""
     monkeypatch.setattr("wheel_sched_apscheduler.schedulers.claiming_source.BACK_AFTER_S", 0.05)
     store: Any = WheelJobStore() if kind == "wheel" else open_store(lease_s=60, delivery=kind)
     executors = {"stuck": ThreadPoolExecutor(1), "default": ThreadPoolExecutor(1)}

@@ -121,7 +121,7 @@ def test_awkward_values_come_back_as_they_were(value: Any) -> None:
     ids=["date", "interval", "last day", "crontab", "second tuesday", "calendar", "and", "or"],
 )
 def test_every_trigger_of_apscheduler_comes_back(make_job: Any, trigger: Any) -> None:
-    """It has the same text and gives the same run times."""
+    """Each decoded trigger has the same text and gives the same run times."""
     codec = JobCodec()
     job = make_job(OLD, trigger=trigger)
     back = codec.decode(job.id, codec.encode(job)).job.trigger

@@ -84,7 +84,7 @@ def raise_on_purpose() -> None:
 
 
 def add_again(job_id: str) -> None:
-    """A one-shot that adds itself again, twice."""
+    """A one-shot job that adds itself again, twice."""
     ran.append((job_id, current_occurrence()))
     if len(ran) < 3:
         schedulers["it"].add_job(add_again, "date", args=[job_id], id=job_id)

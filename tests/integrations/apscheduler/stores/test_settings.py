@@ -87,7 +87,7 @@ def test_what_cannot_be_read_is_named(name: str, text: Any) -> None:
 
 @pytest.mark.parametrize("name", ["batch", "max_in_flight"])
 def test_a_scheduler_names_what_it_cannot_read(name: str) -> None:
-    """With a batch of zero no job would ever run."""
+    """The error names the setting. A batch of zero, for example, would never run a job."""
     for text in ("0", "many"):
         with pytest.raises(ConfigError, match=name):
             WheelBackgroundScheduler({f"apscheduler.{name}": text})

@@ -36,7 +36,7 @@ class Failing(BaseTrigger):
 
 
 class Fickle(Failing):
-    """Answers once, and raises at the same question again."""
+    """A trigger that answers the first call, and raises when it gets the same arguments again."""
 
     asked = 0
 

@@ -105,7 +105,7 @@ def test_each_message_is_that_of_apply_async(app: Celery, options: dict[str, Any
 
 
 def test_a_loop_is_not_needed_for_thousands(app: Celery, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Argument tuples from a generator, in calls of 500. Celery makes one message, the template the others."""
+    """`apply_many` reads tuples from a generator. Celery makes the first message, and the template makes the rest."""
     filled = []
     fill = MessageTemplate.fill
 

@@ -274,7 +274,7 @@ class Stages:
         stack.callback(self._close)
 
     def server(self, **options: Any) -> TemporaryServer:
-        """Another server, with a port."""
+        """Start another server that listens on a port."""
         with ExitStack() as fresh:
             server = fresh.enter_context(temporary_server(tcp=True, **options))
             rest = fresh.pop_all()

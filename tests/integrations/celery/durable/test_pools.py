@@ -45,7 +45,7 @@ class Life(NamedTuple):
 
 @pytest.mark.parametrize("pool", POOLS)
 def test_the_usual_life_of_an_app_is_as_in_stock(stage: Stage, pool: str) -> None:
-    """Holds, takeovers, retries, canvas, revoke, expires, inspect. One test a pool, since workers start slowly."""
+    """One test for each pool checks all features, because workers start slowly."""
     life = live(stage, pool)
     every_task_ran_once_and_none_early(life)
     retries_waited_in_the_store_and_kept_their_count(life)

@@ -85,7 +85,7 @@ def test_the_push_form_is_read_like_the_neutral_one() -> None:
     ids=["exchange", "protocol 1", "naive eta", "queue with a lifetime"],
 )
 def test_what_a_list_cannot_carry_has_no_push_form(changes: dict[str, Any]) -> None:
-    """A publisher sends such a task."""
+    """A list cannot carry such a task, so it has no push form and a publisher sends it."""
     assert RedisQueue(Connection("redis://")).push_form(task(**changes), 0) is None
 
 

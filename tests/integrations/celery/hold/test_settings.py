@@ -63,7 +63,7 @@ def test_nothing_waits_in_a_worker_until_the_broker_takes_it_back(options: Any, 
 
 
 def test_a_horizon_that_is_given_stays_and_held_tasks_are_fetched_in_time_all_the_same() -> None:
-    """`celery wheel doctor` says what is wrong with this horizon."""
+    """The setting is not changed. `celery wheel doctor` reports that this horizon is too short."""
     conf = {"broker_transport_options": {"visibility_timeout": 1}}
     settings = load_settings({"horizon": 10}, conf, "redis://x")
     assert (settings.horizon, settings.lead) == (10_000, 250)

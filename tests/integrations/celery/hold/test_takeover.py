@@ -233,7 +233,7 @@ def test_messages_that_wait_for_the_store_do_not_count_as_prefetched(installed: 
 
 
 def test_with_the_store_away_they_stay_in_the_worker(installed: InstalledApp, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Unacknowledged in its timer, as in stock Celery."""
+    """The worker keeps the tasks unacknowledged in its timer, as stock Celery does."""
     scene = Scene(installed)
 
     def away(_: Any, **_more: Any) -> Any:
@@ -306,7 +306,7 @@ def test_a_task_held_in_doubt_and_sent_the_stock_way_becomes_one_again(
 
 
 def test_a_copy_of_what_has_left_the_store_runs(installed: InstalledApp) -> None:
-    """It may be the message that the store sent, whose worker died."""
+    """The copy may be the message that the store sent to a worker that has died since, so it must run."""
     scene = Scene(installed)
     scene.receive("sent", 1, again=True)
     scene.consumer.turn()

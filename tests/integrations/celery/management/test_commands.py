@@ -191,7 +191,7 @@ def test_drain_says_what_producers_put_on_hold_meanwhile(
 
 
 def test_what_is_in_flight_is_named_and_the_exit_code_is_1(run: Run, ids: dict[str, str], tasks: HeldTasks) -> None:
-    """`revoke` reaches such tasks."""
+    """`cancel` names the tasks in flight, which it cannot change, and exits with 1. `revoke` reaches such tasks."""
     tasks.run_now(tasks.get(ids["one"]))
     for shard in range(tasks.store.shards):
         tasks.store.claim(10, shard=shard)

@@ -55,7 +55,7 @@ def worker_of(app: Celery) -> Any:
 @pytest.mark.parametrize("protocol", [2, 1])
 @pytest.mark.parametrize("options", OPTIONS, ids=["plain", "options", "exchange"])
 def test_a_held_task_looks_like_one_in_a_workers_timer(app: Celery, options: dict[str, Any], protocol: int) -> None:
-    """The same message, sent by stock Celery and received, and held. Both entries are equal, key by key."""
+    """A worker's timer has a message, and the store holds an equal one. `inspect` shows equal entries for both."""
     if protocol == 1:
         options = {name: value for name, value in options.items() if name not in ("shadow", "headers")}
     app.conf.task_protocol = protocol

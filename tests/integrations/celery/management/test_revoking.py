@@ -103,7 +103,7 @@ def test_stamps_find_what_is_held_and_nothing_else(app: Celery) -> None:
 
 
 def test_a_revoked_task_waits_for_its_result_backend(app: Celery, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It never runs. The failure is logged, `doctor` names the task, and a second cancel removes it."""
+    """The revoked task never runs. The failure is logged, `doctor` names the task, and a second cancel removes it."""
     tasks, result = HeldTasks(app), app.tasks["mail.send"].apply_async((1,), **FAR)
 
     def away(*_: Any, **__: Any) -> None:

@@ -37,14 +37,14 @@ async def record_later() -> None:
 
 
 def record_and_wait() -> None:
-    """Tell it, and work until the judge says that it is enough."""
+    """Record the run, and work until the judge, a server that the test controls, has the key `OPEN`."""
     record()
     while not judge().exists(OPEN):
         time.sleep(0.02)  # the judge tells nobody
 
 
 def take_turn(processes: int, jobs: int) -> None:
-    """Tell it, and wait while this process is ahead of the slowest of all: how fast each is does not matter then.
+    """Record the run, and wait while this process has more runs than the slowest one, so no process gets far ahead.
 
     The slowest one never waits, so the jobs come to an end.
     """
