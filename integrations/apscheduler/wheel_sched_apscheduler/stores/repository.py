@@ -230,7 +230,10 @@ class JobRepository:
         stored, runs = values_of(store.execute(calls))
         outcome: Outcome = stored.outcomes[0]
         if runs and outcome is not Outcome.DUPLICATE:
-            store.replace(replace(item, refs=(*item.refs, RUNNING)), keep_due=True, in_flight=True)
+            found = store.get([item.id])[0]
+            if found is not None and found.body == item.body:  # else it has run or was changed meanwhile
+                marked = replace(item, refs=(*item.refs, RUNNING))
+                store.replace(marked, keep_due=True, if_version=found.version, in_flight=True)
         return outcome
 
     def _with_running_refs(self, items: list[Item]) -> list[Item]:
