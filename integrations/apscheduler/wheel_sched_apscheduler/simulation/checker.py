@@ -135,7 +135,7 @@ class _JobJudge:
         if runs:  # its process died
             moved = any(told.step.action in MOVING and told.told_ms * MS >= runs[0].began_ns for told in self._told)
             return self._at_most_once or moved or coalesced
-        if claimed_by >= period.open_until or (coalesced and claimed_by >= period.next_after(at)):
+        if claimed_by >= period.open_until or (coalesced and self._reached_by(claimed_by) >= period.next_after(at)):
             return True
         if self._add.grace_s >= CHOSEN_GRACE_S and claimed_by >= at + self._add.grace_s * 1_000:
             return True
@@ -145,6 +145,10 @@ class _JobJudge:
         if full is None:
             return False
         return period.next_after(at) != FOREVER_MS or self._may_retry_too_late(period, at, full)
+
+    def _reached_by(self, at: int) -> int:
+        """The latest time that the store's clock and the clock of a scheduler may both have reached at `at`."""
+        return max(at, min(at + self._troubles.ahead_ms, self._troubles.store_clock_ms(at)))
 
     def _dies_holding(self, process: str, at: int) -> bool:
         return self._troubles.death_of(process, at - self._troubles.ahead_ms) is not None
@@ -235,6 +239,8 @@ class _JobJudge:
             return True
         if self._at_most_once:
             return False
+        if self._troubles.stood_still(run.process, self._claimed_ms(run), until):  # it goes on with what others ran
+            return True
         if self._troubles.loses_lease(before.process, self._claimed_ms(before) - LEASE_MS, until):
             return True
         died = self._troubles.death_of(before.process, since)
@@ -345,7 +351,7 @@ def _is_paused(history: JobWorld, item_id: str, undone: set[int]) -> bool:
         step = told.step
         if item_id != f"job{step.number}" or (told.outcome == "absent" and not told.doubts):
             continue
-        without = step.action in ("add", "reschedule") and max(step.run_times(), default=-1) < told.told_ms
+        without = step.action in ("add", "reschedule") and max(step.run_times(), default=-1) <= told.told_ms
         if step.action == "pause" or without or step.number in undone:
             return True
     return False

@@ -84,8 +84,17 @@ class Troubles:
         """Whether faults between two times keep a process from the store for so long that its leases may end."""
         host = process.partition(".")[0]
         return (
-            sum(self._kept_away_ms(fault, host) for fault, at in self._struck if since <= at <= until) >= LEASE_LOST_MS
+            sum(
+                self._kept_away_ms(fault, host)
+                for fault, at in self._struck
+                if since - self._lasts_ms(fault) <= at <= until
+            )
+            >= LEASE_LOST_MS
         )
+
+    @staticmethod
+    def _lasts_ms(fault: Fault) -> int:
+        return 0 if fault.kind in ("rewind", "step-clock") else fault.amount
 
     @staticmethod
     def _kept_away_ms(fault: Fault, host: str) -> int:
@@ -94,7 +103,8 @@ class Troubles:
             return max(0, fault.amount) if fault.kind != "rewind" else 0
         if fault.target != host or fault.kind in KILLS or fault.kind == "stop":
             return 0
-        return fault.amount if fault.kind in ("pause", "late-reply") else 150
+        # a request to extend a lease names its end, and may come after later ones
+        return fault.amount if fault.kind in ("pause", "late-reply", "late-request") else 150
 
     def stood_still(self, process: str, since: int, until: int) -> bool:
         """Whether a process stood still between two times for so long that its leases may end."""

@@ -309,6 +309,9 @@ class InFlightClaims:
         handle: ClaimHandle = occurrence.handle
         self._forget(occurrence)
         handle.stale = outcome is Outcome.STALE
+        if handle.unbegun and outcome is Outcome.DONE:  # it has left the store now, and nobody runs it
+            handle.unbegun, handle.gone = False, True
+            self._released.append((occurrence, None))
         if handle.stale and occurrence.finish is not None:
             # its lease had ended, so it may be claimed again; this process then knows that it has run
             for item_id in {handle.item_id, handle.item.id}:

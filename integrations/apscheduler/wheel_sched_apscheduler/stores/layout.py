@@ -97,6 +97,7 @@ class ClaimHandle:
         "split_item",
         "stale",
         "stored",
+        "unbegun",
         "version",
     )
 
@@ -117,6 +118,7 @@ class ClaimHandle:
         self.running = False  # other runs of the job are under way
         self.stale = False  # the store did not find the claim under its id
         self.released = False  # it does not run here and goes back to the store
+        self.unbegun = False  # delivery is at most once, and the store did not confirm in time that it has left
         self.gone = False  # the store holds nothing of it: delivery is at most once
         self.since = time.monotonic()
 

@@ -153,8 +153,10 @@ class JobRepository:
         return self._runs(job)[1]
 
     def _runs(self, job: Any) -> tuple[list[datetime], datetime | None]:
+        """The run times of a job in flight, and the next one. Its holder's clock may be ahead of this one."""
+        now = from_ms(self._connection.now_ms())
         try:
-            return missed_runs(job, from_ms(self._connection.now_ms()), quiet=True)
+            return missed_runs(job, now if job.next_run_time is None else max(now, job.next_run_time), quiet=True)
         except Exception:  # a user's trigger may raise anything; the job's holder meets the same error
             return [], job.next_run_time
 
@@ -230,7 +232,10 @@ class JobRepository:
         stored, runs = values_of(store.execute(calls))
         outcome: Outcome = stored.outcomes[0]
         if runs and outcome is not Outcome.DUPLICATE:
-            store.replace(replace(item, refs=(*item.refs, RUNNING)), keep_due=True, in_flight=True)
+            found = store.get([item.id])[0]
+            if found is not None and found.body == item.body:  # else it has run or was changed meanwhile
+                marked = replace(item, refs=(*item.refs, RUNNING))
+                store.replace(marked, keep_due=True, if_version=found.version, in_flight=True)
         return outcome
 
     def _with_running_refs(self, items: list[Item]) -> list[Item]:

@@ -52,7 +52,7 @@ from apscheduler.events import (
 from apscheduler.jobstores.base import BaseJobStore
 
 from wheel_sched.escaping import logger_of
-from wheel_sched_apscheduler.occurrence import Finish, Occurrence
+from wheel_sched_apscheduler.occurrence import Answered, Finish, Occurrence
 from wheel_sched_apscheduler.run_times import earliest, to_us
 
 _ENDS = EVENT_JOB_EXECUTED | EVENT_JOB_ERROR | EVENT_JOB_MISSED | EVENT_JOB_MAX_INSTANCES
@@ -218,6 +218,12 @@ class SchedulerPassStore(ClaimingStore, BaseJobStore):
     def _plan_rest(self) -> None:
         """At a shutdown, plan the rest: a stock pass breaks off when its scheduler stops, with some jobs submitted."""
         for occurrence in self._pass.values():
+            job = occurrence.job
+            if getattr(job, "fixed", None) is not None and type(job.trigger) is not Answered:
+                occurrence.planned = (
+                    False  # at-most-once delivery plans before the pass, which has not come to this job
+                )
+                continue
             if occurrence.run_times and not occurrence.planned:
                 following = occurrence.job.trigger.get_next_fire_time(occurrence.run_times[-1], datetime.now(UTC))
                 occurrence.plan(following)

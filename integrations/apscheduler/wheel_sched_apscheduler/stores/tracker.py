@@ -136,6 +136,7 @@ class ClaimTracker:
         for occurrence in occurrences:
             if occurrence.handle.stale or self._claims.in_flight.get(occurrence.handle.item_id) is occurrence:
                 self._marks.end(occurrence)  # the store has not settled it, or another process has it
+                occurrence.handle.unbegun = True
             else:
                 occurrence.handle.gone = True
                 settled.append(occurrence)
