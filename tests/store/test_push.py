@@ -149,7 +149,7 @@ def test_paused_topics_are_not_pushed(bench: Bench, namespace: str) -> None:
 
 
 def test_a_push_recovers_leases_and_obeys_the_epoch(bench: Bench, namespace: str) -> None:
-    """A push does both in the same way as a claim."""
+    """A push recovers expired leases and checks the epoch in the same way as a claim."""
     bench.store.schedule([list_item(bench, "a", "q")])
     bench.claim(lease_ms=10)
     bench.clock.advance(10)

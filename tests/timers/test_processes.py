@@ -154,7 +154,7 @@ timer.close()
 
 @pytest.mark.parametrize("executor", ["inline", "threads"])
 def test_the_interpreter_ends_with_timers_pending(executor: str) -> None:
-    """It does not hang, prints nothing, and runs no timer that is not due."""
+    """The interpreter does not hang, prints nothing, and runs no timer that is not due."""
     lines = run(
         PREAMBLE
         + f"""

@@ -155,7 +155,7 @@ def moody_server() -> Iterator[TemporaryServer]:
 def test_its_jobs_run_when_the_store_is_back(
     start: Callable[..., Any], moody_server: TemporaryServer, namespace: str
 ) -> None:
-    """Jobs that are stored, jobs that it got before its start, and jobs that are added afterwards."""
+    """This holds for stored jobs, and for jobs that were added before or after the scheduler's start."""
     before = RedisWheelJobStore(moody_server.url, namespace=namespace)
     soon = datetime.now(UTC) + timedelta(seconds=0.1)
     scheduler = BackgroundScheduler(timezone="UTC")

@@ -65,7 +65,7 @@ class Base:
 
 
 class Child(Base):
-    """Inherits them."""
+    """A class that inherits the methods of `Base`."""
 
 
 class Callme:

@@ -243,7 +243,7 @@ def test_doctor_counts_task_ids_that_were_sent_more_than_once(run: Run, app: Cel
 def test_doctor_finds_a_visibility_timeout_below_the_horizon(
     run: Run, app: Celery, ids: dict[str, str], options: dict[str, int]
 ) -> None:
-    """Exit code 1: such tasks run more than once."""
+    """`doctor` exits with 1, because tasks beyond the visibility timeout run more than once."""
     app.conf.broker_transport_options = options
     (report,) = rows(run("doctor", "--json", "--timeout", "0.2", code=1))
     (finding,) = [finding for finding in report["findings"] if finding["level"] == "problem"]
