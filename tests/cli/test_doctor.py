@@ -151,7 +151,7 @@ def test_items_in_another_shard_than_their_route_are_seen(cli: Any) -> None:
 
 @pytest.mark.real
 def test_a_server_that_may_drop_or_lose_messages_is_a_problem(cli_at: Any) -> None:
-    """An eviction policy other than noeviction is one, and so is a missing append-only file."""
+    """`doctor` reports an eviction policy other than noeviction, and a missing append-only file."""
     with temporary_server() as server:
         cli = cli_at(server.url)
         import redis

@@ -58,7 +58,7 @@ def test_items_reach_their_streams_and_leave_the_store(bench: Bench, client: Any
 
 
 def test_nothing_is_pushed_before_its_due(bench: Bench, client: Any, namespace: str) -> None:
-    """One millisecond before the due nothing is pushed."""
+    """One millisecond before the due time nothing is pushed."""
     item = list_item(bench, "a", "q")
     item.due_ms = bench.now_ms + 1
     bench.store.schedule([item])
@@ -141,7 +141,7 @@ def test_streams_can_be_capped(bench: Bench, client: Any, namespace: str) -> Non
 
 
 def test_paused_topics_are_not_pushed(bench: Bench, namespace: str) -> None:
-    """Their items are held, as under a claim."""
+    """A push holds the items of a paused topic, as a claim does."""
     bench.store.schedule([stream_item(bench, "a", "s")])
     bench.store.pause("t")
     pushed = ServerPush(bench.store).push(prefix=f"{namespace}/", create=True)

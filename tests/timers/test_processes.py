@@ -92,7 +92,7 @@ say(f"{len(timer.close())} {len(pooled.close())}")
 
 
 def test_a_fork_in_the_midst_of_the_wheel_s_work_leaves_no_lock_held() -> None:
-    """Forty children while other threads schedule, cancel and fire as fast as they can."""
+    """The test forks forty times while other threads schedule, cancel and fire as fast as they can."""
     lines = run(
         PREAMBLE
         + """

@@ -21,7 +21,7 @@ def run(main: Coroutine[Any, Any, Any], **options: Any) -> Any:
 
 
 def test_a_long_sleep_is_over_at_once_and_in_order() -> None:
-    """Ten thousand days of virtual time. Sleeps end by their length, in any order of their start."""
+    """The sleeps last ten thousand days of virtual time. They end by their length, in whatever order they began."""
     order: list[int] = []
 
     async def sleep(days: int) -> None:

@@ -22,7 +22,7 @@ def fleet(request: pytest.FixtureRequest, open_fleet: Any) -> Fleet:
 
 
 def test_four_processes_fire_each_job_once(fleet: Fleet) -> None:
-    """300 one-shots, 2 ms apart: 300 runs, and four schedulers alive."""
+    """300 one-shot jobs, 2 ms apart, run 300 times, and all four schedulers stay alive."""
     runners = fleet.run(4)
     fleet.one_shots(300, in_s=0.2, apart_ms=2)
     fleet.wait_until(lambda: len(fleet.fired()) >= 300, "all had fired")

@@ -56,7 +56,7 @@ def start(request: pytest.FixtureRequest) -> Iterator[Callable[..., Any]]:
 
 
 def test_a_scheduler_starts_without_its_store(start: Callable[..., Any], caplog: pytest.LogCaptureFixture) -> None:
-    """It logs this once, raises a clear error for jobs that are added later, and can be shut down."""
+    """The scheduler logs one line, raises a clear error for jobs that are added later, and can be shut down."""
     store = RedisWheelJobStore(NOBODY)
     with caplog.at_level(logging.WARNING):
         scheduler = start(store, lambda each: each.add_job(note, "date", args=["early"], id="early"))

@@ -259,7 +259,7 @@ def test_doctor_finds_due_tasks_that_nobody_sends(run: Run, ids: dict[str, str],
 
 
 def test_the_celery_program_offers_it(app: Celery, ids: dict[str, str], tmp_path: Path, redis_url: str) -> None:
-    """`celery -A proj wheel list` in another process, for an app that has the integration and for one that has not."""
+    """The test runs `celery -A proj wheel list` in a process, for one app with the integration and one without it."""
     module = (
         "from celery import Celery\nfrom wheel_sched_celery import install\n"
         f"app = Celery('proj', broker={app.conf.broker_url!r})\n"
@@ -291,7 +291,7 @@ def test_the_celery_program_offers_it(app: Celery, ids: dict[str, str], tmp_path
 
 
 def test_a_reader_that_is_gone_is_no_failure(app: Celery, ids: dict[str, str], tmp_path: Path, redis_url: str) -> None:
-    """`| true` and `| head -1`: exit code 0, although celery itself would fail at its end."""
+    """With `| true` and `| head -1` the command exits with 0, although celery itself would fail at its end."""
     module = (
         "from celery import Celery\nfrom wheel_sched_celery import install\n"
         f"app = Celery('proj', broker={app.conf.broker_url!r})\n"

@@ -22,7 +22,7 @@ TIMERS = {
 
 @pytest.mark.parametrize("pool", TIMERS)
 def test_eta_tasks_run_once_and_never_early_in_every_pool(pool: str, timed_worker: Callable[..., Any]) -> None:
-    """Fifty tasks are due at one instant, and fifty are spread out. They reach the worker before they are due, by its own strategy."""
+    """Fifty tasks are due at one instant, fifty are spread out. All reach the worker before they are due."""
     worker = timed_worker(pool)
     assert worker.timers() == {TIMERS[pool]}
     start_s = time.time() + 1.5
