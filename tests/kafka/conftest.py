@@ -178,7 +178,7 @@ class Member:
         return self.log.read_text() if self.log.exists() else ""
 
     def up(self) -> Member:
-        """Wait until it runs."""
+        """Wait until the process runs."""
         until(lambda: self.facts_file.exists() or self.process.poll() is not None)
         assert self.process.poll() is None, self.log_text()
         return self

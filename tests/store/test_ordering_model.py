@@ -204,5 +204,5 @@ def test_the_script_follows_the_model(served: Callable[[], DelayStore], history:
 def test_the_script_follows_the_model_on_a_server(
     served: Callable[[], DelayStore], history: list[tuple[str, int, int]]
 ) -> None:
-    """The same on a real one."""
+    """The scripts on a real server follow the model too."""
     run(served(), history)

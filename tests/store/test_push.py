@@ -103,7 +103,7 @@ def test_a_repeat_pushes_nothing_twice(bench: Bench, client: Any, namespace: str
 def test_an_item_that_cannot_be_pushed_is_reported_and_kept(
     bench: Bench, client: Any, namespace: str, body: bytes, why: str
 ) -> None:
-    """Bad bodies, missing or wrong targets, targets without room: claimed, reported, settled by hand."""
+    """The script claims and reports items with a bad body or target. The caller settles them."""
     client.rpush(f"{namespace}/list", "x")
     client.xadd(f"{namespace}/stream", {"a": "b"})
     client.set(f"{namespace}/text", "x")
