@@ -54,7 +54,7 @@ def host(kafka: TemporaryKafka) -> Iterator[KafkaBroker]:
 
 
 def some_refused(kafka: TemporaryKafka, host: KafkaBroker, name: str) -> dict[str, Message]:
-    """Five messages. The guest's cluster accepts two of them."""
+    """Make five messages. The cluster accepts two of them from the guest."""
     small, forbidden, good = f"{name}-small", f"{name}-forbidden", f"{name}-good"
     host.topology.create([small], settings={"max.message.bytes": "2000"})
     host.topology.create([forbidden, good])

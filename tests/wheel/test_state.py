@@ -80,7 +80,7 @@ def test_asking_for_the_next_expiry_changes_nothing(make_wheel: MakeWheel) -> No
 
 
 def test_counters_tell_what_was_done(core: Core) -> None:
-    """Pending entries per level, moves between levels, and productive and empty wake-ups."""
+    """They count pending entries per level, moves between levels, and productive and empty wake-ups."""
     wheel = core(wheel_size=16)
     wheel.schedule("near", 5)
     wheel.schedule("mid", 100)

@@ -97,7 +97,7 @@ def test_a_killed_replica_loses_nothing(fleet: Fleet) -> None:
 
 
 def test_a_kill_in_the_middle_and_a_restart_lose_nothing(fleet: Fleet) -> None:
-    """1,000 due jobs with APScheduler's default grace, SIGKILL, restart: all have run, each later token greater."""
+    """The test kills and restarts a scheduler with 1,000 due jobs. All have run, and each later token is greater."""
     fleet.one_shots(300, in_s=-5, apart_ms=1)
     fleet.one_shots(700, in_s=-3, apart_ms=1, func="firing:record_and_wait", first=300)
     (doomed,) = fleet.run(1, lease_s=6)
