@@ -224,7 +224,7 @@ class Consumer:
             self._stopped.set()
 
     def run(self) -> None:
-        """Start, and block until `stop` has returned; another thread or a signal handler calls it."""
+        """Start, and block until another thread or a signal handler has called `stop` and the call has returned."""
         self.start()
         self._stopped.wait()
 

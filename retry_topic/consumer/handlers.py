@@ -168,7 +168,7 @@ class HandlerLoop:
 
     @contextlib.contextmanager
     def together(self) -> Iterator[None]:
-        """All deliveries that are given inside the block go to the loop in one call. One thread at a time."""
+        """All deliveries that are given in the block go to the loop in one call. One thread at a time may use it."""
         self._gathering = True
         try:
             yield

@@ -117,7 +117,7 @@ Harm = Callable[["redis.Redis"], Any]
 def test_each_kind_of_damage_is_found_by_one_check(
     cli: Any, opened: Any, wait_for: Any, harm: Harm, expected: tuple[str, str]
 ) -> None:
-    """One kind of damage, one finding. With warnings only, the exit code is 0."""
+    """Each kind of damage gives one finding. With warnings only, the exit code is 0."""
     wait_for("w", now_ms() + HOUR)
     harm(opened.backend.client)
     assert harmed(cli, 1 if expected[1] == "problem" else 0) == {expected}
@@ -151,7 +151,7 @@ def test_items_in_another_shard_than_their_route_are_seen(cli: Any) -> None:
 
 @pytest.mark.real
 def test_a_server_that_may_drop_or_lose_messages_is_a_problem(cli_at: Any) -> None:
-    """An eviction policy other than noeviction is one, and so is a missing append-only file."""
+    """`doctor` reports an eviction policy other than noeviction, and a missing append-only file."""
     with temporary_server() as server:
         cli = cli_at(server.url)
         import redis
@@ -196,7 +196,7 @@ SYNCED = {"appendonly": "yes", "appendfsync": "always", "no-appendfsync-on-rewri
 def test_persistence_says_whether_the_level_is_kept(
     durability: str, replicas: int, info: dict[str, Any], config: dict[str, str], level: str, words: str
 ) -> None:
-    """If not, the fix names the server's setting."""
+    """If the server does not keep the durability level, the fix names the server's setting."""
     finding = doctor_server.persistence(examined(durability, info, config, replicas))
     assert finding.level == level
     assert words in f"{finding.evidence} {finding.fix}"

@@ -97,7 +97,7 @@ def test_an_extension_brings_commands_settings_and_flags(run: Run, tmp_path: Pat
 
 
 def test_no_extension_replaces_a_command_of_the_core(run: Run, tmp_path: Path) -> None:
-    """One line says that it is ignored, and the core's command runs."""
+    """One line says that the extension's command is ignored, and the core's command runs."""
     install(tmp_path, "guest:EXTENSION", GUEST)
     done = run("stats", "--help")
     assert "the command 'stats' of an extension is ignored" in done.stderr

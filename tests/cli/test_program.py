@@ -35,7 +35,7 @@ def test_every_command_of_the_table_is_there_and_shows_examples_first(name: str,
 
 
 def test_help_imports_no_client_and_no_command() -> None:
-    """`--help` pays for click, the entry points and the modules that they name."""
+    """`--help` imports only click, the entry points and the modules that they name."""
     code = (
         "import sys\n"
         "from wheel_sched.cli.program import cli\n"

@@ -91,7 +91,7 @@ def test_settings_in_a_text_are_shown_without_their_secrets(text: str) -> None:
 
 
 def test_the_error_of_an_address_still_shows_how_one_is_written() -> None:
-    """The quoted address is hidden, the form is not, also when the whole text is redacted."""
+    """The error hides the quoted address. It still shows the correct form, even after the whole text is redacted."""
     with pytest.raises(ConfigError) as raised:
         client_for("redis://h/0?password=hun#ter2")
     shown = redacted_text(str(raised.value))

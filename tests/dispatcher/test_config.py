@@ -64,5 +64,5 @@ def test_a_huge_value_is_not_quoted_whole(wrong: Any) -> None:
 
 @pytest.mark.parametrize("name", ["lapse_cap", "dead_cap", "dead_age_ms"])
 def test_zero_lifts_a_bound(name: str) -> None:
-    """Any number of lapses, any number of dead letters, kept for ever."""
+    """With zeros an item may lapse any number of times, and all dead letters are kept for ever."""
     assert getattr(DispatcherConfig(**{name: 0}), name) == 0

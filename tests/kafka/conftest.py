@@ -170,7 +170,7 @@ class Member:
 
     @property
     def parts(self) -> set[int]:
-        """The partitions of the retry topic that it reads."""
+        """The partitions of the retry topic that this member reads."""
         return {*self.facts().get("parts", ())}
 
     def log_text(self) -> str:
@@ -178,7 +178,7 @@ class Member:
         return self.log.read_text() if self.log.exists() else ""
 
     def up(self) -> Member:
-        """Wait until it runs."""
+        """Wait until the process runs."""
         until(lambda: self.facts_file.exists() or self.process.poll() is not None)
         assert self.process.poll() is None, self.log_text()
         return self
@@ -207,7 +207,7 @@ class Member:
         self.process.wait(30)
 
     def leave(self) -> None:
-        """End it as a user would: close its stdin and wait."""
+        """End the process as a user would: close its stdin and wait."""
         assert self.process.stdin is not None
         self.process.stdin.close()
         assert self.process.wait(60) == 0, self.log_text()

@@ -30,8 +30,10 @@ LOOK_S = 0.005  # short, so that the test sees a brief peak of memory
 def test_a_handler_that_stands_still_holds_up_fetching_and_nothing_else(
     kafka: TemporaryKafka, name: str, until: Until
 ) -> None:
-    """10,000 records of 10 kB, and a buffer of 4 MiB. The handler is blocked for longer than a session. Meanwhile
-    memory stays within the buffer, the member is not expelled, and each record is handled once."""
+    """The topic has 10,000 records of 10 kB, the buffer 4 MiB. The handler is blocked for longer than a session.
+
+    Meanwhile memory stays within the buffer, the member is not expelled, and each record is handled once.
+    """
     broker = KafkaBroker(
         {"bootstrap.servers": kafka.bootstrap, "session.timeout.ms": SESSION_MS}, partitions=2, buffer_bytes=LIMIT
     )

@@ -54,7 +54,7 @@ def host(kafka: TemporaryKafka) -> Iterator[KafkaBroker]:
 
 
 def some_refused(kafka: TemporaryKafka, host: KafkaBroker, name: str) -> dict[str, Message]:
-    """Five messages. The guest's cluster accepts two of them."""
+    """Make five messages. The cluster accepts two of them from the guest."""
     small, forbidden, good = f"{name}-small", f"{name}-forbidden", f"{name}-good"
     host.topology.create([small], settings={"max.message.bytes": "2000"})
     host.topology.create([forbidden, good])
@@ -83,7 +83,7 @@ transactions_or_not = pytest.mark.parametrize("transactions", [True, False], ids
 def test_what_is_refused_is_dead_alone_and_the_rest_of_its_claim_goes_out(
     kafka: TemporaryKafka, host: KafkaBroker, name: str, until: Until, transactions: bool
 ) -> None:
-    """An absent topic, a message too large for its topic, and a missing right to write; over a login."""
+    """Causes: an absent topic, a message too large for its topic, a missing right to write. The client has a login."""
     bodies = some_refused(kafka, host, name)
     broker = KafkaBroker(kafka.as_guest(), transactions=transactions)
     with connect("memory:", broker=broker, namespace=name) as connection:
@@ -106,7 +106,7 @@ def test_what_is_refused_is_dead_alone_and_the_rest_of_its_claim_goes_out(
 def test_what_a_consumer_cannot_forward_stays_unsettled_and_the_rest_is_forwarded(
     kafka: TemporaryKafka, host: KafkaBroker, name: str, transactions: bool
 ) -> None:
-    """The same three refusals, one message at a time, none worth a second attempt. The others are settled."""
+    """A consumer forwards message by message and gets the same three refusals. It settles the other messages."""
     bodies = some_refused(kafka, host, name)
     host.create_topic(f"{name}-in")
     assert not any(host.publish([Message(f"{name}-in", each.encode()) for each in bodies]))

@@ -103,7 +103,7 @@ def test_an_intake_that_stood_still_writes_nothing(
     crew.until(lambda: bool(stopped.parts and other.parts), lambda: crew.services)
 
     def caught() -> bool:
-        """Stop it when it has this number of records in memory."""
+        """Stop the intake when it has this number of records in memory."""
         if stopped.facts()["buffered"] == 0:
             failures.feed(10_000)
         if stopped.facts()["buffered"] >= BUFFERED:

@@ -25,8 +25,11 @@ pytestmark = [pytest.mark.kafka, pytest.mark.timeout(240)]
 def test_messages_of_smallrye_and_pulsar_go_on_from_their_counts(
     kafka: TemporaryKafka, name: str, committed: Callable[[str], list[Message]], until: Until
 ) -> None:
-    """One message failed twice there, one three times. With a limit of five they have three and two attempts left. They
-    return to their origin topic, SmallRye's to its partition, and keep their own headers."""
+    """One message has failed twice in another framework, one three times.
+
+    With a limit of five they have three and two attempts left. They return to their origin topic, SmallRye's to its
+    partition, and keep their own headers.
+    """
     now_ms = time.time_ns() // 1_000_000
     foreign = {
         b"smallrye": (

@@ -82,7 +82,7 @@ def test_a_store_that_hangs_holds_up_no_page(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_events_are_counters_and_a_histogram() -> None:
-    """Five published, one waiting for an hour; the buckets are cumulative and end with all of them."""
+    """Five items are published, and one waits for an hour. Buckets are cumulative and end with all of them."""
     with open_store("memory:") as store, Dispatcher(store, Publisher()) as dispatcher:
         now_ms = store.now_ms()
         store.schedule([Item(f"m{n}", now_ms, b"x", "orders") for n in range(5)])
@@ -169,7 +169,7 @@ def test_the_metrics_of_purgatories() -> None:
 
 
 def test_the_metrics_of_the_purgatory_of_a_dispatcher() -> None:
-    """Three batches that were answered: satisfied, and none expired at the publish timeout."""
+    """Three answered batches count as satisfied. None has expired at the publish timeout."""
     with open_store("memory:") as store, Dispatcher(store, Publisher()) as dispatcher:
         for n in range(3):
             store.schedule([Item(f"m{n}", store.now_ms(), b"x", "orders")])

@@ -132,7 +132,7 @@ def test_kafka_5970_and_6042_two_groups_that_complete_each_other(run_all: Any, r
 def test_kafka_6653_a_try_under_contention_waits_instead_of_being_skipped() -> None:
     """KAFKA-6653: a thread that met another in `tryComplete` gave up, and the last change was never looked at.
 
-    One try has read the old state and dawdles; the state changes, and the check that follows must see it.
+    One try has read the old state and takes long. Meanwhile the state changes, and the next check must see the change.
     """
     reading, changed = threading.Event(), threading.Event()
     state = {"ready": False}
@@ -278,8 +278,8 @@ def test_kafka_6431_keys_do_not_share_a_lock(run_all: Any) -> None:
 def test_the_deadlock_rule_and_what_breaks_it() -> None:
     """A thread with a lock that a `try_complete` takes must not check: two threads would wait for each other.
 
-    Shown with locks that give up, so that the test ends: thread A holds L and wants the operation's lock, thread B
-    tries the operation, holding its lock, and wants L.
+    The test uses locks that give up, so that it ends. Thread A holds L and wants the operation's lock. Thread B tries
+    the operation, so it holds the operation's lock, and wants L.
     """
     lock_l = threading.Lock()
     a_holds_l, b_is_trying = threading.Event(), threading.Event()

@@ -21,7 +21,7 @@ KEYS = ["a", "b", "c", "d", 7, ("t", 1)]
 
 
 class Operation(DelayedOperation):
-    """Complete when its key is ripe. It counts its endings, and may call the purgatory when it ends."""
+    """An operation that is complete when its key is ripe. It counts its endings, and may then call the purgatory."""
 
     def __init__(self, timeout_ms: int, machine: Machine, chain: Any = None) -> None:
         super().__init__(timeout_ms)

@@ -21,7 +21,7 @@ from wheel_sched.simulation.runner import HASH_SEED
 
 
 def main() -> int:
-    """Run the command. Answers the exit code: 0 when each safeguard was noticed."""
+    """Run the command. Returns the exit code: 0 when each safeguard was noticed."""
     parser = argparse.ArgumentParser(prog="python -m tests.simulation.find_safeguards", description=__doc__)
     parser.add_argument("--only", default="", help="only safeguards whose names hold this text")
     parser.add_argument("--world", help="only safeguards of this kind of world")

@@ -55,7 +55,7 @@ def test_twenty_histories_over_scripts_are_those_over_memory(kind: Kind) -> None
 @pytest.mark.timeout(180)
 @each_kind
 def test_twenty_histories_over_a_server_are_those_over_memory(kind: Kind, real_server: TemporaryServer) -> None:
-    """The same on the real interpreter of the scripts."""
+    """A real server interprets the scripts, and the traces are the same."""
     assert_one_trace(kind, range(20), real_server.url)
 
 

@@ -20,7 +20,7 @@ NOBODY = -1
 
 
 class State(NamedTuple):
-    """See the variables of the module. Sets are tuples of truth values by index; processes are numbers from 0 up."""
+    """The variables of the TLA+ module. Sets are tuples of truth values by index; processes are numbers from 0 up."""
 
     place: tuple[str, ...]
     claim: tuple[int, ...]

@@ -54,7 +54,7 @@ def test_the_invariants_are_the_same(model: type[Model[Any]]) -> None:
 
 @every_model
 def test_the_safeguards_are_the_same(model: type[Model[Any]]) -> None:
-    """Each breaks a property that the model has."""
+    """Without a safeguard, the checker finds a property of the model that breaks."""
     assert tla.safeguards_of(model.name) == set(model.safeguards)
     assert set(model.safeguards.values()) <= set(model().invariants)
 

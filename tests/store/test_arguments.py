@@ -33,7 +33,7 @@ TRIPLES: list[Argument] = [b"a", 5, b"1:0:0:tx", b"\xff", "", b"1:3:1:twayr"]
     ids=["plain", "known", "fenced", "counted", "log batch", "empty log batch"],
 )
 def test_arguments_are_those_of_the_header(operation: StoringOperation, arguments: list[Argument]) -> None:
-    """Texts as bytes, numbers as numbers, an item as id, due and tail."""
+    """A text is sent as bytes, a number as a number, and an item as its id, its due time and its tail."""
     assert operation.argv() == arguments
 
 

@@ -45,7 +45,7 @@ def test_a_blocking_method_runs_its_plan() -> None:
 
 
 def test_an_asyncio_method_runs_the_same_plan() -> None:
-    """Its backend is awaited."""
+    """The asyncio method awaits the calls of its backend."""
 
     class Backend:
         async def execute(self, calls: list[Call[Any]], now_ms: int | None = None) -> list[Any]:

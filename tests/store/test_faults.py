@@ -110,7 +110,7 @@ class TestLostReplies:
         assert shared_client.llen(f"{namespace}/q") == 5
 
     def test_reading(self, proxy: FaultyProxy, bench: Bench) -> None:
-        """The read is repeated."""
+        """The client repeats a read whose reply was lost."""
         bench.put("a", refs=("r",))
         assert self.lose(proxy, "get", lambda: bench.one("a")).id == "a"
         assert self.lose(proxy, "find", lambda: bench.store.find("r")) == ["a"]
@@ -195,7 +195,7 @@ def test_a_write_that_was_sent_once_stays_in_doubt() -> None:
 
 
 def test_a_call_without_a_connection_was_not_sent() -> None:
-    """Reads and writes alike, when the connection could not be made."""
+    """When the connection could not be made, neither a read nor a write is in doubt."""
     with temporary_server() as server, client_for(server.url) as client:
         bench = Bench(RedisBackend(client, Dialect("n")), 1)
         server.stop()

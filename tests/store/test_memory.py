@@ -84,7 +84,7 @@ def test_one_failing_call_leaves_the_others_alone(wall: Wall) -> None:
 
 
 def test_a_frozen_shard_takes_no_writes() -> None:
-    """It can be read and restored into, as during maintenance."""
+    """Callers can still read a frozen shard, and restore into it, as during maintenance."""
     backend = MemoryBackend(1, clock="test")
     bench = Bench(backend, 1)
     bench.put("a")

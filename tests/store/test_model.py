@@ -1,4 +1,4 @@
-"""Any history of calls, against a model of plain dicts; and the same history on memory and server side by side.
+"""Compares histories of calls with a model of plain dicts, and the memory store with a server.
 
 The model has no sorted sets, scripts or records: an item is a dict entry with a state. After every step each id has the
 state and score of the model, and the counters equal the cardinalities.
@@ -488,7 +488,7 @@ def test_the_imitation_keeps_to_the_model(shared_fake: redis.Redis, namespace: s
 
 @pytest.mark.real
 def test_memory_and_server_answer_alike(shared_client: redis.Redis, namespace: str) -> None:
-    """Any history on both at once: every answer of every call is the same, and both keep to the model."""
+    """The same history on both gives the same answer to every call, and both agree with the model."""
     numbers = itertools.count()
 
     def pair() -> Backend:

@@ -175,7 +175,7 @@ def run(store: DelayStore, history: list[tuple[str, int, int]]) -> None:
 @settings(max_examples=25, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
 @given(history=steps)
 def test_memory_follows_the_model(history: list[tuple[str, int, int]]) -> None:
-    """One head, messages parked in order, nothing lost."""
+    """As in the model, a key has one head, its messages are parked in order, and none is lost."""
     run(DelayStore(MemoryBackend(1, clock="test"), test_clock=lambda: 1_000_000).open(), history)
 
 
@@ -204,5 +204,5 @@ def test_the_script_follows_the_model(served: Callable[[], DelayStore], history:
 def test_the_script_follows_the_model_on_a_server(
     served: Callable[[], DelayStore], history: list[tuple[str, int, int]]
 ) -> None:
-    """The same on a real one."""
+    """The scripts on a real server follow the model too."""
     run(served(), history)

@@ -58,7 +58,7 @@ def test_items_reach_their_streams_and_leave_the_store(bench: Bench, client: Any
 
 
 def test_nothing_is_pushed_before_its_due(bench: Bench, client: Any, namespace: str) -> None:
-    """One millisecond before the due nothing is pushed."""
+    """One millisecond before the due time nothing is pushed."""
     item = list_item(bench, "a", "q")
     item.due_ms = bench.now_ms + 1
     bench.store.schedule([item])
@@ -103,7 +103,7 @@ def test_a_repeat_pushes_nothing_twice(bench: Bench, client: Any, namespace: str
 def test_an_item_that_cannot_be_pushed_is_reported_and_kept(
     bench: Bench, client: Any, namespace: str, body: bytes, why: str
 ) -> None:
-    """Bad bodies, missing or wrong targets, targets without room: claimed, reported, settled by hand."""
+    """The script claims and reports items with a bad body or target. The caller settles them."""
     client.rpush(f"{namespace}/list", "x")
     client.xadd(f"{namespace}/stream", {"a": "b"})
     client.set(f"{namespace}/text", "x")
@@ -141,7 +141,7 @@ def test_streams_can_be_capped(bench: Bench, client: Any, namespace: str) -> Non
 
 
 def test_paused_topics_are_not_pushed(bench: Bench, namespace: str) -> None:
-    """Their items are held, as under a claim."""
+    """A push holds the items of a paused topic, as a claim does."""
     bench.store.schedule([stream_item(bench, "a", "s")])
     bench.store.pause("t")
     pushed = ServerPush(bench.store).push(prefix=f"{namespace}/", create=True)
@@ -149,7 +149,7 @@ def test_paused_topics_are_not_pushed(bench: Bench, namespace: str) -> None:
 
 
 def test_a_push_recovers_leases_and_obeys_the_epoch(bench: Bench, namespace: str) -> None:
-    """A push does both in the same way as a claim."""
+    """A push recovers expired leases and checks the epoch in the same way as a claim."""
     bench.store.schedule([list_item(bench, "a", "q")])
     bench.claim(lease_ms=10)
     bench.clock.advance(10)

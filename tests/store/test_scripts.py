@@ -212,7 +212,7 @@ def test_a_flushed_namespace_is_not_created_again(client: Any, namespace: str) -
 
 
 def test_a_frozen_namespace_takes_no_writes(client: Any, namespace: str) -> None:
-    """It can be read and restored into, as during maintenance."""
+    """Callers can still read a frozen namespace, and restore into it, as during maintenance."""
     bench = Bench(RedisBackend(client, Dialect(namespace)), 1)
     bench.put("a")
     found = bench.one("a")

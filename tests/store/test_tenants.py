@@ -39,7 +39,7 @@ class TestJobs:
         return Item(job_id, due_ms, json.dumps({"runs": runs}).encode(), "jobs", tags)
 
     def test_a_recurring_job_has_its_successor_in_the_same_step(self, bench: Bench) -> None:
-        """At no time does the store have two of it, or none."""
+        """At any time the store has exactly one item of the job."""
         bench.store.schedule([self.job(bench, "j", MINUTE_MS)])
         for run in range(5):
             bench.clock.advance(MINUTE_MS)

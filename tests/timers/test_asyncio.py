@@ -145,7 +145,7 @@ def test_a_loop_whose_clock_stands_still_while_a_callback_works_makes_no_timer_e
 
 
 def test_timers_on_a_virtual_loop_are_exact_for_years() -> None:
-    """Three years of daily runs, each on its millisecond, beside asyncio's own sleeps."""
+    """In three virtual years each daily run is on its millisecond, beside asyncio's own sleeps."""
 
     async def main() -> list[int]:
         loop = asyncio.get_running_loop()

@@ -143,7 +143,7 @@ def test_what_is_no_delay_is_refused(virtual: Any, delay_ms: Any) -> None:
 
 
 def test_an_integer_of_another_library_is_a_delay(virtual: Any) -> None:
-    """An object with `__index__`, such as NumPy's integers."""
+    """A delay may be any object with `__index__`, such as NumPy's integers."""
 
     class Whole:
         def __index__(self) -> int:
@@ -218,7 +218,7 @@ def test_context_variables_are_those_of_the_caller(facade: Any) -> None:
 
 
 def test_statistics_count(virtual: Any) -> None:
-    """Timers that wait, runs that have begun, runs that have raised."""
+    """The statistics count timers that wait, runs that have begun, and runs that have raised."""
     timer = virtual.timer()
     timer.schedule(1, lambda: 1 / 0)
     timer.schedule(1, lambda: None)

@@ -99,7 +99,7 @@ def test_a_fired_timer_takes_its_key_back_unless_another_has_it(virtual: Any) ->
 
 @pytest.mark.parametrize("key", [[], {}, None])
 def test_what_cannot_be_a_key_is_refused(virtual: Any, key: Any) -> None:
-    """An unhashable key, or None."""
+    """The timer refuses an unhashable key, and None."""
     timer = virtual.timer()
     with pytest.raises(Rejected, match=r"expected key to be .*; nothing was scheduled"):
         timer.schedule_if_absent(key, 5, print)

@@ -70,7 +70,7 @@ def test_a_cancelled_timer_stays_cancelled(virtual: Any) -> None:
 
 
 def test_a_callback_may_arm_itself_again(virtual: Any) -> None:
-    """folly's scheduling within the callback. "At once" means the next turn, not this one."""
+    """A test of folly: a callback schedules its timer again. "At once" means the next turn, not this one."""
     timer, fired = virtual.timer(), []
 
     def run() -> None:

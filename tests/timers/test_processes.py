@@ -92,7 +92,7 @@ say(f"{len(timer.close())} {len(pooled.close())}")
 
 
 def test_a_fork_in_the_midst_of_the_wheel_s_work_leaves_no_lock_held() -> None:
-    """Forty children while other threads schedule, cancel and fire as fast as they can."""
+    """The test forks forty times while other threads schedule, cancel and fire as fast as they can."""
     lines = run(
         PREAMBLE
         + """
@@ -154,7 +154,7 @@ timer.close()
 
 @pytest.mark.parametrize("executor", ["inline", "threads"])
 def test_the_interpreter_ends_with_timers_pending(executor: str) -> None:
-    """It does not hang, prints nothing, and runs no timer that is not due."""
+    """The interpreter does not hang, prints nothing, and runs no timer that is not due."""
     lines = run(
         PREAMBLE
         + f"""

@@ -63,7 +63,7 @@ def test_this_very_run_has_the_fixtures(virtual_clock: VirtualClock, virtual_loo
 @pytest.mark.slow
 @pytest.mark.timeout(180)
 def test_a_strict_project_can_use_the_fixtures(tmp_path: Path) -> None:
-    """Warnings are errors there, marks are declared, and nothing was configured."""
+    """Such a project makes warnings errors and declares its marks. It configures nothing for the plugin."""
     done = run_pytest(tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "3 passed" in done.stdout

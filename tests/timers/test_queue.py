@@ -63,7 +63,7 @@ def test_a_task_may_schedule_the_next_while_a_batch_is_worked_on() -> None:
 
 
 def test_deadlines_round_up_to_a_tick() -> None:
-    """The shape is the wheel's."""
+    """The queue passes its tick and size to the wheel, so a deadline rounds up to a tick."""
     tasks = DeadlineQueue[str](0, tick_ms=10, wheel_size=8)
     tasks.schedule("task", 11)
     assert (tasks.next_ms(), tasks.take(19), tasks.take(20)) == (20, [], ["task"])

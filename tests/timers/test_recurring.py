@@ -63,7 +63,7 @@ def test_missed_runs_are_made_up_for_as_told(virtual: Any, catch_up: CatchUp, be
 
 
 def test_a_fixed_delay_counts_from_the_end_of_a_run(virtual: Any) -> None:
-    """Ten milliseconds of pause after a run of any length."""
+    """After a run of any length the timer pauses for ten milliseconds."""
     assert slow_runs(virtual, 35, fixed="delay") == [10, 55, 65, 75, 85, 95]
 
 

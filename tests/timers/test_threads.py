@@ -308,7 +308,7 @@ def test_max_pending_is_exact_among_threads() -> None:
 
 
 def test_a_timer_started_and_stopped_by_many_threads_ends_every_time() -> None:
-    """Ten threads with fifty timers each, used or not, closed once or twice. No thread remains."""
+    """Ten threads make fifty timers each. Some are used, some are closed twice. No thread remains."""
     threads: list[threading.Thread] = []
 
     def work() -> None:

@@ -21,7 +21,7 @@ def run(main: Coroutine[Any, Any, Any], **options: Any) -> Any:
 
 
 def test_a_long_sleep_is_over_at_once_and_in_order() -> None:
-    """Ten thousand days of virtual time. Sleeps end by their length, in any order of their start."""
+    """The sleeps last ten thousand days of virtual time. They end by their length, in whatever order they began."""
     order: list[int] = []
 
     async def sleep(days: int) -> None:
@@ -93,7 +93,7 @@ def test_time_stands_still_while_a_thread_of_the_executor_works() -> None:
 
 
 def test_sockets_work() -> None:
-    """A server and a client on loopback, with a moment's patience before time jumps."""
+    """The test has a server and a client on loopback. Virtual time jumps only after a moment of real time."""
 
     async def main() -> bytes:
         async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -140,7 +140,7 @@ def test_without_autojump_time_moves_when_the_test_says_so() -> None:
 
 @pytest.mark.parametrize("options", [{"clock": 5}, {"idle_seconds": -1}, {"idle_seconds": "x"}])
 def test_a_wrong_argument_makes_no_loop(options: dict[str, Any]) -> None:
-    """And leaves no socket open: that would be a warning, and so an error."""
+    """A refused loop leaves no socket open: an open socket would be a warning, which fails the test."""
     (name,) = options
     with pytest.raises(ConfigError, match=f"expected {name}"):
         VirtualEventLoop(**options)

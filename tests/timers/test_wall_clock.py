@@ -49,7 +49,7 @@ def test_a_step_forward_brings_a_following_timer_nearer(virtual: Any) -> None:
 
 
 def test_a_step_back_puts_a_following_timer_off(virtual: Any) -> None:
-    """Never early by the clock people see, even when its slot had been reached."""
+    """The timer is never early by the wall clock, even when the wheel has already come to its slot."""
     timer, fired = virtual.timer(), []
     timer.schedule_at(virtual.wall(5000), fired.append, "follow")
     timer.schedule_at(virtual.wall(5000), fired.append, "elapse", on_jump=Jump.ELAPSE)

@@ -21,7 +21,7 @@ def batches(wheel: TimingWheel[Any], now_ms: int, limit: int) -> list[list[Any]]
 
 
 def test_batches_are_full_and_together_what_one_call_gives(make_wheel: MakeWheel) -> None:
-    """The same entries in the same order for any limit, inside ticks and over levels."""
+    """For any limit `advance` gives the same entries in the same order, inside ticks and over levels."""
     for limit in (1, 2, 3, 7, 100):
         batches_are_full(make_wheel, limit)
 

@@ -65,7 +65,7 @@ def test_slabs_come_and_go_without_an_entry_lost() -> None:
 
 
 def test_the_collector_knows_entries_as_it_knows_all_objects() -> None:
-    """It finds an unreachable cycle through an entry."""
+    """The garbage collector finds an unreachable cycle through an entry."""
     wheel, marker = compiled(), Marker()
     found = weakref.ref(marker)
     entry = wheel.schedule([marker], 5)

@@ -30,7 +30,7 @@ def test_the_wheel_size_must_be_a_power_of_two(core: Core, wheel_size: Any) -> N
 
 @pytest.mark.parametrize("tick_ms", [0, -1, 1.0, True, float("nan"), "1", None])
 def test_the_tick_must_be_a_positive_int(core: Core, tick_ms: Any) -> None:
-    """No fractions of a millisecond, no bools."""
+    """The wheel refuses fractions of a millisecond, and bools."""
     with pytest.raises(ConfigError, match="expected tick_ms to be an int of at least 1"):
         core(tick_ms=tick_ms)
 

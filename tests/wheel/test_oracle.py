@@ -15,7 +15,7 @@ Core = type[TimingWheel[Any]]
 
 @pytest.mark.parametrize("tick_ms", [1, 20])
 def test_what_kafka_fires_we_fire_never_before_its_time(core: Core, tick_ms: int) -> None:
-    """Random timers and cancels, clock in random steps: the same set by each whole tick, ours in order of ticks."""
+    """With random timers, cancels and clock steps, both hand out the same timers by each tick, ours in order."""
     rng = random.Random(tick_ms)
     theirs, ours = SystemTimer(tick_ms=tick_ms), core(tick_ms=tick_ms)
     pairs: dict[int, tuple[Any, Any, int]] = {}

@@ -80,7 +80,7 @@ def test_asking_for_the_next_expiry_changes_nothing(make_wheel: MakeWheel) -> No
 
 
 def test_counters_tell_what_was_done(core: Core) -> None:
-    """Pending entries per level, moves between levels, and productive and empty wake-ups."""
+    """They count pending entries per level, moves between levels, and productive and empty wake-ups."""
     wheel = core(wheel_size=16)
     wheel.schedule("near", 5)
     wheel.schedule("mid", 100)
@@ -143,7 +143,7 @@ def test_clear_answers_what_was_pending_and_cancels_it(make_wheel: MakeWheel) ->
 
 
 def test_the_repr_shows_state(core: Core) -> None:
-    """Pending entries, clock, next expiry, shape."""
+    """`repr` shows the pending entries, the clock, the next expiry and the shape."""
     wheel = core(5000, wheel_size=64)
     assert repr(wheel) == "<TimingWheel pending=0 now=5000ms next=none tick=1ms size=64 levels=1>"
     wheel.schedule("task", 8200)

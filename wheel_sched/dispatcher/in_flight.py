@@ -291,7 +291,7 @@ class Backoff:
         return [self.settlement(item, answer, now_ms) for item, answer in pairs]
 
     def settlement(self, item: Claimed, answer: Answer | None, now_ms: int) -> Settlement:
-        """The settlement of `item`. An answer None means: in doubt, and released like after any other failure."""
+        """The settlement of `item`. An item without an answer (None) is in doubt and released as after a failure."""
         if type(answer) is Done and answer.id == item.id:
             if self._failures:
                 self._failures.pop(item.id, None)

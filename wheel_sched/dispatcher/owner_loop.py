@@ -252,7 +252,7 @@ class OwnerLoop:
         return calls
 
     def _shard_calls(self, free: int, failures: list[Exception]) -> list[Request]:
-        """The calls that look at unread shards, sweep shards where nothing happened for long, and claim from due."""
+        """The calls that look at unread shards, sweep shards without news for long, and claim from due shards."""
         calls = self.shards.look_calls() + self.shards.sweep_calls()
         # one batch per worker: more is no faster, and more could be published twice when this process dies
         calls += self._claim_calls(self._store.shards if self._claims_all_shards else free, failures)

@@ -1,7 +1,7 @@
 """Calls that were sent to the store, and what their replies tell about the store's clock.
 
 The owner sends calls with `send` and reads the replies later. Each reply has the store's time, from which `ServerTime`
-estimates the store's clock. One owner.
+estimates the store's clock. Only the owner's thread makes calls.
 """
 
 from __future__ import annotations

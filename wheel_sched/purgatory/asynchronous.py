@@ -22,7 +22,7 @@ K = TypeVar("K", bound=Hashable)
 
 
 class AsyncPurgatory(Purgatory[K]):
-    """Where operations wait, by key, in the running loop.
+    """Waiting operations, by key, in the running event loop.
 
     Args:
         timer: expires the operations; the caller closes it. Defaults to a new `AsyncTimer`, which `close` closes.

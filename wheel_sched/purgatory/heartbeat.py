@@ -1,6 +1,6 @@
 """Heartbeats: a member expires when it sends no heartbeat for its session timeout.
 
-Kafka's session timeouts of a consumer group, without an operation per heartbeat. Each member has one entry in a
+This is Kafka's session timeout of a consumer group, without an operation per heartbeat. Each member has one entry in a
 deadline queue. A beat touches this entry, which only notes the later deadline. However often a member beats, its entry
 moves once per timeout. A member expires once. It does not expire if it beats, is removed or is replaced before
 `on_expired` has begun.

@@ -1,8 +1,8 @@
 """An operation waits until it can be completed, or until it expires. It is completed exactly once.
 
-Kafka's `DelayedOperation` in its current form. A thread that changes the condition of an operation tries the operation;
-the timer completes it at its timeout. The first thread that completes it runs `on_complete`; for all others it is
-completed already.
+This is Kafka's `DelayedOperation` in its current form. A thread that changes the condition of an operation tries the
+operation; the timer completes it at its timeout. The first thread that completes it runs `on_complete`; for all others
+it is completed already.
 
     waiting ── try_complete is True ────► SATISFIED ─┐
             ── force_complete ──────────► FORCED ────┼─► on_complete, once ─► (EXPIRED only) on_expiration

@@ -1,6 +1,6 @@
 """DelayedProduce: wait for the answers of all partitions, at most for a given time; then respond with them.
 
-Kafka's `DelayedProduce` (`acks=all`). A failure is an answer too: it differs from no answer in time. After
+This is Kafka's `DelayedProduce` (`acks=all`). A failure is an answer too: it differs from no answer in time. After
 `acknowledge` the caller calls `check_and_complete`.
 """
 

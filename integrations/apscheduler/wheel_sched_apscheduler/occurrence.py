@@ -305,7 +305,7 @@ def claimed_copy(job: Any, token: int, grace_s: int | None, *, redelivered: bool
 def with_current_occurrence(
     occurrence: Occurrence, func: Callable[..., Any], grace_s: int | None
 ) -> Callable[..., Any]:
-    """`func`, run with `current_occurrence()` set to its present run time."""
+    """Return a function that calls `func` with `current_occurrence()` set to the present run time."""
     turn = 0
 
     def begin() -> Any:

@@ -1,4 +1,4 @@
-"""Read at the start of every Python that has this folder on PYTHONPATH: the core alone is installed there.
+"""Makes it look as if only the core were installed. Each Python with this folder on PYTHONPATH runs this at its start.
 
 No other package of this project can be imported, and the core's metadata names no extension.
 """

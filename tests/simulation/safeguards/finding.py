@@ -116,7 +116,7 @@ def load() -> dict[str, Finding]:
 
 
 def save(findings: Sequence[Finding]) -> None:
-    """Keep findings, one a line. Values that are the usual ones are left out."""
+    """Save findings, one on each line, without the values that are defaults."""
     ordered = sorted(findings, key=lambda finding: (finding.world, finding.name))
     lines = [json.dumps(_without_usual(asdict(finding))) for finding in ordered]
     FOUND.write_text("[\n" + ",\n".join(lines) + "\n]\n")

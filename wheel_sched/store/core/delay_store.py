@@ -185,7 +185,7 @@ class DelayStore(_Facade):
             return result
 
     def execute(self, calls: Sequence[Call[Any]]) -> list[Any]:
-        """Perform calls in one round trip; a value or an exception for each."""
+        """Perform calls in one round trip. Returns a value or an exception for each call."""
         return self.backend.execute(calls, self._now_ms())
 
     def begin(self, calls: Sequence[Call[Any]]) -> SentCalls:
@@ -267,7 +267,7 @@ class AsyncDelayStore(_Facade):
             return result
 
     async def execute(self, calls: Sequence[Call[Any]]) -> list[Any]:
-        """Perform calls in one round trip; a value or an exception for each."""
+        """Perform calls in one round trip. Returns a value or an exception for each call."""
         return await self.backend.execute(calls, self._now_ms())
 
     async def open(self) -> Self:

@@ -281,7 +281,7 @@ class WheelScheduler(BaseScheduler):
             self.announce([known.removed()])
 
     def finished(self) -> None:
-        """A submission has ended."""
+        """Handle the end of a submission."""
         waiter = self._waiter
         if waiter is not None:
             waiter.set()

@@ -158,7 +158,7 @@ class Runner:
         assert self._process.stdout.readline() == "ready\n"
 
     def stop(self) -> dict[str, Any]:
-        """Stop it with SIGTERM. Returns the report of the process."""
+        """Stop the process with SIGTERM. Returns the report of the process."""
         self._process.send_signal(signal.SIGTERM)
         out, _ = self._process.communicate(timeout=PATIENCE_S)
         assert self._process.returncode == 0

@@ -275,7 +275,7 @@ def test_a_changed_or_moved_body_has_no_valid_signature(make_job: Any) -> None:
 
 
 def test_secrets_can_be_changed_one_after_the_other(make_job: Any) -> None:
-    """The first signs, and all can verify."""
+    """The first secret signs, and any of them verifies."""
     job = make_job(OLD)
     old, both = JobCodec(secret=SECRET), JobCodec(secret=["the new secret, long too", SECRET])
     assert both.decode(job.id, old.encode(job)).job == job

@@ -184,7 +184,7 @@ def test_quarantined_jobs_are_listed_released_and_repointed(aps: Any, store: Any
 
 
 def test_what_ran_and_what_runs_are_told(aps: Any, store: Any, make_job: Any) -> None:
-    """The commands `history` and `in-flight` show them."""
+    """`history` shows runs that have ended, and `in-flight` shows runs that are under way."""
     assert aps("history", code=1).stderr  # no namespace yet: an error, not an empty list
     store.add_job(make_job(OLD, id="a"))
     assert "no runs are on record" in aps("history").stderr
@@ -229,7 +229,7 @@ def stock_jobs(stock: Any, make_job: Any) -> None:
 def test_jobs_of_a_stock_store_come_over_and_go_back(
     aps: Any, trusting_store: Any, make_job: Any, kind: str, redis_url: str, tmp_path: Path
 ) -> None:
-    """A dry run, the copy, a second copy that changes nothing, and the way back."""
+    """The test makes a dry run, copies, copies again, which changes nothing, and copies back."""
     url, back_url = f"sqlite:///{tmp_path}/jobs.sqlite", f"sqlite:///{tmp_path}/back.sqlite"
     stock: Any = SQLAlchemyJobStore(url)
     if kind == "redis":

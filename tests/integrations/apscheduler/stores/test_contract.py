@@ -145,7 +145,7 @@ def test_a_removed_job_is_gone(store: Any, make_job: Any) -> None:
 
 
 def test_all_jobs_can_be_removed(store: Any, make_job: Any) -> None:
-    """Waiting jobs and paused jobs."""
+    """`remove_all_jobs` removes waiting jobs and paused jobs."""
     for number in range(20):
         store.add_job(make_job(OLD if number % 2 else None, id=f"j{number}"))
     store.remove_all_jobs()

@@ -77,7 +77,7 @@ def test_a_run_anywhere_counts(open_fake: Any, every_minute: Any, delivery: str)
 
 @pytest.mark.parametrize("delivery", ["at_least_once", "at_most_once"])
 def test_as_many_run_as_may(open_fake: Any, every_minute: Any, delivery: str) -> None:
-    """Two runs, in one process or in two."""
+    """With `max_instances=2` two runs are under way, in one process or in two."""
     a, b = open_fake(delivery=delivery), open_fake(delivery=delivery)
     a.add_job(every_minute(max_instances=2))
     first, second = run(a, 0), run(b, 1)
@@ -176,7 +176,7 @@ def test_a_removed_job_that_is_added_among_others_counts_its_run(
 
 
 def test_a_run_that_is_quarantined_does_not_count(open_fake: Any, every_minute: Any) -> None:
-    """No process runs it, so the job can run."""
+    """No process executes a quarantined run, so another run of the job can begin."""
     a, b = open_fake(), open_fake()
     a.add_job(every_minute())
     run(a, 0)

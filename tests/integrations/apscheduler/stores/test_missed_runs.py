@@ -89,7 +89,7 @@ def test_the_shortest_interval_after_any_time_ends(kind: str, since: datetime, c
 
 @pytest.mark.usefixtures("few")
 def test_a_trigger_that_never_comes_past_now_is_a_failing_one() -> None:
-    """It raises, because further questions do not help."""
+    """`missed_runs` raises an error, because the trigger would never give a later run time."""
     job = job_of(Still(), NOW - timedelta(days=1))
     with pytest.raises(ValueError, match="no run time after now"):
         missed_runs(job, NOW)

@@ -30,7 +30,7 @@ def fleet(request: pytest.FixtureRequest, open_fleet: Any) -> Fleet:
 
 
 def test_four_processes_fire_each_job_once(fleet: Fleet) -> None:
-    """300 one-shots, 2 ms apart: 300 runs, and four schedulers alive."""
+    """300 one-shot jobs, 2 ms apart, run 300 times, and all four schedulers stay alive."""
     runners = fleet.run(4)
     fleet.one_shots(300, in_s=0.2, apart_ms=2)
     fleet.wait_until(lambda: len(fleet.fired()) >= 300, "all had fired")
@@ -107,7 +107,7 @@ def test_a_killed_replica_loses_nothing(fleet: Fleet) -> None:
 
 @ours
 def test_a_kill_in_the_middle_and_a_restart_lose_nothing(fleet: Fleet) -> None:
-    """1,000 due jobs with APScheduler's default grace, SIGKILL, restart: all have run, each later token greater."""
+    """The test kills and restarts a scheduler with 1,000 due jobs. All have run, and each later token is greater."""
     fleet.one_shots(300, in_s=-5, apart_ms=1)
     fleet.one_shots(700, in_s=-3, apart_ms=1, func="firing:record_and_wait", first=300)
     (doomed,) = fleet.run(1, lease_s=6)

@@ -35,7 +35,7 @@ class Never:
 
 
 def test_every_setting_of_a_shared_store_may_be_text() -> None:
-    """For example `lease_s: "5"` and `allow_pickle: "false"`."""
+    """Settings such as `lease_s: "5"` and `allow_pickle: "false"` are converted."""
     store = RedisWheelJobStore("redis://localhost", **TEXTS)  # type: ignore[arg-type]
     settings, options = store.settings, store.connection.options
     assert (settings.lease_ms, settings.max_sleep_s, settings.batch) == (5000, 0.5, 100)

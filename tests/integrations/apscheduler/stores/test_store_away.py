@@ -58,7 +58,7 @@ def start(request: pytest.FixtureRequest) -> Iterator[Callable[..., Any]]:
 
 
 def test_a_scheduler_starts_without_its_store(start: Callable[..., Any], caplog: pytest.LogCaptureFixture) -> None:
-    """It logs this once, raises a clear error for jobs that are added later, and can be shut down."""
+    """The scheduler logs one line, raises a clear error for jobs that are added later, and can be shut down."""
     store = RedisWheelJobStore(NOBODY)
     with caplog.at_level(logging.WARNING):
         scheduler = start(store, lambda each: each.add_job(note, "date", args=["early"], id="early"))
@@ -216,7 +216,7 @@ def moody_server() -> Iterator[TemporaryServer]:
 def test_its_jobs_run_when_the_store_is_back(
     start: Callable[..., Any], moody_server: TemporaryServer, namespace: str
 ) -> None:
-    """Jobs that are stored, jobs that it got before its start, and jobs that are added afterwards."""
+    """This holds for stored jobs, and for jobs that were added before or after the scheduler's start."""
     before = RedisWheelJobStore(moody_server.url, namespace=namespace)
     soon = datetime.now(UTC) + timedelta(seconds=0.1)
     scheduler = BackgroundScheduler(timezone="UTC")

@@ -65,7 +65,7 @@ class Base:
 
 
 class Child(Base):
-    """Inherits them."""
+    """A class that inherits the methods of `Base`."""
 
 
 class Callme:
@@ -183,7 +183,7 @@ def test_a_function_named_in_so_many_words_may_be_of_any_kind(make_job: Any, pla
 
 @pytest.mark.parametrize("func", [callme, cached, print])
 def test_what_no_process_would_run_is_refused_when_it_is_added(make_job: Any, func: Any) -> None:
-    """For the first two APScheduler stores the name of the class, and would later call the class."""
+    """In the first two cases APScheduler would store the name of the class, and later call the class."""
     for codec in (JobCodec(), JobCodec(secret=SECRET), JobCodec(allow=[HERE])):
         with pytest.raises((Forbidden, NotSerializable), match=r"nothing was (stored|imported)"):
             codec.encode(make_job(OLD, func=func))

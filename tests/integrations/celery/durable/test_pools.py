@@ -128,7 +128,7 @@ def retries_waited_in_the_store_and_kept_their_count(life: Life) -> None:
 
 
 def chains_groups_chords_links_and_replace_gave_what_stock_gives(life: Life) -> None:
-    """Each with a countdown somewhere inside."""
+    """Each of these canvases has a task with a countdown inside."""
     results = life.results
     assert results["chain"].result == 6
     assert results["group"].result == [0, 2, 4]

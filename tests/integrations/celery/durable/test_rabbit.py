@@ -175,7 +175,7 @@ def test_one_bad_message_of_a_batch_is_found_and_the_others_are_sent(stage: Stag
 
 
 def test_a_broker_that_dies_over_the_due_times_loses_nothing(stage: Stage, rabbit: TemporaryRabbit) -> None:
-    """SIGKILL of the node, and a start over the same folder. All tasks run at least once, none early."""
+    """The test kills the node and starts it over the same folder. All tasks run at least once, none early."""
     stage.worker().wait_ready()
     names = [f"task {i}" for i in range(100)]
     for i, name in enumerate(names):

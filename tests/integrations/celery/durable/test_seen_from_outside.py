@@ -1,4 +1,4 @@
-"""Seen by monitors and brokers: events, the worker that lists held tasks, and the visibility timeout."""
+"""What monitors and brokers see: events, the worker that lists held tasks, and the visibility timeout."""
 
 from __future__ import annotations
 

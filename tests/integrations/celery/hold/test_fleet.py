@@ -23,7 +23,7 @@ from wheel_sched_celery.settings import WheelSettings
     ids=["ours", "another namespace", "dispatch=False", "waiting", "url=None", "not installed", "silent"],
 )
 def test_a_worker_sends_what_its_namespace_holds_while_its_dispatcher_runs(answer: Any, why: str) -> None:
-    """Otherwise the answer says why it does not."""
+    """If its dispatcher does not run, the answer says why the worker sends nothing."""
     assert why_idle("ours", answer and {"installed": True, **answer}) == why
 
 

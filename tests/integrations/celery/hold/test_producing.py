@@ -68,7 +68,7 @@ def test_an_eta_that_nobody_can_read_goes_the_stock_way(installed: InstalledApp)
 
 
 def test_protocol_1_is_held_too(make_installed: Callable[..., InstalledApp]) -> None:
-    """There the ETA is in the body."""
+    """In protocol 1 the ETA is in the body of the message."""
     installed = make_installed(conf={"task_protocol": 1})
     result = installed.send("old", 1, countdown=60)
     (task,) = installed.held()

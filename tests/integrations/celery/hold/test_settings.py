@@ -131,7 +131,7 @@ def test_settings_are_read_late_and_with_the_apps_own_prefix() -> None:
 
 
 def test_install_refuses_what_would_go_past_it() -> None:
-    """A second `install`, an `install` after the first send, and unknown settings."""
+    """`install` refuses to run twice or after the first send, and refuses unknown settings."""
     app = Celery("twice", broker="memory://", set_as_current=False)
     with pytest.raises(ConfigError, match="unknown settings horizont"):
         install(app, None, horizont=1)

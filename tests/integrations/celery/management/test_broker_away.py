@@ -82,7 +82,7 @@ def test_doctor_waits_for_a_broker_that_hangs_no_longer_than_it_has_to(
 
 
 def test_a_drain_ends_with_one_line_and_leaves_everything(app: Celery) -> None:
-    """Exit code 69, as for a store that is away."""
+    """The command exits with 69, as for a store that is away."""
     app.send_task("note", countdown=60)
     (line,) = run(app, "drain", "--yes", code=69).stderr.splitlines()[-1:]
     assert line.startswith("celery wheel: the broker is away: ")

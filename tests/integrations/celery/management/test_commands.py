@@ -243,7 +243,7 @@ def test_doctor_counts_task_ids_that_were_sent_more_than_once(run: Run, app: Cel
 def test_doctor_finds_a_visibility_timeout_below_the_horizon(
     run: Run, app: Celery, ids: dict[str, str], options: dict[str, int]
 ) -> None:
-    """Exit code 1: such tasks run more than once."""
+    """`doctor` exits with 1, because tasks beyond the visibility timeout run more than once."""
     app.conf.broker_transport_options = options
     (report,) = rows(run("doctor", "--json", "--timeout", "0.2", code=1))
     (finding,) = [finding for finding in report["findings"] if finding["level"] == "problem"]
@@ -259,7 +259,7 @@ def test_doctor_finds_due_tasks_that_nobody_sends(run: Run, ids: dict[str, str],
 
 
 def test_the_celery_program_offers_it(app: Celery, ids: dict[str, str], tmp_path: Path, redis_url: str) -> None:
-    """`celery -A proj wheel list` in another process, for an app that has the integration and for one that has not."""
+    """The test runs `celery -A proj wheel list` in a process, for one app with the integration and one without it."""
     module = (
         "from celery import Celery\nfrom wheel_sched_celery import install\n"
         f"app = Celery('proj', broker={app.conf.broker_url!r})\n"
@@ -291,7 +291,7 @@ def test_the_celery_program_offers_it(app: Celery, ids: dict[str, str], tmp_path
 
 
 def test_a_reader_that_is_gone_is_no_failure(app: Celery, ids: dict[str, str], tmp_path: Path, redis_url: str) -> None:
-    """`| true` and `| head -1`: exit code 0, although celery itself would fail at its end."""
+    """With `| true` and `| head -1` the command exits with 0, although celery itself would fail at its end."""
     module = (
         "from celery import Celery\nfrom wheel_sched_celery import install\n"
         f"app = Celery('proj', broker={app.conf.broker_url!r})\n"

@@ -163,7 +163,7 @@ def test_thousands_are_changed_in_batches(tasks: HeldTasks, app: Celery) -> None
 
 
 def test_an_eta_out_of_range_changes_nothing(tasks: HeldTasks, ids: dict[str, str]) -> None:
-    """Beyond the year 9999, or before 1970."""
+    """The call refuses an ETA beyond the year 9999 or before 1970."""
     for eta_ms in (-1, 10**15):
         with pytest.raises(Rejected, match="nothing was changed"):
             tasks.reschedule(tasks.select(), eta_ms)

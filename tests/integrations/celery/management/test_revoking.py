@@ -1,4 +1,4 @@
-"""Revoked while held: results, chords, events and signals, for every way to revoke."""
+"""A held task is revoked in each possible way: tests of results, chords, events and signals."""
 
 from __future__ import annotations
 

@@ -87,7 +87,7 @@ def test_next_runs_what_is_due_without_the_thread() -> None:
 
 
 def test_on_tick_gets_the_wait() -> None:
-    """As in stock Celery, it gets the seconds until the next eta."""
+    """As in stock Celery, `on_tick` gets the seconds until the next eta."""
     ticks: list[float] = []
     heard = threading.Event()
 

@@ -22,7 +22,7 @@ TIMERS = {
 
 @pytest.mark.parametrize("pool", TIMERS)
 def test_eta_tasks_run_once_and_never_early_in_every_pool(pool: str, timed_worker: Callable[..., Any]) -> None:
-    """Fifty at one instant, fifty spread out. They reach the worker before they are due, by its own strategy."""
+    """Fifty tasks are due at one instant, fifty are spread out. All reach the worker before they are due."""
     worker = timed_worker(pool)
     assert worker.timers() == {TIMERS[pool]}
     start_s = time.time() + 1.5
@@ -63,7 +63,7 @@ def test_a_transport_without_an_event_loop_gets_the_threaded_timer(
 
 
 def test_inspect_scheduled_shows_what_waits_in_the_wheel(timed_worker: Callable[..., Any]) -> None:
-    """It shows them in the form of stock Celery, which reads the timer's queue."""
+    """`inspect scheduled` shows the tasks in the form of stock Celery, which reads the timer's queue."""
     worker = timed_worker("threads")
     worker.timers()
     worker.send(1, time.time() + 3600)
