@@ -293,10 +293,7 @@ class TimingWheel(Generic[T]):
         return pending
 
     def _place(self, entry: TimerTaskEntry[T]) -> None:
-        """Put an entry into the slot of its deadline.
-
-        The caller has removed the entry from its old slot, and keeps the count of waiting entries right.
-        """
+        """Put an entry into the slot of its deadline. The caller counts it and has removed it from its old slot."""
         tick = -(-entry._deadline_ms // self._tick_ms)  # rounds up
         near = self._near
         if tick < near.end:
@@ -372,10 +369,7 @@ class TimingWheel(Generic[T]):
         self._far_start = math.inf
 
     def _take_run(self, last: int, most: int, due: list[TimerTaskEntry[T]]) -> bool:
-        """Hand out the run's entries up to tick `last`, or up to an entry that was postponed.
-
-        Returns False if the run has no entry up to `last`.
-        """
+        """Hand out the run's entries up to tick `last`, or up to a postponed one. Returns False if there is none."""
         run, tick_ms = self._run, self._tick_ms
         taken = -1
         touched: TimerTaskEntry[T] | None = None
@@ -474,10 +468,7 @@ class TimingWheel(Generic[T]):
         self._relocations += len(touched)
 
     def _far_expiry(self) -> int | None:
-        """The earliest tick of the entries in the far levels.
-
-        The wheel remembers the tick until that entry leaves or is postponed.
-        """
+        """The earliest tick of the far levels' entries. It is remembered until that entry leaves or is postponed."""
         tick_ms, head = self._tick_ms, self._far_head
         if head is not None and type(head._slot) is dict and -(-head._deadline_ms // tick_ms) == self._far_tick:
             return self._far_tick
