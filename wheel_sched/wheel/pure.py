@@ -369,7 +369,7 @@ class TimingWheel(Generic[T]):
         self._far_start = math.inf
 
     def _take_run(self, last: int, most: int, due: list[TimerTaskEntry[T]]) -> bool:
-        """Hand out the run's entries up to tick `last`, or up to a postponed one. False: there is none."""
+        """Hand out the run's entries up to tick `last`, or up to a postponed one. Returns False if there is none."""
         run, tick_ms = self._run, self._tick_ms
         taken = -1
         touched: TimerTaskEntry[T] | None = None

@@ -55,7 +55,7 @@ SERVER_FAULTS = {
 
 
 @dataclass(slots=True)
-class SendResult:
+class TaskSendResult:
     """The result that the producer got for a task. `outcome`: "sent", "refused" or "in doubt"."""
 
     outcome: str
@@ -188,7 +188,7 @@ class CeleryWorld:
         self.options = options = scenario.options
         self.store = StoreServer(world, options["shards"])
         self.broker = TaskBroker(world, options["visibility_ms"])
-        self.results: dict[int, SendResult] = {}
+        self.results: dict[int, TaskSendResult] = {}
         self.etas: dict[int, int] = {}  # of each task, fixed by the first try to send it
         self.revoking: set[int] = set()  # tasks that the producer began to revoke
         self.revoked: dict[int, int] = {}  # when the broker got each revoke, in ns of true time
@@ -305,7 +305,7 @@ class CeleryWorld:
                 outcome = "in doubt"
             scheduler.sleep_ns(400 * MS)
         world.note("producer", f"task {send.number} is {outcome}")
-        self.results[send.number] = SendResult(outcome, eta_ms, began_ns)
+        self.results[send.number] = TaskSendResult(outcome, eta_ms, began_ns)
         if send.kind == "revoked" and outcome == "sent":
             self._revoke(app, send.number)
 
