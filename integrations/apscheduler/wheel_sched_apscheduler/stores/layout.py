@@ -48,6 +48,11 @@ def due_of(moment: datetime | None) -> int | None:
     return None if moment is None else min(max(to_ms(moment), 0), MAX_DUE_MS)
 
 
+def claimed_due_ms(found: Found) -> int:
+    """When an item in flight was due, as its claim noted it."""
+    return int(found.reason.lstrip("!").split(":")[1])
+
+
 def run_ref(job_id: str) -> str:
     """The ref by which the split items and marks of a job's runs are found."""
     return f"run:{job_id}"

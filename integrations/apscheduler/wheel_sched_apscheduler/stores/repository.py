@@ -36,6 +36,7 @@ from wheel_sched_apscheduler.stores.layout import (
     RUNNING,
     TAG,
     RunWriter,
+    claimed_due_ms,
     due_of,
     run_ref,
 )
@@ -150,13 +151,15 @@ class JobRepository:
         planner = self._planner_of(found.id, found.version)
         if planner is not None:
             return planner.next_run_time
-        return self._runs(job)[1]
+        return self._runs(job, found)[1]
 
-    def _runs(self, job: Any) -> tuple[list[datetime], datetime | None]:
+    def _runs(self, job: Any, found: Found) -> tuple[list[datetime], datetime | None]:
         """The run times of a job in flight, and the next one. Its holder's clock may be ahead of this one."""
-        now = from_ms(self._connection.now_ms())
+        now, moment = from_ms(self._connection.now_ms()), job.next_run_time
+        if moment is not None and (due_of(moment) or 0) <= claimed_due_ms(found):  # else it was rescheduled meanwhile
+            now = max(now, moment)
         try:
-            return missed_runs(job, now if job.next_run_time is None else max(now, job.next_run_time), quiet=True)
+            return missed_runs(job, now, quiet=True)
         except Exception:  # a user's trigger may raise anything; the job's holder meets the same error
             return [], job.next_run_time
 
@@ -279,12 +282,11 @@ class JobRepository:
 
     def _move_to_split_item(self, found: Found) -> Alteration:
         """Continue the run in flight as a split item. Its holder finds it there, see `claims`."""
-        due_ms = int(found.reason.lstrip("!").split(":")[1])
         run_times: list[datetime] = []
         if not _is_cancelled(found):  # a cancelled run never comes again
             job = self._codec.decode(found.id, found.body, resolve=False).job
-            run_times = self._runs(job)[0] or [job.next_run_time]
-        split_item = self._writer.split_item(found.id, due_ms, run_times, found.body, due_ms=None)
+            run_times = self._runs(job, found)[0] or [job.next_run_time]
+        split_item = self._writer.split_item(found.id, claimed_due_ms(found), run_times, found.body, due_ms=None)
         return Alteration(found.id, "m", split_item.id, found.version, split_item)
 
     # Changing.

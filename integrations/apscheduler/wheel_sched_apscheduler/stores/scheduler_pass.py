@@ -251,9 +251,10 @@ class SchedulerPassStore(ClaimingStore, BaseJobStore):
                 del self._running[occurrence.job_id]
         return True
 
-    def _occurrence_of(self, job_id: str, run_time: datetime) -> Occurrence | None:
+    def _occurrence_of(self, job_id: str, run_time: datetime, *, new: bool = False) -> Occurrence | None:
+        """The occurrence of an event. `new`: it was just submitted or refused; an older one may have its run time."""
         with self._running_lock:
-            occurrences = self._running.get(job_id, ())
+            occurrences = [one for one in self._running.get(job_id, ()) if not (new and one.submitted)]
             if len(occurrences) == 1:
                 return occurrences[0]
             run_us = to_us(run_time)  # two runs in the doubled hour of autumn are equal datetimes, with different us
@@ -265,7 +266,7 @@ class SchedulerPassStore(ClaimingStore, BaseJobStore):
             return
         code = event.code
         if code in (EVENT_JOB_SUBMITTED, EVENT_JOB_MAX_INSTANCES):
-            occurrence = self._occurrence_of(event.job_id, event.scheduled_run_times[0])
+            occurrence = self._occurrence_of(event.job_id, event.scheduled_run_times[0], new=True)
             if occurrence is None:
                 return
             if code == EVENT_JOB_SUBMITTED:
