@@ -165,8 +165,7 @@ class LogBatch:
 class PartitionedConsumer(BrokerConsumer, Protocol):
     """A member of a group to which whole partitions are assigned, each read in order from the first unsettled record.
 
-    An assignment begins when the member gets a partition and ends when it loses it. Its number never repeats in one
-    consumer. Another consumer may begin with the same numbers.
+    An assignment begins when the member gets a partition and ends when it loses it. Each consumer numbers its own ones.
     """
 
     def assignments(self) -> Mapping[tuple[str, int], int]:

@@ -20,7 +20,6 @@ from dataclasses import replace
 
 from retry_topic.message import Headers, Message
 from retry_topic.message.topic_names import redelivery_topic_of, retry_topic_of
-from retry_topic.simulation.log_server import LARGEST_BYTES
 from wheel_sched.simulation.scenario import Fault, HandIn, Step
 
 KINDS = ("duplicated", "forged", "forged", "forged", "huge", "just-fits", "poison")
@@ -97,13 +96,16 @@ def is_forged(send: HandIn) -> bool:
     return send.kind.startswith("forged")
 
 
-def value_of(send: HandIn) -> bytes:
-    """The payload of a message: its number, and blanks that fill it to the size of its kind."""
+def value_of(send: HandIn, largest_bytes: int) -> bytes:
+    """The payload of a message: its number, and blanks that fill it to the size of its kind.
+
+    `largest_bytes`: the size limit of the world.
+    """
     number = b"%d" % send.number
     if send.kind == "huge":
-        return number.ljust(LARGEST_BYTES + 1)
+        return number.ljust(largest_bytes + 1)
     if send.kind == "just-fits":
-        return number.ljust(LARGEST_BYTES - 100)
+        return number.ljust(largest_bytes - 100)
     return number
 
 
@@ -114,7 +116,7 @@ def number_in(value: bytes) -> int:
 
 def record_of(send: HandIn, group: str, topic: str) -> Message:
     """The extra record of a message: a forged one, or the second copy of a duplicated one."""
-    value = value_of(send)
+    value = b"%d" % send.number
     if not is_forged(send):
         return Message(topic, value, headers=(("retry-id", b"m%d" % send.number),))
     where, _, what = send.kind.removeprefix("forged ").partition(": ")

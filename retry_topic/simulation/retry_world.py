@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from retry_topic.connection import Connection
 from retry_topic.consumer.config import ConsumerConfig
 from retry_topic.consumer.consumer import Consumer
+from retry_topic.intake.records import MAX_BODY_BYTES
 from retry_topic.message import Message
 from retry_topic.policy import Fixed, RetryPolicy
 from retry_topic.service import RetryService, ServiceConfig
@@ -39,7 +40,7 @@ from retry_topic.simulation.drawing import (
 )
 from retry_topic.simulation.hostile import is_forged, number_in, record_of, value_of
 from retry_topic.simulation.log_client import RemoteLogBroker
-from retry_topic.simulation.log_server import LogServer
+from retry_topic.simulation.log_server import LARGEST_BYTES, LogServer
 from retry_topic.simulation.queue_broker import QueueServer, RemoteBroker
 from wheel_sched.dispatcher import DispatcherConfig
 from wheel_sched.errors import BrokerError, BrokerUnavailable, WheelSchedError
@@ -269,7 +270,7 @@ class RetryWorld:
 
     def value_of(self, send: HandIn) -> bytes:
         """The payload of a message."""
-        return value_of(send)
+        return value_of(send, LARGEST_BYTES if self.log else MAX_BODY_BYTES)  # a queue has no limit, its intake has one
 
     def _handle(self, message: Message) -> None:
         world = self.world
