@@ -220,9 +220,8 @@ class SchedulerPassStore(ClaimingStore, BaseJobStore):
         for occurrence in self._pass.values():
             job = occurrence.job
             if getattr(job, "fixed", None) is not None and type(job.trigger) is not Answered:
-                occurrence.planned = (
-                    False  # at-most-once delivery plans before the pass, which has not come to this job
-                )
+                # at-most-once delivery plans before the pass, and the pass has not come to this job
+                occurrence.planned = False
                 continue
             if occurrence.run_times and not occurrence.planned:
                 following = occurrence.job.trigger.get_next_fire_time(occurrence.run_times[-1], datetime.now(UTC))
