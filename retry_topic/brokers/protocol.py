@@ -165,7 +165,8 @@ class LogBatch:
 class PartitionedConsumer(BrokerConsumer, Protocol):
     """A member of a group to which whole partitions are assigned, each read in order from the first unsettled record.
 
-    An assignment begins when the member gets a partition and ends when it loses it. Its number never repeats.
+    An assignment begins when the member gets a partition and ends when it loses it. Its number never repeats in one
+    consumer; another consumer may begin with the same numbers.
     """
 
     def assignments(self) -> Mapping[tuple[str, int], int]:
