@@ -292,12 +292,13 @@ class MemoryConsumer:
         return answers
 
     def beat(self, deliveries: Sequence[Delivery]) -> None:
-        """Renew the leases that this member still holds. A lease of another member is not changed."""
+        """Renew the leases that this member still holds and that have not ended. Other leases are not changed."""
         now_ms = self._broker._monotonic_ms()
         with self._broker._changed:
             for delivery in deliveries:
                 lease = self._lease_of(delivery)
-                if lease is not None and lease.member == self._member:
+                held = lease is not None and lease.member == self._member
+                if lease is not None and held and now_ms - lease.since_ms < self._idle_ms:
                     topic, offset = delivery.handle
                     leases = self._broker._topics[topic].groups[self._group].leases
                     del leases[offset]

@@ -75,6 +75,8 @@ class BrokerConsumer(Protocol):
     def beat(self, deliveries: Sequence[Delivery]) -> None:
         """Keep these deliveries alive: this member still works on them, and no other member gets them.
 
+        A call later than the idle time brings no delivery back; the next owner of an ordered topic relies on that.
+
         Any thread may call it.
         """
         ...

@@ -4,21 +4,23 @@ A handler gets a message for the first time only after every earlier message of 
 dead letter. "Earlier" means earlier in the topic. A message that a handler has seen may come again, even after later
 messages.
 
-A topic may have two owners for a while after its lease was lost: the server forgot the lease, or the server's clock
-stepped over the end of the lease. The page says that both can break the order of messages in work. So the check skips
-an earlier message that was in its topic in that time and had not ended.
+A topic of a queue may have two owners for a while: the server has forgotten the lease, or the server's clock has
+stepped over its end (`topic_owners`). The page says that both can break the order of messages in work. So the check skips two
+messages that were both in the topic by the end of that time, if the earlier one had not ended at its beginning. Over a
+log the group assigns the partitions, so a lost lease alone breaks no order, and nothing is skipped.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 
-from retry_topic.simulation.drawing import IDLE_MS, MAX_ATTEMPTS, TOPIC
+from retry_topic.simulation.drawing import MAX_ATTEMPTS, TOPIC
 from retry_topic.simulation.hostile import number_in
 from retry_topic.simulation.retry_world import HandlerCall, RetryWorld
+from retry_topic.simulation.topic_owners import times_of_two_owners
 from wheel_sched.simulation.calls import MS
 from wheel_sched.simulation.store_contents import MemoryContents
-from wheel_sched.store.ordering.operations import OrderingInMemory, OwnScope
+from wheel_sched.store.ordering.operations import OrderingInMemory
 
 
 def order_violations(
@@ -37,7 +39,7 @@ def order_violations(
             too, so the check skips these keys.
     """
     unjudged = {run.sends[number].key for number in undone}
-    two_owners = _times_of_two_owners(run)
+    two_owners = [] if run.log else times_of_two_owners(run.store)
     found = []
     for key, numbers in _by_key(run).items():
         if key in unjudged:
@@ -47,10 +49,14 @@ def order_violations(
             if first is None:
                 continue
             for earlier in numbers[:place]:
-                in_work = any(run.results[earlier].at_ns < span.stop for span in two_owners)
-                if in_work and not _ended(calls.get(earlier, ()), dead.get(earlier, ()), two_owners[0].start):
+                ends = calls.get(earlier, ()), dead.get(earlier, ())
+                entered_ns = max(_entered_ns(run, earlier), _entered_ns(run, number))
+                if any(
+                    entered_ns < span.stop and span.start <= first.began_ns and not _ended(*ends, span.start)
+                    for span in two_owners
+                ):
                     continue
-                if not _ended(calls.get(earlier, ()), dead.get(earlier, ()), first.began_ns):
+                if not _ended(*ends, first.began_ns):
                     found.append(
                         f"order: message {number} came at {first.began_ns // MS} ms, "
                         f"before message {earlier} of its key {key} had ended"
@@ -70,19 +76,9 @@ def _by_key(run: RetryWorld) -> dict[str, list[int]]:
     return found
 
 
-def _times_of_two_owners(run: RetryWorld) -> list[range]:
-    """When a topic may have had two owners, in ns of true time: from the loss of a lease until its owner knows of it.
-
-    The owner renews the lease six times in its length. What it has read by then comes again `idle_ms` later.
-    """
-    lease_ms = IDLE_MS if run.log else 3 * IDLE_MS
-    forgot = any(isinstance(call.operation, OwnScope) for call in run.store.lost_calls)
-    spans = []
-    for fault, _ in run.world.struck:
-        stepped_over = fault.kind == "step-clock" and fault.amount >= lease_ms - lease_ms // 6
-        if stepped_over or (forgot and fault.kind in ("rewind", "failover")):
-            spans.append(range(fault.at * MS, (fault.at + lease_ms + 2 * IDLE_MS) * MS))
-    return spans
+def _entered_ns(run: RetryWorld, number: int) -> int:
+    """The earliest moment at which a message can have been in its topic, in ns of true time."""
+    return run.begun[number][1] + run.sends[number].delay * MS
 
 
 def _ended(calls: Sequence[HandlerCall], died: Sequence[str], at_ns: int) -> bool:

@@ -42,6 +42,7 @@ from retry_topic.simulation.hostile import is_forged, number_in, record_of, valu
 from retry_topic.simulation.log_client import RemoteLogBroker
 from retry_topic.simulation.log_server import LARGEST_BYTES, LogServer
 from retry_topic.simulation.queue_broker import QueueServer, RemoteBroker
+from retry_topic.simulation.topic_owners import LeasingServer
 from wheel_sched.dispatcher import DispatcherConfig
 from wheel_sched.errors import BrokerError, BrokerUnavailable, WheelSchedError
 from wheel_sched.simulation.calls import MS
@@ -51,7 +52,7 @@ from wheel_sched.simulation.scenario import (
     Scenario,
 )
 from wheel_sched.simulation.scheduler import tasks_of
-from wheel_sched.simulation.store import StoreServer, remote_store
+from wheel_sched.simulation.store import remote_store
 from wheel_sched.simulation.world import World
 
 
@@ -113,7 +114,7 @@ class RetryWorld:
             delay=Fixed(DELAY_MS), max_attempts=MAX_ATTEMPTS, retry_after_max_ms=WAIT_MS
         )
         options = scenario.options
-        self.store = StoreServer(world, options["shards"])
+        self.store = LeasingServer(world, options["shards"])
         self.log = scenario.world.startswith("retry-log")
         self.ordered = scenario.world.endswith("-ordered")
         self.broker: QueueServer | LogServer = LogServer(world) if self.log else QueueServer(world)

@@ -112,7 +112,10 @@ class RedisStreamsConsumer:
         return self._settler.forward(pairs)
 
     def beat(self, deliveries: Sequence[Delivery]) -> None:
-        """Keep the deliveries that this member still has. Call it every third of `idle_ms`. Any thread may call it."""
+        """Keep the deliveries that this member still has. Call it every third of `idle_ms`. Any thread may call it.
+
+        A delivery that was not kept for `idle_ms` stays free for other members.
+        """
         for stream, ids in by_stream(deliveries).items():
             self._still_own(stream, ids)
 
@@ -178,7 +181,7 @@ class RedisStreamsConsumer:
 
     def _still_own(self, stream: str, ids: list[bytes]) -> set[bytes]:
         return self._connections.repeatable(
-            stream, lambda client: scripts.beat(client, stream, self._group, self.name, ids)
+            stream, lambda client: scripts.beat(client, stream, self._group, self.name, self._idle_ms, ids)
         )
 
     def _orphans(self, limit: int) -> list[Delivery]:

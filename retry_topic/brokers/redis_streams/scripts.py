@@ -68,9 +68,9 @@ def reclaim(
     return following, [(entry_id, fields, int(deliveries)) for entry_id, fields, deliveries in entries]
 
 
-def beat(client: redis.Redis, stream: str, group: str, consumer: str, ids: Sequence[bytes]) -> set[bytes]:
-    """Renew the entries that are still assigned to the consumer. Returns their ids."""
-    return set(_run(client, "beat", [stream], [group, consumer, *ids]))
+def beat(client: redis.Redis, stream: str, group: str, consumer: str, idle_ms: int, ids: Sequence[bytes]) -> set[bytes]:
+    """Renew the entries that the consumer still holds and renewed within `idle_ms`. Returns their ids."""
+    return set(_run(client, "beat", [stream], [group, consumer, idle_ms, *ids]))
 
 
 def publish_once(

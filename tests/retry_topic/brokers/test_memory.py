@@ -49,6 +49,18 @@ def test_redelivery_follows_the_injected_clock() -> None:
     assert alive.poll(1, 0)[0].deliveries == 2
 
 
+def test_a_late_beat_brings_no_lease_back() -> None:
+    """A member that stood still wakes up: what it holds for too long goes to the next member that asks, in order."""
+    clock = Clock()
+    broker = MemoryBroker(create_topics=True, monotonic_ms=clock)
+    broker.publish(messages("t", 2))
+    frozen, other = (broker.consumer(["t"], "g", idle_ms=100) for _ in range(2))
+    held = frozen.poll(1, 0)
+    clock.now_ms += 100
+    frozen.beat(held)
+    assert offsets(other.poll(2, 0)) == [0, 1]
+
+
 def test_a_beat_counts_from_when_it_was_made() -> None:
     """Renewed leases run from the beat. Leases without a beat end first, in order."""
     clock = Clock()

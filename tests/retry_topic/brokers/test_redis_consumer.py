@@ -263,6 +263,17 @@ def test_the_count_of_deliveries_survives_beats(broker: RedisStreamsBroker, redi
     assert pending["time_since_delivered"] < took_ms + 100  # the server's clock has whole ms and differs from this one
 
 
+def test_a_late_beat_brings_no_delivery_back(broker: RedisStreamsBroker, redis_client: redis.Redis) -> None:
+    """A member that stood still wakes up: what it holds for too long is free for the next member that asks."""
+    broker.publish(numbered("t", 1))
+    consumer = broker.consumer(["t"], "g", idle_ms=200)
+    held = consumer.poll(1, 1_000)
+    time.sleep(0.3)
+    consumer.beat(held)
+    (pending,) = redis_client.xpending_range("t", "g", "-", "+", 1)
+    assert pending["time_since_delivered"] >= 300
+
+
 def test_a_settled_delivery_stays_settled_under_beats(broker: RedisStreamsBroker, redis_client: redis.Redis) -> None:
     """A late beat does not bring a settled delivery back."""
     broker.publish(numbered("t", 1))
