@@ -5,9 +5,9 @@ dead letter. "Earlier" means earlier in the topic. A message that a handler has 
 messages.
 
 A topic of a queue may have two owners for a while: the server has forgotten the lease, or the server's clock has
-stepped over its end (`topic_owners`). The page says that both can break the order of messages in work. So the check skips two
-messages that were both in the topic by the end of that time, if the earlier one had not ended at its beginning. Over a
-log the group assigns the partitions, so a lost lease alone breaks no order, and nothing is skipped.
+stepped over its end (`topic_owners`). The page says that both can break the order of messages in work. So the check
+skips two messages that were both in the topic by the end of that time, if the earlier one had not ended at its
+beginning. Over a log the group assigns the partitions, so a lost lease alone breaks no order, and nothing is skipped.
 """
 
 from __future__ import annotations
