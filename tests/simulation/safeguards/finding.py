@@ -8,14 +8,16 @@ from __future__ import annotations
 import json
 import statistics
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
+
+from wheel_sched_apscheduler.simulation.scenario import JobStep
 
 from tests.simulation.safeguards.switching import Safeguard, switched_off
 from wheel_sched.simulation.__main__ import kinds
 from wheel_sched.simulation.runner import Kind, Result, run_scenarios, run_seeds
-from wheel_sched.simulation.scenario import Fault, HandIn, Scenario
+from wheel_sched.simulation.scenario import Fault, HandIn, Scenario, Step
 from wheel_sched.simulation.shrink import shrink
 
 SEEDS = 1_000  # within so many histories each safeguard has to be noticed
@@ -51,8 +53,12 @@ class Finding:
 
 def scenario_of(given: dict[str, Any]) -> Scenario:
     """A scenario that was kept as JSON."""
-    steps = [Fault(**step) if "target" in step else HandIn(**step) for step in given["steps"]]
-    return Scenario(**{**given, "steps": tuple(steps)})
+    return Scenario(**{**given, "steps": tuple(_class_of(step)(**step) for step in given["steps"])})
+
+
+def _class_of(step: dict[str, Any]) -> type[Step]:
+    """The class of a step that was kept as JSON."""
+    return Fault if "target" in step else JobStep if "action" in step else HandIn
 
 
 def invariant_of(result: Result) -> str:
@@ -125,10 +131,10 @@ def save(findings: Sequence[Finding]) -> None:
 def _without_usual(entry: dict[str, Any]) -> dict[str, Any]:
     if entry["scenario"] is None:
         return entry
-    steps = [
-        {name: value for name, value in step.items() if value not in (0, "", "plain") or name in ("number", "at")}
-        for step in entry["scenario"]["steps"]
-    ]
+    steps = []
+    for step in entry["scenario"]["steps"]:
+        usual = {field.name: field.default for field in fields(_class_of(step)) if field.name != "action"}
+        steps.append({name: value for name, value in step.items() if name not in usual or value != usual[name]})
     return {**entry, "scenario": {**entry["scenario"], "steps": steps}}
 
 
