@@ -8,7 +8,7 @@ SHELL := /bin/sh
 PY := .venv/bin/python
 export ARGS ?=
 unexport PYTHONDONTWRITEBYTECODE # so that tests and their processes compile each module once
-WORKERS ?= 3 # more than two processors: tests often wait for servers, processes and clocks
+WORKERS ?= 4 # twice the processors of a small machine: tests often wait for servers, processes and clocks
 SEEDS ?= 10000
 BENCHMARKS ?= store dispatch wheel purgatory apscheduler celery kafka
 

@@ -78,7 +78,9 @@ def test_the_wheel_benchmark_measures_every_figure() -> None:
 def test_the_apscheduler_benchmark_measures_every_figure(tmp_path: Path) -> None:
     """One small round gives a number for each figure, JSON that can be written and a plot that can be read."""
     result = apscheduler.run(
-        apscheduler.Sizes(rounds=1, drain=500, redis=200, waiting_rounds=1, lateness_s=0.1, million=5_000)
+        apscheduler.Sizes(
+            rounds=1, drain=500, redis=200, waiting_rounds=1, stall_rounds=1, lateness_s=0.1, million=5_000
+        )
     )
     assert absent(apscheduler.FIGURES, result) == []
     assert {"python", "server", "cpus", "rounds"} <= set(json.loads(json.dumps(result)))
@@ -102,9 +104,11 @@ def test_the_celery_benchmark_measures_every_figure() -> None:
         lead_s=2.0,
         give_up_s=30.0,
         killed=50,
-        killed_s=10.0,
+        killed_s=6.0,
+        visibility_s=8,
         doubled_s=6.0,
         limit_s=30.0,
+        memory_first=False,
         pools=("threads",),
     )
     result = celery.run(sizes)

@@ -7,6 +7,8 @@ import re
 import tomllib
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 from tests.house.tree import DOTTED, PACKAGES, Import, Module, Tree, top_level
@@ -15,6 +17,9 @@ LINES_AT_MOST = 400
 CORE = "wheel_sched"
 GUESTS = tuple(name for name in PACKAGES if name != CORE)
 GUEST_MODULE = re.compile(r"\b(retry_topic[.:](?=\w)|(wheel_sched_celery|wheel_sched_apscheduler)\b)|^retry_topic$")
+
+# full name of a layer -> its height, and its number among siblings that are kept apart
+Layers = dict[str, tuple[int, int | None]]
 
 # Classes of one name that are one thing, with the reason: a compiled file and a Python file of one folder.
 ONE_MEANING = {
@@ -145,18 +150,23 @@ def _package(module: str) -> str:
 
 
 def _goes_up(tree: Tree, item: Import) -> bool:
-    return any(_breaks(layers, item) for layers in _contracts(tree))
+    return any(_breaks(layers, item) for layers in _contracts(tree.root))
 
 
-def _contracts(tree: Tree) -> Iterable[dict[str, tuple[int, int | None]]]:
-    """One table for each contract and container: full name of a layer -> (height, number among siblings kept apart)."""
-    path = tree.root / "pyproject.toml"
+@cache
+def _contracts(root: Path) -> tuple[Layers, ...]:
+    return tuple(_contracts_of(root))
+
+
+def _contracts_of(root: Path) -> Iterable[Layers]:
+    """One table for each contract and container."""
+    path = root / "pyproject.toml"
     linter = tomllib.loads(path.read_text("utf-8")).get("tool", {}).get("importlinter", {}) if path.exists() else {}
     for contract in linter.get("contracts", []):
         if contract.get("type") != "layers":
             continue
         for container in contract.get("containers") or [""]:
-            layers: dict[str, tuple[int, int | None]] = {}
+            layers: Layers = {}
             for height, line in enumerate(reversed(contract["layers"])):
                 apart = "|" in line
                 for number, name in enumerate(re.split(r"[|:]", line)):
@@ -165,7 +175,7 @@ def _contracts(tree: Tree) -> Iterable[dict[str, tuple[int, int | None]]]:
             yield layers
 
 
-def _breaks(layers: dict[str, tuple[int, int | None]], item: Import) -> bool:
+def _breaks(layers: Layers, item: Import) -> bool:
     source, target = _layer(layers, item.source), _layer(layers, item.target)
     if source is None or target is None or source == target:
         return False
@@ -173,7 +183,7 @@ def _breaks(layers: dict[str, tuple[int, int | None]], item: Import) -> bool:
     return other > height or (other == height and None not in (number, sibling) and number != sibling)
 
 
-def _layer(layers: dict[str, tuple[int, int | None]], module: str) -> str | None:
+def _layer(layers: Layers, module: str) -> str | None:
     parts = module.split(".")
     names = (".".join(parts[:count]) for count in range(len(parts), 0, -1))
     return next((name for name in names if name in layers), None)

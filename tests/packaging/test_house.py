@@ -13,6 +13,9 @@ from typing import Any
 
 import pytest
 
+from tests.house.rooms import rooms
+from tests.house.tree import Tree
+
 ROOT = Path(__file__).resolve().parents[2]
 
 # How many of each the product may have. Lower a limit with each step of the rebuilding; never raise one.
@@ -246,7 +249,7 @@ def test_a_way_that_cannot_run_is_not_measured(tmp_path: Path) -> None:
 )
 def test_every_way_runs_over_this_tree(way: str) -> None:
     """The programs of the ways find what they need by its public names, and both sides of each way are counted."""
-    found = measured(ROOT, "--way", way)["rooms"][way]
+    found = rooms(Tree(ROOT), [way])[way]
     assert found is not None
     assert found["core"] >= 3
     assert (found["own"] > 0) == (way != "timer")

@@ -1,7 +1,8 @@
 """Records which files of the measured tree are entered. Imported by the programs beside it, before all else.
 
-The profile function is set for every thread from the start, because threads that serve a message are older than it. It
-records nothing until `begin`.
+The trace function is set for every thread from the start, because threads that serve a message are older than it. It
+records nothing until `begin`. Python calls it at the start of each function, and nowhere else, unless that function is
+the body of a module: an import also calls functions, and these do not count.
 """
 
 from __future__ import annotations
@@ -31,8 +32,8 @@ class Tracer:
         self._files: set[str] = set()
         self._on = False
         self._importing = threading.local()
-        threading.setprofile(self._saw)
-        sys.setprofile(self._saw)
+        threading.settrace(self._called)
+        sys.settrace(self._called)
 
     def begin(self) -> None:
         self._on = True
@@ -42,20 +43,26 @@ class Tracer:
         self._on = False
         return sorted(self._files)
 
-    def _saw(self, frame: FrameType, event: str, _: Any) -> None:
+    def _called(self, frame: FrameType, event: str, _: Any) -> Any:
         code = frame.f_code
         if code.co_name == "<module>":
-            depth = getattr(self._importing, "depth", 0)
-            if event in ("call", "return"):
-                self._importing.depth = max(0, depth + (1 if event == "call" else -1))
-        elif (
+            self._importing.depth = getattr(self._importing, "depth", 0) + 1
+            frame.f_trace_lines = False
+            return self._imported
+        if (
             self._on
-            and event == "call"
-            and code.co_flags & OPTIMIZED
             and code.co_filename.startswith(TREE)
+            and code.co_flags & OPTIMIZED
+            and code.co_filename not in self._files
             and not getattr(self._importing, "depth", 0)
         ):
             self._files.add(code.co_filename)
+        return None
+
+    def _imported(self, frame: FrameType, event: str, _: Any) -> Any:
+        if event == "return":  # also when an exception ends the import
+            self._importing.depth -= 1
+        return self._imported
 
 
 def main(way: Callable[[Tracer, Path], list[str]]) -> None:
@@ -63,7 +70,7 @@ def main(way: Callable[[Tracer, Path], list[str]]) -> None:
     tracer = Tracer()
     folder, result = Path(sys.argv[1]), Path(sys.argv[2])
     files = way(tracer, folder)
-    sys.setprofile(None)
+    sys.settrace(None)
     result.write_text(json.dumps(files), "utf-8")
 
 
