@@ -51,10 +51,11 @@ def command(*options: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
 def test_a_seed_gives_the_same_history_again(kind: Kind) -> None:
-    """A hundred runs of one seed have one trace: of the seed with the fewest steps."""
+    """A hundred runs of one seed have one trace. The seed is a short one, without messages of 8 MiB."""
     results = list(run_seeds(kind, range(10)))
     assert len({result.digest for result in results}) == 10
-    short = min(results, key=lambda result: (result.steps, result.scenario.seed))
+    small = [result for result in results if not {"huge", "just-fits"} & {s.kind for s in result.scenario.steps}]
+    short = min(small, key=lambda result: (result.steps, result.scenario.seed))
     assert {result.digest for result in run_scenarios(kind, [short.scenario] * 100)} == {short.digest}
 
 

@@ -12,6 +12,7 @@ from tests.spec.shared_claims import SharedClaims
 
 pytestmark = pytest.mark.slow
 
+
 @pytest.mark.parametrize(
     ("model", "states"),
     [
