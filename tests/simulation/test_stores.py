@@ -43,6 +43,7 @@ def test_a_history_over_scripts_is_that_over_memory(kind: Kind) -> None:
     assert_one_trace(kind, seeds, "fakeredis")
 
 
+@pytest.mark.proof
 @pytest.mark.slow
 @each_kind
 def test_more_histories_over_scripts_are_those_over_memory(kind: Kind) -> None:
@@ -50,6 +51,7 @@ def test_more_histories_over_scripts_are_those_over_memory(kind: Kind) -> None:
     assert_one_trace(kind, range(5), "fakeredis")
 
 
+@pytest.mark.proof
 @pytest.mark.real
 @pytest.mark.timeout(180)
 @each_kind

@@ -1,7 +1,8 @@
 """`make spec`: visits every state of the claim protocol within small bounds, and switches each safeguard off.
 
 With `--tla` it also runs the modules of `docs/spec` with a TLA+ checker (crate `tla-checker`), which cargo builds once.
-With `--show NAME` it prints the shortest way to a broken promise without that safeguard.
+With `--show NAME` it prints the shortest way to a broken promise without that safeguard. With `--states` it leaves the
+safeguards out: `make proofs` switches them off too.
 """
 
 from __future__ import annotations
@@ -79,9 +80,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.spec", description=__doc__)
     parser.add_argument("--tla", action="store_true", help="also build the TLA+ checker and run the modules")
     parser.add_argument("--show", metavar="NAME", help='print the steps without this safeguard; "all": without each')
+    parser.add_argument("--states", action="store_true", help="only visit the states")
     options = parser.parse_args()
     fine = min([_explored(model) for model in BOUNDS])  # all of them, also after a failure
-    fine &= _safeguards(options.show)
+    if not options.states:
+        fine &= _safeguards(options.show)
     if options.tla:
         fine &= _tla()
     return 0 if fine else 1

@@ -202,6 +202,7 @@ REFUSED = {
 }
 
 
+@pytest.mark.proof
 @pytest.mark.slow
 @pytest.mark.parametrize(("model", "safeguard"), BROKEN, ids=[f"{model.name}-{name}" for model, name in BROKEN])
 def test_without_a_safeguard_a_promise_breaks(model: type[Model[Any]], safeguard: str) -> None:

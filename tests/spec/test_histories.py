@@ -12,7 +12,7 @@ from wheel_sched.simulation.runner import run_scenarios
 from wheel_sched.simulation.scenario import Scenario
 from wheel_sched.simulation.trace import Trace
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.proof]
 
 
 def judged(scenario: Scenario) -> tuple[Trace, list[str], int]:

@@ -10,7 +10,7 @@ from tests.spec.explorer import FINISHES, Model, explore
 from tests.spec.owned_claims import OwnedClaims
 from tests.spec.shared_claims import SharedClaims
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.proof]
 
 
 @pytest.mark.parametrize(

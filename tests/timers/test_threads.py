@@ -389,6 +389,7 @@ def test_no_lock_is_needed_to_schedule() -> None:
         assert len(timer) == 1
 
 
+@pytest.mark.proof
 @pytest.mark.slow
 @pytest.mark.timeout(180)
 def test_a_million_timers_cancelled_leave_nothing_behind() -> None:
@@ -412,6 +413,7 @@ def test_a_million_timers_cancelled_leave_nothing_behind() -> None:
         assert timer.statistics.wakeups == before
 
 
+@pytest.mark.proof
 @pytest.mark.slow
 @pytest.mark.usefixtures("hasty_switches")
 @pytest.mark.timeout(180)

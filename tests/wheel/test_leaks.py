@@ -69,6 +69,7 @@ def test_fifty_thousand_operations_leave_nothing_behind(core: Core) -> None:
     assert tracemalloc.get_traced_memory()[0] - before < 20_000
 
 
+@pytest.mark.proof
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="reads the resident set from /proc")
@@ -94,6 +95,7 @@ def test_memory_goes_back_when_all_are_cancelled_in_any_order(core: Core) -> Non
     assert float(done.stdout) < 0.4
 
 
+@pytest.mark.proof
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="reads the resident set from /proc")
