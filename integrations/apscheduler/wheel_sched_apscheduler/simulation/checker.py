@@ -14,7 +14,7 @@ from wheel_sched.simulation.calls import MS
 from wheel_sched.simulation.scenario import Scenario
 from wheel_sched.simulation.trace import Trace
 from wheel_sched_apscheduler.simulation.expected_runs import MOVING, Period, periods_of
-from wheel_sched_apscheduler.simulation.job_world import JobRun, JobWorld, ToldOfJob
+from wheel_sched_apscheduler.simulation.job_world import JobAnswer, JobRun, JobWorld
 from wheel_sched_apscheduler.simulation.scenario import LEASE_MS, JobStep, draw
 from wheel_sched_apscheduler.simulation.troubles import FOREVER_MS, Troubles
 
@@ -31,9 +31,11 @@ def violations(history: JobWorld) -> list[str]:
     undone = _undone(history)
     found = [f"broken: {what}" for what in history.world.broken if not _stock_breaks_off(what, troubles)]
     for number, add in sorted(history.adds.items()):
-        told = [history.told[place] for place in sorted(history.told) if history.told[place].step.number == number]
+        answers = [
+            history.answers[place] for place in sorted(history.answers) if history.answers[place].step.number == number
+        ]
         runs = [run for run in history.runs if run.number == number]
-        judge = _JobJudge(history, troubles, add, told, runs, undone=number in undone)
+        judge = _JobJudge(history, troubles, add, answers, runs, undone=number in undone)
         found += judge.violations()
     return found + _leaks(history, undone)
 
@@ -63,7 +65,7 @@ class _JobJudge:
         history: the ended history.
         troubles: the faults of the history.
         add: the call that adds the job.
-        told: the producer's calls about the job, in order.
+        answers: the answers to the producer's calls about the job, in order.
         runs: the runs of the job, in the order in which they began.
         undone: whether the server has lost a write about the job.
     """
@@ -73,23 +75,23 @@ class _JobJudge:
         history: JobWorld,
         troubles: Troubles,
         add: JobStep,
-        told: list[ToldOfJob],
+        answers: list[JobAnswer],
         runs: list[JobRun],
         *,
         undone: bool,
     ) -> None:
-        self._troubles, self._add, self._told, self._runs, self._undone = troubles, add, told, runs, undone
+        self._troubles, self._add, self._answers, self._runs, self._undone = troubles, add, answers, runs, undone
         self._at_most_once = bool(history.options["at_most_once"])
         plain = bool(history.options["plain_producer"])  # it resumes by the store's clock
         self._clock_known = not (plain and troubles.steps_clock())
-        self._periods = periods_of(told, clock_known=self._clock_known, late=self._is_late)
+        self._periods = periods_of(answers, clock_known=self._clock_known, late=self._is_late)
 
-    def _is_late(self, told: ToldOfJob) -> bool:
-        return self._troubles.arrives_late(told.began_ms, told.told_ms)
+    def _is_late(self, answer: JobAnswer) -> bool:
+        return self._troubles.arrives_late(answer.began_ms, answer.answered_ms)
 
     def violations(self) -> list[str]:
         """What is wrong with this job."""
-        found = [*self._early(), *self._answers()]
+        found = [*self._early(), *self._conflicts()]
         if not self._undone:
             found += [*self._lost(), *self._duplicates(), *self._changed(), *self._instances()]
         return found
@@ -97,12 +99,12 @@ class _JobJudge:
     def _name(self, run_ms: int) -> str:
         return f"job {self._add.number}, run time {run_ms} ms"
 
-    def _answers(self) -> list[str]:
+    def _conflicts(self) -> list[str]:
         """Check that `add` finds its id in use only if an earlier try of the same call may have added the job."""
         return [
-            f"told: {told.step} found its id taken, and no try before was in doubt"
-            for told in self._told
-            if told.outcome == "exists" and not told.doubts and not self._undone
+            f"conflict: {answer.step} found its id taken, and no try before was in doubt"
+            for answer in self._answers
+            if answer.outcome == "exists" and not answer.doubts and not self._undone
         ]
 
     def _early(self) -> list[str]:
@@ -130,10 +132,12 @@ class _JobJudge:
 
     def _is_excused(self, period: Period, at: int, runs: list[JobRun]) -> bool:
         # a call may name a run time that is over, such as the resume of a date; nobody can claim it before
-        claimed_by = self._troubles.claimed_by(max(at, period.told_ms))
+        claimed_by = self._troubles.claimed_by(max(at, period.answered_ms))
         coalesced = self._add.coalesce and any(run.run_ms > at for run in self._runs)
         if runs:  # its process died
-            moved = any(told.step.action in MOVING and told.told_ms * MS >= runs[0].began_ns for told in self._told)
+            moved = any(
+                answer.step.action in MOVING and answer.answered_ms * MS >= runs[0].began_ns for answer in self._answers
+            )
             return self._at_most_once or moved or coalesced
         if claimed_by >= period.open_until or (coalesced and self._reached_by(claimed_by) >= period.next_after(at)):
             return True
@@ -186,9 +190,9 @@ class _JobJudge:
         """Check that a run time runs once, unless a fault allows a repeat, and that each claim has a newer token."""
         found = []
         repeats = sum(
-            told.doubts + self._is_late(told) if told.step.action == "add" else not self._clock_known
-            for told in self._told
-            if told.step.action in ("add", "resume")
+            answer.doubts + self._is_late(answer) if answer.step.action == "add" else not self._clock_known
+            for answer in self._answers
+            if answer.step.action in ("add", "resume")
         )
         by_time: dict[int, list[JobRun]] = {}
         for run in self._runs:
@@ -214,7 +218,7 @@ class _JobJudge:
         return sum(
             period.began_ms < at <= period.began_ms + self._troubles.ahead_ms
             and period.may_run(at, self._troubles.ahead_ms)
-            and any(run.began_ns // MS <= period.told_ms for run in runs)
+            and any(run.began_ns // MS <= period.answered_ms for run in runs)
             for period in self._periods[1:]
         )
 
@@ -268,21 +272,21 @@ class _JobJudge:
             elif run.run_ms not in seen and self._began_after_removal(run):
                 found.append(f"removed: {self._name(run.run_ms)}, began after the job was removed")
             seen.add(run.run_ms)
-            for told in self._told:
-                new = told.step.action == "modify" and told.outcome == "done" and run.revision < told.step.at
-                if new and not run.redelivered and run.run_ms - ahead_ms > told.told_ms:
+            for answer in self._answers:
+                new = answer.step.action == "modify" and answer.outcome == "done" and run.revision < answer.step.at
+                if new and not run.redelivered and run.run_ms - ahead_ms > answer.answered_ms:
                     found.append(f"changed: {self._name(run.run_ms)}, has the arguments of before a change")
         return found
 
     def _began_after_removal(self, run: JobRun) -> bool:
         """Whether a run began so long after a removal that a process must have claimed it after the removal."""
         began = run.began_ns // MS
-        for told in self._told:
-            if told.step.action != "remove" or told.outcome != "done" or told.told_ms >= began:
+        for answer in self._answers:
+            if answer.step.action != "remove" or answer.outcome != "done" or answer.answered_ms >= began:
                 continue
-            late = began - told.told_ms > CLAIMED_MS and self._troubles.claimed_by(told.told_ms) < began
+            late = began - answer.answered_ms > CLAIMED_MS and self._troubles.claimed_by(answer.answered_ms) < began
             batch = any(
-                one.token == run.token and one.process == run.process and one.began_ns // MS <= told.told_ms
+                one.token == run.token and one.process == run.process and one.began_ns // MS <= answer.answered_ms
                 for one in self._runs
             )
             if late and not batch:
@@ -312,8 +316,8 @@ class _JobJudge:
 
     def _is_just_added_again(self, at: int) -> bool:
         return any(
-            told.step.action == "add" and told.doubts and told.began_ms <= at <= told.told_ms + CLAIMED_MS
-            for told in self._told
+            answer.step.action == "add" and answer.doubts and answer.began_ms <= at <= answer.answered_ms + CLAIMED_MS
+            for answer in self._answers
         )
 
     def _was_written_late(self, run: JobRun) -> bool:
@@ -340,18 +344,18 @@ def _leaks(history: JobWorld, undone: set[int]) -> list[str]:
     for item in items:
         if item.state == "held" and item.topic != "worker" and not _is_paused(history, item.id, undone):
             found.append(f"leak: {item.id!r} is held ({item.reason})")
-    if len(history.told) < len(history.steps) or any(told.told_ms < 0 for told in history.told.values()):
+    if len(history.answers) < len(history.steps) or any(answer.answered_ms < 0 for answer in history.answers.values()):
         found.append("leak: the producer has not made all its calls")
     return found
 
 
 def _is_paused(history: JobWorld, item_id: str, undone: set[int]) -> bool:
     """Whether the producer has paused this job. A job whose trigger has no future run time counts as paused."""
-    for told in history.told.values():
-        step = told.step
-        if item_id != f"job{step.number}" or (told.outcome == "absent" and not told.doubts):
+    for answer in history.answers.values():
+        step = answer.step
+        if item_id != f"job{step.number}" or (answer.outcome == "absent" and not answer.doubts):
             continue
-        without = step.action in ("add", "reschedule") and max(step.run_times(), default=-1) <= told.told_ms
+        without = step.action in ("add", "reschedule") and max(step.run_times(), default=-1) <= answer.answered_ms
         if step.action == "pause" or without or step.number in undone:
             return True
     return False
