@@ -14,6 +14,7 @@ from wheel_sched.simulation.calls import MS
 from wheel_sched.simulation.scenario import Scenario
 from wheel_sched.simulation.trace import Trace
 from wheel_sched_apscheduler.simulation.expected_runs import MOVING, Period, periods_of
+from wheel_sched_apscheduler.simulation.handed_out import HandedOut
 from wheel_sched_apscheduler.simulation.job_world import JobAnswer, JobRun, JobWorld
 from wheel_sched_apscheduler.simulation.scenario import LEASE_MS, JobStep, draw
 from wheel_sched_apscheduler.simulation.troubles import FOREVER_MS, Troubles
@@ -81,6 +82,8 @@ class _JobJudge:
         undone: bool,
     ) -> None:
         self._troubles, self._add, self._answers, self._runs, self._undone = troubles, add, answers, runs, undone
+        self._handed_out = [one for one in history.store.handed_out if one.number == add.number]
+        self._lost_claims = history.store.lost_claims(add.number)
         self._at_most_once = bool(history.options["at_most_once"])
         plain = bool(history.options["plain_producer"])  # it resumes by the store's clock
         self._clock_known = not (plain and troubles.steps_clock())
@@ -143,7 +146,7 @@ class _JobJudge:
             return True
         if self._add.grace_s >= CHOSEN_GRACE_S and claimed_by >= at + self._add.grace_s * 1_000:
             return True
-        if self._at_most_once and any(self._dies_holding(process, at) for process in self._troubles.processes()):
+        if self._at_most_once and any(self._died_holding(one, at) for one in self._handed_out):
             return True
         full = self._full_until(at, claimed_by)
         if full is None:
@@ -154,8 +157,18 @@ class _JobJudge:
         """The latest time that the store's clock and the clock of a scheduler may both have reached at `at`."""
         return max(at, min(at + self._troubles.ahead_ms, self._troubles.store_clock_ms(at)))
 
-    def _dies_holding(self, process: str, at: int) -> bool:
-        return self._troubles.death_of(process, at - self._troubles.ahead_ms) is not None
+    def _died_holding(self, handed_out: HandedOut, at: int) -> bool:
+        """Whether a process that had claimed this run time died before it can have begun."""
+        if not handed_out.run_ms <= at <= self._reached_by(handed_out.at_ms):
+            return False
+        died = self._troubles.death_of(handed_out.process, handed_out.at_ms)
+        if died is None:
+            return False
+        of_claim = [run for run in self._runs if (run.process, run.token) == (handed_out.process, handed_out.token)]
+        if any(run.outcome == "running" for run in of_claim):  # several run times of a claim run one after the other
+            return True
+        free = max([handed_out.at_ms, *(run.ended_ns // MS for run in of_claim)])
+        return died <= self._troubles.claimed_by(free) + CLAIMED_MS
 
     def _full_until(self, at: int, claimed_by: int) -> int | None:
         """When a run got room, if the job's other runs had reached `max_instances` at the moment of its claim."""
@@ -203,12 +216,21 @@ class _JobJudge:
                 for place, (before, run) in enumerate(pairwise(runs), 1)
                 if not self._may_come_again(before, run) and not self._wrote_late(runs[:place], run)
             ]
-            if len(unexcused) > repeats + self._named_again(at, runs):
+            if len(unexcused) > repeats + self._named_again(at, runs) + self._claims_lost(at):
                 found.append(f"duplicates: {self._name(at)}, came again at {unexcused[0].began_ns // MS} ms")
-            since, until = runs[0].began_ns // MS, runs[-1].began_ns // MS
-            if len({run.token for run in runs}) < len(runs) and not self._troubles.rewound(since - 1_000, until):
+            tokens = Counter(run.token for run in runs)
+            lost = {one.token for one in self._lost_claims}  # the server gives their numbers again
+            if any(count > 1 and token not in lost for token, count in tokens.items()):
                 found.append(f"token: {self._name(at)}, came twice under one token")
         return found
+
+    def _claims_lost(self, at: int) -> int:
+        """How many claims that had handed out this run time the server has lost. It hands the run time out once more.
+
+        The process that held the claim may have stored the run beside its job after that. So the repeat may come when
+        that process has died, long after the loss.
+        """
+        return sum(one.run_ms <= at <= self._reached_by(one.at_ms) for one in self._lost_claims)
 
     def _named_again(self, at: int, runs: list[JobRun]) -> int:
         """How many calls have named a run time again that had run.
@@ -239,8 +261,6 @@ class _JobJudge:
 
     def _may_come_again(self, before: JobRun, run: JobRun) -> bool:
         since, until = before.began_ns // MS, run.began_ns // MS
-        if self._troubles.rewound(since - 1_000, until):
-            return True
         if self._at_most_once:
             return False
         if self._troubles.stood_still(run.process, self._claimed_ms(run), until):  # it goes on with what others ran
@@ -304,7 +324,7 @@ class _JobJudge:
             # a job that is added under the id of a run under way may be claimed before the call has noted that run
             excused = (
                 self._is_just_added_again(began)
-                or self._troubles.rewound(since, began)
+                or any(since <= one.at_ms <= began for one in self._lost_claims)
                 or any(
                     self._troubles.loses_lease(one.process, since, began) or self._was_written_late(one)
                     for one in [*others, run]

@@ -23,13 +23,14 @@ from apscheduler.triggers.interval import IntervalTrigger
 from wheel_sched.errors import StoreError
 from wheel_sched.simulation.calls import MS, START_NS
 from wheel_sched.simulation.scenario import Fault, Scenario
-from wheel_sched.simulation.store import StoreServer, remote_store
+from wheel_sched.simulation.store import remote_store
 from wheel_sched.simulation.world import World
 from wheel_sched.store.core.call import new_token
 from wheel_sched_apscheduler.occurrence import current_occurrence
 from wheel_sched_apscheduler.producer import Producer
 from wheel_sched_apscheduler.run_times import to_ms
 from wheel_sched_apscheduler.schedulers.background import WheelBackgroundScheduler
+from wheel_sched_apscheduler.simulation.handed_out import JobServer
 from wheel_sched_apscheduler.simulation.job_body import Current, run
 from wheel_sched_apscheduler.simulation.scenario import LEASE_MS, JobStep, process_names
 from wheel_sched_apscheduler.stores.redis import RedisWheelJobStore
@@ -108,7 +109,7 @@ class JobWorld:
         world.struck = self.struck = _StampedFaults(world)
         new_token()  # in no process: so the first token of a history does not depend on the history before
         self.options = options = scenario.options
-        self.store = StoreServer(world, options["shards"])
+        self.store = JobServer(world, options["shards"])
         self.steps = [step for step in scenario.sends if isinstance(step, JobStep)]
         self.steps.sort(key=lambda step: step.at)
         self.adds = {step.number: step for step in reversed(self.steps) if step.action == "add"}

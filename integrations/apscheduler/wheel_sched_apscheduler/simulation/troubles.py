@@ -37,6 +37,8 @@ class Troubles:
         spans = []
         behind_ms = 0
         for fault, at in self._struck:
+            if fault.target == "producer" or fault.kind == "repeat-request":
+                continue  # no scheduler waits for the producer, or for the second answer to one request
             until = at + fault.amount + RECOVERY_MS
             if fault.kind in KILLS:
                 until = at + AGAIN_MS + RECOVERY_MS
@@ -56,10 +58,6 @@ class Troubles:
                 break
             clear = max(clear, ends)
         return clear + self._soon_ms
-
-    def processes(self) -> list[str]:
-        """The names of all scheduler processes."""
-        return list(self._births_ms)
 
     def death_of(self, process: str, since: int) -> int | None:
         """When the process died, at `since` or later. None: it did not die."""
@@ -113,10 +111,6 @@ class Troubles:
             fault.kind == "pause" and fault.target == host and fault.amount >= LEASE_LOST_MS and since <= at <= until
             for fault, at in self._struck
         )
-
-    def rewound(self, since: int, until: int) -> bool:
-        """Whether the store has lost writes between two times."""
-        return any(fault.kind == "rewind" and since <= at <= until for fault, at in self._struck)
 
     def arrives_late(self, since: int, until: int) -> bool:
         """Whether the store may perform a request that the producer sent in this time at any later time."""
