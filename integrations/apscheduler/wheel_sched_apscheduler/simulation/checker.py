@@ -82,6 +82,7 @@ class _JobJudge:
         undone: bool,
     ) -> None:
         self._troubles, self._add, self._answers, self._runs, self._undone = troubles, add, answers, runs, undone
+        self._server = history.store
         self._handed_out = [one for one in history.store.handed_out if one.number == add.number]
         self._lost_claims = history.store.lost_claims(add.number)
         self._at_most_once = bool(history.options["at_most_once"])
@@ -144,7 +145,7 @@ class _JobJudge:
             return self._at_most_once or moved or coalesced
         if claimed_by >= period.open_until or (coalesced and self._reached_by(claimed_by) >= period.next_after(at)):
             return True
-        if self._add.grace_s >= CHOSEN_GRACE_S and claimed_by >= at + self._add.grace_s * 1_000:
+        if self._is_missed(period, at):
             return True
         if self._at_most_once and any(self._died_holding(one, at) for one in self._handed_out):
             return True
@@ -152,6 +153,20 @@ class _JobJudge:
         if full is None:
             return False
         return period.next_after(at) != FOREVER_MS or self._may_retry_too_late(period, at, full)
+
+    def _is_missed(self, period: Period, at: int) -> bool:
+        """Whether a claim handed the run time out after its grace, and faults or the call itself explain how late.
+
+        A process whose clock is ahead measures the lateness by its own clock. It also claims a job earlier.
+        """
+        too_late = at + self._add.grace_s * 1_000
+        if self._add.grace_s < CHOSEN_GRACE_S or not any(
+            one.run_ms <= at and one.clock_ms >= too_late for one in self._handed_out
+        ):
+            return False
+        due = (at, at - self._troubles.ahead_ms)
+        by_true_time, by_clock = (self._troubles.claimed_by(max(moment, period.answered_ms)) for moment in due)
+        return by_true_time >= too_late or self._reached_by(by_clock) >= too_late
 
     def _reached_by(self, at: int) -> int:
         """The latest time that the store's clock and the clock of a scheduler may both have reached at `at`."""
@@ -259,13 +274,23 @@ class _JobJudge:
         """About when the process claimed this: several run times of one claim run one after the other."""
         return min(one.began_ns // MS for one in self._runs if (one.process, one.token) == (run.process, run.token))
 
+    def _lost_lease(self, before: JobRun, run: JobRun) -> bool:
+        """Whether faults kept a process from the store until its lease ended, and another claim got what it ran."""
+        for one in self._handed_out:
+            if (one.process, one.token) == (run.process, run.token) and one.run_ms <= run.run_ms:
+                hold = self._server.last_hold(one, before.process)
+                since = self._claimed_ms(before) - LEASE_MS if hold is None else hold.since_ms
+                if self._troubles.loses_lease(before.process, since, one.at_ms):
+                    return True
+        return False
+
     def _may_come_again(self, before: JobRun, run: JobRun) -> bool:
         since, until = before.began_ns // MS, run.began_ns // MS
         if self._at_most_once:
             return False
         if self._troubles.stood_still(run.process, self._claimed_ms(run), until):  # it goes on with what others ran
             return True
-        if self._troubles.loses_lease(before.process, self._claimed_ms(before) - LEASE_MS, until):
+        if self._lost_lease(before, run):
             return True
         died = self._troubles.death_of(before.process, since)
         if died is None:
