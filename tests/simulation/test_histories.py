@@ -37,17 +37,19 @@ KEPT = {
     # delivery that were lost without a crash, as the store refused writes (309681, 309972) or a stock pass broke off;
     # two runs of one run time in a stock scheduler, of which one was not kept; a lost run that a stock pass put back
     # and then found late (401872); a run time that was in time at its claim, and too late after the run before it in a
-    # stock scheduler (407085)
+    # stock scheduler (407085); a job that was stored between the claim of a pass and its end woke nobody (708816)
     "apscheduler": (
         *(2, 13, 18, 390, 745, 2831, 101481, 101316, 200792),
-        *(301541, 307424, 309681, 309972, 305383, 401582, 401872, 407085),
+        *(301541, 307424, 309681, 309972, 305383, 401582, 401872, 407085, 708816),
     ),
 }
 
 MISJUDGED = {
     # the server lost a claim whose holder then stored the run beside its job, and died: the run came once from the job,
-    # and once from beside it; a run time that had come too late when its job was added, by the clock of a scheduler
-    "apscheduler": (702953, 703615),
+    # and once from beside it; a run time that had come too late when its job was added, by the clock of a scheduler;
+    # a resume, while a scheduler whose clock was ahead had claimed later run times and not yet begun; a claim that lost
+    # its lease to a step of the clock, two claims before the repeat; a run that found no room, by a clock ahead
+    "apscheduler": (702953, 703615, 704356, 708258, 711419),
 }
 
 

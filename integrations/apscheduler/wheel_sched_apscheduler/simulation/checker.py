@@ -142,7 +142,8 @@ class _JobJudge:
             moved = any(
                 answer.step.action in MOVING and answer.answered_ms * MS >= runs[0].began_ns for answer in self._answers
             )
-            return self._at_most_once or moved or coalesced
+            died = all(self._troubles.death_of(run.process, run.began_ns // MS) is not None for run in runs)
+            return (self._at_most_once and died) or moved or coalesced
         if claimed_by >= period.open_until or (coalesced and self._reached_by(claimed_by) >= period.next_after(at)):
             return True
         if self._is_missed(period, at):
@@ -186,10 +187,16 @@ class _JobJudge:
         return died <= self._troubles.claimed_by(free) + CLAIMED_MS
 
     def _full_until(self, at: int, claimed_by: int) -> int | None:
-        """When a run got room, if the job's other runs had reached `max_instances` at the moment of its claim."""
-        others = [run for run in self._runs if run.run_ms != at and run.run_ms <= claimed_by]
-        ends = [end for end in map(self._counts_until, others) if end >= at]
-        return max(ends) if len(ends) >= self._add.instances else None
+        """When a run got room, if the job's other runs had reached `max_instances` when a claim handed it out."""
+        others = [(run, self._counts_until(run)) for run in self._runs if run.run_ms != at]
+        for one in self._handed_out:
+            if one.run_ms <= at <= self._reached_by(one.at_ms) and one.at_ms <= claimed_by:
+                ends = [
+                    end for run, end in others if self._claimed_ms(run) <= one.at_ms + CLAIMED_MS and end >= one.at_ms
+                ]
+                if len(ends) >= self._add.instances:
+                    return max(ends)
+        return None
 
     def _may_retry_too_late(self, period: Period, at: int, full_until: int) -> bool:
         """Whether a last run that waits for room may come too late for its misfire grace time or its period."""
@@ -255,7 +262,7 @@ class _JobJudge:
         return sum(
             period.began_ms < at <= period.began_ms + self._troubles.ahead_ms
             and period.may_run(at, self._troubles.ahead_ms)
-            and any(run.began_ns // MS <= period.answered_ms for run in runs)
+            and any(self._claimed_ms(run) <= period.answered_ms for run in runs)
             for period in self._periods[1:]
         )
 
@@ -276,10 +283,12 @@ class _JobJudge:
 
     def _lost_lease(self, before: JobRun, run: JobRun) -> bool:
         """Whether faults kept a process from the store until its lease ended, and another claim got what it ran."""
+        claimed, until = self._claimed_ms(before), run.began_ns // MS
         for one in self._handed_out:
-            if (one.process, one.token) == (run.process, run.token) and one.run_ms <= run.run_ms:
+            ours = (one.process, one.token) == (before.process, before.token)
+            if not ours and one.run_ms <= run.run_ms and claimed <= one.at_ms <= until:
                 hold = self._server.last_hold(one, before.process)
-                since = self._claimed_ms(before) - LEASE_MS if hold is None else hold.since_ms
+                since = claimed - LEASE_MS if hold is None else hold.since_ms
                 if self._troubles.loses_lease(before.process, since, one.at_ms):
                     return True
         return False
