@@ -6,7 +6,6 @@ counter of the product.
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from itertools import pairwise
 
@@ -16,6 +15,7 @@ from wheel_sched.simulation.trace import Trace
 from wheel_sched_apscheduler.simulation.expected_runs import MOVING, Period, periods_of
 from wheel_sched_apscheduler.simulation.handed_out import HandedOut
 from wheel_sched_apscheduler.simulation.job_world import JobAnswer, JobRun, JobWorld
+from wheel_sched_apscheduler.simulation.leaks import leaks
 from wheel_sched_apscheduler.simulation.scenario import LEASE_MS, JobStep, draw
 from wheel_sched_apscheduler.simulation.troubles import FOREVER_MS, Troubles
 
@@ -29,8 +29,8 @@ CHOSEN_GRACE_S = 2  # a grace of one second counts as none, see docs/apscheduler
 def violations(history: JobWorld) -> list[str]:
     """The promises that the history broke, one line each. Each line begins with the name of the invariant."""
     troubles = Troubles(history)
-    undone = _undone(history)
-    found = [f"broken: {what}" for what in history.world.broken if not _stock_breaks_off(what, troubles)]
+    undone = history.store.undone_jobs()
+    found = [f"broken: {what}" for what in history.world.broken if not troubles.stock_breaks_off(what)]
     for number, add in sorted(history.adds.items()):
         answers = [
             history.answers[place] for place in sorted(history.answers) if history.answers[place].step.number == number
@@ -38,25 +38,7 @@ def violations(history: JobWorld) -> list[str]:
         runs = [run for run in history.runs if run.number == number]
         judge = _JobJudge(history, troubles, add, answers, runs, undone=number in undone)
         found += judge.violations()
-    return found + _leaks(history, undone)
-
-
-def _undone(history: JobWorld) -> set[int]:
-    """The jobs about which the server has lost a write. `appendfsync everysec` allows that."""
-    return {int(number) for call in history.store.lost_calls for number in re.findall(r"job(\d+)", repr(call))}
-
-
-def _stock_breaks_off(what: str, troubles: Troubles) -> bool:
-    """Whether APScheduler's own loop ended by its own error in a pass during its shutdown.
-
-    Its `remove_job` asks no jobstore any more when `shutdown` has begun, and finds no job. The loop would end anyway.
-    """
-    process = what.removeprefix("the thread ").partition("/")[0]
-    return (
-        what.startswith(f"the thread {process}/APScheduler ended by JobLookupError")
-        and "in _process_jobs\n    self.remove_job(" in what
-        and troubles.is_stopped(process)
-    )
+    return found + leaks(history, undone)
 
 
 class _JobJudge:
@@ -175,7 +157,7 @@ class _JobJudge:
 
     def _died_holding(self, handed_out: HandedOut, at: int) -> bool:
         """Whether a process that had claimed this run time died before it can have begun."""
-        if not handed_out.run_ms <= at <= self._reached_by(handed_out.at_ms):
+        if not handed_out.covers(at):
             return False
         died = self._troubles.death_of(handed_out.process, handed_out.at_ms)
         if died is None:
@@ -188,15 +170,22 @@ class _JobJudge:
 
     def _full_until(self, at: int, claimed_by: int) -> int | None:
         """When a run got room, if the job's other runs had reached `max_instances` when a claim handed it out."""
-        others = [(run, self._counts_until(run)) for run in self._runs if run.run_ms != at]
+        others = [(self._claimed_ms(run), self._counts_until(run)) for run in self._runs if run.run_ms != at]
         for one in self._handed_out:
-            if one.run_ms <= at <= self._reached_by(one.at_ms) and one.at_ms <= claimed_by:
-                ends = [
-                    end for run, end in others if self._claimed_ms(run) <= one.at_ms + CLAIMED_MS and end >= one.at_ms
-                ]
+            if one.covers(at) and one.at_ms <= claimed_by:
+                lost = [each for each in self._handed_out if not each.covers(at)]
+                counted = [*others, *((each.at_ms, self._counts_unbegun_until(each)) for each in lost)]
+                ends = [end for since, end in counted if since <= one.at_ms + CLAIMED_MS and end >= one.at_ms]
                 if len(ends) >= self._add.instances:
                     return max(ends)
         return None
+
+    def _counts_unbegun_until(self, handed_out: HandedOut) -> int:
+        """The time until which a run counts as under way that was lost with its process before it began; else -1."""
+        if any((run.process, run.token) == (handed_out.process, handed_out.token) for run in self._runs):
+            return -1
+        died = self._troubles.death_of(handed_out.process, handed_out.at_ms)
+        return -1 if died is None else self._troubles.claimed_by(died) + LEASE_MS
 
     def _may_retry_too_late(self, period: Period, at: int, full_until: int) -> bool:
         """Whether a last run that waits for room may come too late for its misfire grace time or its period."""
@@ -252,7 +241,7 @@ class _JobJudge:
         The process that held the claim may have stored the run beside its job after that. So the repeat may come when
         that process has died, long after the loss.
         """
-        return sum(one.run_ms <= at <= self._reached_by(one.at_ms) for one in self._lost_claims)
+        return sum(one.covers(at) for one in self._lost_claims)
 
     def _named_again(self, at: int, runs: list[JobRun]) -> int:
         """How many calls have named a run time again that had run.
@@ -387,32 +376,6 @@ class _JobJudge:
             return one.ended_ns > run.began_ns
         died = self._troubles.death_of(one.process, one.began_ns // MS)
         return died is None or died * MS > run.began_ns
-
-
-def _leaks(history: JobWorld, undone: set[int]) -> list[str]:
-    """Check that at the end nothing is due or leased. A held item must be a paused job or the item of a process."""
-    found = []
-    items = history.store.contents.items()
-    left = Counter((item.shard, item.state, item.topic) for item in items if item.state in ("due", "leased"))
-    found += [f"leak: shard {shard} has {count} {state}, {topic}" for (shard, state, topic), count in left.items()]
-    for item in items:
-        if item.state == "held" and item.topic != "worker" and not _is_paused(history, item.id, undone):
-            found.append(f"leak: {item.id!r} is held ({item.reason})")
-    if len(history.answers) < len(history.steps) or any(answer.answered_ms < 0 for answer in history.answers.values()):
-        found.append("leak: the producer has not made all its calls")
-    return found
-
-
-def _is_paused(history: JobWorld, item_id: str, undone: set[int]) -> bool:
-    """Whether the producer has paused this job. A job whose trigger has no future run time counts as paused."""
-    for answer in history.answers.values():
-        step = answer.step
-        if item_id != f"job{step.number}" or (answer.outcome == "absent" and not answer.doubts):
-            continue
-        without = step.action in ("add", "reschedule") and max(step.run_times(), default=-1) <= answer.answered_ms
-        if step.action == "pause" or without or step.number in undone:
-            return True
-    return False
 
 
 class JobKind:

@@ -55,6 +55,10 @@ class HandedOut:
     clock_ms: int
     call: Call[Any]
 
+    def covers(self, at: int) -> bool:
+        """Whether this run time was handed out: both clocks had reached it, and the job waited for it or before it."""
+        return self.run_ms <= at <= self.clock_ms
+
 
 @dataclass(frozen=True, slots=True)
 class Hold:
@@ -133,7 +137,7 @@ class JobServer(StoreServer):
             return  # the request came again, and got its first answer
         scheduler = self.world.scheduler
         process, at_ms = scheduler.process.name, self.world.now_ms
-        clock_ms = min(scheduler.wall_ns() // MS, self.wall_ms()) - START_MS
+        clock_ms = min(scheduler.wall_ns() // MS, claim.now_us // 1_000) - START_MS
         for item in claim.items:
             found = _JOB_ID.fullmatch(job_id_of(item.id))
             run_ms = None if found is None else self._run_ms(item)
@@ -152,3 +156,7 @@ class JobServer(StoreServer):
         return [
             one for one in self.handed_out if one.number == number and any(one.call is call for call in self.lost_calls)
         ]
+
+    def undone_jobs(self) -> set[int]:
+        """The jobs about which the server has lost a write. `appendfsync everysec` allows that."""
+        return {int(number) for call in self.lost_calls for number in _JOB_ID.findall(repr(call))}

@@ -78,6 +78,22 @@ class Troubles:
         )
         return any(fault.kind == "stop" and fault.target == host and since <= at <= until for fault, at in self._struck)
 
+    def stock_breaks_off(self, what: str) -> bool:
+        """Whether APScheduler's own loop ended by its own error in a pass during its shutdown.
+
+        Its `remove_job` asks no jobstore any more when `shutdown` has begun, and finds no job. The loop would end
+        anyway.
+
+        Args:
+            what: an entry of `World.broken`.
+        """
+        process = what.removeprefix("the thread ").partition("/")[0]
+        return (
+            what.startswith(f"the thread {process}/APScheduler ended by JobLookupError")
+            and "in _process_jobs\n    self.remove_job(" in what
+            and self.is_stopped(process)
+        )
+
     def loses_lease(self, process: str, since: int, until: int) -> bool:
         """Whether faults between two times keep a process from the store for so long that its leases may end."""
         host = process.partition(".")[0]
