@@ -267,8 +267,10 @@ class _JobJudge:
         )
 
     def _claimed_ms(self, run: JobRun) -> int:
-        """About when the process claimed this: several run times of one claim run one after the other."""
-        return min(one.began_ns // MS for one in self._runs if (one.process, one.token) == (run.process, run.token))
+        """When the process claimed this. Several run times of one claim run one after the other."""
+        claims = [one for one in self._handed_out if (one.process, one.token) == (run.process, run.token)]
+        began = run.began_ns // MS
+        return max((one.at_ms for one in claims if one.run_ms <= run.run_ms and one.at_ms <= began), default=began)
 
     def _lost_lease(self, before: JobRun, run: JobRun) -> bool:
         """Whether faults kept a process from the store until its lease ended, and another claim got what it ran."""
