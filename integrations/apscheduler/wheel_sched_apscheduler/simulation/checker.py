@@ -246,10 +246,11 @@ class _JobJudge:
     def _named_again(self, at: int, runs: list[JobRun]) -> int:
         """How many calls have named a run time again that had run.
 
-        A resume counts from the clock of its caller. A scheduler whose clock is ahead may have run later times already.
+        A resume counts from the clock of its caller. A scheduler whose clock is ahead may have run later times already,
+        and so may any scheduler until the call takes effect.
         """
         return sum(
-            period.began_ms < at <= period.began_ms + self._troubles.ahead_ms
+            period.began_ms < at <= max(period.began_ms + self._troubles.ahead_ms, period.answered_ms)
             and period.may_run(at, self._troubles.ahead_ms)
             and any(self._claimed_ms(run) <= period.answered_ms for run in runs)
             for period in self._periods[1:]

@@ -60,7 +60,9 @@ class Troubles:
         return clear + self._soon_ms
 
     def death_of(self, process: str, since: int) -> int | None:
-        """When the process died, at `since` or later. None: it did not die."""
+        """When the process died, at `since` or later. None: it did not die, or a late request has no process."""
+        if process not in self._births_ms:
+            return None
         host = process.partition(".")[0]
         since = max(since, self._births_ms[process])
         times = [at for fault, at in self._struck if fault.target == host and fault.kind in KILLS and at >= since]
