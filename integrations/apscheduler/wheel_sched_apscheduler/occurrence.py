@@ -11,6 +11,7 @@ the greatest token it has seen can refuse a holder that was believed dead (Klepp
 plain `Job` objects. A `Job` has slots and no room for an occurrence, so a subclass holds it. A `ClaimedJob`
 - notes the run times that the scheduler takes, so that ends can be matched with them;
 - of a coalesced job, gives only the last missed run time, without asking the trigger for each;
+- compares the lateness of its run times with the grace once, at the claim;
 - asks the trigger once a pass, and repeats its answer when the scheduler asks again. A trigger that raises would end a
   stock scheduler's loop: the occurrence keeps the error, and nothing runs;
 - runs the function with `current_occurrence()` set, in a pool of threads, an event loop or a pool of processes.
@@ -31,7 +32,7 @@ from typing import Any
 
 from apscheduler.job import Job
 
-from wheel_sched_apscheduler.run_times import missed_runs, to_ms
+from wheel_sched_apscheduler.run_times import in_utc, missed_runs, to_ms
 
 UNSEEN_AT_MOST = 3  # for so many heartbeats the executor may not know a run that it was given
 
@@ -218,14 +219,42 @@ class Answered:
 
 
 class ClaimedJob(Job):
-    """A job that carries its occurrence, so that a stock scheduler can run it."""
+    """A job that carries its occurrence, so that a stock scheduler can run it.
 
-    __slots__ = ("fixed", "occurrence", "plain_func")
+    An executor of APScheduler measures the lateness of each run time when it begins. So the grace of a claimed job
+    grows while it waits and runs: a run time that was in time at the claim stays in time.
+    """
+
+    __slots__ = ("claimed_at", "fixed", "grace_s", "occurrence", "plain_func")
+
+    claimed_at: datetime | None  # lateness is measured up to this moment; None: up to the present
+    grace_s: int | None
 
     occurrence: Occurrence
     fixed: list[datetime] | None  # run times that are already decided
     func: Any
     plain_func: Any  # `func`, without `current_occurrence()` set
+
+    @property
+    def misfire_grace_time(self) -> float | None:
+        """The executor drops run times that lie further back than this, in seconds. None: it drops none."""
+        oldest = None if self.claimed_at is None else self.oldest_in_grace()
+        return self.grace_s if oldest is None else (datetime.now(UTC) - oldest).total_seconds()
+
+    @misfire_grace_time.setter
+    def misfire_grace_time(self, grace_s: int | None) -> None:
+        self.grace_s, self.claimed_at = grace_s, None
+
+    def oldest_in_grace(self) -> datetime | None:
+        """Executors drop the run times before this moment, because they came too late. None: they drop none."""
+        if self.grace_s is None:
+            return None
+        oldest = (self.claimed_at or datetime.now(UTC)) - timedelta(seconds=self.grace_s)
+        if self.claimed_at is None:
+            return oldest
+        # the first one in time, or the claim: an executor that stands still before it compares drops the same ones
+        times = map(in_utc, self.occurrence.run_times or [self.occurrence.scheduled])
+        return next((moment for moment in times if moment >= oldest), self.claimed_at)
 
     def _get_run_times(self, now: datetime) -> list[datetime]:
         occurrence: Occurrence = self.occurrence
@@ -251,7 +280,9 @@ class ClaimedJob(Job):
         occurrence = self.occurrence
         if type(self.trigger) is Answered:
             state["trigger"] = self.trigger.trigger
+        state["misfire_grace_time"] = self.grace_s
         state["occurrence"] = (
+            self.claimed_at,
             occurrence.job_id,
             occurrence.scheduled,
             occurrence.token,
@@ -263,29 +294,40 @@ class ClaimedJob(Job):
     def __setstate__(self, state: dict[str, Any]) -> None:
         """In a process of a pool: restores as much of the occurrence as the job's code can see."""
         super().__setstate__(state)
-        job_id, scheduled, token, redelivered, run_times = state["occurrence"]
+        claimed_at, job_id, scheduled, token, redelivered, run_times = state["occurrence"]
         self.occurrence = Occurrence(self, job_id, scheduled, token, redelivered)
         self.occurrence.run_at(run_times)
-        self.fixed = None
+        self.fixed, self.claimed_at = None, claimed_at
         self.plain_func = self.func
-        self.func = with_current_occurrence(self.occurrence, self.func, self.misfire_grace_time)
+        self.func = with_current_occurrence(self.occurrence, self.func, self.oldest_in_grace)
 
-    def hand_out(self, token: int, *, redelivered: bool = False, fixed: list[datetime] | None = None) -> Occurrence:
+    def hand_out(
+        self,
+        token: int,
+        *,
+        redelivered: bool = False,
+        fixed: list[datetime] | None = None,
+        claimed_at: datetime | None = None,
+    ) -> Occurrence:
         """Give this job its occurrence, and return the occurrence.
 
         Args:
             token: fencing token.
             redelivered: whether the occurrence was handed out before. Defaults to False.
             fixed: its run times, if they are already decided. Defaults to None.
+            claimed_at: the moment up to which the lateness of its run times counts. Defaults to None: until each one
+                begins.
         """
         self.occurrence = Occurrence(self, self.id, self.next_run_time, token, redelivered)
-        self.fixed = fixed
+        self.fixed, self.claimed_at = fixed, claimed_at
         self.plain_func = self.func
-        self.func = with_current_occurrence(self.occurrence, self.func, self.misfire_grace_time)
+        self.func = with_current_occurrence(self.occurrence, self.func, self.oldest_in_grace)
         return self.occurrence
 
 
-def claimed_copy(job: Any, token: int, grace_s: int | None, *, redelivered: bool = False) -> ClaimedJob:
+def claimed_copy(
+    job: Any, token: int, grace_s: int | None, *, redelivered: bool = False, claimed_at: datetime | None = None
+) -> ClaimedJob:
     """A copy of a plain job, with an occurrence.
 
     Args:
@@ -293,27 +335,34 @@ def claimed_copy(job: Any, token: int, grace_s: int | None, *, redelivered: bool
         token: fencing token.
         grace_s: the grace that the executor of the job applies.
         redelivered: whether the occurrence was handed out before. Defaults to False.
+        claimed_at: the moment up to which lateness counts. Defaults to None: until a run time begins.
     """
     copy = ClaimedJob.__new__(ClaimedJob)
     for name in _STATE:
         setattr(copy, name, getattr(job, name))
     copy.misfire_grace_time = grace_s
-    copy.hand_out(token, redelivered=redelivered)
+    copy.hand_out(token, redelivered=redelivered, claimed_at=claimed_at)
     return copy
 
 
 def with_current_occurrence(
-    occurrence: Occurrence, func: Callable[..., Any], grace_s: int | None
+    occurrence: Occurrence, func: Callable[..., Any], oldest_in_grace: Callable[[], datetime | None]
 ) -> Callable[..., Any]:
-    """Return a function that calls `func` with `current_occurrence()` set to the present run time."""
+    """Return a function that calls `func` with `current_occurrence()` set to the present run time.
+
+    Args:
+        occurrence: has the run times.
+        func: the job's function.
+        oldest_in_grace: tells before which moment the executor drops run times; None: it drops none.
+    """
     turn = 0
 
     def begin() -> Any:
         nonlocal turn
         times = occurrence.run_times or [occurrence.scheduled]
         run_time = times[min(turn, len(times) - 1)]
-        if grace_s is not None:  # the executor skips run times that it finds too late, without a word
-            oldest = datetime.now(UTC) - timedelta(seconds=grace_s)
+        oldest = oldest_in_grace()
+        if oldest is not None:  # the executor skips run times that it finds too late, without a word
             while run_time < oldest and turn < len(times) - 1:
                 turn += 1
                 run_time = times[turn]

@@ -18,7 +18,7 @@ scheduler's lock. `next_fire_time` gives up in that case.
 
 *Misfires.* Stock checks `misfire_grace_time` in the worker, so time in the pool's queue counts, and its default of one
 second drops most of a burst. Here lateness is measured once, when the job is claimed. A job that is claimed in time
-runs.
+runs. If it is put back instead, its lateness counts from then.
 """
 
 from __future__ import annotations
@@ -198,6 +198,17 @@ def _agreed(parts: Any, previous: datetime | None, now: datetime) -> Any:
     raise ValueError(f"the parts of the and-trigger never agree on a run time after {previous or now}")
 
 
+def lateness_until(claimed_at: datetime, misfire: Misfire) -> datetime | None:
+    """The moment up to which a job's lateness counts, if it was claimed at `claimed_at`; None = until it begins."""
+    return None if misfire == "stock" else claimed_at
+
+
+def chosen_grace(job: Any, misfire: Misfire) -> int | None:
+    """The job's misfire grace time in seconds; None if lateness does not matter, see `grace_after_claim`."""
+    grace_s: int | None = job.misfire_grace_time
+    return None if misfire == "lenient" and grace_s == STOCK_GRACE_S else grace_s
+
+
 def grace_after_claim(job: Any, now: datetime, misfire: Misfire) -> int | None:
     """The grace that the executor must apply to a job claimed at `now`; None = run it at any lateness.
 
@@ -208,9 +219,7 @@ def grace_after_claim(job: Any, now: datetime, misfire: Misfire) -> int | None:
             "claim": a job that is claimed within its grace runs; one claimed later is MISSED. "stock": as the job says,
             counted when a worker takes it.
     """
-    grace_s: int | None = job.misfire_grace_time
+    grace_s = chosen_grace(job, misfire)
     if grace_s is None or misfire == "stock":
         return grace_s
-    if misfire == "lenient" and grace_s == STOCK_GRACE_S:
-        return None
     return None if to_us(now) - to_us(job.next_run_time) <= grace_s * 1_000_000 else grace_s

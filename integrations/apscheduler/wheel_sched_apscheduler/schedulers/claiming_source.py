@@ -2,7 +2,7 @@
 
 One round trip settles ended occurrences and claims the next batch. Claiming needs no lock of the scheduler, so only the
 loop waits for the server. Claimed jobs are submitted immediately. If the scheduler is paused or ends in between, the
-batch is put back at its old due time.
+batch is put back.
 
 *In-flight limits.* Claiming stops while an executor has too much in flight, so that a backlog stays in the store for
 other processes. A claim takes all due jobs of a jobstore, not those of one executor. So when an executor is full,

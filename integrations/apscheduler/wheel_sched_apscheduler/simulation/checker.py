@@ -6,7 +6,6 @@ counter of the product.
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from itertools import pairwise
 
@@ -14,7 +13,9 @@ from wheel_sched.simulation.calls import MS
 from wheel_sched.simulation.scenario import Scenario
 from wheel_sched.simulation.trace import Trace
 from wheel_sched_apscheduler.simulation.expected_runs import MOVING, Period, periods_of
-from wheel_sched_apscheduler.simulation.job_world import JobRun, JobWorld, ToldOfJob
+from wheel_sched_apscheduler.simulation.handed_out import HandedOut
+from wheel_sched_apscheduler.simulation.job_world import JobAnswer, JobRun, JobWorld
+from wheel_sched_apscheduler.simulation.leaks import leaks
 from wheel_sched_apscheduler.simulation.scenario import LEASE_MS, JobStep, draw
 from wheel_sched_apscheduler.simulation.troubles import FOREVER_MS, Troubles
 
@@ -28,32 +29,16 @@ CHOSEN_GRACE_S = 2  # a grace of one second counts as none, see docs/apscheduler
 def violations(history: JobWorld) -> list[str]:
     """The promises that the history broke, one line each. Each line begins with the name of the invariant."""
     troubles = Troubles(history)
-    undone = _undone(history)
-    found = [f"broken: {what}" for what in history.world.broken if not _stock_breaks_off(what, troubles)]
+    undone = history.store.undone_jobs()
+    found = [f"broken: {what}" for what in history.world.broken if not troubles.stock_breaks_off(what)]
     for number, add in sorted(history.adds.items()):
-        told = [history.told[place] for place in sorted(history.told) if history.told[place].step.number == number]
+        answers = [
+            history.answers[place] for place in sorted(history.answers) if history.answers[place].step.number == number
+        ]
         runs = [run for run in history.runs if run.number == number]
-        judge = _JobJudge(history, troubles, add, told, runs, undone=number in undone)
+        judge = _JobJudge(history, troubles, add, answers, runs, undone=number in undone)
         found += judge.violations()
-    return found + _leaks(history, undone)
-
-
-def _undone(history: JobWorld) -> set[int]:
-    """The jobs about which the server has lost a write. `appendfsync everysec` allows that."""
-    return {int(number) for call in history.store.lost_calls for number in re.findall(r"job(\d+)", repr(call))}
-
-
-def _stock_breaks_off(what: str, troubles: Troubles) -> bool:
-    """Whether APScheduler's own loop ended by its own error in a pass during its shutdown.
-
-    Its `remove_job` asks no jobstore any more when `shutdown` has begun, and finds no job. The loop would end anyway.
-    """
-    process = what.removeprefix("the thread ").partition("/")[0]
-    return (
-        what.startswith(f"the thread {process}/APScheduler ended by JobLookupError")
-        and "in _process_jobs\n    self.remove_job(" in what
-        and troubles.is_stopped(process)
-    )
+    return found + leaks(history, undone)
 
 
 class _JobJudge:
@@ -63,7 +48,7 @@ class _JobJudge:
         history: the ended history.
         troubles: the faults of the history.
         add: the call that adds the job.
-        told: the producer's calls about the job, in order.
+        answers: the answers to the producer's calls about the job, in order.
         runs: the runs of the job, in the order in which they began.
         undone: whether the server has lost a write about the job.
     """
@@ -73,23 +58,26 @@ class _JobJudge:
         history: JobWorld,
         troubles: Troubles,
         add: JobStep,
-        told: list[ToldOfJob],
+        answers: list[JobAnswer],
         runs: list[JobRun],
         *,
         undone: bool,
     ) -> None:
-        self._troubles, self._add, self._told, self._runs, self._undone = troubles, add, told, runs, undone
+        self._troubles, self._add, self._answers, self._runs, self._undone = troubles, add, answers, runs, undone
+        self._server = history.store
+        self._handed_out = [one for one in history.store.handed_out if one.number == add.number]
+        self._lost_claims = history.store.lost_claims(add.number)
         self._at_most_once = bool(history.options["at_most_once"])
         plain = bool(history.options["plain_producer"])  # it resumes by the store's clock
         self._clock_known = not (plain and troubles.steps_clock())
-        self._periods = periods_of(told, clock_known=self._clock_known, late=self._is_late)
+        self._periods = periods_of(answers, clock_known=self._clock_known, late=self._is_late)
 
-    def _is_late(self, told: ToldOfJob) -> bool:
-        return self._troubles.arrives_late(told.began_ms, told.told_ms)
+    def _is_late(self, answer: JobAnswer) -> bool:
+        return self._troubles.arrives_late(answer.began_ms, answer.answered_ms)
 
     def violations(self) -> list[str]:
         """What is wrong with this job."""
-        found = [*self._early(), *self._answers()]
+        found = [*self._early(), *self._conflicts()]
         if not self._undone:
             found += [*self._lost(), *self._duplicates(), *self._changed(), *self._instances()]
         return found
@@ -97,12 +85,12 @@ class _JobJudge:
     def _name(self, run_ms: int) -> str:
         return f"job {self._add.number}, run time {run_ms} ms"
 
-    def _answers(self) -> list[str]:
+    def _conflicts(self) -> list[str]:
         """Check that `add` finds its id in use only if an earlier try of the same call may have added the job."""
         return [
-            f"told: {told.step} found its id taken, and no try before was in doubt"
-            for told in self._told
-            if told.outcome == "exists" and not told.doubts and not self._undone
+            f"conflict: {answer.step} found its id taken, and no try before was in doubt"
+            for answer in self._answers
+            if answer.outcome == "exists" and not answer.doubts and not self._undone
         ]
 
     def _early(self) -> list[str]:
@@ -130,34 +118,74 @@ class _JobJudge:
 
     def _is_excused(self, period: Period, at: int, runs: list[JobRun]) -> bool:
         # a call may name a run time that is over, such as the resume of a date; nobody can claim it before
-        claimed_by = self._troubles.claimed_by(max(at, period.told_ms))
+        claimed_by = self._troubles.claimed_by(max(at, period.answered_ms))
         coalesced = self._add.coalesce and any(run.run_ms > at for run in self._runs)
         if runs:  # its process died
-            moved = any(told.step.action in MOVING and told.told_ms * MS >= runs[0].began_ns for told in self._told)
-            return self._at_most_once or moved or coalesced
+            moved = any(
+                answer.step.action in MOVING and answer.answered_ms * MS >= runs[0].began_ns for answer in self._answers
+            )
+            died = all(self._troubles.death_of(run.process, run.began_ns // MS) is not None for run in runs)
+            return (self._at_most_once and died) or moved or coalesced
         if claimed_by >= period.open_until or (coalesced and self._reached_by(claimed_by) >= period.next_after(at)):
             return True
-        if self._add.grace_s >= CHOSEN_GRACE_S and claimed_by >= at + self._add.grace_s * 1_000:
+        if self._is_missed(period, at):
             return True
-        if self._at_most_once and any(self._dies_holding(process, at) for process in self._troubles.processes()):
+        if self._at_most_once and any(self._died_holding(one, at) for one in self._handed_out):
             return True
         full = self._full_until(at, claimed_by)
         if full is None:
             return False
         return period.next_after(at) != FOREVER_MS or self._may_retry_too_late(period, at, full)
 
+    def _is_missed(self, period: Period, at: int) -> bool:
+        """Whether a claim handed the run time out after its grace, and faults or the call itself explain how late.
+
+        A process whose clock is ahead measures the lateness by its own clock. It also claims a job earlier.
+        """
+        too_late = at + self._add.grace_s * 1_000
+        if self._add.grace_s < CHOSEN_GRACE_S or not any(
+            one.run_ms <= at and one.clock_ms >= too_late for one in self._handed_out
+        ):
+            return False
+        due = (at, at - self._troubles.ahead_ms)
+        by_true_time, by_clock = (self._troubles.claimed_by(max(moment, period.answered_ms)) for moment in due)
+        return by_true_time >= too_late or self._reached_by(by_clock) >= too_late
+
     def _reached_by(self, at: int) -> int:
         """The latest time that the store's clock and the clock of a scheduler may both have reached at `at`."""
         return max(at, min(at + self._troubles.ahead_ms, self._troubles.store_clock_ms(at)))
 
-    def _dies_holding(self, process: str, at: int) -> bool:
-        return self._troubles.death_of(process, at - self._troubles.ahead_ms) is not None
+    def _died_holding(self, handed_out: HandedOut, at: int) -> bool:
+        """Whether a process that had claimed this run time died before it can have begun."""
+        if not handed_out.covers(at):
+            return False
+        died = self._troubles.death_of(handed_out.process, handed_out.at_ms)
+        if died is None:
+            return False
+        of_claim = [run for run in self._runs if (run.process, run.token) == (handed_out.process, handed_out.token)]
+        if any(run.outcome == "running" for run in of_claim):  # several run times of a claim run one after the other
+            return True
+        free = max([handed_out.at_ms, *(run.ended_ns // MS for run in of_claim)])
+        return died <= self._troubles.claimed_by(free) + CLAIMED_MS
 
     def _full_until(self, at: int, claimed_by: int) -> int | None:
-        """When a run got room, if the job's other runs had reached `max_instances` at the moment of its claim."""
-        others = [run for run in self._runs if run.run_ms != at and run.run_ms <= claimed_by]
-        ends = [end for end in map(self._counts_until, others) if end >= at]
-        return max(ends) if len(ends) >= self._add.instances else None
+        """When a run got room, if the job's other runs had reached `max_instances` when a claim handed it out."""
+        others = [(self._claimed_ms(run), self._counts_until(run)) for run in self._runs if run.run_ms != at]
+        for one in self._handed_out:
+            if one.covers(at) and one.at_ms <= claimed_by:
+                lost = [each for each in self._handed_out if not each.covers(at)]
+                counted = [*others, *((each.at_ms, self._counts_unbegun_until(each)) for each in lost)]
+                ends = [end for since, end in counted if since <= one.at_ms + CLAIMED_MS and end >= one.at_ms]
+                if len(ends) >= self._add.instances:
+                    return max(ends)
+        return None
+
+    def _counts_unbegun_until(self, handed_out: HandedOut) -> int:
+        """The time until which a run counts as under way that was lost with its process before it began; else -1."""
+        if any((run.process, run.token) == (handed_out.process, handed_out.token) for run in self._runs):
+            return -1
+        died = self._troubles.death_of(handed_out.process, handed_out.at_ms)
+        return -1 if died is None else self._troubles.claimed_by(died) + LEASE_MS
 
     def _may_retry_too_late(self, period: Period, at: int, full_until: int) -> bool:
         """Whether a last run that waits for room may come too late for its misfire grace time or its period."""
@@ -186,9 +214,9 @@ class _JobJudge:
         """Check that a run time runs once, unless a fault allows a repeat, and that each claim has a newer token."""
         found = []
         repeats = sum(
-            told.doubts + self._is_late(told) if told.step.action == "add" else not self._clock_known
-            for told in self._told
-            if told.step.action in ("add", "resume")
+            answer.doubts + self._is_late(answer) if answer.step.action == "add" else not self._clock_known
+            for answer in self._answers
+            if answer.step.action in ("add", "resume")
         )
         by_time: dict[int, list[JobRun]] = {}
         for run in self._runs:
@@ -199,22 +227,32 @@ class _JobJudge:
                 for place, (before, run) in enumerate(pairwise(runs), 1)
                 if not self._may_come_again(before, run) and not self._wrote_late(runs[:place], run)
             ]
-            if len(unexcused) > repeats + self._named_again(at, runs):
+            if len(unexcused) > repeats + self._named_again(at, runs) + self._claims_lost(at):
                 found.append(f"duplicates: {self._name(at)}, came again at {unexcused[0].began_ns // MS} ms")
-            since, until = runs[0].began_ns // MS, runs[-1].began_ns // MS
-            if len({run.token for run in runs}) < len(runs) and not self._troubles.rewound(since - 1_000, until):
+            tokens = Counter(run.token for run in runs)
+            lost = {one.token for one in self._lost_claims}  # the server gives their numbers again
+            if any(count > 1 and token not in lost for token, count in tokens.items()):
                 found.append(f"token: {self._name(at)}, came twice under one token")
         return found
+
+    def _claims_lost(self, at: int) -> int:
+        """How many claims that had handed out this run time the server has lost. It hands the run time out once more.
+
+        The process that held the claim may have stored the run beside its job after that. So the repeat may come when
+        that process has died, long after the loss.
+        """
+        return sum(one.covers(at) for one in self._lost_claims)
 
     def _named_again(self, at: int, runs: list[JobRun]) -> int:
         """How many calls have named a run time again that had run.
 
-        A resume counts from the clock of its caller. A scheduler whose clock is ahead may have run later times already.
+        A resume counts from the clock of its caller. A scheduler whose clock is ahead may have run later times already,
+        and so may any scheduler until the call takes effect.
         """
         return sum(
-            period.began_ms < at <= period.began_ms + self._troubles.ahead_ms
+            period.began_ms < at <= max(period.began_ms + self._troubles.ahead_ms, period.answered_ms)
             and period.may_run(at, self._troubles.ahead_ms)
-            and any(run.began_ns // MS <= period.told_ms for run in runs)
+            and any(self._claimed_ms(run) <= period.answered_ms for run in runs)
             for period in self._periods[1:]
         )
 
@@ -230,18 +268,30 @@ class _JobJudge:
         )
 
     def _claimed_ms(self, run: JobRun) -> int:
-        """About when the process claimed this: several run times of one claim run one after the other."""
-        return min(one.began_ns // MS for one in self._runs if (one.process, one.token) == (run.process, run.token))
+        """When the process claimed this. Several run times of one claim run one after the other."""
+        claims = [one for one in self._handed_out if (one.process, one.token) == (run.process, run.token)]
+        began = run.began_ns // MS
+        return max((one.at_ms for one in claims if one.run_ms <= run.run_ms and one.at_ms <= began), default=began)
+
+    def _lost_lease(self, before: JobRun, run: JobRun) -> bool:
+        """Whether faults kept a process from the store until its lease ended, and another claim got what it ran."""
+        claimed, until = self._claimed_ms(before), run.began_ns // MS
+        for one in self._handed_out:
+            ours = (one.process, one.token) == (before.process, before.token)
+            if not ours and one.run_ms <= run.run_ms and claimed <= one.at_ms <= until:
+                hold = self._server.last_hold(one, before.process)
+                since = claimed - LEASE_MS if hold is None else hold.since_ms
+                if self._troubles.loses_lease(before.process, since, one.at_ms):
+                    return True
+        return False
 
     def _may_come_again(self, before: JobRun, run: JobRun) -> bool:
         since, until = before.began_ns // MS, run.began_ns // MS
-        if self._troubles.rewound(since - 1_000, until):
-            return True
         if self._at_most_once:
             return False
         if self._troubles.stood_still(run.process, self._claimed_ms(run), until):  # it goes on with what others ran
             return True
-        if self._troubles.loses_lease(before.process, self._claimed_ms(before) - LEASE_MS, until):
+        if self._lost_lease(before, run):
             return True
         died = self._troubles.death_of(before.process, since)
         if died is None:
@@ -268,21 +318,21 @@ class _JobJudge:
             elif run.run_ms not in seen and self._began_after_removal(run):
                 found.append(f"removed: {self._name(run.run_ms)}, began after the job was removed")
             seen.add(run.run_ms)
-            for told in self._told:
-                new = told.step.action == "modify" and told.outcome == "done" and run.revision < told.step.at
-                if new and not run.redelivered and run.run_ms - ahead_ms > told.told_ms:
+            for answer in self._answers:
+                new = answer.step.action == "modify" and answer.outcome == "done" and run.revision < answer.step.at
+                if new and not run.redelivered and run.run_ms - ahead_ms > answer.answered_ms:
                     found.append(f"changed: {self._name(run.run_ms)}, has the arguments of before a change")
         return found
 
     def _began_after_removal(self, run: JobRun) -> bool:
         """Whether a run began so long after a removal that a process must have claimed it after the removal."""
         began = run.began_ns // MS
-        for told in self._told:
-            if told.step.action != "remove" or told.outcome != "done" or told.told_ms >= began:
+        for answer in self._answers:
+            if answer.step.action != "remove" or answer.outcome != "done" or answer.answered_ms >= began:
                 continue
-            late = began - told.told_ms > CLAIMED_MS and self._troubles.claimed_by(told.told_ms) < began
+            late = began - answer.answered_ms > CLAIMED_MS and self._troubles.claimed_by(answer.answered_ms) < began
             batch = any(
-                one.token == run.token and one.process == run.process and one.began_ns // MS <= told.told_ms
+                one.token == run.token and one.process == run.process and one.began_ns // MS <= answer.answered_ms
                 for one in self._runs
             )
             if late and not batch:
@@ -300,7 +350,7 @@ class _JobJudge:
             # a job that is added under the id of a run under way may be claimed before the call has noted that run
             excused = (
                 self._is_just_added_again(began)
-                or self._troubles.rewound(since, began)
+                or any(since <= one.at_ms <= began for one in self._lost_claims)
                 or any(
                     self._troubles.loses_lease(one.process, since, began) or self._was_written_late(one)
                     for one in [*others, run]
@@ -312,8 +362,8 @@ class _JobJudge:
 
     def _is_just_added_again(self, at: int) -> bool:
         return any(
-            told.step.action == "add" and told.doubts and told.began_ms <= at <= told.told_ms + CLAIMED_MS
-            for told in self._told
+            answer.step.action == "add" and answer.doubts and answer.began_ms <= at <= answer.answered_ms + CLAIMED_MS
+            for answer in self._answers
         )
 
     def _was_written_late(self, run: JobRun) -> bool:
@@ -329,32 +379,6 @@ class _JobJudge:
             return one.ended_ns > run.began_ns
         died = self._troubles.death_of(one.process, one.began_ns // MS)
         return died is None or died * MS > run.began_ns
-
-
-def _leaks(history: JobWorld, undone: set[int]) -> list[str]:
-    """Check that at the end nothing is due or leased. A held item must be a paused job or the item of a process."""
-    found = []
-    items = history.store.contents.items()
-    left = Counter((item.shard, item.state, item.topic) for item in items if item.state in ("due", "leased"))
-    found += [f"leak: shard {shard} has {count} {state}, {topic}" for (shard, state, topic), count in left.items()]
-    for item in items:
-        if item.state == "held" and item.topic != "worker" and not _is_paused(history, item.id, undone):
-            found.append(f"leak: {item.id!r} is held ({item.reason})")
-    if len(history.told) < len(history.steps) or any(told.told_ms < 0 for told in history.told.values()):
-        found.append("leak: the producer has not made all its calls")
-    return found
-
-
-def _is_paused(history: JobWorld, item_id: str, undone: set[int]) -> bool:
-    """Whether the producer has paused this job. A job whose trigger has no future run time counts as paused."""
-    for told in history.told.values():
-        step = told.step
-        if item_id != f"job{step.number}" or (told.outcome == "absent" and not told.doubts):
-            continue
-        without = step.action in ("add", "reschedule") and max(step.run_times(), default=-1) <= told.told_ms
-        if step.action == "pause" or without or step.number in undone:
-            return True
-    return False
 
 
 class JobKind:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from wheel_sched_apscheduler.simulation.job_world import ToldOfJob
+from wheel_sched_apscheduler.simulation.job_world import JobAnswer
 from wheel_sched_apscheduler.simulation.troubles import FOREVER_MS
 
 OPENING = ("add", "reschedule", "resume")
@@ -31,7 +31,7 @@ class Period:
         closed_by: the action of the closing call.
         may_close: False if the call that opened the period may take effect again after the period was closed.
         began_ms: when the call that opens the period began.
-        told_ms: when the producer got the answer of that call.
+        answered_ms: when the producer got the answer of that call.
     """
 
     times: list[int]
@@ -43,7 +43,7 @@ class Period:
     closed_by: str = ""
     may_close: bool = True
     began_ms: int = 0
-    told_ms: int = 0
+    answered_ms: int = 0
 
     def owed_times(self) -> list[int]:
         """The times that must run."""
@@ -58,7 +58,7 @@ class Period:
         return at in self.times and self.possible_from <= at <= self.closed_at + ahead_ms
 
 
-def periods_of(calls: Iterable[ToldOfJob], *, clock_known: bool, late: Callable[[ToldOfJob], bool]) -> list[Period]:
+def periods_of(calls: Iterable[JobAnswer], *, clock_known: bool, late: Callable[[JobAnswer], bool]) -> list[Period]:
     """Compute the periods of one job.
 
     Args:
@@ -69,15 +69,15 @@ def periods_of(calls: Iterable[ToldOfJob], *, clock_known: bool, late: Callable[
     periods: list[Period] = []
     times: list[int] = []
     is_date = False
-    for told in calls:
-        step = told.step
-        done = told.outcome == "done" or (step.action == "add" and told.outcome == "exists")
-        if step.action not in MOVING or (not done and not told.doubts and told.outcome != "in doubt"):
+    for answer in calls:
+        step = answer.step
+        done = answer.outcome == "done" or (step.action == "add" and answer.outcome == "exists")
+        if step.action not in MOVING or (not done and not answer.doubts and answer.outcome != "in doubt"):
             continue
         for period in periods:
-            period.open_until = min(period.open_until, told.began_ms)
-            if done and period.may_close and told.told_ms < period.closed_at:
-                period.closed_at, period.closed_by = told.told_ms, step.action
+            period.open_until = min(period.open_until, answer.began_ms)
+            if done and period.may_close and answer.answered_ms < period.closed_at:
+                period.closed_at, period.closed_by = answer.answered_ms, step.action
         if step.action not in OPENING:
             continue
         if step.action != "resume":
@@ -86,12 +86,12 @@ def periods_of(calls: Iterable[ToldOfJob], *, clock_known: bool, late: Callable[
         periods.append(
             Period(
                 times,
-                told.began_ms if from_now else -FOREVER_MS,
-                -FOREVER_MS if is_date else told.told_ms + 1,
+                answer.began_ms if from_now else -FOREVER_MS,
+                -FOREVER_MS if is_date else answer.answered_ms + 1,
                 done and (clock_known or step.action != "resume"),
-                may_close=not late(told),
-                began_ms=told.began_ms,
-                told_ms=told.told_ms,
+                may_close=not late(answer),
+                began_ms=answer.began_ms,
+                answered_ms=answer.answered_ms,
             )
         )
     return periods

@@ -23,13 +23,14 @@ from apscheduler.triggers.interval import IntervalTrigger
 from wheel_sched.errors import StoreError
 from wheel_sched.simulation.calls import MS, START_NS
 from wheel_sched.simulation.scenario import Fault, Scenario
-from wheel_sched.simulation.store import StoreServer, remote_store
+from wheel_sched.simulation.store import remote_store
 from wheel_sched.simulation.world import World
 from wheel_sched.store.core.call import new_token
 from wheel_sched_apscheduler.occurrence import current_occurrence
 from wheel_sched_apscheduler.producer import Producer
 from wheel_sched_apscheduler.run_times import to_ms
 from wheel_sched_apscheduler.schedulers.background import WheelBackgroundScheduler
+from wheel_sched_apscheduler.simulation.handed_out import JobServer
 from wheel_sched_apscheduler.simulation.job_body import Current, run
 from wheel_sched_apscheduler.simulation.scenario import LEASE_MS, JobStep, process_names
 from wheel_sched_apscheduler.stores.redis import RedisWheelJobStore
@@ -44,20 +45,20 @@ START_MS = START_NS // MS
 
 
 @dataclass(slots=True)
-class ToldOfJob:
+class JobAnswer:
     """The answer that the producer got to one of its calls.
 
     Args:
         step: the call.
         began_ms: true time at which the first try began.
-        told_ms: true time of the answer; -1: the producer has no answer yet.
+        answered_ms: true time of the answer; -1: the producer has no answer yet.
         outcome: "done"; "absent": there is no such job; "exists": another job has the id; "in doubt": no answer came.
         doubts: how many earlier tries of this call may have taken effect.
     """
 
     step: JobStep
     began_ms: int
-    told_ms: int = -1
+    answered_ms: int = -1
     outcome: str = "in doubt"
     doubts: int = 0
 
@@ -108,11 +109,11 @@ class JobWorld:
         world.struck = self.struck = _StampedFaults(world)
         new_token()  # in no process: so the first token of a history does not depend on the history before
         self.options = options = scenario.options
-        self.store = StoreServer(world, options["shards"])
+        self.store = JobServer(world, options["shards"])
         self.steps = [step for step in scenario.sends if isinstance(step, JobStep)]
         self.steps.sort(key=lambda step: step.at)
         self.adds = {step.number: step for step in reversed(self.steps) if step.action == "add"}
-        self.told: dict[int, ToldOfJob] = {}  # by the place in `steps`
+        self.answers: dict[int, JobAnswer] = {}  # by the place in `steps`
         self.runs: list[JobRun] = []
         self.births_ms: dict[str, int] = {}  # when each process started, by its name
         Current.history = self
@@ -128,7 +129,7 @@ class JobWorld:
 
     def _ended(self) -> bool:
         """Whether nothing is left to do: every call has its answer, no job waits, and no body runs."""
-        if sum(told.told_ms >= 0 for told in self.told.values()) < len(self.steps):
+        if sum(answer.answered_ms >= 0 for answer in self.answers.values()) < len(self.steps):
             return False
         if any(item.state in ("due", "leased") for item in self.store.contents.items()):
             return False
@@ -167,7 +168,11 @@ class JobWorld:
 
     def _producer(self) -> Callable[[], object]:
         """Make the calls that have no answer yet. A new producer begins with the call during which the old one died."""
-        left = [place for place in range(len(self.steps)) if place not in self.told or self.told[place].told_ms < 0]
+        left = [
+            place
+            for place in range(len(self.steps))
+            if place not in self.answers or self.answers[place].answered_ms < 0
+        ]
         if left:
             calls = self._plain_calls() if self.options["plain_producer"] else self._scheduler_calls()
             for place in left:
@@ -232,28 +237,28 @@ class JobWorld:
     def _call(self, place: int, step: JobStep, call: Callable[[Any], object]) -> None:
         """Make a call as a careful producer does: it repeats the call until it has an answer."""
         world = self.world
-        known = place in self.told
-        told = self.told.setdefault(place, ToldOfJob(step, world.now_ms))
-        told.doubts += known  # the process before has died in the middle of it
+        known = place in self.answers
+        answer = self.answers.setdefault(place, JobAnswer(step, world.now_ms))
+        answer.doubts += known  # the process before has died in the middle of it
         for _ in range(TRIES):
             before = len(self.struck)
             try:
                 call(step)
             except StoreError as error:
                 struck = any(fault.target == "producer" for fault, _ in self.struck[before:])
-                told.doubts += struck or getattr(error, "in_doubt", False)
+                answer.doubts += struck or getattr(error, "in_doubt", False)
                 world.note("producer", f"{step}: {error}")
                 world.scheduler.sleep_ns(400 * MS)
                 continue
             except JobLookupError:
-                told.outcome = "absent"
+                answer.outcome = "absent"
             except ConflictingIdError:
-                told.outcome = "exists"
+                answer.outcome = "exists"
             else:
-                told.outcome = "done"
+                answer.outcome = "done"
             break
-        told.told_ms = world.now_ms
-        world.note("producer", f"{step}: {told.outcome}")
+        answer.answered_ms = world.now_ms
+        world.note("producer", f"{step}: {answer.outcome}")
 
     # -- job bodies
 

@@ -37,6 +37,8 @@ class Troubles:
         spans = []
         behind_ms = 0
         for fault, at in self._struck:
+            if fault.target == "producer" or fault.kind == "repeat-request":
+                continue  # no scheduler waits for the producer, or for the second answer to one request
             until = at + fault.amount + RECOVERY_MS
             if fault.kind in KILLS:
                 until = at + AGAIN_MS + RECOVERY_MS
@@ -57,12 +59,10 @@ class Troubles:
             clear = max(clear, ends)
         return clear + self._soon_ms
 
-    def processes(self) -> list[str]:
-        """The names of all scheduler processes."""
-        return list(self._births_ms)
-
     def death_of(self, process: str, since: int) -> int | None:
-        """When the process died, at `since` or later. None: it did not die."""
+        """When the process died, at `since` or later. None: it did not die, or a late request has no process."""
+        if process not in self._births_ms:
+            return None
         host = process.partition(".")[0]
         since = max(since, self._births_ms[process])
         times = [at for fault, at in self._struck if fault.target == host and fault.kind in KILLS and at >= since]
@@ -79,6 +79,22 @@ class Troubles:
             default=FOREVER_MS,
         )
         return any(fault.kind == "stop" and fault.target == host and since <= at <= until for fault, at in self._struck)
+
+    def stock_breaks_off(self, what: str) -> bool:
+        """Whether APScheduler's own loop ended by its own error in a pass during its shutdown.
+
+        Its `remove_job` asks no jobstore any more when `shutdown` has begun, and finds no job. The loop would end
+        anyway.
+
+        Args:
+            what: an entry of `World.broken`.
+        """
+        process = what.removeprefix("the thread ").partition("/")[0]
+        return (
+            what.startswith(f"the thread {process}/APScheduler ended by JobLookupError")
+            and "in _process_jobs\n    self.remove_job(" in what
+            and self.is_stopped(process)
+        )
 
     def loses_lease(self, process: str, since: int, until: int) -> bool:
         """Whether faults between two times keep a process from the store for so long that its leases may end."""
@@ -113,10 +129,6 @@ class Troubles:
             fault.kind == "pause" and fault.target == host and fault.amount >= LEASE_LOST_MS and since <= at <= until
             for fault, at in self._struck
         )
-
-    def rewound(self, since: int, until: int) -> bool:
-        """Whether the store has lost writes between two times."""
-        return any(fault.kind == "rewind" and since <= at <= until for fault, at in self._struck)
 
     def arrives_late(self, since: int, until: int) -> bool:
         """Whether the store may perform a request that the producer sent in this time at any later time."""

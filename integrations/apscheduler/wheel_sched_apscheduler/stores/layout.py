@@ -91,6 +91,7 @@ class ClaimHandle:
         "claim_number",
         "due_ms",
         "gone",
+        "in_time",
         "item",
         "item_id",
         "refs",
@@ -107,7 +108,15 @@ class ClaimHandle:
     )
 
     def __init__(
-        self, shard: int, claim_number: int, item: Claimed, *, body: bytes, refs: tuple[str, ...], stored: StoredJob
+        self,
+        shard: int,
+        claim_number: int,
+        item: Claimed,
+        *,
+        body: bytes,
+        refs: tuple[str, ...],
+        stored: StoredJob,
+        in_time: bool = False,
     ) -> None:
         self.shard = shard
         self.claim_number = claim_number
@@ -117,6 +126,7 @@ class ClaimHandle:
         self.body = body  # of the job
         self.refs = refs
         self.stored = stored
+        self.in_time = in_time  # the job has a misfire grace time, and was claimed within it
         self.version = item.version  # of the record from which the settlement is made
         self.split_item = item.topic == OCCURRENCE  # the claimed item is one that an earlier holder split off
         self.split = False  # the run has left the claim; its split item is due when the lease ends

@@ -39,7 +39,15 @@ from wheel_sched.store import Claim, Claimed, Done, Held, Next, Settlement
 from wheel_sched_apscheduler.codec import JobCodec, NotHere, Unreadable
 from wheel_sched_apscheduler.entries import owner_name
 from wheel_sched_apscheduler.occurrence import ClaimedJob, Occurrence
-from wheel_sched_apscheduler.run_times import Misfire, from_ms, from_us, grace_after_claim, to_us
+from wheel_sched_apscheduler.run_times import (
+    Misfire,
+    chosen_grace,
+    from_ms,
+    from_us,
+    grace_after_claim,
+    lateness_until,
+    to_us,
+)
 from wheel_sched_apscheduler.stores.claims import InFlightClaims
 from wheel_sched_apscheduler.stores.connection import StoreConnection
 from wheel_sched_apscheduler.stores.layout import (
@@ -263,6 +271,7 @@ class ClaimLoader:
             self._claims.settle(shard, claim_number, Next(item.id, due_of(moment)))
             return None
         refusal = refusal_of(item.refs)
+        grace_s, claimed_at = chosen_grace(job, self._misfire), now
         if run_times is not None:
             zone = run_times[0].tzinfo if moment is None else moment.tzinfo
             run_times = [each.astimezone(zone) for each in run_times]
@@ -272,7 +281,8 @@ class ClaimLoader:
         elif item.lapses:
             job.misfire_grace_time = None  # as above
         else:  # waiting for a process that can run the job, or for room, does not count as lateness
-            claimed_at = now if refusal is None else min(now, from_ms(refusal.since_ms))
+            if refusal is not None:
+                claimed_at = min(now, from_ms(refusal.since_ms))
             put_back_ms = item.due_ms - (due_of(moment) or 0)
             if refusal is None and put_back_ms > 0:
                 claimed_at -= timedelta(milliseconds=put_back_ms)
@@ -283,10 +293,12 @@ class ClaimLoader:
             occurrence = Occurrence(job, job_id, job.next_run_time, claim_number, redelivered)
             occurrence.run_at(run_times or [])
         else:
-            occurrence = job.hand_out(claim_number, redelivered=redelivered, fixed=run_times)
+            until = lateness_until(claimed_at, self._misfire)
+            occurrence = job.hand_out(claim_number, redelivered=redelivered, fixed=run_times, claimed_at=until)
         occurrence.reached = now
         refs = tuple(ref for ref in without_refusal(item.refs) if ref != RUNNING)
-        occurrence.handle = ClaimHandle(shard, claim_number, item, body=body, refs=refs, stored=stored)
+        in_time = grace_s is not None and job.misfire_grace_time is None
+        occurrence.handle = ClaimHandle(shard, claim_number, item, body=body, refs=refs, stored=stored, in_time=in_time)
         return occurrence
 
 

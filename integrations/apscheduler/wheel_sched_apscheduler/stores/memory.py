@@ -32,6 +32,7 @@ from wheel_sched_apscheduler.run_times import (
     from_ms,
     from_us,
     grace_after_claim,
+    lateness_until,
     to_us,
 )
 from wheel_sched_apscheduler.settings import one_of, whole
@@ -269,7 +270,8 @@ class WheelJobStore(MemoryJobQueries):
                     occurrence = Occurrence(job, job.id, job.next_run_time, token, claimed_ms=claimed_ms)
                 else:
                     grace_s = grace_after_claim(slot.job, now, self.misfire)
-                    occurrence = claimed_copy(slot.job, token, grace_s).occurrence
+                    until = lateness_until(now, self.misfire)
+                    occurrence = claimed_copy(slot.job, token, grace_s, claimed_at=until).occurrence
                 slot.occurrence = occurrence
                 occurrence.handle = slot
                 self._in_flight[token] = occurrence

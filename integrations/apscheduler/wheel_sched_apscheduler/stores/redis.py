@@ -42,6 +42,7 @@ from wheel_sched_apscheduler.settings import (
     whole,
 )
 from wheel_sched_apscheduler.stores.connection import OccurrenceSettler, StoreConnection
+from wheel_sched_apscheduler.stores.next_pass import NextPass
 from wheel_sched_apscheduler.stores.pending_adds import PendingAdds
 from wheel_sched_apscheduler.stores.queries import JobQueries
 from wheel_sched_apscheduler.stores.repository import JobRepository
@@ -155,7 +156,7 @@ class RedisWheelJobStore(JobQueries, SchedulerPassStore):
         self._settler: OccurrenceSettler | None = None
         self._failures = 0  # passes in a row without a store
         self._pass_until_s = 0.0  # a pass is expected before this, on the monotonic clock
-        self._planned_ms: int | None = None  # when the scheduler makes its next pass without a wake-up
+        self._next_pass = NextPass()
         self._closed = False
 
     # Start and end.
@@ -216,7 +217,7 @@ class RedisWheelJobStore(JobQueries, SchedulerPassStore):
         """Settle the newly ended occurrences and claim those that are due at `now`, in one round trip."""
         limit = min(limit or self.settings.batch, 500)
         tracker = self.tracker
-        with tracker.lock:
+        with tracker.lock, self._next_pass:
             self._pass_until_s = time.monotonic() + PASS_SOON_S
             if self._closed:  # a stock scheduler's pass may have waited for the shutdown: the store stays closed
                 return OccurrenceBatch()
@@ -243,8 +244,8 @@ class RedisWheelJobStore(JobQueries, SchedulerPassStore):
             if self.settings.delivery == "at_most_once" and occurrences:
                 occurrences = self._settle_before_run(occurrences, now)
             more = any(len(claim.items) == limit for claim in claims)
-            wake_at = now if more else from_ms(tracker.next_claim_ms(claims, asked_ms))
-            self._planned_ms = to_ms(wake_at)
+            next_ms = to_us(now) // 1000 if more else tracker.next_claim_ms(claims, asked_ms)
+            wake_at = from_ms(self._next_pass.plan(next_ms))
             if not more:
                 wake_at += timedelta(milliseconds=tracker.deferral_ms(claims))
             self._pass_until_s = time.monotonic() + (PASS_SOON_S if more else QUIET_S)
@@ -303,8 +304,8 @@ class RedisWheelJobStore(JobQueries, SchedulerPassStore):
         with self.tracker.lock:
             self.tracker.mark_submitted(occurrences)
             for occurrence in occurrences:
-                if occurrence.next_run_time is not None and self._planned_ms is not None:
-                    self._planned_ms = min(self._planned_ms, to_ms(occurrence.next_run_time))
+                if occurrence.next_run_time is not None:
+                    self._next_pass.sooner(to_ms(occurrence.next_run_time))
         if occurrences:
             self._notify_settler()
 
@@ -353,10 +354,8 @@ class RedisWheelJobStore(JobQueries, SchedulerPassStore):
 
     def _wake_for(self, due_ms: int) -> None:
         """Wake the scheduler if it would sleep beyond this due time. Any thread may call it."""
-        planned_ms = self._planned_ms
         scheduler = self._scheduler
-        if planned_ms is not None and due_ms < planned_ms and scheduler is not None and scheduler.running:
-            self._planned_ms = due_ms
+        if scheduler is not None and scheduler.running and self._next_pass.earlier(due_ms):
             scheduler.wakeup()
 
     # APScheduler's calls outside of a pass.

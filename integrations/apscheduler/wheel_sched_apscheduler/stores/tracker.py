@@ -196,10 +196,18 @@ class ClaimTracker:
         self._marks.end(occurrence)
 
     def release(self, occurrence: Occurrence, delay_ms: int = 0) -> None:
-        """Put an occurrence back. It is due again at its old due time, or after `delay_ms`. Any thread may call it."""
-        occurrence.handle.released = True
+        """Put an occurrence back. It is due again at its old due time, or after `delay_ms`. Any thread may call it.
+
+        If it was claimed within its misfire grace time, it is due now instead: the loader counts its lateness from the
+        time to which a job was put back.
+        """
+        handle = occurrence.handle
+        handle.released = True
         self._marks.end(occurrence)
-        self._claims.release(occurrence, self._connection.both_clocks_ms() + delay_ms if delay_ms else None)
+        due_ms = None
+        if delay_ms or handle.in_time:
+            due_ms = max(self._connection.both_clocks_ms() + delay_ms, handle.due_ms)
+        self._claims.release(occurrence, due_ms)
 
     def refuse(self, occurrence: Occurrence, reason: str, *, error: Any = None, unreadable: bool = False) -> None:
         """Refuse an occurrence that this process cannot run; with `unreadable`, no process can.

@@ -1,0 +1,55 @@
+"""When a scheduler makes its next pass, and which earlier due times need a wake-up.
+
+Other threads report due times while a pass runs. The pass may have claimed before such a job was stored, so its own
+answer does not know the job. So the reports of a pass are kept until it plans the next one.
+
+Threads: any thread calls `earlier` and `sooner`; one thread at a time makes a pass.
+"""
+
+from __future__ import annotations
+
+import threading
+from types import TracebackType
+
+
+class NextPass:
+    """The time of the next pass, in ms since 1970. As a context it is one pass: from before its claim to its plan."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._planned_ms: int | None = None  # None: no pass was made
+        self._in_pass = False
+        self._reported_ms: int | None = None  # the earliest due time that was reported during this pass
+
+    def __enter__(self) -> None:
+        with self._lock:
+            self._in_pass, self._reported_ms = True, None
+
+    def __exit__(self, kind: type[BaseException] | None, _: BaseException | None, __: TracebackType | None) -> None:
+        with self._lock:
+            self._in_pass = False
+
+    def plan(self, at_ms: int) -> int:
+        """Plan the next pass for `at_ms`, or for an earlier due time that was reported meanwhile. Returns the time."""
+        with self._lock:
+            reported_ms = self._reported_ms
+            self._planned_ms = at_ms if reported_ms is None else min(at_ms, reported_ms)
+            self._in_pass = False
+            return self._planned_ms
+
+    def sooner(self, at_ms: int) -> None:
+        """Note that the scheduler comes at `at_ms`, if that is before the planned time."""
+        with self._lock:
+            if self._planned_ms is not None:
+                self._planned_ms = min(self._planned_ms, at_ms)
+
+    def earlier(self, due_ms: int) -> bool:
+        """Report a due time. Returns whether the scheduler must be woken, because it would sleep beyond it."""
+        with self._lock:
+            if self._in_pass:
+                self._reported_ms = due_ms if self._reported_ms is None else min(self._reported_ms, due_ms)
+                return False
+            if self._planned_ms is None or due_ms >= self._planned_ms:
+                return False
+            self._planned_ms = due_ms
+            return True
