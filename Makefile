@@ -63,7 +63,7 @@ test-celery: venv-test ## Celery 5.5 and 5.6; all other tests run on the newest 
 spark-test: venv-spark ## the jobs on Spark: needs Java 17 and half a gigabyte of packages
 	@printf '==> Spark\n'
 	@java -version >/dev/null 2>&1 || [ -n "$$JAVA_HOME" ] || { printf 'error: Spark needs Java 17: apt-get install openjdk-17-jre-headless (macOS: brew install openjdk@17), or set JAVA_HOME; nothing was run\n' >&2; exit 1; }
-	@$(PY) -m pytest -m "spark and not kafka" tests/spark $(ARGS)
+	@$(PY) -m pytest -m "spark and not kafka" tests/spark -n 2 --dist loadfile $(ARGS) # one Spark session per worker
 
 spark-kafka-test: venv-spark ## Spark with a real Kafka broker: needs Java 17 and Maven, as kafka-test
 	@printf '==> Spark and Kafka\n'
