@@ -37,10 +37,11 @@ KEPT = {
     # delivery that were lost without a crash, as the store refused writes (309681, 309972) or a stock pass broke off;
     # two runs of one run time in a stock scheduler, of which one was not kept; a lost run that a stock pass put back
     # and then found late (401872); a run time that was in time at its claim, and too late after the run before it in a
-    # stock scheduler (407085); a job that was stored between the claim of a pass and its end woke nobody (708816)
+    # stock scheduler (407085); a job that was stored between the claim of a pass and its end woke nobody (708816);
+    # two runs that waited for room counted each other, so that neither ever ran (720397, 724177)
     "apscheduler": (
         *(2, 13, 18, 390, 745, 2831, 101481, 101316, 200792),
-        *(301541, 307424, 309681, 309972, 305383, 401582, 401872, 407085, 708816),
+        *(301541, 307424, 309681, 309972, 305383, 401582, 401872, 407085, 708816, 720397, 724177),
     ),
 }
 

@@ -30,6 +30,7 @@ from __future__ import annotations
 import time
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from wheel_sched.store import Done, Item, Next, Outcome, Settlement
@@ -40,6 +41,7 @@ from wheel_sched.store.core.schedule import Schedule
 from wheel_sched.store.core.settle import Extend, Settle
 from wheel_sched_apscheduler.occurrence import Occurrence
 from wheel_sched_apscheduler.stores.layout import (
+    WAITING,
     ClaimHandle,
     PendingCommand,
     PendingSettlement,
@@ -226,11 +228,12 @@ class InFlightClaims:
             handle: ClaimHandle = occurrence.handle
             due = handle.due_ms if due_ms is None else due_ms
             if handle.gone:
-                gathered.store(handle.shard, self._writer.split_item_of(occurrence, due))
+                item = self._writer.split_item_of(occurrence, due)
+                gathered.store(handle.shard, replace(item, refs=(*item.refs, WAITING)))
             elif handle.split:
                 gathered.change(occurrence, Alteration(handle.item_id, "r", due))
             else:
-                settlement = Next(handle.item_id, due)
+                settlement = self._writer.put_back(occurrence, due)
                 gathered.settle(PendingSettlement(handle.shard, handle.claim_number, settlement, occurrence))
 
     def _gather_splits(self, gathered: _Gathered, server_now_ms: int, split_due_ms: int | None) -> None:

@@ -38,6 +38,7 @@ RUN = "run"
 TAG = "tag:"
 WORKERS = "workers"
 RUNNING = "running"
+WAITING = "waiting"  # of a split item that was put back: nothing runs under it until it is claimed again
 QUARANTINE = "quarantine"
 Key = TypeVar("Key")
 Entry = TypeVar("Entry")
@@ -189,6 +190,14 @@ class RunWriter:
         """The split item in which the run of an occurrence continues."""
         run_times = occurrence.run_times or [occurrence.scheduled]
         return self.split_item(occurrence.job_id, to_ms(run_times[0]), run_times, occurrence.handle.body, due_ms=due_ms)
+
+    def put_back(self, occurrence: Occurrence, due_ms: int) -> Settlement:
+        """The settlement after which a claimed item that was not run is due at `due_ms`."""
+        handle: ClaimHandle = occurrence.handle
+        item = handle.item
+        if item.topic != OCCURRENCE or item.id != handle.item_id:  # the job itself, or it has become a split item
+            return Next(handle.item_id, due_ms)
+        return Next(item.id, due_ms, item.body, OCCURRENCE, (run_ref(occurrence.job_id), WAITING), item.route)
 
     def split_item(
         self, job_id: str, run_ms: int, run_times: Sequence[datetime], body: bytes, *, due_ms: int | None

@@ -43,6 +43,7 @@ from wheel_sched_apscheduler.stores.layout import (
     HISTORY,
     RUN,
     RUNNING,
+    WAITING,
     WORKER,
     WORKERS,
     PendingCommand,
@@ -92,10 +93,14 @@ def apply_limits(store: DelayStore, occurrences: Sequence[Occurrence]) -> None:
         most = occurrence.job.max_instances
         if len(ids) >= most:
             route = occurrence.job_id if store.shards > 1 else None
-            # a quarantined run is not under way
-            under_way = [found for found in store.get(ids, route=route) if found is not None and found.state != "held"]
-            if len(under_way) >= most:
+            found = store.get(ids, route=route)
+            if sum(each is not None and _is_under_way(each) for each in found) >= most:
                 occurrence.job.max_instances = LimitReached(most)
+
+
+def _is_under_way(run: Found) -> bool:
+    """Whether a process may have begun this run: not while it is quarantined, or waits after it was put back."""
+    return run.state != "held" and not (run.state == "due" and WAITING in run.refs)
 
 
 class _Mark(NamedTuple):

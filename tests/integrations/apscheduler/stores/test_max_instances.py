@@ -118,6 +118,25 @@ def test_a_run_at_most_once_that_is_put_back_does_not_count(open_fake: Any, ever
     assert len(b.store.find("run:j")) == 1
 
 
+def test_two_runs_that_were_put_back_do_not_wait_for_each_other(open_fake: Any, every_minute: Any) -> None:
+    """Neither of them runs while it waits. The one that is claimed first has room."""
+    a, b = (open_fake(delivery="at_most_once") for _ in range(2))
+    a.add_job(every_minute())
+    for number in range(2):
+        occurrence = run(a, number)
+        assert occurrence is not None
+        a.release([occurrence], 3_600_000)
+        settle(a)
+    first, second = b.store.find("waiting")
+    for split_item in (first, second):
+        b.store.reschedule([split_item], 0)
+        (occurrence,) = b.claim_batch(tick(1)).occurrences
+        assert (occurrence.handle.item_id, occurrence.job.max_instances) == (split_item, 1)
+        b.release([occurrence], 3_600_000)
+        settle(b)
+    assert sorted(b.store.find("run:j")) == sorted(b.store.find("waiting")) == sorted([first, second])
+
+
 def test_each_process_counts_for_itself_when_told_to(open_fake: Any, every_minute: Any) -> None:
     """This is the stock behaviour. The executor of each process still keeps the limit."""
     a, b = (open_fake(max_instances_scope="process") for _ in range(2))
