@@ -13,7 +13,8 @@ SEEDS ?= 10000
 BENCHMARKS ?= store dispatch wheel purgatory apscheduler celery kafka
 
 # A layer without tests is a failure, unless ARGS has narrowed the run: then the tests may be in the other layer.
-pytest = $(PY) -m pytest $(1) $(ARGS) || { code=$$?; [ $$code -eq 5 ] && [ -n "$$ARGS" ]; }
+# The folders that need Java are left out, because each worker takes a second to load them.
+pytest = $(PY) -m pytest --ignore=tests/kafka --ignore=tests/spark $(1) $(ARGS) || { code=$$?; [ $$code -eq 5 ] && [ -n "$$ARGS" ]; }
 
 .PHONY: help demo test test-unit test-real proofs spec simulate rabbit-test kafka-test test-celery spark-test spark-kafka-test test-pythons check lint types mypy pyright imports built-wheel bench clean distclean venv-demo venv-test venv-spark venv-dev
 

@@ -49,7 +49,7 @@ def runs(pid: int) -> bool:
     """Whether a process runs. A zombie does not count."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):  # the second one if it ends between opening and reading
         return False
 
 
