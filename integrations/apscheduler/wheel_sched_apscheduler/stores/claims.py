@@ -48,6 +48,7 @@ from wheel_sched_apscheduler.stores.layout import (
     RunWriter,
     commands_of,
     due_of,
+    is_put_back,
     split_item_id,
 )
 
@@ -302,7 +303,7 @@ class InFlightClaims:
                 self._move_beside(occurrence)
                 before = pending.settlement
                 settlement: Settlement = Done(handle.item_id)
-                if isinstance(before, Next) and before.body is None:  # it was released
+                if isinstance(before, Next) and is_put_back(before):
                     settlement = Next(handle.item_id, before.due_ms)
                 self._decided.append(pending._replace(settlement=settlement))
             else:
@@ -327,7 +328,10 @@ class InFlightClaims:
         for pending, found in zip(about, answer, strict=True):
             settlement = pending.settlement  # if the record is no longer ours, the store refuses this one
             if pending.occurrence is not None and found is not None and found.state == "leased":
-                settlement = self._writer.merged(pending.occurrence, found, running=pending.split)
+                if isinstance(settlement, Next) and is_put_back(settlement):
+                    settlement = self._writer.put_back_again(pending.occurrence, found, settlement.due_ms)
+                else:
+                    settlement = self._writer.merged(pending.occurrence, found, running=pending.split)
             self._decided.append(pending._replace(settlement=settlement))
 
     def _extended(self, answer: Any, about: Sequence[tuple[Occurrence, str]]) -> None:

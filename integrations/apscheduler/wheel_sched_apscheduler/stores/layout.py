@@ -8,7 +8,9 @@
     topic worker        id = random                       a process with long runs: its host, pid and occurrences; held
     topic history       id = random                       some fifty run records, kept and capped as dead letters
     refs                tag:<tag> of a job; run:<job id> of a split item or mark; workers of a worker; running of a
-                        job if a split item lay beside it when it was written; those of a refusal, see `loading`
+                        job if a split item lay beside it when it was written; waiting of a split item that was put
+                        back; lost:<run time in ms> of a job whose run was lost with its process, then put back; those
+                        of a refusal, see `loading`
 
 A paused job is held without a due time. A quarantined job is held with its reason. Scores of a store start in 1970, so
 a job with an earlier run time is due at once.
@@ -17,7 +19,7 @@ a job with an earlier run time is due at once.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple, TypeVar
 
@@ -57,6 +59,21 @@ def claimed_due_ms(found: Found) -> int:
 def run_ref(job_id: str) -> str:
     """The ref by which the split items and marks of a job's runs are found."""
     return f"run:{job_id}"
+
+
+def lost_ref(run_ms: int) -> str:
+    """The ref of a job whose run at this run time was lost with its process, and was then put back."""
+    return f"lost:{run_ms}"
+
+
+def without_lost(refs: Iterable[str]) -> tuple[str, ...]:
+    """The refs without those of lost runs."""
+    return tuple(ref for ref in refs if not ref.startswith("lost:"))
+
+
+def is_put_back(settlement: Next) -> bool:
+    """Whether `RunWriter.put_back` has made this settlement of a job."""
+    return settlement.body is None or without_lost(settlement.refs) != settlement.refs
 
 
 def split_item_id(job_id: str, run_ms: int) -> str:
@@ -181,7 +198,7 @@ class RunWriter:
                 return Done(found.id, found.version)
             body = self._codec.moved(found.id, found.body, moment)
         handle.version = found.version
-        refs = tuple(ref for ref in found.refs if ref != RUNNING)
+        refs = tuple(ref for ref in without_lost(found.refs) if ref != RUNNING)
         if running or handle.running:
             refs += (RUNNING,)
         return Next(found.id, due_of(moment), body, JOB, refs, version=found.version)
@@ -195,9 +212,18 @@ class RunWriter:
         """The settlement after which a claimed item that was not run is due at `due_ms`."""
         handle: ClaimHandle = occurrence.handle
         item = handle.item
-        if item.topic != OCCURRENCE or item.id != handle.item_id:  # the job itself, or it has become a split item
+        if item.id != handle.item_id or (item.topic != OCCURRENCE and not occurrence.redelivered):
             return Next(handle.item_id, due_ms)
-        return Next(item.id, due_ms, item.body, OCCURRENCE, (run_ref(occurrence.job_id), WAITING), item.route)
+        if item.topic == OCCURRENCE:
+            return Next(item.id, due_ms, item.body, OCCURRENCE, (run_ref(occurrence.job_id), WAITING), item.route)
+        refs = (*without_lost(item.refs), lost_ref(to_ms(occurrence.scheduled)))
+        return Next(item.id, due_ms, item.body, JOB, refs, item.route, handle.version)
+
+    def put_back_again(self, occurrence: Occurrence, found: Found, due_ms: int | None) -> Settlement:
+        """The same for a job whose record was replaced: what was changed stays."""
+        occurrence.handle.version = found.version
+        refs = (*without_lost(found.refs), lost_ref(to_ms(occurrence.scheduled)))
+        return Next(found.id, due_ms, found.body, JOB, refs, found.route, found.version)
 
     def split_item(
         self, job_id: str, run_ms: int, run_times: Sequence[datetime], body: bytes, *, due_ms: int | None

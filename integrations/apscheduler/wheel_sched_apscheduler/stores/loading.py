@@ -46,6 +46,7 @@ from wheel_sched_apscheduler.run_times import (
     from_us,
     grace_after_claim,
     lateness_until,
+    to_ms,
     to_us,
 )
 from wheel_sched_apscheduler.stores.claims import InFlightClaims
@@ -58,7 +59,9 @@ from wheel_sched_apscheduler.stores.layout import (
     ClaimHandle,
     due_of,
     job_id_of,
+    lost_ref,
     read_split_item,
+    without_lost,
 )
 
 REFUSED = "refused"
@@ -287,7 +290,7 @@ class ClaimLoader:
             if refusal is None and put_back_ms > 0:
                 claimed_at -= timedelta(milliseconds=put_back_ms)
             job.misfire_grace_time = grace_after_claim(job, claimed_at, self._misfire)
-        redelivered = split_item or item.lapses > 0
+        redelivered = split_item or item.lapses > 0 or lost_ref(to_ms(job.next_run_time)) in item.refs
         occurrence: Occurrence
         if plain_jobs:
             occurrence = Occurrence(job, job_id, job.next_run_time, claim_number, redelivered)
@@ -296,7 +299,7 @@ class ClaimLoader:
             until = lateness_until(claimed_at, self._misfire)
             occurrence = job.hand_out(claim_number, redelivered=redelivered, fixed=run_times, claimed_at=until)
         occurrence.reached = now
-        refs = tuple(ref for ref in without_refusal(item.refs) if ref != RUNNING)
+        refs = tuple(ref for ref in without_lost(without_refusal(item.refs)) if ref != RUNNING)
         in_time = grace_s is not None and job.misfire_grace_time is None
         occurrence.handle = ClaimHandle(shard, claim_number, item, body=body, refs=refs, stored=stored, in_time=in_time)
         return occurrence

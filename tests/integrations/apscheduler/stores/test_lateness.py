@@ -13,6 +13,7 @@ from apscheduler.events import EVENT_JOB_EXECUTED, EVENT_JOB_MISSED
 from apscheduler.executors.base import run_job
 from apscheduler.triggers.interval import IntervalTrigger
 from wheel_sched_apscheduler import WheelJobStore, current_occurrence
+from wheel_sched_apscheduler.occurrence import Finish
 from wheel_sched_apscheduler.run_times import missed_runs
 
 if TYPE_CHECKING:
@@ -93,6 +94,30 @@ def test_a_run_that_is_put_back_is_as_late_as_at_its_claim(late_s: int, open_fak
     (again,) = store.claim_batch(datetime.now(UTC)).occurrences
     assert again.scheduled == FIRST
     assert again.job.grace_s == (None if late_s == GRACE_S else GRACE_S)
+
+
+@pytest.mark.parametrize("changed", [False, True], ids=["", "changed meanwhile"])
+def test_a_lost_run_that_is_put_back_is_still_marked(open_fake: Any, make_job: Any, changed: bool) -> None:
+    """`redelivered` is true until the run has ended, and false for the next run of the job."""
+    lost, other = open_fake(lease_s=0.1), open_fake()
+    trigger = IntervalTrigger(seconds=60, start_date=FIRST, timezone="UTC")
+    lost.add_job(make_job(FIRST, id="j", trigger=trigger))
+    lost.set_tags("j", ["t"])
+    claim(lost, FIRST)
+    time.sleep(0.2)  # the lease ends
+    occurrence = claim(other, FIRST)
+    if changed:
+        lost.set_tags("j", ["other"])
+    other.release([occurrence])
+    for _ in range(3):
+        other.tracker.flush()
+    again = claim(other, FIRST)
+    assert (again.scheduled, again.redelivered) == (FIRST, True)
+    other.finish(again, Finish.EXECUTED)
+    other.tracker.flush()
+    following = claim(other, FIRST + timedelta(seconds=60))
+    assert (following.scheduled, following.redelivered) == (FIRST + timedelta(seconds=60), False)
+    assert other.get_entry("j").tags == ("other" if changed else "t",)
 
 
 def test_two_lost_runs_of_one_job_both_run_in_a_stock_scheduler(open_fake: Any, make_job: Any) -> None:
