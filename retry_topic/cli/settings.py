@@ -21,7 +21,7 @@ class RetrySettings(Settings):
             the client properties, else classic.
         transactions: whether Kafka's transactions are used. Without them due messages are delivered at least once,
             with the headers `retry-id` and `retry-attempt`. Defaults to True.
-        secrets: file of the secrets that sign headers, one a line; the first one signs. Defaults to None: headers are
+        secrets: file of the secrets that sign headers, one per line; the first one signs. Defaults to None: headers are
             not signed.
         retry_topic: the topic into which a group's consumers put failed messages, for commands about one group.
             Defaults to None: the topic named after the group.
@@ -58,7 +58,7 @@ class RetrySettings(Settings):
     secrets: str | None = setting(
         None,
         SettingSpec(
-            file="", flag_help="File of secrets that sign headers, one a line; the first signs.", metavar="FILE"
+            file="", flag_help="File of secrets that sign headers, one per line; the first signs.", metavar="FILE"
         ),
     )
     retry_topic: str | None = setting(None, SettingSpec())

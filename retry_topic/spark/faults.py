@@ -13,7 +13,7 @@ from wheel_sched.errors import WheelSchedError
 P = ParamSpec("P")
 T = TypeVar("T")
 
-_OURS = re.compile(r"wheel_sched\.errors\.(\w+): (.+(?:\n- .+)*)")  # an error may list several problems, one a line
+_OURS = re.compile(r"wheel_sched\.errors\.(\w+): (.+(?:\n- .+)*)")  # an error may list several problems, one per line
 
 
 class JobFailed(WheelSchedError):

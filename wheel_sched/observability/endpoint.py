@@ -29,7 +29,7 @@ _TEXT = "text/plain; charset=utf-8"
 
 
 def verdict(problems: Callable[[], list[str]]) -> Page:
-    """Make the page of a probe: 200 and "ok", or 503 and the problems, one a line."""
+    """Make the page of a probe: 200 and "ok", or 503 and the problems, one per line."""
 
     def page() -> PageReply:
         found = problems()
