@@ -174,7 +174,7 @@ class Member:
         return {*self.facts().get("parts", ())}
 
     def log_text(self) -> str:
-        """Its log, and the output of librdkafka."""
+        """The log of the process, with the output of librdkafka."""
         return self.log.read_text() if self.log.exists() else ""
 
     def up(self) -> Member:

@@ -136,7 +136,7 @@ def test_advance_may_hold_the_condition_it_wakes(spawn: Spawn) -> None:
 
 
 def test_autojump_at_once_makes_sleeping_free() -> None:
-    """One thread sleeps a year in 365 steps in no time, and lands on each exactly."""
+    """One thread sleeps a year in 365 steps in no time, and wakes exactly at each one."""
     clock, condition = VirtualClock(autojump_threshold=0), threading.Condition()
     start = time.monotonic()
     for day in range(1, 366):
@@ -220,7 +220,7 @@ def test_waiting_for_waiters_that_do_not_come_is_an_error() -> None:
 
 
 def test_a_thread_drives_a_wheel_through_a_day_of_virtual_time(spawn: Spawn) -> None:
-    """The thread works like a facade: it sleeps until next_expiry and wakes for an earlier deadline."""
+    """The thread sleeps until next_expiry, as a timer does, and wakes for an earlier deadline."""
     clock, condition = VirtualClock(autojump_threshold=0.01), threading.Condition()
     wheel: TimingWheel[int] = TimingWheel(clock.monotonic_ms())
     lateness_ms: list[int] = []

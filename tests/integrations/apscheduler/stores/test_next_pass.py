@@ -23,7 +23,7 @@ def test_a_due_time_that_is_reported_during_a_pass_is_planned() -> None:
 
 
 def test_a_due_time_that_is_reported_between_passes_wakes_the_scheduler_once() -> None:
-    """Only if the scheduler would sleep beyond it."""
+    """A due time after the planned pass wakes nobody."""
     next_pass = NextPass()
     assert not next_pass.earlier(5)  # no pass was made: the first one comes anyway
     with next_pass:

@@ -64,7 +64,7 @@ class Stepped(StoreThread):
     """Starts no thread: the test runs each job."""
 
     def start(self) -> None:
-        """Nothing."""
+        """Does nothing."""
 
 
 def test_a_simulation_runs_the_jobs_one_by_one_in_its_own_thread(caplog: pytest.LogCaptureFixture) -> None:

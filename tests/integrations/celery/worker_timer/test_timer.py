@@ -228,7 +228,7 @@ STEPS = st.lists(
 
 @given(STEPS)
 def test_the_same_steps_run_the_same_entries_at_the_same_time(steps: list[tuple[str, int, int]]) -> None:
-    """For any sequence of calls, kombu's heap and the wheel run equal (eta, priority) in equal order.
+    """For any sequence of calls, kombu's heap and the wheel run the same (eta, priority) pairs in the same order.
 
     The etas are whole milliseconds and the floats next to them. An eta between two milliseconds is due with the second;
     the next test covers it.

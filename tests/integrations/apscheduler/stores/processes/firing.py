@@ -1,4 +1,4 @@
-"""Jobs that tell a server that they ran: which occurrence, in which process, when. The judge reads that, no log."""
+"""Jobs that report each run to a server: which occurrence, in which process, when. The test reads these reports."""
 
 from __future__ import annotations
 

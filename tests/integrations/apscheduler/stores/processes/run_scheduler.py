@@ -77,7 +77,7 @@ def in_this_thread(scheduler: Any) -> bool:
 
 
 async def on_the_loop(scheduler: Any) -> bool:
-    """asyncio, and Tornado, whose loop is asyncio's."""
+    """The schedulers of asyncio and of Tornado, which uses the same loop."""
     ended, over = asyncio.Event(), asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, ended.set)
     scheduler.start()
