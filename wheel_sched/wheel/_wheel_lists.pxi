@@ -64,10 +64,10 @@ cdef inline void give_back(Slot* slot) noexcept:
     slot.first = slot.length = 0
 
 
-cdef inline void emptied(Level* home, int slot) noexcept:
+cdef inline void emptied(Level* wheel_level, int slot) noexcept:
     """Mark a slot as free, after its last entry has left."""
-    home.occupied &= ~((<uint64_t>1) << slot)
-    give_back(&home.slots[slot])
+    wheel_level.occupied &= ~((<uint64_t>1) << slot)
+    give_back(&wheel_level.slots[slot])
 
 
 cdef inline int link(TimingWheel wheel, PyObject* node, int64_t tick) except -1:
@@ -78,8 +78,8 @@ cdef inline int link(TimingWheel wheel, PyObject* node, int64_t tick) except -1:
     cdef uint64_t differing = <uint64_t>(tick ^ wheel.clock)
     cdef int level = wheel.level_of[highest_bit(differing)] if differing else 0
     cdef int slot = <int>((tick >> (level * wheel.bits)) & wheel.mask)
-    cdef Level* home = &wheel.levels[level]
-    cdef Slot* ends = &home.slots[slot]
+    cdef Level* wheel_level = &wheel.levels[level]
+    cdef Slot* ends = &wheel_level.slots[slot]
     if ends.length == ends.room:
         grow(ends)
     if level:
@@ -94,22 +94,22 @@ cdef inline int link(TimingWheel wheel, PyObject* node, int64_t tick) except -1:
     ends.items[ends.length] = node
     ends.length += 1
     ends.live += 1
-    home.occupied |= (<uint64_t>1) << slot
-    home.count += 1
+    wheel_level.occupied |= (<uint64_t>1) << slot
+    wheel_level.count += 1
     return 0
 
 
 cdef inline void unlink(TimingWheel wheel, PyObject* node) noexcept:
     """Take an entry from its slot; the slot's reference passes to the caller."""
-    cdef Level* home = &wheel.levels[(<TimerTaskEntry>node).where.level]
+    cdef Level* wheel_level = &wheel.levels[(<TimerTaskEntry>node).where.level]
     cdef int slot = (<TimerTaskEntry>node).where.slot
-    cdef Slot* ends = &home.slots[slot]
+    cdef Slot* ends = &wheel_level.slots[slot]
     cdef uint32_t place = (<TimerTaskEntry>node).where.place
     ends.items[place] = NULL
     ends.live -= 1
-    home.count -= 1
+    wheel_level.count -= 1
     if ends.live == 0:
-        emptied(home, slot)
+        emptied(wheel_level, slot)
     elif place == ends.length - 1:  # use the place again: for an entry that moves again and again
         ends.length = place
     elif ends.length > MANY and 4 * ends.live < ends.length - ends.first:
@@ -241,8 +241,8 @@ cdef int refill(TimingWheel wheel, int64_t target) except -1:
 
 cdef int cascade(TimingWheel wheel, int level, int slot) except -1:
     """Move all entries of a far slot to finer slots. The clock is at the start of that slot."""
-    cdef Level* home = &wheel.levels[level]
-    cdef Slot* ends = &home.slots[slot]
+    cdef Level* wheel_level = &wheel.levels[level]
+    cdef Slot* ends = &wheel_level.slots[slot]
     cdef uint32_t at, moved = 0
     cdef PyObject* node
     try:
@@ -257,10 +257,10 @@ cdef int cascade(TimingWheel wheel, int level, int slot) except -1:
                 moved += 1
     finally:
         ends.live -= moved
-        home.count -= moved
+        wheel_level.count -= moved
         wheel.cascades += moved
         if ends.live == 0:
-            emptied(home, slot)
+            emptied(wheel_level, slot)
     return 0
 
 
@@ -271,8 +271,8 @@ cdef int earliest(TimingWheel wheel, int level, int slot) except -1:
     """
     cdef int64_t last = start_of(wheel, level, slot) + (<int64_t>1 << (level * wheel.bits)) - 1
     cdef int64_t tick, first = last + 1
-    cdef Level* home = &wheel.levels[level]
-    cdef Slot* ends = &home.slots[slot]
+    cdef Level* wheel_level = &wheel.levels[level]
+    cdef Slot* ends = &wheel_level.slots[slot]
     cdef uint32_t at, moved = 0
     cdef PyObject* node
     cdef PyObject* found = NULL
@@ -295,10 +295,10 @@ cdef int earliest(TimingWheel wheel, int level, int slot) except -1:
                     break
     finally:
         ends.live -= moved
-        home.count -= moved
+        wheel_level.count -= moved
         wheel.relocations += moved
         if ends.live == 0:
-            emptied(home, slot)
+            emptied(wheel_level, slot)
     if level:
         wheel.far_head = found
         wheel.far_tick = first

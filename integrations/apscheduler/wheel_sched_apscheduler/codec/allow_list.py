@@ -195,9 +195,9 @@ class Allowed:
         return found  # type: ignore[no-any-return]
 
     def _leads_out(self, ref: str, found: Any) -> Forbidden:
-        kind, home = type(found).__name__, getattr(found, "__module__", None)
+        kind, module = type(found).__name__, getattr(found, "__module__", None)
         return Forbidden(
-            f"{ref[:_SHOWN]!r} leads to a {kind} of {str(home)[:_SHOWN]!r}, not to a function, class or method that "
+            f"{ref[:_SHOWN]!r} leads to a {kind} of {str(module)[:_SHOWN]!r}, not to a function, class or method that "
             "this module has defined; it was not called"
         )
 
