@@ -1,8 +1,8 @@
 """`python -m benchmarks wheel`: what a timer costs, ours and others', in one run.
 
 A ratio "a vs b" is b's time divided by a's: above 1, a is faster. `_vs_floor` and `_vs_handle` are our time divided by
-that of a call and an object alone. Times are CPU time of the thread, in nanoseconds. Ratios are taken within a round; figures are
-medians over rounds. `mixes` explains the mixes, `subjects` the peers.
+that of a call and an object alone. Times are CPU time of the thread, in nanoseconds. Ratios are taken within a round;
+figures are medians over rounds. `mixes` explains the mixes, `subjects` the peers.
 """
 
 from __future__ import annotations
