@@ -64,7 +64,7 @@ class Operation(Generic[R_co]):
         raise NotImplementedError
 
     def in_memory(self, shard: MemoryShard) -> R_co:
-        """Do on a shard in memory what the script does, and give the same answer."""
+        """Execute the operation on a shard in memory. The changes and the answer are those of the script."""
         raise StoreError(f"the memory store has no {self.script!r}: nothing was changed; use a server for it")
 
 

@@ -189,14 +189,15 @@ class DelayStore(_Facade):
         return self.backend.execute(calls, self._now_ms())
 
     def begin(self, calls: Sequence[Call[Any]]) -> SentCalls:
-        """Send calls as `execute` does, and do not wait: the caller can work while the server does."""
+        """Send calls as `execute` does, and do not wait: the caller can work while the server works."""
         return self.backend.begin(calls, self._now_ms())
 
     def open(self) -> Self:
         """Check the server. Create the namespace when it is absent, otherwise check that it matches.
 
         Raises:
-            StoreError: the server is away, too old or cannot keep the durability level, or the namespace differs.
+            StoreError: the server does not answer, is too old or cannot keep the durability level, or the namespace
+                was created with other settings.
         """
         self.backend.check_server()
         with opening():

@@ -88,7 +88,7 @@ class OrderingInMemory:
         return self.done.get(base, 0) > now_ms or (position_derived and self.given_up.get(base, 0) > now_ms)
 
     def rebuild(self, item: MemoryItem, score_ms: int) -> None:
-        """Park an item again that was put back; the head of its key is then unknown."""
+        """Park an item again that was put back. If its key is open, close the key with an unknown head."""
         if not item.reason.startswith(_PARKED):
             return
         lock = item.reason.removeprefix(_PARKED).decode()
@@ -323,7 +323,10 @@ class PassHeads(Operation[list[Outcome]]):
 
 @dataclass(slots=True)
 class ListKeys(Operation[tuple[str, list[ClosedKey]]]):
-    """One page of closed keys of a scope ("" = of all), in no order: (next cursor, "0" = finished; keys)."""
+    """List a page of closed keys of a scope ("" = of all), in no particular order.
+
+    Returns (cursor of the next page, keys). The cursor "0" means: this page was the last.
+    """
 
     script = "key_lock"
     writes = False

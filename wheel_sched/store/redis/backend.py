@@ -296,7 +296,7 @@ def check_answers_in_bytes(client: Any) -> None:
 
 
 def repeats_by_itself(client: Any) -> bool:
-    """Whether a client repeats a command by itself when it got no reply."""
+    """Whether a client retries a command by itself when it got no reply."""
     if getattr(client, "nodes_manager", None) is not None:  # a cluster client has its own rules
         return True
     retry = client.connection_pool.connection_kwargs.get("retry")
