@@ -3,8 +3,8 @@
 Each method of the two facades is written once, as a plan (see `plans`). `blocking` and `awaited` turn a plan into a
 method with the plan's arguments and docstring. The classes of the other capabilities are made in the same way.
 
-Errors are those of `wheel_sched.errors`. After `StoreUnavailable` the outcome is unknown: repeat the call with the same
-`token` or the same ids. The repeat is safe and gives the first answer.
+The methods raise the errors of `wheel_sched.errors`. After `StoreUnavailable` the outcome is unknown: repeat the call
+with the same `token` or the same ids. The repeat is safe and gives the first answer.
 """
 
 from __future__ import annotations
@@ -310,7 +310,7 @@ class AsyncDelayStore(_Facade):
 
 
 class Capability:
-    """Base of the blocking classes of capabilities. Any thread may use it; errors are those of `DelayStore`.
+    """Base of the blocking classes of capabilities. Any thread may use it. It raises the errors of `DelayStore`.
 
     Args:
         store: an open delay store.

@@ -327,7 +327,7 @@ class Plans:
     def delete_dead(
         self, ids: Sequence[str], *, route: str | None = None, token: str | None = None
     ) -> Plan[list[Outcome]]:
-        """Delete dead letters for good."""
+        """Delete dead letters. They cannot be requeued any more."""
         return self.change([Alteration(i, "x") for i in ids], route=route, token=token)
 
     def pause(self, topic: str) -> Plan[int]:

@@ -282,7 +282,7 @@ class MemoryShard:
         return "dead"
 
     def remove(self, item: MemoryItem, source: State, happened: str) -> None:
-        """Remove an item for good; the caller has taken it out of its sorted set."""
+        """Remove an item from the shard. The caller has removed it from its sorted set already."""
         del self.items[item.key]
         self.drop_refs(item)
         self.moves(item.topic, source, None)

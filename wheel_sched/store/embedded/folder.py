@@ -2,8 +2,8 @@
 
 - `EmbeddedServer.open` holds `open.lock`: of several processes that open at once, one starts the server and the others
   find it.
-- The server itself locks `server.pid` as long as it lives (see `supervisor`): "locked" means "a server lives here", so
-  nothing has to trust a pid.
+- The server itself locks `server.pid` as long as it lives (see `supervisor`). "Locked" means "a server lives here", so
+  no process has to trust a pid.
 
 An explicit LOCK_UN releases a lock. Otherwise a child that another thread forks would keep the lock, because it
 inherits the descriptor. flock is local: don't put the folder on a network file system.

@@ -62,7 +62,7 @@ def accept_batch(
 ) -> Plan[Stored]:
     """Store a log batch, its dead letters (with a reason each), its position and its attempt counts, in one step.
 
-    The outcomes are those of the items, then those of the dead letters. With several shards the counts lie in other
+    Returns the outcomes of the items, then of the dead letters. With several shards the counts lie in other
     shards: they are compared before the step and raised after it.
 
     Raises:

@@ -17,9 +17,10 @@ UNKNOWN_HEAD = "?"  # the head of a key that was rebuilt from a backup
 
 
 class ScopeOwnership(NamedTuple):
-    """The owner of a scope. `epoch` and the holder's name fence the calls of the owner; 0 = another owns it.
+    """The owner of a scope. `epoch` and the holder's name fence the calls of the owner.
 
-    The lease ends in `for_ms`. `released`: it was acquired from a holder that had released it.
+    Epoch 0 means that another holder owns the scope. The lease ends in `for_ms`. `released`: the last holder had
+    released the scope before this one acquired it.
     """
 
     epoch: int

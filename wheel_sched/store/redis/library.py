@@ -1,7 +1,7 @@
 """The scripts: one function library whose name contains the hash of its text, and the same scripts for EVALSHA.
 
 The scripts are the `*.lua` files of the rooms (see `wheel_sched.store.rooms`). The files `prelude*.lua` are the code
-that scripts share. Two releases with different scripts live side by side in one server and one namespace: neither
+that scripts share. Two releases with different scripts can use one server and one namespace at the same time: neither
 overwrites the functions of the other.
 
 The first line of a script may be `#!lua flags=...`, as in Redis: `no-writes` for readers; `allow-oom` for scripts that
