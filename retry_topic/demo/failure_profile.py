@@ -1,4 +1,4 @@
-"""How the endpoint fails: each record has a failure profile. The profile follows from the id, so every run fails alike.
+"""How the endpoint fails: each record has a failure profile. Only the id decides it, so it is the same in every run.
 
 Shares of the records: 70 % succeed at once; 12 % get 503 one to three times; 8 % get 429 with Retry-After once; 4 %
 hang once, longer than the client's timeout; 3 % get one connection reset; 2 % always get 410; 1 % always get 503.

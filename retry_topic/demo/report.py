@@ -51,7 +51,7 @@ ONCE_MORE = (
 
 
 def percentiles(values: list[int]) -> dict[str, float]:
-    """The p50, the p99 and the max of the values; all are 0 without values."""
+    """The p50, the p99 and the max of the values. If there are no values, all three are 0."""
     if not values:
         return {"p50": 0, "p99": 0, "max": 0}
     ordered = sorted(values)

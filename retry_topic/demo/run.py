@@ -147,7 +147,7 @@ def _ask(port: int, *, full: bool = False) -> dict[str, Any]:
 
 
 def _count(connection: Connection, records: list[tuple[str, bytes]], seen: dict[str, Any], report: DemoReport) -> None:
-    """Fill the report: what the endpoint accepted, what is dead, and which records are neither."""
+    """Fill the report: count the records that are accepted, those that are dead, and those that are lost."""
     letters = list(DeadLetters(connection).select())
     accepted = set(seen["accepted_ids"])
     dead = {letter.message.key.decode() for letter in letters if letter.message and letter.message.key}

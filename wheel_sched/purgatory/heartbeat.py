@@ -120,7 +120,7 @@ class HeartbeatMonitor(Generic[M]):
         return self._expired
 
     def next_ms(self) -> int | None:
-        """When the next member expires unless it beats, in monotonic ms of the clock; None without members."""
+        """When the next member expires if it sends no heartbeat, in monotonic ms of the clock; None without members."""
         with self._lock:
             return self._queue.next_ms()
 
@@ -171,7 +171,7 @@ class HeartbeatMonitor(Generic[M]):
         return True
 
     def _return(self, entries: list[TimerTaskEntry[M]]) -> None:
-        """Make members wait again that were handed out and have not expired."""
+        """Let those members wait again that `_due` has returned and that have not expired."""
         with self._lock:
             for entry in entries:
                 if entry.state is EntryState.RUNNING and self._members.get(entry.task) is entry:  # type: ignore[arg-type]

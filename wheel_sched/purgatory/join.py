@@ -21,7 +21,7 @@ class Joined(Generic[M]):
     """The result of a `DelayedJoin`.
 
     Args:
-        members: the members that arrived in time, in this order.
+        members: the members that arrived in time, in the order of their arrival.
         missing: expected members that did not arrive in time.
     """
 

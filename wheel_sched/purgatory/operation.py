@@ -57,11 +57,11 @@ class WatchingPurgatory(Protocol):
     ended_by_try: Callable[[], object]
 
     def expired(self, handle: Any) -> None:
-        """Note that an operation has expired. `handle` is its timer."""
+        """Called when an operation has expired. `handle` is its timer."""
         ...
 
     def emptied(self, operation: DelayedOperation) -> None:
-        """Note that some lists of the operation are empty now."""
+        """Called when the operation has left its lists and some of them are empty."""
         ...
 
 
@@ -122,7 +122,7 @@ class DelayedOperation:
     # -- for subclasses
 
     def try_complete(self) -> bool:
-        """Whether the operation can be completed now. Called under its lock. True completes it.
+        """Whether the operation can be completed now. Called under its lock. The result True completes the operation.
 
         If this method calls `force_complete`, the operation is completed too, and the result does not matter.
         """
@@ -133,7 +133,7 @@ class DelayedOperation:
         raise NotImplementedError(f"{type(self).__name__} has no completion: override on_complete")
 
     def on_expiration(self) -> None:
-        """Called after `on_complete` when the timer has completed the operation. Defaults to nothing."""
+        """Called after `on_complete` when the timer has completed the operation. By default it does nothing."""
 
     # -- for all callers; `lock.acquire` and `release`, because `with` costs twice as much
 
@@ -244,7 +244,7 @@ class DelayedOperation:
             self._call_back(callbacks)
 
     def wait(self, timeout_s: float | None = None) -> Completion | None:
-        """Block until `on_complete` has run. Returns why it is completed; None after `timeout_s` real seconds."""
+        """Block until `on_complete` has run. Returns the `Completion`; None after `timeout_s` real seconds."""
         done = threading.Event()
 
         def notify(_: Completion) -> None:

@@ -7,8 +7,8 @@ calls `check_and_complete(key)`. So the purgatory neither polls nor purges.
 timer, all under the operation's lock. The second try makes this safe: it sees each change that came before the
 operation was watched. A later change finds the operation in its list, and its thread waits for the lock.
 
-Cost. To watch costs a dict operation per key and one schedule. To complete costs a dict operation per key and one
-cancel. `check_and_complete` tries the operations under its key only. `stats` adds up all lists.
+Cost. Watching an operation costs a dict operation per key and one `schedule`. Completing it costs a dict operation per
+key and one `cancel`. `check_and_complete` tries the operations under its key only. `stats` adds up all lists.
 """
 
 from __future__ import annotations
@@ -146,14 +146,14 @@ class Purgatory(Generic[K]):
         return completed
 
     def cancel_for_key(self, key: K) -> list[DelayedOperation]:
-        """Remove and return the operations under `key`, uncompleted. They leave their other keys too.
+        """Remove and return the operations under `key` without completing them. They leave their other keys too.
 
         Afterwards neither the timer nor a check completes them; only `force_complete` does.
         """
         return [each for each in self._lists.watching(key) if self._cancel(each)]
 
     def watched(self, key: K | None = None) -> int:
-        """The number of entries in all watcher lists, one per operation and key. With a `key`: only in its list."""
+        """The number of entries in all watcher lists, one per operation and key. With a `key`, only its list counts."""
         if key is not None:
             return len(self._lists.watching(key))
         return self._lists.watched()
@@ -245,7 +245,7 @@ class Purgatory(Generic[K]):
         return handle
 
     def _cancel(self, operation: DelayedOperation) -> bool:
-        """Remove an operation, uncompleted. Returns False if it is completed or was removed already."""
+        """Remove an operation without completing it. Returns False if it is completed or was removed already."""
         lock = operation._lock
         lock.acquire()
         try:

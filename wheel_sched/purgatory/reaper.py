@@ -1,12 +1,13 @@
 """The reaper: a deadline queue, and a thread that expires operations.
 
-Kafka's `ExpiredOperationReaper` without its purge. A purgatory schedules and cancels with every request, so the reaper
-only does this: it has no keys, recurrence, contexts or executor. For these, give the purgatory a `SystemTimer`. The
-reaper sleeps until the earliest deadline; only an earlier deadline wakes it.
+It is Kafka's `ExpiredOperationReaper` without its purge. A purgatory schedules and cancels with every request, so the
+reaper can only schedule and cancel. It has no keys, recurrence, contexts or executor. For these, give the purgatory a
+`SystemTimer`. The reaper sleeps until the earliest deadline; only an earlier deadline wakes it.
 
-Threads: any thread may schedule and cancel: directly where each call of the queue is atomic, otherwise under a lock.
-Callbacks run in the reaper's thread, one after the other, under no lock. The first `schedule` starts the thread. It is
-a daemon: waiting callbacks are lost when the program ends. A child made by `fork` must make a new reaper.
+Threads: any thread may schedule and cancel. The reaper calls the queue without a lock where each call of the queue is
+atomic, otherwise under a lock. Callbacks run in the reaper's thread, one after the other, under no lock. The first
+`schedule` starts the thread. The thread is a daemon: waiting callbacks are lost when the program ends. A child made by
+`fork` must make a new reaper.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ class Handle(Protocol):
     """A callback that waits in a timer."""
 
     def cancel(self) -> object:
-        """Drop the callback. Any thread may call it. No effect after it was called."""
+        """Drop the callback. Any thread may call `cancel`. It has no effect after the callback was called."""
         ...
 
     @property
@@ -122,7 +123,10 @@ class Reaper:
         return self._sleeps
 
     def close(self) -> None:
-        """Stop, and drop waiting callbacks. Waits for a running callback, but not for its caller. Idempotent."""
+        """Stop, and drop waiting callbacks. Idempotent.
+
+        Waits for a running callback, unless this callback calls `close`.
+        """
         with self._lock:
             self._closed = True
             self._queue.clear()

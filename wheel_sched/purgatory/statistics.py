@@ -27,7 +27,7 @@ class PurgatoryStats:
         satisfied: completed by a successful try, at once or later.
         forced: completed by `force_complete`.
         expired: completed by the timer.
-        cancelled: removed uncompleted by `cancel_for_key`.
+        cancelled: removed by `cancel_for_key` without completion.
         failed: callbacks and tries that raised where no caller could catch the error.
         lateness_counts: expirations by lateness: one bucket for each inclusive upper bound in `LATENESS_BUCKETS_MS`,
             and one for greater values.

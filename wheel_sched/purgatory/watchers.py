@@ -11,7 +11,7 @@ other work.
 One race remains: thread A drops an empty list while thread B has looked it up and is about to enter it. Three rules
 prevent a loss. A removes the list, starts a new epoch, and puts the list back if it is no longer empty. When B finds a
 new epoch after it has entered, it checks under the lock that the list still belongs to the key. A thread that finds no
-list looks again under the lock, where it sees no change half done.
+list looks again under the lock, where no other thread is in the middle of a change.
 
 No shard's lock is held while an operation is tried or completed, and no thread holds two of them.
 """

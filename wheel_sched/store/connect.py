@@ -44,7 +44,7 @@ def open_store(
 
     Raises:
         ConfigError: an argument is wrong; nothing was opened.
-        StoreError: the server is away, too old, or the namespace was created differently.
+        StoreError: the server does not answer or is too old, or the namespace was created with other settings.
     """
     _check(namespace, shards)
     check_level(durability, replicas, server=target != "memory:")

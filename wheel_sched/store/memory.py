@@ -42,7 +42,7 @@ class MemoryBackend:
 
     Args:
         shards: number of shards.
-        clock: "server" (the process's wall clock) or "test" (every call brings its now). Defaults to "server".
+        clock: "server" (the process's wall clock) or "test" (every call gives the time). Defaults to "server".
         wall_us: the wall clock in microseconds. Defaults to the system's.
     """
 

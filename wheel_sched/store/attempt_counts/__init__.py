@@ -57,7 +57,7 @@ def raise_and_record(
 
 
 def together(*plans: Plan[Any]) -> Plan[list[Any]]:
-    """Run several plans of one round trip each in a single round trip. Returns the answer of each plan."""
+    """Run several plans, each of one round trip, in a single round trip. Returns the answer of each plan."""
     first: list[list[Call[Any]]] = []
     values: list[Any] = [None] * len(plans)
     places: list[int] = []

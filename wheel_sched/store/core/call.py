@@ -64,7 +64,7 @@ class Operation(Generic[R_co]):
         raise NotImplementedError
 
     def in_memory(self, shard: MemoryShard) -> R_co:
-        """Do on a shard in memory what the script does, and give the same answer."""
+        """Execute the operation on a shard in memory, with the same changes and the same answer as the script."""
         raise StoreError(f"the memory store has no {self.script!r}: nothing was changed; use a server for it")
 
 

@@ -13,7 +13,7 @@ from wheel_sched.store.core.shard import MemoryItem, MemoryShard, check_batch, p
 
 @dataclass(slots=True)
 class Alteration:
-    """One change of `Change`; the verbs are those of change.lua."""
+    """One change of `Change`; change.lua lists the verbs."""
 
     id: str
     verb: str

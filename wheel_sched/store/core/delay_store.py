@@ -3,8 +3,8 @@
 Each method of the two facades is written once, as a plan (see `plans`). `blocking` and `awaited` turn a plan into a
 method with the plan's arguments and docstring. The classes of the other capabilities are made in the same way.
 
-Errors are those of `wheel_sched.errors`. After `StoreUnavailable` the outcome is unknown: repeat the call with the same
-`token` or the same ids. The repeat is safe and gives the first answer.
+The methods raise the errors of `wheel_sched.errors`. After `StoreUnavailable` the outcome is unknown: repeat the call
+with the same `token` or the same ids. The repeat is safe and gives the first answer.
 """
 
 from __future__ import annotations
@@ -189,14 +189,15 @@ class DelayStore(_Facade):
         return self.backend.execute(calls, self._now_ms())
 
     def begin(self, calls: Sequence[Call[Any]]) -> SentCalls:
-        """Send calls as `execute` does, and do not wait: the caller can work while the server does."""
+        """Send calls as `execute` does, and do not wait: the caller can work while the server works."""
         return self.backend.begin(calls, self._now_ms())
 
     def open(self) -> Self:
         """Check the server. Create the namespace when it is absent, otherwise check that it matches.
 
         Raises:
-            StoreError: the server is away, too old or cannot keep the durability level, or the namespace differs.
+            StoreError: the server does not answer, is too old or cannot keep the durability level, or the namespace
+                was created with other settings.
         """
         self.backend.check_server()
         with opening():
@@ -309,7 +310,7 @@ class AsyncDelayStore(_Facade):
 
 
 class Capability:
-    """Base of the blocking classes of capabilities. Any thread may use it; errors are those of `DelayStore`.
+    """Base of the blocking classes of capabilities. Any thread may use it. It raises the errors of `DelayStore`.
 
     Args:
         store: an open delay store.

@@ -68,7 +68,7 @@ def reason_of(item: MemoryItem) -> str:
 
 @dataclass(slots=True)
 class Find(Operation[list[str]]):
-    """Ids that carry a ref, in no order."""
+    """Ids that carry a ref, in no particular order."""
 
     script = "find"
     reads = True

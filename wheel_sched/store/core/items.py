@@ -199,7 +199,7 @@ class Marker:
 
 
 class Record(NamedTuple):
-    """A record taken apart: the bytes of an item in the store, with a version and the lengths of its parts.
+    """A parsed record. A record is the bytes of an item in the store, with a version and the lengths of its parts.
 
         1:<version>:<length of topic>:<of route>:<of refs>:<topic><route><refs, one per line><body>
 
@@ -246,7 +246,7 @@ def make_tail(topic: str, route: str | None, refs: tuple[str, ...], body: bytes)
 
 
 def read_record(raw: bytes) -> Record:
-    """Take a record apart.
+    """Parse a record.
 
     Raises:
         StoreError: the bytes are not a record of this schema; nothing was changed.

@@ -1,4 +1,6 @@
-"""Listing: pages of a state over all shards, in order of score: the operation on one shard, and the plan over all.
+"""Listing: pages of a state over all shards, in order of score.
+
+The module has the operation on one shard, and the plan over all shards.
 
 A cursor is JSON: for each shard the last id that was looked at, and its score. An item that exists from the first page
 to the last is listed once, even when other items come and go. A page costs one call to each shard and one call for the

@@ -12,7 +12,7 @@ from wheel_sched.store.core.shard import MemoryShard, plain
 
 @dataclass(slots=True)
 class Pause(Operation[tuple[int, int]]):
-    """One page of pausing or resuming a topic. Returns (moved, start of the next page; -1 = finished)."""
+    """Pause or resume one page of a topic's items. Returns (moved, start of the next page; -1 = finished)."""
 
     script = "pause"
     writes = True

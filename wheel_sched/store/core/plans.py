@@ -45,7 +45,7 @@ T = TypeVar("T")
 
 
 def shard_of(route: str, shards: int) -> int:
-    """The shard of a route. This function must never change: stored data lies where it says."""
+    """The shard of a route. This function must never change: stored data lies in the shards that it returned."""
     return 0 if shards == 1 else zlib.crc32(encode_text(route)) % shards
 
 
@@ -68,7 +68,7 @@ class Open(Operation[tuple[int, int, str, int, int]]):
 
 
 class Plans:
-    """The plans of a namespace with `shards` shards. Those of public methods have the arguments of the method."""
+    """The plans of a namespace with `shards` shards. The plan of a public method has the arguments of the method."""
 
     def __init__(self, shards: int) -> None:
         self.shards = shards
@@ -89,7 +89,7 @@ class Plans:
     def batched(
         self, things: Sequence[T], route: Callable[[T], str], make: Callable[[list[T], str], Operation[Any]], token: str
     ) -> tuple[list[Call[Any]], list[list[int]]]:
-        """Make calls of at most MAX_BATCH values each. Returns with each call the indices of its values."""
+        """Make calls of at most MAX_BATCH values each. Returns the calls, and for each the indices of its values."""
         places: dict[int, list[int]] = {}
         if self.shards == 1:
             places[0] = list(range(len(things)))
@@ -288,11 +288,13 @@ class Plans:
         in_flight: bool = False,
         token: str | None = None,
     ) -> Plan[Outcome]:
-        """Give an item a new body and, unless `keep_due`, a new due time. Only for the version `if_version`.
+        """Give an item a new body and, unless `keep_due`, a new due time.
+
+        With `if_version` the call changes nothing when the item has another version.
 
         With `in_flight` the call also replaces the record of a claimed item. The item stays claimed, and a settlement
-        with the version of the claim gets OTHER_VERSION. A claimed item that was cancelled is then ABSENT. `in_flight`
-        excludes `create`.
+        with the version of the claim gets OTHER_VERSION. A claimed item that was cancelled is then ABSENT. Do not
+        give both `in_flight` and `create`.
         """
         due: int | str = "=" if keep_due else "" if item.due_ms is None else item.due_ms
         verb = "P" if create else "i" if in_flight else "p"
@@ -325,7 +327,7 @@ class Plans:
     def delete_dead(
         self, ids: Sequence[str], *, route: str | None = None, token: str | None = None
     ) -> Plan[list[Outcome]]:
-        """Delete dead letters for good."""
+        """Delete dead letters. They cannot be requeued any more."""
         return self.change([Alteration(i, "x") for i in ids], route=route, token=token)
 
     def pause(self, topic: str) -> Plan[int]:
@@ -361,7 +363,7 @@ class Plans:
         return found
 
     def find(self, ref: str, *, limit: int = 1000) -> Plan[list[str]]:
-        """Ids that carry `ref`, in no order."""
+        """Ids that carry `ref`, in no particular order."""
         check_name(ref, "ref")
         replies: list[list[str]] = yield self.everywhere(lambda: Find(ref, limit))
         return [item_id for ids in replies for item_id in ids][:limit]

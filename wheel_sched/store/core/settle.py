@@ -14,7 +14,7 @@ from wheel_sched.store.core.shard import MemoryItem, MemoryShard, check_batch
 
 @dataclass(slots=True)
 class Done:
-    """Settle: the item is finished and leaves. With a `version`, only while its record has that version."""
+    """Settle: the item is finished and leaves. With a `version`, it leaves only if its record has that version."""
 
     id: str
     version: int | None = None
@@ -24,7 +24,7 @@ class Done:
 class Next:
     """Settle: the same id waits again, with a new body when one is given; `due_ms` None parks it.
 
-    With a `version`, only while its record has that version: see `DelayStore.replace` with `in_flight`.
+    With a `version`, it waits again only if its record has that version: see `DelayStore.replace` with `in_flight`.
     """
 
     id: str

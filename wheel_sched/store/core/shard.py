@@ -1,8 +1,8 @@
-"""MemoryShard: one shard of a store in memory, and the steps of its operations: the twin of `prelude.lua`.
+"""MemoryShard: one shard of a store in memory, and the steps of its operations. It is the twin of `prelude.lua`.
 
 Every item is one `MemoryItem` in `items`, and its id is in exactly one of `due`, `leased`, `held` and `dead`.
-Each call changes the items and the counters together, so counters never drift. A key is the bytes of an id, because
-Redis orders and compares bytes. A shard has no lock: `MemoryBackend` has one lock for all shards.
+Each call changes the items and the counters together, so the counters always fit the items. A key is the bytes of an
+id, because Redis orders and compares bytes. A shard has no lock: `MemoryBackend` has one lock for all shards.
 """
 
 from __future__ import annotations
@@ -134,7 +134,7 @@ class MemoryShard:
         """Set the time of the call. A step back of up to `CLAMP_MS` is ignored; a greater one raises the epoch.
 
         Raises:
-            NamespaceMismatch: frozen, or the wrong kind of clock; nothing was changed.
+            NamespaceMismatch: the namespace is frozen or has the other kind of clock; nothing was changed.
         """
         if self.frozen is not None and not reading:
             raise NamespaceMismatch(f"the namespace is frozen: {self.frozen}: nothing was changed")
@@ -282,7 +282,7 @@ class MemoryShard:
         return "dead"
 
     def remove(self, item: MemoryItem, source: State, happened: str) -> None:
-        """Remove an item for good; the caller has taken it out of its sorted set."""
+        """Remove an item from the shard. The caller has removed it from its sorted set already."""
         del self.items[item.key]
         self.drop_refs(item)
         self.moves(item.topic, source, None)
@@ -361,7 +361,7 @@ class MemoryShard:
         self.moves(item.topic, "leased", state)
 
     def take(self, limit: int, until_ms: int) -> list[tuple[int, MemoryItem]]:
-        """Take up to `limit` items that are due at `until_ms` or before out of `due`. Hold items of paused topics."""
+        """Take out of `due` up to `limit` items that are due at `until_ms` or before. Hold items of paused topics."""
         found = self.due.up_to(until_ms, limit)
         others = self.turns.overdue_of_others(found, limit, until_ms) if len(found) == limit else []
         found = found[: len(found) - len(others)]

@@ -1,7 +1,8 @@
 """SortedSet: members with whole-number scores, in order of (score, member bytes), as a Redis sorted set keeps them.
 
-It has a list of sorted blocks and a dict of scores. Cost: adding and removing search in O(log n) and shift at most one
-block; the first score O(1); a page of k entries O(k), by rank O(k + n / BLOCK). No lock: the owner of the set locks.
+It has a list of sorted blocks and a dict of scores. Cost: `add` and `discard` search in O(log n) and shift at most one
+block. The first score costs O(1). A page of k entries costs O(k), and O(k + n / BLOCK) when it starts at a rank. The
+set has no lock: its owner has one.
 """
 
 from __future__ import annotations
@@ -79,7 +80,7 @@ class SortedSet:
         return True
 
     def pop_first(self, count: int) -> None:
-        """Remove the `count` first members."""
+        """Remove the first `count` members."""
         while count > 0 and self._blocks:
             block = self._blocks[0]
             for _, member in block[:count]:

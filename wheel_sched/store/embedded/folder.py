@@ -2,8 +2,8 @@
 
 - `EmbeddedServer.open` holds `open.lock`: of several processes that open at once, one starts the server and the others
   find it.
-- The server itself locks `server.pid` as long as it lives (see `supervisor`): "locked" means "a server lives here", so
-  nothing has to trust a pid.
+- The server itself locks `server.pid` as long as it lives (see `supervisor`). "Locked" means "a server lives here", so
+  no process has to trust a pid.
 
 An explicit LOCK_UN releases a lock. Otherwise a child that another thread forks would keep the lock, because it
 inherits the descriptor. flock is local: don't put the folder on a network file system.
@@ -118,7 +118,10 @@ class DataFolder:
         self.pid_path.write_text("")
 
     def make_socket_path(self) -> Path:
-        """The path of the socket: in `run/` of the folder, or in a new private temporary folder if that is too long."""
+        """The path of the socket: in `run/` of the folder.
+
+        If this path would be too long, the socket is in a new private temporary folder.
+        """
         preferred = self.path / "run" / "server.sock"
         if len(os.fsencode(preferred)) <= SOCKET_PATH_LIMIT:
             preferred.parent.mkdir(mode=0o700, exist_ok=True)
@@ -132,7 +135,7 @@ class DataFolder:
         return private / "server.sock"
 
     def start_log(self) -> int:
-        """The size of the log, where the lines of the next server begin. First renames a large log `server.log.1`."""
+        """Rename the log to `server.log.1` if it is large. Returns the offset of the next server's first line."""
         if self.log_path.exists() and self.log_path.stat().st_size > LOG_ROTATE_BYTES:
             shutil.move(self.log_path, self.log_path.with_name("server.log.1"))
         self.log_path.touch(mode=0o600)

@@ -11,7 +11,10 @@ State = Literal["up", "loading", "away"]
 
 
 def ping(socket_path: Path, timeout_s: float = 0.5) -> State:
-    """Return `up` for any answer to PING except LOADING (also the error of a busy script or of a missing password)."""
+    """Send PING. Returns `loading` for the answer LOADING, `away` without an answer, `up` for any other answer.
+
+    The other answers include the errors of a busy script and of a missing password.
+    """
     try:
         reply = ask(socket_path, "PING", timeout_s=timeout_s)
     except OSError:
@@ -22,7 +25,7 @@ def ping(socket_path: Path, timeout_s: float = 0.5) -> State:
 
 
 def ask(socket_path: Path, *command: str, timeout_s: float = 0.5) -> bytes:
-    """Send a command. Returns the raw reply, up to 64 KiB; empty: the server has hung up. Raises OSError."""
+    """Send a command. Returns the raw reply, up to 64 KiB; empty: the server closed the connection. Raises OSError."""
     request = b"*%d\r\n" % len(command)
     for word in command:
         request += b"$%d\r\n%s\r\n" % (len(word.encode()), word.encode())

@@ -86,7 +86,7 @@ class ServerSettings:
         return "\n".join(lines) + "\n"
 
     def at_least(self, fsync: str, port: int | None) -> ServerSettings:
-        """These settings, but at least as strong as those of the server that is replaced."""
+        """These settings, made as strong as `fsync` and `port` of the replaced server where they are weaker."""
         stronger: Fsync = self.fsync
         for name in get_args(Fsync):
             if name == fsync and _STRENGTH[name] > _STRENGTH[stronger]:

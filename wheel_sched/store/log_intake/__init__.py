@@ -1,6 +1,6 @@
 """Log intake: store the log of a source batch by batch. Each batch is stored once, all of it or nothing.
 
-A batch brings its dead letters, its attempt counts and the position of the source.
+The dead letters of the batch, its attempt counts and the position of the source are stored with it.
 """
 
 from __future__ import annotations
@@ -62,14 +62,14 @@ def accept_batch(
 ) -> Plan[Stored]:
     """Store a log batch, its dead letters (with a reason each), its position and its attempt counts, in one step.
 
-    The outcomes are those of the items, then those of the dead letters. With several shards the counts lie in other
+    Returns the outcomes of the items, then of the dead letters. With several shards the counts lie in other
     shards: they are compared before the step and raised after it.
 
     Raises:
-        StalePosition: the stored position of the source is another; nothing was stored.
+        StalePosition: the stored position of the source is not `expected`; nothing was stored.
         StaleCount: the store has a higher or other number for one of `counts`; nothing was stored.
         TakenId: one of the ids exists already, or comes twice; nothing was stored.
-        Rejected: an item is malformed, or the batch too long; nothing was stored.
+        Rejected: an item is malformed, or the batch is too long; nothing was stored.
     """
     shard = _check(plans, position, items, dead_letters, counts)
     token = new_token() if token is None else token
@@ -142,13 +142,13 @@ class LogIntake(Capability):
         counts: Sequence[BatchCount] = (),
         token: str | None = None,
     ) -> Callable[[], Stored]:
-        """Send the batch as `accept` does, and do not wait: the caller can work while the server does.
+        """Send the batch as `accept` does, and do not wait: the caller can work while the server works.
 
         Call the returned function once: it waits for the answer, and raises the errors of `accept`. After an error,
         pass the same batch to `accept`, under the same token.
 
         Raises:
-            Rejected: an item is malformed, or the batch too long; nothing was sent.
+            Rejected: an item is malformed, or the batch is too long; nothing was sent.
         """
         plan = accept_batch(self.plans, position, items, dead_letters, counts=counts, token=token)
         begun = self._store.begin(next(plan))

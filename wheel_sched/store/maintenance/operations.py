@@ -48,7 +48,7 @@ class Freeze(Operation[ShardState]):
 
 @dataclass(slots=True)
 class Lift(Operation[int]):
-    """Remove ids from a frozen shard, with all their traces and counts. Returns how many were removed."""
+    """Remove ids from a frozen shard as if it had never accepted them. Returns how many were removed."""
 
     script = "lift"
     writes = True

@@ -219,7 +219,7 @@ class _Run:
             self._progress("lifted", self._moved)
 
     def _ensure_same(self, source: int, target: int, items: Sequence[Found]) -> None:
-        """Check that ids which exist in the target are those that an interrupted run put there."""
+        """Check that the items in the target have the same content: then an interrupted run has put them there."""
         there: list[Found | None] = self._ask(target, Get([item.id for item in items]))
         for mine, other in zip(items, there, strict=True):
             if other is None or (mine.body, mine.topic, mine.version) != (other.body, other.topic, other.version):

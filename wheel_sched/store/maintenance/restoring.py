@@ -2,7 +2,7 @@
 
 Invariants: a file with a wrong footer is never restored. Items come back exactly as `backup` wrote them. An interrupted
 restore can be resumed, because existing ids are not changed. Counters of earlier events start from 0. Cost: two reads
-of the file, and steps of at most 500 items or 8 MiB. Blocking.
+of the file, and steps of at most 500 items or 8 MiB. The calls block.
 """
 
 from __future__ import annotations

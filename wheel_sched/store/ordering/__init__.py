@@ -86,7 +86,10 @@ class OrderedKeys(Capability):
     """The ordering keys of a store."""
 
     def acquire(self, scope: str, holder: str, lease_ms: int) -> ScopeOwnership:
-        """Acquire a scope for `lease_ms` from now, or extend the lease. Epoch 0: another holder has it for `for_ms`."""
+        """Acquire a scope for `lease_ms` from now, or extend the lease.
+
+        With epoch 0 in the answer, another holder has the scope for `for_ms`.
+        """
         return self._one(scope, OwnScope(scope, holder, lease_ms))
 
     def release(self, scope: str, holder: str) -> None:
@@ -120,11 +123,14 @@ class OrderedKeys(Capability):
         return self._by_scope(rows, lambda part: PassHeads("d", part))
 
     def pass_by_hand(self, locks: Sequence[str]) -> list[Outcome]:
-        """Remove any head of these locks and make the next messages due. ABSENT: the key is not closed."""
+        """Remove the heads of these locks, and make the next messages due. ABSENT: the key is not closed."""
         return self._by_scope([(lock, "") for lock in locks], lambda part: PassHeads("*", part))
 
     def closed(self, scope: str | None = None) -> Iterator[ClosedKey]:
-        """The closed keys of a scope, or of all, in no order. A key that changes during the listing may come twice."""
+        """The closed keys of a scope, or of all, in no particular order.
+
+        A key that changes during the listing may come twice.
+        """
         for shard in range(self.plans.shards) if scope is None else [shard_of(scope, self.plans.shards)]:
             cursor = "0"
             while True:

@@ -17,9 +17,10 @@ UNKNOWN_HEAD = "?"  # the head of a key that was rebuilt from a backup
 
 
 class ScopeOwnership(NamedTuple):
-    """The owner of a scope. `epoch` and the holder's name fence the calls of the owner; 0 = another owns it.
+    """The owner of a scope. `epoch` and the holder's name fence the calls of the owner.
 
-    The lease ends in `for_ms`. `released`: it was acquired from a holder that had released it.
+    Epoch 0 means that another holder owns the scope. The lease ends in `for_ms`. `released`: the last holder had
+    released the scope before this one acquired it.
     """
 
     epoch: int
@@ -88,7 +89,7 @@ class OrderingInMemory:
         return self.done.get(base, 0) > now_ms or (position_derived and self.given_up.get(base, 0) > now_ms)
 
     def rebuild(self, item: MemoryItem, score_ms: int) -> None:
-        """Park an item again that was put back; the head of its key is then unknown."""
+        """Park an item again that was put back. If its key is open, close the key with an unknown head."""
         if not item.reason.startswith(_PARKED):
             return
         lock = item.reason.removeprefix(_PARKED).decode()
@@ -323,7 +324,10 @@ class PassHeads(Operation[list[Outcome]]):
 
 @dataclass(slots=True)
 class ListKeys(Operation[tuple[str, list[ClosedKey]]]):
-    """One page of closed keys of a scope ("" = of all), in no order: (next cursor, "0" = finished; keys)."""
+    """List a page of closed keys of a scope ("" = of all), in no particular order.
+
+    Returns (cursor of the next page, keys). The cursor "0" means: this page was the last.
+    """
 
     script = "key_lock"
     writes = False

@@ -126,7 +126,7 @@ class RateLimitsInMemory:
                 self.circuits.pop((topic, destination), None)
 
     def topic(self, topic: str) -> Numbers:
-        """The numbers of a topic. Notes that the topic is in use."""
+        """The numbers of a topic. Records that the topic is in use."""
         self.forget_old()
         self.used[topic, None] = self._shard.now_ms
         numbers = self.topics.setdefault(topic, {})
@@ -134,7 +134,7 @@ class RateLimitsInMemory:
         return numbers
 
     def circuit(self, topic: str, destination: str) -> Circuit:
-        """The circuit of a destination. Notes that the circuit is in use."""
+        """The circuit of a destination. Records that the circuit is in use."""
         self.used[topic, destination] = self._shard.now_ms
         circuit = self.circuits.setdefault((topic, destination), Circuit())
         _slide(circuit.numbers, self._shard.now_ms, circuit.numbers.get("within", 60_000), ("ok", "bad"))

@@ -1,4 +1,4 @@
-"""Make the client of a URL. A URL that redis-py would not understand is refused at once, not at the first call."""
+"""Make the client for a URL. A URL that redis-py would not understand is refused at once, not at the first call."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _KNOWN = sorted((NUMBERS | FILES | _TEXTS) - {"timeout"})  # `timeout` belongs t
 
 
 def opened(url: str, make: Callable[[], _Client]) -> _Client:
-    """The client that `make` makes of `url`, without a connection.
+    """Check `url` and return the client that `make` makes for it. The client does not connect yet.
 
     Raises:
         ConfigError: the URL is wrong; the error leaves out its secret parts.

@@ -144,7 +144,7 @@ class AsyncRedisBackend:
 
 
 async def _on_one_node(cluster: RedisCluster, step: Send) -> list[Any]:
-    """Send on one connection to the node of the key, and once more to the new node when the slot has moved."""
+    """Send the commands on one connection to the key's node. If the slot has moved, send them to the new node."""
     await cluster.initialize()
     replies = await _in_one_go(cluster, step)
     if not any(faults.moved(reply) for reply in replies):

@@ -146,7 +146,7 @@ class RedisBackend:
             return [error] * len(step.commands)
 
     def _on_one_node(self, step: Send) -> list[Any]:
-        """Send on one connection to the node of the key, and once more to the new node when the slot has moved."""
+        """Send the commands on one connection to the key's node. If the slot has moved, send them to the new node."""
         cluster: Any = self.client
         replies = _in_one_go(cluster.get_redis_connection(cluster.get_node_from_key(step.key.decode())), step)
         if not any(faults.moved(reply) for reply in replies):
@@ -296,7 +296,7 @@ def check_answers_in_bytes(client: Any) -> None:
 
 
 def repeats_by_itself(client: Any) -> bool:
-    """Whether a client repeats a command by itself when it got no reply."""
+    """Whether a client retries a command by itself when it got no reply."""
     if getattr(client, "nodes_manager", None) is not None:  # a cluster client has its own rules
         return True
     retry = client.connection_pool.connection_kwargs.get("retry")

@@ -1,7 +1,7 @@
 """A connection that sends commands now and reads their replies later.
 
 A usual client waits for the reply to each command. Here only `replies` waits, and it does not raise: it returns an
-error in place of a reply. One user at a time.
+error in place of a reply. Only one thread at a time may use it.
 """
 
 from __future__ import annotations

@@ -96,7 +96,7 @@ class Durability:
 
         Args:
             replies: the replies of the server, or errors in their place.
-            then: the next step for the user, in words. Defaults to that of a call with a token or an id.
+            then: the next step for the user, in words. By default: repeat under the same token or id.
         """
         problem = self._problem(replies)
         return None if problem is None else InDoubt(f"written, but {problem}{then}")

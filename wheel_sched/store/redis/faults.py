@@ -134,7 +134,7 @@ def translate(error: Exception, *, writes: bool = False, sent: bool = False) -> 
 
 
 def _code(error: Exception) -> str:
-    """The error's code, such as READONLY, which redis-py has removed from its text."""
+    """The code that redis-py has removed from the text of the error, such as "READONLY "; "" if it removed none."""
     code = next((f"{name} " for kind, name in _CODES if isinstance(error, kind)), "")
     return "" if str(error).startswith(code.strip() or "\0") else code
 

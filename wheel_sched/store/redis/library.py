@@ -1,7 +1,7 @@
 """The scripts: one function library whose name contains the hash of its text, and the same scripts for EVALSHA.
 
 The scripts are the `*.lua` files of the rooms (see `wheel_sched.store.rooms`). The files `prelude*.lua` are the code
-that scripts share. Two releases with different scripts live side by side in one server and one namespace: neither
+that scripts share. Two releases with different scripts can use one server and one namespace at the same time: neither
 overwrites the functions of the other.
 
 The first line of a script may be `#!lua flags=...`, as in Redis: `no-writes` for readers; `allow-oom` for scripts that
@@ -74,7 +74,7 @@ def script_flags() -> dict[str, str]:
 
 @cache
 def library(variant: str = "") -> Library:
-    """The library of this release. `variant` makes another one of the same behaviour, to test two side by side."""
+    """The library of this release. Each `variant` has another name and the same behaviour, for tests of two at once."""
     prelude, sources = _sources()
     content = [prelude, *(part for source in sources.values() for part in source)]
     digest = hashlib.sha256((variant + "\0".join(content)).encode()).hexdigest()[:12]

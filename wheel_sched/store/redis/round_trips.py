@@ -64,8 +64,8 @@ class Dialect:
             number. Defaults to 0: not checked.
         repeat_timeouts: whether a call is repeated after a timeout, as after a broken connection. False: a call takes
             one timeout at most. Defaults to True.
-        client_repeats: whether the client repeats by itself. Then its last error does not show what it sent before.
-            Defaults to False.
+        client_repeats: whether the client retries commands by itself. Then its last error does not show what it sent
+            before. Defaults to False.
     """
 
     namespace: str

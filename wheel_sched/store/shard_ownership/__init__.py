@@ -1,4 +1,4 @@
-"""Shard ownership: one dispatcher at a time owns a shard. For brokers that record which claims were published."""
+"""Shard ownership: one dispatcher at a time owns a shard. It is for brokers that record which claims were published."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ from wheel_sched.store.core.shard import MemoryShard
 
 
 def acquire_shard(plans: Plans, shard: int, owner: str, lease_ms: int) -> Plan[Ownership]:
-    """Acquire a shard for `lease_ms` from now, or extend the lease. A new owner raises the epoch. 0 gives up."""
+    """Acquire a shard for `lease_ms` from now, or extend the lease. A new owner raises the epoch.
+
+    With `lease_ms` 0 the owner gives the shard up.
+    """
     return plans.one(shard, Own(owner, lease_ms))
 
 
