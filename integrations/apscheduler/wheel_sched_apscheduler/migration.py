@@ -245,7 +245,7 @@ def migrate(
         stock: see `open_stock`; it is not changed.
         store: the store to copy the jobs to; None = copy nothing.
         classes: "module:name" of classes the pickles may hold besides the known ones. Defaults to none.
-        codec: without a store, how jobs would be written. Defaults to None: as a store's own defaults say.
+        codec: without a store, how jobs would be written. Defaults to None: the defaults of a store.
 
     Raises:
         StoreError: a store does not answer. Repeat the call: it skips jobs that are copied already.

@@ -40,7 +40,7 @@ class Forbidden(StoreError):
 
 
 class NotRegistered(Forbidden, LookupError):
-    """A function that this process has not registered. Another process may have, or this one may do so later."""
+    """A function that this process has not registered. Another one may have done so, or this one may do so later."""
 
 
 class Allowed:
@@ -257,7 +257,10 @@ def _reserved(module: str) -> bool:
 
 
 def _lies_in_standard_library(top: str) -> bool:
-    """Whether a module of the standard library is missing in Python's list of it, as its tests are. Imports nothing."""
+    """Whether a module is in the folder of the standard library. Imports nothing.
+
+    Python's list of the standard library lacks some of these modules, such as `test`.
+    """
     try:
         spec = find_spec(top)
     except (ImportError, ValueError):  # a module made by hand has no spec

@@ -133,7 +133,7 @@ class Values:
 
 
 def _dump_scalar(value: Any) -> dict[str, Any] | None:
-    """A tagged value; None when the type is not known. A subclass is not: it would be read as its base class."""
+    """A tagged value; None when the type is not known. A subclass is not known: it would be read as its base class."""
     kind = type(value)
     if kind is datetime:
         if value.tzinfo is None:

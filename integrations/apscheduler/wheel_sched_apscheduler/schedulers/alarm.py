@@ -40,7 +40,7 @@ class Alarm:
                 self._changed.notify()
 
     def sleep(self, until: float) -> None:
-        """Return at `until`, or earlier after a `ring` since the last sleep ended. Otherwise never before `until`."""
+        """Return at `until`. Return earlier only if `ring` or `ring_by` asked for it since the last sleep ended."""
         with self._changed:
             while True:
                 self._until = min(until, self._asked)

@@ -30,7 +30,7 @@ class WheelBlockingScheduler(WheelScheduler, BlockingScheduler):
 
 
 class WheelBackgroundScheduler(WheelScheduler, BackgroundScheduler):
-    """Replaces `BackgroundScheduler`; see `WheelScheduler` for its settings, and `daemon` as in stock."""
+    """Replaces `BackgroundScheduler`, and also takes its `daemon`. See `WheelScheduler` for the other settings."""
 
     def start(self, paused: bool = False) -> None:
         """Start the loop's thread and return.

@@ -8,8 +8,9 @@ batch is put back.
 other processes. A claim takes all due jobs of a jobstore, not those of one executor. So when an executor is full,
 claiming waits for it a while: most of the next jobs are for that executor. An executor that stays full for `PATIENCE_S`
 is slow, and the others must not wait for it. Then claiming continues, and jobs for the slow executor go back into the
-store, where other processes may claim them. This is paced: a backlog of any length costs a few percent of a core, and
-jobs that were put back are due again faster than a slow executor at the default settings can take them.
+store, where other processes may claim them. The rate of this is limited, so that a backlog of any length costs a few
+percent of a core. Jobs that were put back are still due again faster than a slow executor at the default settings can
+take them.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ class ClaimingJobSource:
         alias: its name in the scheduler.
         executors: the names of all executors, read again each time.
         ring: wakes the loop.
-        retry_s: pause after an unexpected error. A store that does not answer gives its own time to come again.
+        retry_s: pause after an unexpected error. A store that does not answer says when to call it again.
         max_in_flight: an executor with this many unfinished submissions gets no more.
         logger: logs errors.
 

@@ -1,6 +1,7 @@
 """WheelAsyncIOScheduler: coroutines run on the event loop, a thread visits the jobstores.
 
-`EventLoopAdapter` submits jobs to an asyncio executor, in slices that leave the event loop its turns.
+`EventLoopAdapter` submits jobs to an asyncio executor, in slices. Between two slices the event loop does other
+work.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ _SLICE = 16  # tasks started in one turn of the loop, which takes much less than
 
 
 class WheelAsyncIOScheduler(WheelScheduler, AsyncIOScheduler):
-    """Replaces `AsyncIOScheduler`; see `WheelScheduler` for its settings, and `event_loop` as in stock.
+    """Replaces `AsyncIOScheduler`, and also takes its `event_loop`. See `WheelScheduler` for the other settings.
 
     A thread claims and settles. The event loop only starts the coroutines, a slice at a time, and calls the listeners.
     `add_job` and the other calls of the API ask the store in the calling thread. A coroutine that must not wait for a

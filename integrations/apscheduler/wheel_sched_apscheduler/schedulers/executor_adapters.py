@@ -153,8 +153,8 @@ class ExecutorAdapter:
 class GenericExecutorAdapter(ExecutorAdapter):
     """Submits jobs to an executor of any other class, by its `submit_job`, one job at a time.
 
-    Such an executor reports an end by job id alone, and an error not at all. So this adapter replaces the two methods
-    with which this one executor object reports.
+    For an end, such an executor reports only the job id, and it reports no error. So this adapter replaces the two
+    methods with which this one executor object reports.
     """
 
     def __init__(self, executor: BaseExecutor, reports: Reports) -> None:

@@ -47,10 +47,10 @@ class WheelScheduler(BaseScheduler):
     Args:
         batch: number of jobs that are taken from a jobstore at a time. It bounds how long the scheduler's lock is held.
             Defaults to 250, for asyncio to 32.
-        max_in_flight: an executor that runs or queues this many jobs of one of our jobstores gets no more; the rest
-            stays in the store for other processes. Defaults to 2,000.
-        job_defaults: as in stock, but `misfire_grace_time` defaults to None: no late run is dropped. Lateness is
-            measured when a job is claimed, not when a worker is free.
+        max_in_flight: how many jobs of one of our jobstores an executor may run or queue at a time. Further jobs
+            stay in the store, where other processes may claim them. Defaults to 2,000.
+        job_defaults: the defaults of jobs, as APScheduler's schedulers take them. But `misfire_grace_time` defaults to
+            None: no late run is dropped. Lateness is measured when a job is claimed, not when a worker is free.
 
     Threads: any thread may call any public method, also from inside a job or a listener.
     """

@@ -138,7 +138,7 @@ class _JobJudge:
         return period.next_after(at) != FOREVER_MS or self._may_retry_too_late(period, at, full)
 
     def _is_missed(self, period: Period, at: int) -> bool:
-        """Whether a claim handed the run time out after its grace, and faults or the call itself explain how late.
+        """Whether a claim handed the run time out after its grace, and faults or the call explain the lateness.
 
         A process whose clock is ahead measures the lateness by its own clock. It also claims a job earlier.
         """
@@ -156,7 +156,7 @@ class _JobJudge:
         return max(at, min(at + self._troubles.ahead_ms, self._troubles.store_clock_ms(at)))
 
     def _died_holding(self, handed_out: HandedOut, at: int) -> bool:
-        """Whether a process that had claimed this run time died before it can have begun."""
+        """Whether a process that had claimed this run time died before it could begin the run."""
         if not handed_out.covers(at):
             return False
         died = self._troubles.death_of(handed_out.process, handed_out.at_ms)
@@ -181,7 +181,7 @@ class _JobJudge:
         return None
 
     def _counts_unbegun_until(self, handed_out: HandedOut) -> int:
-        """The time until which a run counts as under way that was lost with its process before it began; else -1."""
+        """Until when a run counts as under way if its process died before the run began; -1 = no such run."""
         if any((run.process, run.token) == (handed_out.process, handed_out.token) for run in self._runs):
             return -1
         died = self._troubles.death_of(handed_out.process, handed_out.at_ms)
@@ -236,15 +236,15 @@ class _JobJudge:
         return found
 
     def _claims_lost(self, at: int) -> int:
-        """How many claims that had handed out this run time the server has lost. It hands the run time out once more.
+        """How many claims of this run time the server has lost. After a loss it hands the run time out once more.
 
-        The process that held the claim may have stored the run beside its job after that. So the repeat may come when
-        that process has died, long after the loss.
+        After the loss, the process that held the claim may have stored the run beside its job. Then the repeat may come
+        when that process has died, long after the loss.
         """
         return sum(one.covers(at) for one in self._lost_claims)
 
     def _named_again(self, at: int, runs: list[JobRun]) -> int:
-        """How many calls have named a run time again that had run.
+        """How many calls have scheduled this run time again, although it had run.
 
         A resume counts from the clock of its caller. A scheduler whose clock is ahead may have run later times already,
         and so may any scheduler until the call takes effect.
@@ -268,7 +268,7 @@ class _JobJudge:
         )
 
     def _claimed_ms(self, run: JobRun) -> int:
-        """When the process claimed this. Several run times of one claim run one after the other."""
+        """When the process claimed this run. Several run times of one claim run one after the other."""
         claims = [one for one in self._handed_out if (one.process, one.token) == (run.process, run.token)]
         began = run.began_ns // MS
         return max((one.at_ms for one in claims if one.run_ms <= run.run_ms and one.at_ms <= began), default=began)

@@ -1,9 +1,9 @@
 """Which jobs the store handed out in a history, when, and to whom, and which leases it extended.
 
 The server of this world keeps the answers of its claims and of the calls that extend leases, with the true time. So the
-checker knows whether a process that died held a run, whether the server lost the claim under which a process ran a job,
-and since when a process had not reached the store when its lease ended. A lost lease causes a redelivery, see
-docs/guarantees.md.
+checker knows whether a process that died held a run, and whether the server lost the claim under which a process ran a
+job. When a lease ended, the checker knows since when its process had not reached the store. A lost lease causes a
+redelivery, see docs/guarantees.md.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class HandedOut:
     call: Call[Any]
 
     def covers(self, at: int) -> bool:
-        """Whether this run time was handed out: both clocks had reached it, and the job waited for it or before it."""
+        """Whether this run time was handed out: it is not before `run_ms`, and both clocks had reached it."""
         return self.run_ms <= at <= self.clock_ms
 
 
@@ -152,7 +152,7 @@ class JobServer(StoreServer):
         return None if moment is None else to_ms(moment) - START_MS
 
     def lost_claims(self, number: int) -> list[HandedOut]:
-        """What was handed out of a job under claims that the server has lost: see `StoreServer.lost_calls`."""
+        """The entries of `handed_out` about a job whose claims the server has lost, see `StoreServer.lost_calls`."""
         return [
             one for one in self.handed_out if one.number == number and any(one.call is call for call in self.lost_calls)
         ]

@@ -67,8 +67,8 @@ class JobAnswer:
 class JobRun:
     """One call of a job's function. Times in ns are true time.
 
-    `outcome`: "ok", "failed", or "running" until then; if the process died, it stays "running". `run_ms`: the run
-    time, as true time. `wall_ms`: the latest time that the clock of the process had shown at the beginning of the
+    `outcome`: "running" during the call, then "ok" or "failed"; if the process died, it stays "running". `run_ms`: the
+    run time, as true time. `wall_ms`: the latest time that the clock of the process had shown at the beginning of the
     call, as true time.
     """
 

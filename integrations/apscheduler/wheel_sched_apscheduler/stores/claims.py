@@ -1,7 +1,7 @@
 """In-flight claims: the occurrences that this process has claimed, until the store knows how each one ended.
 
 A claimed job stays in the store under a lease. This module collects the ends and makes commands of them, without I/O.
-The commands take few round trips, if possible together with the next claim.
+The commands take few round trips, and go together with the next claim if possible.
 
     ended, last run           settle Done
     ended, runs again         settle Next: the job waits for its next run time

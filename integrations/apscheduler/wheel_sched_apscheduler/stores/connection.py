@@ -138,8 +138,8 @@ class OccurrenceSettler:
         extend_leases: extends the leases of running jobs.
         next_s: answers in how many seconds there is something to send; None = not before `notify`.
         earlier_due: called with the due time of an earlier job, from the listener's thread.
-        opened: called when a store that was away at the start answers, from the settler's thread; again if it raises.
-        extend_every_s: between two calls of `extend_leases`.
+        opened: called by the settler when a store that was away at the start answers; called again if it raises.
+        extend_every_s: seconds between two calls of `extend_leases`.
     """
 
     def __init__(

@@ -9,8 +9,8 @@
     topic history       id = random                       some fifty run records, kept and capped as dead letters
     refs                tag:<tag> of a job; run:<job id> of a split item or mark; workers of a worker; running of a
                         job if a split item lay beside it when it was written; waiting of a split item that was put
-                        back; lost:<run time in ms> of a job whose run was lost with its process, then put back; those
-                        of a refusal, see `loading`
+                        back; lost:<run time in ms> of a job whose run was lost with its process, then put back; the
+                        refs of a refusal, see `loading`
 
 A paused job is held without a due time. A quarantined job is held with its reason. Scores of a store start in 1970, so
 a job with an earlier run time is due at once.
@@ -52,7 +52,7 @@ def due_of(moment: datetime | None) -> int | None:
 
 
 def claimed_due_ms(found: Found) -> int:
-    """When an item in flight was due, as its claim noted it."""
+    """When an item in flight was due. The claim stored this time, and `found.reason` contains it."""
     return int(found.reason.lstrip("!").split(":")[1])
 
 
@@ -220,7 +220,7 @@ class RunWriter:
         return Next(item.id, due_ms, item.body, JOB, refs, item.route, handle.version)
 
     def put_back_again(self, occurrence: Occurrence, found: Found, due_ms: int | None) -> Settlement:
-        """The same for a job whose record was replaced: what was changed stays."""
+        """Make the settlement of `put_back` for a job whose record was replaced. The changed record stays."""
         occurrence.handle.version = found.version
         refs = (*without_lost(found.refs), lost_ref(to_ms(occurrence.scheduled)))
         return Next(found.id, due_ms, found.body, JOB, refs, found.route, found.version)

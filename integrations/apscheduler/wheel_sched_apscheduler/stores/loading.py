@@ -150,7 +150,7 @@ class RefusalPolicy:
         self._dues: deque[int] = deque(maxlen=_DUES_AT_MOST)  # of the jobs that were given back
 
     def deferral_ms(self, heads: Iterable[int | None]) -> int:
-        """How much later than other processes to claim next. `heads`: the next due times, maybe of refused jobs."""
+        """How much later than others this process claims next. `heads`: the next due times, maybe of refused jobs."""
         defers = self.clock() < self._defer_until_s or any(head in self._dues for head in heads)
         return DEFER_MS if defers else 0
 

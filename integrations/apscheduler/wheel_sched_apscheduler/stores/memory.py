@@ -1,7 +1,7 @@
 """WheelJobStore: the jobs of one process, on the deadline queue.
 
 It replaces `MemoryJobStore`. Add, update and remove are O(1) at any number of jobs; a sorted list moves half of its
-entries. Only a due batch is sorted, and the result of `get_all_jobs`. Nothing is durable: use `RedisWheelJobStore`
+entries. Only due batches and the result of `get_all_jobs` are sorted. Nothing is durable: use `RedisWheelJobStore`
 for that.
 
 Invariant. A job with a next run time is in exactly one place: the deadline queue, the misfire queue (it was already due

@@ -1,7 +1,7 @@
 """When a scheduler makes its next pass, and which earlier due times need a wake-up.
 
-Other threads report due times while a pass runs. The pass may have claimed before such a job was stored, so its own
-answer does not know the job. So the reports of a pass are kept until it plans the next one.
+Other threads report due times while a pass runs. The pass may have claimed before such a job was stored. Then
+the answer to its claim does not contain the job. So the reports are kept until the pass plans the next pass.
 
 Threads: any thread calls `earlier` and `sooner`; one thread at a time makes a pass.
 """
@@ -13,7 +13,7 @@ from types import TracebackType
 
 
 class NextPass:
-    """The time of the next pass, in ms since 1970. As a context it is one pass: from before its claim to its plan."""
+    """The time of the next pass, in ms since 1970. A `with` block is one pass: it claims, then it calls `plan`."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -44,7 +44,7 @@ class NextPass:
                 self._planned_ms = min(self._planned_ms, at_ms)
 
     def earlier(self, due_ms: int) -> bool:
-        """Report a due time. Returns whether the scheduler must be woken, because it would sleep beyond it."""
+        """Report a due time. Returns whether to wake the scheduler, because the planned pass is after this time."""
         with self._lock:
             if self._in_pass:
                 self._reported_ms = due_ms if self._reported_ms is None else min(self._reported_ms, due_ms)

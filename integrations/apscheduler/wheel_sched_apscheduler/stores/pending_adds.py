@@ -48,7 +48,7 @@ class PendingAdds:
         return False
 
     def add_all(self) -> None:
-        """Add the jobs, because the store answers now, and wake the scheduler.
+        """Add the kept jobs and wake the scheduler. The settler's thread calls this when the store answers.
 
         Raises:
             StoreError: the store stopped answering. Jobs that were not added are kept.

@@ -8,8 +8,8 @@ only if you ask for it. `scheduler_pass` explains how schedulers drive this jobs
     tracker.ClaimTracker       the claims of this process, from the claim to the settlement
     RedisWheelJobStore         APScheduler's calls over both, and the threads
 
-Cost. One round trip per pass: it settles ended occurrences and claims due ones. Nothing per job. An idle scheduler
-claims once in `max_sleep_s`, and a blocked read reports earlier jobs from other processes.
+Cost. A pass makes one round trip, which settles ended occurrences and claims due ones. A job makes none of its own. An
+idle scheduler claims once in `max_sleep_s`, and a blocked read reports earlier jobs from other processes.
 
 Threads. Any thread may call any method. From `start` to `shutdown` the jobstore runs two threads. Errors of the store
 never reach a scheduler's loop: a pass without a store returns no jobs and the time of the next try.
@@ -187,7 +187,7 @@ class RedisWheelJobStore(JobQueries, SchedulerPassStore):
         self._settler = settler
 
     def shutdown(self) -> None:
-        """Report ended occurrences to the store. A running one keeps its lease until it or the process ends."""
+        """Report ended occurrences to the store. A running one keeps its lease until the run or the process ends."""
         self._closed = True
         self._plan_rest()
         settler, self._settler = self._settler, None
@@ -326,7 +326,7 @@ class RedisWheelJobStore(JobQueries, SchedulerPassStore):
         self._notify_settler()
 
     def report_trigger_failure(self, occurrence: Occurrence, error: Exception) -> None:
-        """Quarantine a job with a built-in trigger. Give others back: a release may have mended a user's trigger."""
+        """Quarantine a job with a built-in trigger. Give others back: another release may have a corrected trigger."""
         unreadable = is_built_in(occurrence.handle.stored.trigger)
         self.tracker.refuse(occurrence, f"its trigger failed: {error!r}", error=error, unreadable=unreadable)
         self._notify_settler()
@@ -387,7 +387,7 @@ class RedisWheelJobStore(JobQueries, SchedulerPassStore):
 
         Raises:
             ConflictingIdError: a job with this id exists, from this or another process; nothing was changed.
-            NotSerializable, Forbidden: the job cannot be stored; nothing was.
+            NotSerializable, Forbidden: the job cannot be stored; nothing was stored.
             StoreError: the store does not answer; nothing was stored. But jobs that were given to a scheduler before
                 its start are kept by `start`, until the store answers.
         """

@@ -62,7 +62,7 @@ class JobRepository:
         connection: the connection to the store.
         codec: reads and writes jobs.
         planner_of: gives the occurrence of this process that has planned the next run of a job's record (id, version).
-        counts_runs: whether runs are counted over all processes. Then new jobs get a ref if runs lie beside them.
+        counts_runs: whether runs are counted over all processes. See `_with_running_refs`.
     """
 
     def __init__(

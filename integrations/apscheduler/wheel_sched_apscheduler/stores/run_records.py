@@ -11,7 +11,7 @@ same ref. The step in which the run leaves the store also writes the mark. The m
 holder extends the lease while the run lasts, and deletes the mark at the end. A process that claims a mark knows that
 the holder has died, and drops the mark.
 
-*History.* One item of the store holds some fifty ends, so history costs a burst almost nothing. A record is made from
+*History.* One item of the store holds some fifty ends, so history adds almost no cost to a burst. A record is made from
 the occurrence when it has ended, so the order of a scheduler's events does not matter. A run is announced after half a
 second; shorter runs are not announced.
 

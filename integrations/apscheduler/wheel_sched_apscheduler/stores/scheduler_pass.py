@@ -216,7 +216,7 @@ class SchedulerPassStore(ClaimingStore, BaseJobStore):
             self._wake_at = earliest([self._wake_at, *(occurrence.next_run_time for occurrence in planned)])
 
     def _plan_rest(self) -> None:
-        """At a shutdown, plan the rest: a stock pass breaks off when its scheduler stops, with some jobs submitted."""
+        """At a shutdown, plan the jobs that a stock pass has left: the pass ends early when its scheduler stops."""
         for occurrence in self._pass.values():
             job = occurrence.job
             if getattr(job, "fixed", None) is not None and type(job.trigger) is not Answered:
@@ -251,7 +251,7 @@ class SchedulerPassStore(ClaimingStore, BaseJobStore):
         return True
 
     def _occurrence_of(self, job_id: str, run_time: datetime, *, new: bool = False) -> Occurrence | None:
-        """The occurrence of an event. `new`: it was just submitted or refused; an older one may have its run time."""
+        """The occurrence of an event. `new`: skip older ones, because this one was just submitted or refused."""
         with self._running_lock:
             occurrences = [one for one in self._running.get(job_id, ()) if not (new and one.submitted)]
             if len(occurrences) == 1:

@@ -106,7 +106,7 @@ class ClaimTracker:
             apply_limits(self._connection.store, occurrences)
 
     def settle_before_run(self, occurrences: Sequence[Occurrence]) -> tuple[list[Occurrence], StoreError | None]:
-        """At-most-once delivery: settle planned occurrences now, so that a crash loses them instead of doubling them.
+        """At-most-once delivery: settle planned occurrences now, so that a crash loses them instead of repeating them.
 
         A mark in the store counts each one for `max_instances` while it runs. An occurrence that is released later (a
         pause, a full executor) is stored again, as a split item.
@@ -160,7 +160,7 @@ class ClaimTracker:
         return next_ms
 
     def deferral_ms(self, claims: Iterable[Claim]) -> int:
-        """How much later than other processes to claim next. See `loading`."""
+        """How much later than the other processes this process claims next. See `loading`."""
         return self.refusals.deferral_ms(claim.due_head_ms for claim in claims)
 
     # Reports about occurrences. No I/O.
