@@ -383,7 +383,7 @@ def create_topics(broker: Broker, topics: Mapping[str, str]) -> None:
     """Create a group's absent topics. `topics` maps each purpose ("retry", "redelivery", "dead") to a name.
 
     Raises:
-        ConfigError: the broker cannot have a topic of such a name.
+        ConfigError: the broker cannot have a topic with one of these names.
         BrokerError: the broker refused or does not answer.
     """
     if isinstance(broker, GroupTopicsBroker):
