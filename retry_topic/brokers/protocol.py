@@ -167,7 +167,8 @@ class LogBatch:
 class PartitionedConsumer(BrokerConsumer, Protocol):
     """A member of a group to which whole partitions are assigned, each read in order from the first unsettled record.
 
-    An assignment begins when the member gets a partition and ends when it loses it. Each consumer numbers its own ones.
+    An assignment begins when the member gets a partition and ends when it loses it.
+    Each consumer numbers its own assignments.
     """
 
     def assignments(self) -> Mapping[tuple[str, int], int]:
@@ -251,7 +252,7 @@ class ClaimSender(Protocol):
         ...
 
     def send(self, shard: int, number: int, messages: Sequence[Message]) -> list[PublishFailure | None]:
-        """Send all of `messages` and the number, or nothing. Then each message at fault has its failure.
+        """Send all of `messages` and the number, or nothing. If nothing is sent, each message at fault has its failure.
 
         Raises:
             Fenced: another process has taken the shard over.
@@ -383,7 +384,7 @@ def create_topics(broker: Broker, topics: Mapping[str, str]) -> None:
     """Create a group's absent topics. `topics` maps each purpose ("retry", "redelivery", "dead") to a name.
 
     Raises:
-        ConfigError: the broker cannot have a topic of such a name.
+        ConfigError: the broker cannot have a topic with one of these names.
         BrokerError: the broker refused or does not answer.
     """
     if isinstance(broker, GroupTopicsBroker):

@@ -58,7 +58,10 @@ class Wheel:
             os.register_at_fork(after_in_child=lambda: _start_anew(me()))
 
     def _forget(self) -> None:
-        """Begin without a store: a forked child must not use the parent's sockets, nor its lock, which may be taken."""
+        """Begin without a store: a forked child must not use the parent's sockets.
+
+        It must not use the parent's lock either: another thread may have held the lock at the fork.
+        """
         self._lock = threading.Lock()
         self._store: DelayStore | None = None
         self._client: Any = None

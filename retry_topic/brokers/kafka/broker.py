@@ -234,7 +234,7 @@ class KafkaBroker:
         """Implements `GroupTopicsBroker`. Existing topics keep their settings; new ones get those of `settings_for`.
 
         Raises:
-            ConfigError: Kafka cannot have a topic of such a name.
+            ConfigError: Kafka cannot have a topic with one of these names.
             BrokerError: the cluster refused or does not answer.
         """
         created = []

@@ -83,7 +83,7 @@ def milliseconds(argument: str, value: Any, default: int, problems: list[str]) -
 def refusals(
     settings: Mapping[str, Any], producer: Callable[[], Mapping[str, Any]], member: Callable[[], Mapping[str, Any]]
 ) -> list[str]:
-    """What librdkafka refuses: single settings, or clients that are made with them.
+    """What librdkafka refuses: single settings, or a client with all of these settings.
 
     Args:
         settings: the user's settings.

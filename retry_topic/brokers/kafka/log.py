@@ -262,7 +262,10 @@ class KafkaLog:
                 logger.warning("kafka.nothing_read: %s: %s", self._topic, error.str())
 
     def _make_sure(self) -> None:
-        """Ask whether the topic still has its id. If it has, the records read before the request may be handed out."""
+        """Ask the cluster whether the topic still has its id.
+
+        If the id is the same, the records that were read before the request may be handed out.
+        """
         parts = self._parts.values()
         if self._asked is not None:
             if not self._asked.done():

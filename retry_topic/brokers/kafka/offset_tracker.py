@@ -252,7 +252,7 @@ class OffsetTracker:
         return offsets.entries.get(offset) if offsets is not None and offsets.assignment == assignment else None
 
     def to_commit(self, places: Iterable[Place], *, counted: bool = True) -> list[TopicPartition]:
-        """The offsets to commit for those of `places` that have handed out a record."""
+        """The offsets to commit for the partitions in `places` from which a record was handed out."""
         found = []
         for topic, partition in sorted(places):
             offsets = self.partitions.get((topic, partition))

@@ -4,7 +4,7 @@
 
 One transaction at a time, one thread. Every call that can block has a deadline (`DeadlineCall`). After the deadline a
 new producer with the same id replaces the old one. Its `init_transactions` ends the open transaction by commit or
-abort. The offsets that were part of the transaction show which it was.
+abort. The offsets that were part of the transaction show which of the two happened.
 
 Two producers may take turns, each with its own id. A broker answers a commit before it has written the transaction's
 markers. If the same id begins another transaction meanwhile, the client has to wait (librdkafka waits 20 ms or 100 ms,

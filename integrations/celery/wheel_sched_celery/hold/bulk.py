@@ -49,7 +49,7 @@ class TaskCall(NamedTuple):
     Args:
         args: positional arguments. Defaults to none.
         kwargs: keyword arguments. Defaults to none.
-        eta: its own due time. Defaults to None: the due time of all others.
+        eta: its own due time. Defaults to None: the due time that `apply_many` got.
         task_id: its id. Defaults to None: a new id.
     """
 

@@ -57,7 +57,7 @@ class MessageTemplate:
 
     Args:
         pattern: the message made for `mark_ms()`. Its id occurs only where a task id belongs.
-        render: makes the item of a message, as `Wheel.item_of`.
+        render: makes the item of a message, as `Wheel.item_of` does.
         lead_ms: see `release_ms`.
         longest_repr: the longest text of arguments that Celery writes.
 

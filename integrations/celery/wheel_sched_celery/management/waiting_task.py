@@ -62,7 +62,7 @@ class WaitingTask:
 
     @property
     def revoked(self) -> bool:
-        """Whether the task is revoked, but the revoke is not announced yet. The task will not run."""
+        """Whether the task is revoked and this is not announced yet. Such a task will not run."""
         return self.found.state == "held" and self.found.reason == REVOKED
 
     def as_dict(self) -> dict[str, Any]:

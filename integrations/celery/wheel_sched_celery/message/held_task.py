@@ -148,7 +148,7 @@ class HeldTask:
     def properties_at(self, now_ms: int) -> dict[str, Any]:
         """Properties for publishing at `now_ms`, with the rest of the TTL.
 
-        A TTL that has run out is left out: a worker must receive the message to mark the task as revoked.
+        If the TTL is over, the message gets no TTL: a worker must receive it to mark the task as revoked.
         """
         properties = dict(self.properties)
         if self.ttl_until_ms is not None:

@@ -200,7 +200,7 @@ class CeleryWorld:
             world.add_host(name, self._producer if name == "producer" else self._worker)
 
     def run(self) -> None:
-        """Run the history."""
+        """Run the scenario."""
         self.world.begin()
         steps = (fault.amount for fault in self.world.scenario.faults if fault.kind == "step-clock")
         # a task waits longer when the store's clock was set back, and so does each of its retries

@@ -1,1 +1,1 @@
-"""The consumer in a worker: an ETA message that came through the broker all the same moves into the store."""
+"""The consumer in a worker: it moves an ETA message that came through the broker into the store."""

@@ -161,7 +161,7 @@ class Withdrawals:
         self._looks.clear()
 
     def withdraw(self) -> None:
-        """Try to withdraw all pending items. Without an answer of the store, they stay pending.
+        """Try to withdraw all pending items. If the store does not answer, they stay pending.
 
         If the store does not know an item, the next call tries once more: the store may accept the item in between.
         """

@@ -5,7 +5,7 @@ then first come first served). Three things differ:
 
 - A cancelled entry leaves at once, with everything it keeps alive. kombu's stays in the heap until it is due.
 - The hub gets all that is due as one batch entry. The hub calls ten entries a turn and then polls for up to a second;
-  with one entry per task, that holds the solo pool at some twenty tasks a second.
+  with one entry per task, that limits the solo pool to some twenty tasks a second.
 - A batch ends after `SLICE_S` and asks the hub to come back at once, so that the hub serves its sockets in between.
 
 Invariant: nothing runs before its eta. The queue counts milliseconds of the monotonic clock; an eta rounds up, now
