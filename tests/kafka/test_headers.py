@@ -29,8 +29,10 @@ def an_int(value: int) -> bytes:
 def test_a_message_goes_from_spring_through_us_and_back(
     kafka: TemporaryKafka, name: str, committed: Callable[[str], list[Message]], until: Until
 ) -> None:
-    """Our count continues Spring's and is written in Spring's form at each delivery. The dead letter names its origin.
-    The payload does not change."""
+    """The count of attempts continues from Spring's count. Each delivery has it in Spring's form.
+
+    The dead letter names its origin. The payload does not change.
+    """
     attempts: list[bytes | None] = []
 
     def handle(message: Message) -> None:

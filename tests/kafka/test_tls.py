@@ -39,7 +39,7 @@ def test_failed_messages_come_back_and_die_over_tls(
 
 
 def live_and_die(broker: KafkaBroker, name: str, until: Until) -> None:
-    """One message fails once, another always."""
+    """Publish two messages: one fails once, the other always. Wait for their ends."""
     tried: Counter[bytes] = Counter()
 
     def handle(message: Message) -> None:

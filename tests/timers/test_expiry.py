@@ -17,7 +17,7 @@ from wheel_sched.wheel import EntryState
 
 
 def test_a_timer_runs_at_its_deadline_and_not_before(virtual: Any) -> None:
-    """After 9 of 10 ms it has not run."""
+    """A timer of 10 ms has not run after 9 ms."""
     timer, fired = virtual.timer(), []
     handle = timer.schedule(10, fired.append, "now")
     assert (handle.state, handle.remaining_ms(), len(timer)) == (EntryState.PENDING, 10, 1)

@@ -19,7 +19,7 @@ def core(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str
 
 
 def test_a_task_is_taken_at_its_deadline_and_not_before() -> None:
-    """Tasks come by deadline, and first come first served. `next_ms` says when the next one is due."""
+    """Tasks come in order of their deadlines; those of one deadline come in the order in which they were added. `next_ms` says when the next one is due."""
     tasks = DeadlineQueue[str](100)
     for task, deadline_ms in (("late", 110), ("early", 105), ("second", 110)):
         tasks.schedule(task, deadline_ms)
@@ -70,7 +70,7 @@ def test_deadlines_round_up_to_a_tick() -> None:
 
 
 def test_a_clock_set_back_makes_nothing_due_before_its_time() -> None:
-    """Waiting tasks keep their deadlines, with new entries. New tasks are due by the clock after the step."""
+    """Waiting tasks keep their deadlines, and get new entries. New tasks are due by the clock after the step."""
     tasks = DeadlineQueue[str]()
     assert tasks.take(1_000) == []
     old = tasks.schedule("later", 1_500)

@@ -137,7 +137,7 @@ def test_what_is_no_executor_is_refused(executor: Any) -> None:
 
 
 def test_cancel_answers_running_and_cancel_and_wait_waits() -> None:
-    """Afterwards the callback does not run any more."""
+    """When `cancel_and_wait` returns, the callback has ended."""
     begun, released, ended = threading.Event(), threading.Event(), threading.Event()
 
     def run() -> None:

@@ -20,7 +20,7 @@ class Task:
 
 
 def test_a_cancelled_entry_is_gone_at_once(make_wheel: MakeWheel) -> None:
-    """On any level it is not counted, is not next, and is not handed out."""
+    """On any level `len` does not count it, `next_expiry` skips it, and `advance` does not hand it out."""
     for delay_ms in DELAYS_MS:
         wheel = make_wheel(1000)
         entry = wheel.schedule("task", 1000 + delay_ms)

@@ -1,4 +1,4 @@
-"""Compares each core with Kafka's own structure: the same timers come out, ours in order and never early."""
+"""Compares each core with Kafka's own structure. Both hand out the same timers; a core keeps their order and is never early."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_what_kafka_fires_we_fire_never_before_its_time(core: Core, tick_ms: int
 
 
 def test_the_oracle_has_kafkas_faults() -> None:
-    """It rounds down and so fires early, and it swaps two timers of one tick. Ours does neither (see other tests)."""
+    """Kafka's structure rounds down, so it fires early. It also swaps two timers of one tick. The cores do neither."""
     timer = SystemTimer(tick_ms=20)
     timer.schedule("due at 39", 39)
     assert [entry.task for entry in timer.advance(20)] == ["due at 39"]

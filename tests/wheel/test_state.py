@@ -116,7 +116,7 @@ def test_a_snapshot_knows_postponed_deadlines(make_wheel: MakeWheel) -> None:
 
 
 def test_restore_continues_where_the_snapshot_was_taken(make_wheel: MakeWheel) -> None:
-    """The same deadlines in the same order, on a wheel that starts at the same time. Returns the new entries."""
+    """A new wheel of the same time gets the same deadlines in the same order. `restore` returns the new entries."""
     old = make_wheel(500)
     for number in range(300):
         old.schedule(number, (number * 7919) % 40_000)

@@ -118,7 +118,7 @@ def test_a_pass_that_comes_after_the_shutdown_claims_nothing(open_fake: Callable
 def test_a_shutdown_waits_for_a_store_that_is_away_for_a_moment(
     open_fake: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Else the run that has ended would come again, although no process has died."""
+    """Otherwise the run that has ended would come again, although no process has died."""
     store = open_fake()
     store.start(None, "default")
     Producer(store, timezone="UTC").add_job(note, "date", args=["once"])

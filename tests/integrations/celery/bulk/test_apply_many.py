@@ -90,7 +90,7 @@ OPTIONS: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("options", OPTIONS, ids=lambda options: "+".join(options) or "none")
 def test_each_message_is_that_of_apply_async(app: Celery, options: dict[str, Any]) -> None:
-    """Byte for byte except ids, for all arguments, with a template and without."""
+    """They are equal byte for byte, except for ids, for all arguments, with a template and without."""
     add = app.tasks["bulk.add"]
     if "link" in options:
         options = {"link": add.si(7)}

@@ -68,7 +68,7 @@ class Stepped(StoreThread):
 
 
 def test_a_simulation_runs_the_jobs_one_by_one_in_its_own_thread(caplog: pytest.LogCaptureFixture) -> None:
-    """The jobs run in their order. A job that fails is logged, and ends nothing."""
+    """The jobs run in their order. A job that fails is logged, and the next job runs."""
     thread, ran_in = Stepped(), list[int]()
     assert thread.step(wait=False) is False
     thread.submit(lambda: {}["odd"])

@@ -1,4 +1,4 @@
-"""Errors of `celery wheel` are shown as those of `wheel-sched` are."""
+"""`celery wheel` shows its errors as `wheel-sched` does."""
 
 from __future__ import annotations
 

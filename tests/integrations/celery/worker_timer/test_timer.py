@@ -21,7 +21,7 @@ from wheel_sched_celery.worker_timer import WheelEntry, WheelTimer
 
 
 class FakeClock:
-    """Seconds pass when a test says so."""
+    """A clock in seconds. It moves only when a test moves it."""
 
     def __init__(self, now: float = 1000.0) -> None:
         self.now = now

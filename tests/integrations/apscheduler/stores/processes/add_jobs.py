@@ -1,4 +1,4 @@
-"""A process that adds jobs one by one once the judge says go, and says how many of the ids it was the first to add.
+"""A process that adds jobs one by one when the test gives the signal, and reports how many of them it was first to add.
 
 argv: the store's URL, the number of jobs. Every process of a race is given the same ids.
 """
