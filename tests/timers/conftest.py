@@ -1,6 +1,6 @@
 """Every test of a timer runs on both facades and every core, and if possible on real and on virtual time.
 
-A test is written once, in plain synchronous steps, against a `Facade`. The fixture closes the timers that the facade has made.
+A test is written once, in plain synchronous steps, against a `Facade`. The fixture closes the facade's timers.
 """
 
 from __future__ import annotations

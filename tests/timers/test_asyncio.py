@@ -130,7 +130,7 @@ def test_without_a_loop_there_is_no_timer() -> None:
 
 
 def test_a_loop_whose_clock_stands_still_while_a_callback_works_makes_no_timer_early(facade: Any) -> None:
-    """uvloop's `time()` stands still within a turn of the loop: 20 ms of work before scheduling must not shorten the delay."""
+    """uvloop's `time()` stands still within a turn: 20 ms of work before scheduling must not shorten the delay."""
     timer, ran_ns = facade.timer(), []
 
     def work() -> None:

@@ -19,7 +19,7 @@ def core(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str
 
 
 def test_a_task_is_taken_at_its_deadline_and_not_before() -> None:
-    """Tasks come in order of their deadlines; those of one deadline come in the order in which they were added. `next_ms` says when the next one is due."""
+    """Tasks of one deadline come in the order in which they were added. `next_ms` says when the next one is due."""
     tasks = DeadlineQueue[str](100)
     for task, deadline_ms in (("late", 110), ("early", 105), ("second", 110)):
         tasks.schedule(task, deadline_ms)

@@ -28,7 +28,7 @@ def compiled() -> Any:
 
 
 def test_an_entry_takes_one_cache_line() -> None:
-    """This includes its header for the garbage collector. Python's own allocator would spread most entries over two lines."""
+    """This includes the garbage collector's header. Python's allocator would spread most entries over two lines."""
     wheel = compiled()
     entries = [wheel.schedule(None, 1000) for _ in range(3 * SLAB)]
     assert {(id(entry) - HEAD) % LINE for entry in entries} == {0}

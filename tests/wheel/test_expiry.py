@@ -121,7 +121,7 @@ def test_one_jump_hands_everything_out_by_deadline(make_wheel: MakeWheel) -> Non
 
 
 def test_first_come_first_served_also_across_levels(core: Core) -> None:
-    """Of two entries of a tick, the older one starts on a far level and the younger one on the lowest. Kafka swaps them."""
+    """Of two entries of a tick the older one starts on a far level, the younger one on the lowest. Kafka swaps them."""
     for wheel_size in (2, 4, 16, 4096):
         wheel = core(wheel_size=wheel_size)
         deadline_ms = wheel_size**3 + 5

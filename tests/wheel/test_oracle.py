@@ -1,4 +1,4 @@
-"""Compares each core with Kafka's own structure. Both hand out the same timers; a core keeps their order and is never early."""
+"""Compares each core with Kafka's structure. Both hand out the same timers. A core keeps order and is never early."""
 
 from __future__ import annotations
 
