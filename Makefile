@@ -69,7 +69,7 @@ spark-test: venv-spark ## the jobs on Spark: needs Java 17 and half a gigabyte o
 spark-kafka-test: venv-spark ## Spark with a real Kafka broker: needs Java 17 and Maven, as kafka-test
 	@printf '==> Spark and Kafka\n'
 	@java -version >/dev/null 2>&1 || { printf 'error: Spark and Kafka need Java 17: apt-get install openjdk-17-jre-headless; nothing was run\n' >&2; exit 1; }
-	@$(PY) -m pytest -m "spark and kafka" tests/spark/kafka $(ARGS)
+	@$(PY) -m pytest -m "spark and kafka" tests/spark/kafka -n 2 --dist loadfile $(ARGS)
 
 check: lint types imports built-wheel ## linter, types, direction of imports, the built wheel
 	@printf '==> all checks passed\n'
