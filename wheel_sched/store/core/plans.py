@@ -288,9 +288,7 @@ class Plans:
         in_flight: bool = False,
         token: str | None = None,
     ) -> Plan[Outcome]:
-        """Give an item a new body and, unless `keep_due`, a new due time.
-
-        With `if_version` the call changes nothing when the item has another version.
+        """Give an item a new body and, unless `keep_due`, a new due time. `if_version`: only if it has this version.
 
         With `in_flight` the call also replaces the record of a claimed item. The item stays claimed, and a settlement
         with the version of the claim gets OTHER_VERSION. A claimed item that was cancelled is then ABSENT. Do not
