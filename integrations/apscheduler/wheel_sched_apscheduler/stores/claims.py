@@ -30,7 +30,6 @@ from __future__ import annotations
 import time
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
 from typing import Any
 
 from wheel_sched.store import Done, Item, Next, Outcome, Settlement
@@ -41,7 +40,6 @@ from wheel_sched.store.core.schedule import Schedule
 from wheel_sched.store.core.settle import Extend, Settle
 from wheel_sched_apscheduler.occurrence import Occurrence
 from wheel_sched_apscheduler.stores.layout import (
-    WAITING,
     ClaimHandle,
     PendingCommand,
     PendingSettlement,
@@ -229,8 +227,7 @@ class InFlightClaims:
             handle: ClaimHandle = occurrence.handle
             due = handle.due_ms if due_ms is None else due_ms
             if handle.gone:
-                item = self._writer.split_item_of(occurrence, due)
-                gathered.store(handle.shard, replace(item, refs=(*item.refs, WAITING)))
+                gathered.store(handle.shard, self._writer.split_item_of(occurrence, due, waiting=True))
             elif handle.split:
                 gathered.change(occurrence, Alteration(handle.item_id, "r", due))
             else:

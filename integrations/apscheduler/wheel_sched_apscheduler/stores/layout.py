@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from typing import Any, NamedTuple, TypeVar
 
@@ -52,7 +53,7 @@ def due_of(moment: datetime | None) -> int | None:
 
 
 def claimed_due_ms(found: Found) -> int:
-    """When an item in flight was due. The claim stored this time, and `found.reason` contains it."""
+    """The due time of an item in flight, in ms. A claim writes it into the reason of the item."""
     return int(found.reason.lstrip("!").split(":")[1])
 
 
@@ -203,10 +204,11 @@ class RunWriter:
             refs += (RUNNING,)
         return Next(found.id, due_of(moment), body, JOB, refs, version=found.version)
 
-    def split_item_of(self, occurrence: Occurrence, due_ms: int) -> Item:
-        """The split item in which the run of an occurrence continues."""
-        run_times = occurrence.run_times or [occurrence.scheduled]
-        return self.split_item(occurrence.job_id, to_ms(run_times[0]), run_times, occurrence.handle.body, due_ms=due_ms)
+    def split_item_of(self, occurrence: Occurrence, due_ms: int, *, waiting: bool = False) -> Item:
+        """The split item in which an occurrence continues. `waiting`: it was put back, so nobody runs it."""
+        run_times, body = occurrence.run_times or [occurrence.scheduled], occurrence.handle.body
+        item = self.split_item(occurrence.job_id, to_ms(run_times[0]), run_times, body, due_ms=due_ms)
+        return replace(item, refs=(*item.refs, WAITING)) if waiting else item
 
     def put_back(self, occurrence: Occurrence, due_ms: int) -> Settlement:
         """The settlement after which a claimed item that was not run is due at `due_ms`."""
