@@ -121,8 +121,8 @@ def test_a_server_that_does_not_answer_is_named_and_left_alone(folder: Path) -> 
 
 
 def test_a_server_killed_alone_is_started_again_over_its_append_only_file(folder: Path) -> None:
-    """SIGKILL of the server costs nothing that it acknowledged: the kernel has it."""
-    with EmbeddedServer.open(folder) as server, redis.Redis.from_url(server.url) as client:
+    """SIGKILL of the server loses nothing that was acknowledged under `always`."""
+    with EmbeddedServer.open(folder, fsync="always") as server, redis.Redis.from_url(server.url) as client:
         client.set("k", "v")
         os.kill(server.pid, signal.SIGKILL)
     with EmbeddedServer.open(folder) as again, redis.Redis.from_url(again.url) as client:

@@ -393,6 +393,7 @@ class Crew:
 
 @pytest.fixture
 def crew_of(kafka: TemporaryKafka, name: str, tmp_path: Path) -> Iterator[Callable[..., Crew]]:
-    """Make a crew; see `Crew` for the settings. Its processes and its server end with the test."""
-    with temporary_server() as server, ExitStack() as stack:
+    """Make a crew; see `Crew` for the settings. Its processes and its server end with the test. The server syncs each
+    write, so its crash loses nothing."""
+    with temporary_server(fsync="always") as server, ExitStack() as stack:
         yield lambda **settings: Crew(kafka, server, name, tmp_path, stack, **settings)

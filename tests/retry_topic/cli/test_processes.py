@@ -223,13 +223,13 @@ def test_on_a_terminal_a_deletion_asks_first(
 
 
 def test_serve_starts_its_embedded_server_again(started: Any, tmp_path: Path) -> None:
-    """The server was killed. The service says so and continues with the data of the folder."""
+    """The server was killed. The service says so and continues with the data of the folder, under `fsync` with all."""
     from retry_topic import connect
     from wheel_sched.store.embedded import EmbeddedServer
 
-    process = started(*EMBEDDED, "serve", "billing")
+    process = started(*EMBEDDED, "--durability", "fsync", "serve", "billing")
     read_until(process, b"serving billing")
-    with connect(f"embedded:{tmp_path / 'data'}", create_topics=True) as opened:
+    with connect(f"embedded:{tmp_path / 'data'}", durability="fsync", create_topics=True) as opened:
         opened.publish("orders", b"x", delay=timedelta(seconds=2))
     with EmbeddedServer.open(tmp_path / "data") as server:
         pid = server.pid

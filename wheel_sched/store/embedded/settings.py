@@ -39,8 +39,9 @@ class ServerSettings:
 
     Args:
         fsync: when writes reach the disk: before each batch of replies, each second, or when the kernel decides. A
-            crash of the machine loses writes that are not synced; a crash of the server process loses no write.
-            Defaults to "everysec".
+            crash of the machine loses writes that are not synced. A crash of the server process loses none under
+            "always"; otherwise it may lose the last 2 s, because the server holds back what it appends while a slow
+            disk syncs. Defaults to "everysec".
         port: TCP port on the loopback, for tools that know no unix socket. It has no password: any local user may
             connect. Defaults to None (no TCP at all).
         extra: more lines of `valkey.conf`, name to value, each value as written in that file. Defaults to none.
