@@ -69,9 +69,9 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
         for path in folder.rglob("*")
         if path.suffix in SHIPPED or path.name == "py.typed"
     )
-    done = subprocess.run(
-        [sys.executable, "-m", "build", "--outdir", str(out), str(ROOT)], text=True, capture_output=True, timeout=240
-    )
+    installer = ["--installer", "uv"] if shutil.which("uv") else []
+    command = [sys.executable, "-m", "build", *installer, "--outdir", str(out), str(ROOT)]
+    done = subprocess.run(command, text=True, capture_output=True, timeout=240)
     assert done.returncode == 0, f"build failed (it needs the check group):\n{done.stdout}\n{done.stderr}"
     return Built(sdist=next(out.glob("*.tar.gz")), wheel=next(out.glob("*.whl")), tree=tree)
 
