@@ -1,4 +1,4 @@
-"""Cases: attempt counts, alone and with items."""
+"""Conformance tests of attempt counts, raised alone or in the call that stores items."""
 
 # ruff: noqa: S101, S106 - assertions are what a test-suite is made of; a token is no password
 
@@ -25,7 +25,7 @@ class AttemptCountCases:
         assert counts.raise_to([("l", 1, later), ("k", 0, 0)]) == [2, 0]
 
     def test_a_count_that_says_ended_keeps_saying_it(self, wide: Bench) -> None:
-        """No number of attempts ends a message, and no number undoes its end before the count expires."""
+        """After `ENDED` is stored for a message, no number of attempts replaces it before the count expires."""
         counts, later = wide.attempt_counts, wide.now_ms + MINUTE_MS
         raised = [("k", 3, later), ("k", ENDED, later), ("k", 4, later), ("k", 0, 0)]
         assert counts.raise_to(raised) == [3, ENDED, ENDED, ENDED]
@@ -43,7 +43,7 @@ class AttemptCountCases:
         assert len([*counts.all(0)]) == 200
 
     def test_items_are_stored_with_their_attempt_counts(self, wide: Bench) -> None:
-        """The call raises the counts whatever their numbers are, also for items that exist already."""
+        """`AttemptCounts.schedule` stores new items and raises all given counts, also those of items that exist."""
         counts, later = wide.attempt_counts, wide.now_ms + MINUTE_MS
         counts.raise_to([("b", 7, later), ("c", ENDED, later)])
         items = [Item(name, wide.now_ms, b"") for name in "abc"]
