@@ -16,7 +16,7 @@ Entry = tuple[int, bytes]
 
 
 class SortedSet:
-    """Each member once, with one score."""
+    """A set of members. Each member has one score."""
 
     __slots__ = ("_blocks", "_lasts", "_scores")
 

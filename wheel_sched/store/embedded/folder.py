@@ -149,7 +149,7 @@ class DataFolder:
 
 
 def cannot_write(path: str | os.PathLike[str], error: OSError) -> EmbeddedServerError:
-    """The error of a folder that cannot be written."""
+    """Make the error for a folder that cannot be written."""
     return EmbeddedServerError(
         f"cannot write to the data folder {os.fspath(path)}: {error.strerror or error}. Nothing was started. "
         f"Choose a folder this user may write to, on a disk with space. {ALTERNATIVES}"

@@ -1,6 +1,6 @@
 """Reshard: give a namespace another number of shards, offline, so that a crash at any point loses nothing.
 
-    look    refuse, and change nothing, when an item is in flight or a dispatcher listens
+    look    end expired leases; refuse if an item is in flight, an ordering key is closed or a dispatcher listens
     freeze  shard 0 first: the reason of its freeze is the plan, and `resume` reads the plan there
     open    new shards, frozen as well
     move    page by page: store in the new shard, then remove from the old; the next run removes an id that is in both
@@ -165,7 +165,7 @@ class _Run:
             self._progress("freeze", self._moved)
 
     def _take_back(self, frozen: Sequence[int]) -> str:
-        """Thaw the shards again, because the run has moved nothing yet. Returns the text for the caller."""
+        """Thaw the shards again if this is the first run: it has moved nothing yet. Returns the text for the error."""
         if self._resuming:
             return "no more was moved and the namespace stays frozen; stop every process that uses it and resume again"
         for shard in reversed(frozen):

@@ -98,7 +98,7 @@ def _described(header: dict[str, Any], footer: dict[str, Any]) -> BackupFile:
 def restore_backup(
     store: DelayStore, path: str | os.PathLike[str], *, resume: bool = False, progress: Progress | None = None
 ) -> int:
-    """Put a backup into an empty namespace, of any number of shards. Returns how many items were put.
+    """Put a backup into an empty namespace, with any number of shards. Returns how many items were put into it.
 
     Args:
         store: the namespace, open.
