@@ -102,7 +102,7 @@ class MemoryBackend:
         return {}
 
     def identity(self) -> None:
-        """None: this store has no server."""
+        """Returns None, because this store has no server."""
         return None
 
     def waiter(self, shard: int, timeout_ms: int) -> MemoryWaiter:

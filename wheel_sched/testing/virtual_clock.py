@@ -33,7 +33,7 @@ class _Waiter:
 
 
 class VirtualClock:
-    """A clock for tests.
+    """A clock for tests. It moves by `advance`, or by itself when `autojump_threshold` is set.
 
     Args:
         start_ms: the first value of `monotonic_ms`. Defaults to 0.
@@ -82,7 +82,7 @@ class VirtualClock:
         return self._now_ns // NS_PER_MS
 
     def wall_ms(self) -> int:
-        """Virtual wall time: monotonic time plus an offset, which `jump_wall` changes."""
+        """The virtual wall time in ms since 1970: monotonic time plus an offset, which `jump_wall` changes."""
         with self._lock:
             return self._now_ns // NS_PER_MS + self._wall_offset_ms
 

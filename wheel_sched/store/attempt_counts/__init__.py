@@ -1,4 +1,4 @@
-"""Attempt counts: how often a message was tried, kept beside the message, so that a forged header cannot lower it.
+"""Attempt counts: how often each message was tried. The store keeps them, so a forged header cannot lower them.
 
 A count belongs to a key that the caller chooses, and lives until its expiry.
 """

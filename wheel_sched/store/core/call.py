@@ -1,4 +1,4 @@
-"""Operation, the base of everything a store does to a shard, and Call, an operation with the number of its shard.
+"""`Operation`: the base class of all steps that a store performs on a shard. `Call`: a step with its shard.
 
 An operation with a `token` may be repeated after a lost reply. The server executes it once, and answers repeats with
 the first answer for a minute.
@@ -26,7 +26,7 @@ _process = [0, ""]
 
 
 def new_token() -> str:
-    """A token for one call, unique among all processes (a fork gets its own series)."""
+    """Make a token for one call. It is unique among all processes, forked ones included."""
     if _process[0] != os.getpid():
         _process[:] = [os.getpid(), os.urandom(8).hex()]
     return f"{_process[1]}{next(_counter):x}"

@@ -95,7 +95,7 @@ def check_lease(lease_ms: int) -> None:
 
 @dataclass(slots=True)
 class ClaimDue(Operation[Claim]):
-    """Recover items whose lease ran out, then claim due items under a lease.
+    """Recover items whose lease ran out (they wait again or die), then claim due items under a lease.
 
     With `lease_ms` None the claim has no lease end: only settling or the owner of the shard (`Resolve`) ends it.
     """

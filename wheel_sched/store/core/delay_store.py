@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 
 class Backend(Protocol):
-    """Performs calls for the blocking facade."""
+    """Performs the calls of a `DelayStore`. Stores for other servers implement this."""
 
     cluster: bool
 
@@ -33,7 +33,7 @@ class Backend(Protocol):
         ...
 
     def begin(self, calls: Sequence[Call[Any]], now_ms: int | None = None) -> SentCalls:
-        """Send at least one call as `execute` does, and do not wait. The returned object waits for the answers."""
+        """Send at least one call as `execute` does, and do not wait. `answers` of the returned object waits."""
         ...
 
     def check_server(self) -> None:
@@ -69,7 +69,7 @@ class Backend(Protocol):
 
 
 class AsyncBackend(Protocol):
-    """Performs calls for the asyncio facade."""
+    """Performs the calls of an `AsyncDelayStore`."""
 
     async def execute(self, calls: Sequence[Call[Any]], now_ms: int | None = None) -> list[Any]:
         """Perform calls. Returns a value or an exception for each call, in order."""

@@ -128,7 +128,7 @@ def _encoded(text: str, what: str) -> bytes:
 
 
 def check_due(due_ms: int | None, item_id: str) -> None:
-    """Raise `Rejected` unless `due_ms` is a time the store can hold."""
+    """Raise `Rejected` unless `due_ms` is None or a time from 1970 to the year 9999."""
     if due_ms is None:
         return
     if isinstance(due_ms, bool) or not isinstance(due_ms, int):

@@ -123,7 +123,7 @@ class Plans:
     def store_all(
         self, items: Sequence[Item], token: str | None, make: Callable[[Sequence[Item], str], Operation[Stored]]
     ) -> Plan[Stored]:
-        """Store items by the operations that `make` gives for a batch and its token."""
+        """Store items. `make` builds an operation from a batch of the items and the token of the batch."""
         for item in items:
             item.check()
         if token is None:

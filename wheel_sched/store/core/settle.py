@@ -1,4 +1,4 @@
-"""End items of a claim, or lengthen their leases."""
+"""End items of a claim, or extend their leases."""
 
 from __future__ import annotations
 

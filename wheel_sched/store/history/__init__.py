@@ -52,7 +52,7 @@ class AsyncHistory(AsyncCapability):
 
 
 class Logged(NamedTuple):
-    """A page of a history: its last place ("" = the page is empty), and its entries, oldest first."""
+    """A page of a history: the place of its last entry ("" = the page is empty), and its entries, oldest first."""
 
     last: str
     entries: list[bytes]

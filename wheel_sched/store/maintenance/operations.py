@@ -1,6 +1,7 @@
 """Operations of maintenance: freeze a shard, remove ids that another shard has now, find and repair damage.
 
-`Freeze` and `Lift` work in a frozen namespace, which refuses every other write. Each may be repeated.
+`Freeze` and `Lift` work in a frozen namespace, as `Restore` and `MoveCounts` do. It refuses every other write. Each of
+these operations may be repeated.
 """
 
 from __future__ import annotations

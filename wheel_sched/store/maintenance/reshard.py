@@ -7,8 +7,9 @@
     close   shards beyond the new count give their counters of events to shard 0 and are deleted
     thaw    shard 0 last; the same step writes the new count into the shard
 
-Every step may be repeated, so `resume` runs all of them again. A frozen namespace refuses every write, even of a
-process that still runs. After the thaw, every script that writes refuses a process with the old number of shards.
+Every step may be repeated, so `resume` runs all of them again. A frozen namespace refuses every write but those
+of maintenance, even of a process that still runs. After the thaw, every script that writes refuses a process with the
+old number of shards.
 Lapse counts (how often a lease ran out) are not moved; they start from 0.
 """
 

@@ -43,7 +43,7 @@ IMITATION_BLOCK_MS = 100  # how long a read in fakeredis blocks; nothing can int
 
 
 def client_for(url: str, **settings: Any) -> redis.Redis:
-    """A client that repeats nothing by itself: a repeated claim whose first reply was lost would lose messages."""
+    """Make a client that repeats no command by itself: the backend decides which calls may be repeated."""
     settings = {**CLIENT_SETTINGS, **settings}
     if url.startswith("unix:"):
         for name in ("socket_connect_timeout", "socket_keepalive"):
@@ -297,7 +297,7 @@ def check_answers_in_bytes(client: Any) -> None:
 
 
 def repeats_by_itself(client: Any) -> bool:
-    """Whether a client retries a command by itself when it got no reply."""
+    """Whether a client itself repeats a command to which it got no reply."""
     if getattr(client, "nodes_manager", None) is not None:  # a cluster client has its own rules
         return True
     retry = client.connection_pool.connection_kwargs.get("retry")

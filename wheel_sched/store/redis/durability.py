@@ -53,14 +53,14 @@ class Durability:
     def within(self, reply_s: float | None) -> Durability:
         """The same level for a client that waits `reply_s` for a reply; None: for ever.
 
-        WAIT must answer before this time. Otherwise the client gives up a write that was executed but not confirmed,
-        and the caller cannot tell it from a write that was perhaps not executed.
+        WAIT and WAITAOF must answer before this time. Otherwise the client gives up a write that was executed but not
+        confirmed, and the caller cannot tell it from a write that was perhaps not executed.
         """
         return replace(self, reply_s=reply_s)
 
     @property
     def confirm_ms(self) -> int:
-        """How long WAIT may take."""
+        """How long WAIT or WAITAOF may take, in ms."""
         return CONFIRM_MS if self.reply_s is None else max(1, min(CONFIRM_MS, int(self.reply_s * 800)))
 
     @property

@@ -5,7 +5,7 @@ that scripts share. Two releases with different scripts can use one server and o
 overwrites the functions of the other.
 
 The first line of a script may be `#!lua flags=...`, as in Redis: `no-writes` for readers; `allow-oom` for scripts that
-also work on a full server, so that it can be emptied. A script without this line stores new items.
+also work on a full server, so that it can be emptied. A script without this line stores new data.
 """
 
 from __future__ import annotations

@@ -174,7 +174,7 @@ def _repeatable(call: Call[Any]) -> bool:
 
 
 def by_node(calls: Sequence[Call[Any]], cluster: bool) -> list[list[int]]:
-    """Group calls for one connection each: one group for a single server, one group per shard in a cluster."""
+    """Group the indices of calls: one group for a single server, one group for each shard in a cluster."""
     if not cluster:
         return [list(range(len(calls)))] if calls else []
     groups: dict[int, list[int]] = {}

@@ -91,8 +91,8 @@ class OwnershipInMemory:
 class Own(Operation[Ownership]):
     """Acquire the shard for `lease_ms` from now (0 = give it up).
 
-    A new owner raises the epoch, by a step that depends on its name. So two owners never have the same epoch, even if
-    the server has lost the writes of the first one.
+    A new owner raises the epoch, by a step that depends on its name. So two owners practically never have the same
+    epoch, even if the server has lost the writes of the first one.
     """
 
     script = "own"
@@ -105,7 +105,7 @@ class Own(Operation[Ownership]):
         return [encode_text(self.owner), self.lease_ms, self._step()]
 
     def _step(self) -> int:
-        """The step of the epoch: 1 to 1,048,576."""
+        """By how much this owner raises the epoch: from 1 to 1,048,576."""
         return int(hashlib.sha1(encode_text(self.owner), usedforsecurity=False).hexdigest()[:5], 16) + 1
 
     def parse(self, reply: Any, shard: int) -> Ownership:

@@ -10,7 +10,7 @@ from wheel_sched.testing.store_conformance.bench import MINUTE_MS, Bench
 
 
 class AttemptCountCases:
-    """Tests of attempt counts: they rise, expire, and record the end of a message."""
+    """Tests of attempt counts: they rise, expire, and can say that a message has succeeded."""
 
     def test_attempts_never_go_down(self, wide: Bench) -> None:
         """A count keeps the greatest number until it expires; reading stores nothing."""
@@ -33,7 +33,7 @@ class AttemptCountCases:
         assert counts.raise_to([("k", 0, 0)]) == [0]
 
     def test_raising_counts_removes_expired_ones(self, bench: Bench) -> None:
-        """Each call that raises counts also removes expired counts, without a sweep, and however many there are."""
+        """After counts are raised, the store lists no expired counts, without a sweep and however many there were."""
         counts = bench.attempt_counts
         counts.raise_to([(f"old{n}", 1, bench.now_ms + 1_000) for n in range(400)])
         bench.clock.advance(MINUTE_MS)

@@ -50,7 +50,7 @@ class ChangingCases:
         assert bench.states(*ids) == ["due", "leased", "due", "dead", None]
 
     def test_release_keeps_the_due_unless_one_is_given(self, bench: Bench) -> None:
-        """A release without a due keeps the due that the item had when it was held."""
+        """A release without a due time keeps the due time that the item had when it was held."""
         bench.put("a", "b", in_ms=500)
         bench.store.hold(["a", "b"], "maintenance: tonight")
         assert (bench.one("a").reason, bench.one("a").score_ms) == ("maintenance: tonight", bench.now_ms + 500)
@@ -149,7 +149,7 @@ class ChangingCases:
         assert bench.one("b").reason == "parked"
 
     def test_find_gives_the_items_that_carry_a_ref(self, wide: Bench) -> None:
-        """`find` gives ids from every shard and state, each once, up to the limit."""
+        """`find` returns ids from every shard and state, each once, up to the limit."""
         ids = [f"i{n}" for n in range(40)]
         wide.put(*ids, refs=("all", "é"))
         wide.put("other", refs=("all2",))

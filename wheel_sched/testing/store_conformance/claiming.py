@@ -95,7 +95,7 @@ class ClaimingCases:
         assert bench.claim().due_head_ms is None
 
     def test_no_id_of_any_length_drops_out_of_a_claim(self, bench: Bench) -> None:
-        """Ids of any length are claimed: the member that keeps the server from packing a set is longer than any id."""
+        """Items with ids of any length, from 1 to 512 bytes, can be claimed and settled together."""
         ids = ["~" * length for length in (1, 63, 64, 65, 96, 128, 511, 512)] + [f"m{n}" for n in range(8)]
         bench.store.schedule([Item(i, bench.now_ms, b"") for i in ids])
         claim = bench.claim(100)

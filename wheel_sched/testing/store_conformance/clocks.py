@@ -31,7 +31,7 @@ class ClockCases:
 
     @pytest.mark.parametrize("back_ms", [5001, HOUR_MS])
     def test_a_large_step_back_is_accepted_and_recorded(self, bench: Bench, back_ms: int) -> None:
-        """A large step back raises the epoch by one and is recorded once. Then the new time decides what is due."""
+        """A large step back raises the epoch by one and is counted once. Then the new time decides what is due."""
         bench.put("a", in_ms=100)
         bench.clock.advance(-back_ms)
         claim = bench.claim()

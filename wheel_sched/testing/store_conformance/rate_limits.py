@@ -117,7 +117,7 @@ class RateLimitCases:
         assert (circuit.numbers["opens"], circuit.numbers["probes"]) == (2, 3)
 
     def test_each_destination_has_a_circuit_and_all_share_the_rate(self, control: Control) -> None:
-        """A destination that is down holds back no other destination."""
+        """An open circuit of one destination does not hold back the others, which share the rate of the topic."""
         limits = Limits(interval_us=1_000_000, burst=5, trip_ppm=500_000, of=4, within_ms=10_000, open_ms=5_000)
         control.admit(limits, 0, "down")
         control.report(0, 4, destination="down")
@@ -157,7 +157,7 @@ class RateLimitCases:
         assert (topic.topic, topic.numbers["spread"], topic.numbers["granted"]) == ("g/orders", 5, 10)
 
     def test_flows_show_what_was_refused_and_why(self, control: Control) -> None:
-        """`flows` counts refused items by reason, for stats and metrics."""
+        """`flows` counts the refused items of a topic and of a circuit, by reason."""
         limits = Limits(interval_us=1_000_000, burst=1, trip_ppm=500_000, of=2, within_ms=10_000, open_ms=5_000)
         control.admit(limits, 3, "a")
         control.report(0, 2, destination="a")

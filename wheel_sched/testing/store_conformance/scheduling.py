@@ -120,13 +120,13 @@ class SchedulingCases:
         assert bench.one("a").body == b"1"
 
     def test_a_finished_id_may_be_used_again(self, bench: Bench) -> None:
-        """After its item has left the store, an id is no duplicate."""
+        """After its item has left the store, an id can be used for a new item."""
         bench.put("a")
         bench.settle_all(bench.claim())
         assert bench.put("a") == [Outcome.STORED]
 
     def test_a_repeat_gives_the_first_answer(self, bench: Bench) -> None:
-        """The same token answers STORED again and stores nothing, also when the item has left."""
+        """A repeat under the same token returns STORED again and stores nothing, also when the item has left."""
         batch = [Item("a", bench.now_ms, b""), Item("b", None, b""), Item("a", None, b"")]
         first = bench.store.schedule(batch, token="t")
         bench.settle_all(bench.claim())
@@ -147,7 +147,7 @@ class SchedulingCases:
         assert [bench.one(item.id).item() for item in items] == items
 
     def test_nothing_is_a_batch_too(self, bench: Bench) -> None:
-        """Empty input gives an empty answer."""
+        """Scheduling no items is allowed and returns no outcomes."""
         assert bench.store.schedule([]).outcomes == []
         assert bench.store.execute([Call(0, Schedule([]))])[0].outcomes == []
 
@@ -195,7 +195,7 @@ class SchedulingCases:
         assert all(counts.sizes["due"] > 5 for counts in wide.store.counts_by_shard())
 
     def test_the_dead_keep_their_id(self, bench: Bench) -> None:
-        """The id of a dead item is a duplicate, also in a batch whose other ids are new."""
+        """A new item with the id of a dead item is DUPLICATE, also in a batch whose other ids are new."""
         bench.put("x", "y")
         claim = bench.claim()
         bench.store.settle(claim, [Dead("x", "no")])

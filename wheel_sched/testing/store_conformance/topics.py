@@ -103,7 +103,7 @@ class TopicCases:
         assert bench.store.settle(claim, [Done("a")]).outcomes == [Outcome.DONE]
 
     def test_reasons_are_indexed_by_their_first_word(self, bench: Bench) -> None:
-        """An item held as "paused by hand" counts as paused; "pausedish" does not."""
+        """A resume releases items whose reason begins with the word "paused", but not "pausedish" or "(paused)"."""
         bench.put("a", "b", "c", topic="t")
         claim = bench.claim()
         bench.store.settle(claim, [Held("a", "paused by hand"), Held("b", "pausedish"), Held("c", "(paused)")])
