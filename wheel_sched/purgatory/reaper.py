@@ -67,7 +67,7 @@ class Reaper:
         clock: monotonic time and waiting. Defaults to the machine's.
 
     Raises:
-        ConfigError: with all problems of the arguments.
+        ConfigError: lists all wrong arguments.
     """
 
     def __init__(

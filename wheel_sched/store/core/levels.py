@@ -15,7 +15,7 @@ def check_level(level: str, replicas: int, *, server: bool = True) -> None:
     """Refuse an unknown level, and a level that a store without a server cannot keep.
 
     Raises:
-        ConfigError: with all problems found.
+        ConfigError: lists all problems.
     """
     problems = []
     if level not in LEVELS:

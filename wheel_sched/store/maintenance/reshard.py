@@ -68,7 +68,7 @@ def reshard(
         progress: called with (step, items moved so far).
 
     Raises:
-        ReshardRefused: with the reason, and with what was changed.
+        ReshardRefused: the text says why, and what was changed.
         NamespaceMismatch: there is no such namespace.
     """
     if target is not None and (type(target) is not int or not 1 <= target <= 1024):

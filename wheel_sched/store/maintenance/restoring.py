@@ -36,7 +36,7 @@ def verify_backup(path: str | os.PathLike[str]) -> BackupFile:
     """Read a whole backup and check its footer.
 
     Raises:
-        BadBackup: with what is wrong in the file.
+        BadBackup: the file is no complete backup; the text says what is wrong.
     """
     digest = hashlib.sha256()
     kinds: Counter[str] = Counter()

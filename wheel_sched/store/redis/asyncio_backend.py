@@ -97,7 +97,7 @@ class AsyncRedisBackend:
         """Refuse a server that is too old or cannot keep the durability level.
 
         Raises:
-            StoreError: with what to change; nothing was written.
+            StoreError: the server is refused; the text says what to change. Nothing was written.
         """
         level = self.dialect.level
         nodes: list[Any] = [self.client]

@@ -169,7 +169,7 @@ class RedisBackend:
         """Refuse a server that is too old or cannot keep the durability level.
 
         Raises:
-            StoreError: with what to change; nothing was written.
+            StoreError: the server is refused; the text says what to change. Nothing was written.
         """
         level = self.dialect.level
         for node in self._primaries() if level.confirms else ():

@@ -45,7 +45,7 @@ class ClaimingCases:
         assert burst == [f"b{n:04d}" for n in range(len(burst))]
 
     def test_topics_behind_a_burst_share_its_turns(self, bench: Bench) -> None:
-        """Behind a burst, a topic with 150 items does not keep a later topic with one item waiting."""
+        """Behind a burst, the one item of a topic is claimed before all 150 earlier items of another topic are."""
         bench.put(*(f"b{n:03d}" for n in range(500)), topic="burst")
         bench.put(*(f"m{n:03d}" for n in range(150)), in_ms=1, topic="many")
         bench.put("single", in_ms=2, topic="one")

@@ -110,7 +110,7 @@ class ListingCases:
         "cursor", ["", "x", "[]", "{}x", '{"9": ["a", 1]}', '{"0": 1}', "null", '{"-1": ["a", 1]}']
     )
     def test_a_made_up_cursor_is_refused(self, bench: Bench, cursor: str) -> None:
-        """A cursor that no listing has returned is refused with `Rejected`."""
+        """A malformed cursor, or one that names an unknown shard, is refused with `Rejected`."""
         with pytest.raises(Rejected):
             bench.store.list_items("due", cursor=cursor)
 

@@ -57,7 +57,7 @@ class OrderingCases:
         return Parking(wide)
 
     def test_an_open_key_parks_nothing(self, parking: Parking) -> None:
-        """While no head of the key has failed, no message is parked."""
+        """While a key is open, no message of the key is parked."""
         assert parking.park("b") == [Outcome.ABSENT]
         assert parking.store.counts().total("held") == 0
 
