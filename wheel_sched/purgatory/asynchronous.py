@@ -22,7 +22,7 @@ K = TypeVar("K", bound=Hashable)
 
 
 class AsyncPurgatory(Purgatory[K]):
-    """Waiting operations, by key, in the running event loop.
+    """A `Purgatory` in the running event loop, whose timer expires the operations.
 
     Args:
         timer: expires the operations; the caller closes it. Defaults to a new `AsyncTimer`, which `close` closes.

@@ -33,7 +33,7 @@ _FORCED: Final = Completion.FORCED
 
 
 class Purgatory(Generic[K]):
-    """Waiting operations, by key.
+    """Operations that wait under keys, each until it is completed or expires.
 
     Args:
         timer: expires the operations, for example a `SystemTimer`. The caller closes it, after the purgatory. It also

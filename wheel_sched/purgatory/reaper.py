@@ -1,8 +1,8 @@
 """The reaper: a deadline queue, and a thread that expires operations.
 
-It is Kafka's `ExpiredOperationReaper` without its purge. A purgatory schedules and cancels with every request, so the
-reaper can only schedule and cancel. It has no keys, recurrence, contexts or executor. For these, give the purgatory a
-`SystemTimer`. The reaper sleeps until the earliest deadline; only an earlier deadline wakes it.
+It is Kafka's `ExpiredOperationReaper` without its purge. A purgatory schedules and cancels a timer for every
+request, so the reaper does only this, at little cost. It has no keys, recurrence, contexts or executor. For these, give
+the purgatory a `SystemTimer`. The reaper sleeps until the earliest deadline; only an earlier deadline wakes it.
 
 Threads: any thread may schedule and cancel. The reaper calls the queue without a lock where each call of the queue is
 atomic, otherwise under a lock. Callbacks run in the reaper's thread, one after the other, under no lock. The first
@@ -67,7 +67,7 @@ class Reaper:
         clock: monotonic time and waiting. Defaults to the machine's.
 
     Raises:
-        ConfigError: with all problems of the arguments.
+        ConfigError: lists all wrong arguments.
     """
 
     def __init__(

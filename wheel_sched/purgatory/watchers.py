@@ -73,7 +73,7 @@ class WatcherLists:
         return entered
 
     def leave(self, keys: Sequence[Hashable], operation: DelayedOperation, entered: Sequence[WatcherList]) -> None:
-        """Undo `enter`."""
+        """Remove an operation from the lists that `enter` returned, and drop those that are empty then."""
         for watchers in entered:
             watchers.pop(operation, None)
         self.drop(keys, entered)

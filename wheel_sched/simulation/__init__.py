@@ -1,1 +1,1 @@
-"""A deterministic simulator. It runs the product's own code in virtual time, and strikes it with faults from a seed."""
+"""A deterministic simulator: it runs wheel-sched's own code in virtual time, with faults that a seed chooses."""

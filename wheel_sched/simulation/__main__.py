@@ -1,4 +1,4 @@
-"""The simulator's command: run many histories, or replay one.
+"""The simulator's command: run many histories, or replay one. A history is one simulated run, decided by its seed.
 
 python -m wheel_sched.simulation --seeds 10000             run 10,000 histories, an equal share of each kind
 python -m wheel_sched.simulation --world retry --seed 42   replay one history with its whole trace
@@ -24,7 +24,7 @@ GROUP = "wheel_sched.simulations"
 
 
 def kinds() -> dict[str, Kind]:
-    """The kinds of worlds by name, without those whose packages are not installed."""
+    """All kinds of simulated systems (worlds) by name, except those whose packages are not installed."""
     found: dict[str, Kind] = {}
     for point in sorted(entry_points(group=GROUP), key=lambda point: point.name):
         with contextlib.suppress(ModuleNotFoundError):
@@ -33,7 +33,7 @@ def kinds() -> dict[str, Kind]:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run the command. Returns the exit code: 0 when no history broke an invariant."""
+    """Run the command. Returns the exit code: 0 if no history violates an invariant, else 1."""
     known = kinds()
     parser = argparse.ArgumentParser(prog="python -m wheel_sched.simulation", description=__doc__)
     parser.add_argument("--world", choices=sorted(known), help="only this kind of world; default: all")

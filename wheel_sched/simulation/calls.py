@@ -1,4 +1,4 @@
-"""The errors of a call to a simulated server, and the units and the start of true time."""
+"""The errors of a call to a simulated server, and the constants of the simulated time."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
-START_NS = 1_700_000_000_000_000_000
-MS = 1_000_000
+START_NS = 1_700_000_000_000_000_000  # when each history starts, in nanoseconds since 1970
+MS = 1_000_000  # nanoseconds
 
 
 class Lost(Exception):
-    """A call was lost. `performed`: the server performed the call, and only the reply was lost."""
+    """The caller gets no reply. `performed`: whether the server performed the call before the reply was lost."""
 
     def __init__(self, performed: bool) -> None:
         super().__init__("the reply was lost" if performed else "the request was lost")
@@ -24,7 +24,7 @@ class ConnectionRefused(Exception):
 
 
 def once(perform: Callable[[], T]) -> Callable[[], T]:
-    """Wrap a request so that the server performs it once, however often it arrives."""
+    """Return a function that calls `perform` at its first call, and returns that result at each call."""
     answers: list[T] = []
 
     def perform_once() -> T:

@@ -1,7 +1,7 @@
-"""`datetime.datetime` whose `now` is the clock of the simulated process.
+"""A `datetime` class whose `now` reads the clock of the simulated process.
 
-The class makes real `datetime` objects, and each `datetime` is an instance of the class. Only code that compares
-`type(moment)` with the class sees a difference. So no simulated job has a `datetime` as an argument.
+The class makes real `datetime` objects, and `isinstance` accepts every `datetime` as an instance of the class. Only
+code that compares `type(moment)` with the class sees a difference. So no simulated job has a `datetime` as an argument.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ class _AnyDatetime(type):
 
 
 class SimulatedDatetime(datetime, metaclass=_AnyDatetime):
-    """`datetime.datetime` whose `now` reads the clock of the running process."""
+    """A `datetime.datetime` whose `now` reads the clock of the simulated process that runs."""
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Any:
         return datetime(*args, **kwargs)
 
     @classmethod
     def now(cls, tz: tzinfo | None = None) -> Any:
-        """The time of the running process; without `tz` in UTC, because the simulation has no local zone."""
+        """The time of the simulated process that runs. Without `tz` it is in UTC, as if UTC were the local zone."""
         moment = _EPOCH + timedelta(microseconds=running.scheduler.wall_ns() // 1_000)
         return moment.replace(tzinfo=None) if tz is None else moment.astimezone(tz)
 
     @classmethod
     def utcnow(cls) -> Any:
-        """The time of the running process in UTC, without a zone."""
+        """The time of the simulated process that runs, in UTC and without a zone."""
         return cls.now()

@@ -1,4 +1,4 @@
-"""Futures whose waiting is simulated: the names of `concurrent.futures` that the product uses."""
+"""`Future` and `wait` of `concurrent.futures`, for simulated threads: a wait takes virtual time."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class DoneAndNotDone(NamedTuple):
 
 
 def wait(fs: Iterable[Future[Any]], timeout: float | None = None, return_when: str = ALL_COMPLETED) -> DoneAndNotDone:
-    """A simulated `concurrent.futures.wait`. It knows FIRST_COMPLETED and ALL_COMPLETED."""
+    """A simulated `concurrent.futures.wait`. It supports FIRST_COMPLETED and ALL_COMPLETED."""
     if return_when not in (ALL_COMPLETED, FIRST_COMPLETED):
         raise ValueError(f"the simulation does not know return_when={return_when!r}")
     futures = set(fs)

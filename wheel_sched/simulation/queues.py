@@ -19,7 +19,7 @@ from wheel_sched.simulation.threads import SimulatedThread
 
 
 class SimulatedSimpleQueue:
-    """A simulated `queue.SimpleQueue`. With a size it is a simulated `queue.Queue`."""
+    """A simulated `queue.SimpleQueue`, or with `maxsize` above 0 a simulated `queue.Queue`."""
 
     def __init__(self, maxsize: int = 0) -> None:
         self._items: deque[Any] = deque()
@@ -86,7 +86,8 @@ class SimulatedSimpleQueue:
 class SimulatedThreadPoolExecutor:
     """A simulated `concurrent.futures.ThreadPoolExecutor`.
 
-    A caller can add callbacks to a future, and read its result once it is done. Nothing else of a future works.
+    It returns real futures. Callbacks of a future work, and its result can be read once it is done. A task must not
+    wait for a future: that would block the real thread in which all tasks run.
     """
 
     def __init__(

@@ -1,7 +1,8 @@
-"""Runs many histories, on several cores, and collects what they violated.
+"""Runs many histories (simulated runs, one for each seed) on several cores, and collects their violations.
 
-Each batch runs in a child process that ends without cleaning up, because killed processes leave suspended greenlets
-behind (see `scheduler`). String hashes are the same in every run, because the child starts with PYTHONHASHSEED=0.
+Each batch runs in a child process that ends without cleaning up, because simulated processes that are killed leave
+suspended greenlets behind (see `scheduler`). String hashes are the same in every run, because the command starts itself
+again with PYTHONHASHSEED=0.
 """
 
 from __future__ import annotations
@@ -33,15 +34,15 @@ STUCK_S = 60  # a history takes some hundredths of a second
 
 
 class Stuck(BaseException):
-    """A turn of a history does not end. The product's code must not catch it as an error of its own."""
+    """A scenario uses too much processor time. A `BaseException`, so that simulated code does not catch it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
     """The result of one history.
 
-    `steps`: the number of the scheduler's steps. `virtual_ns`: the time of the last event. `trace`: empty unless the
-    caller asked for it.
+    `violations`: the broken invariants. `digest`: a hash of the trace. `steps`: the number of the scheduler's steps.
+    `virtual_ns`: the time of the last event. `trace`: None unless the caller asked for it.
     """
 
     scenario: Scenario
@@ -53,25 +54,26 @@ class Result:
 
 
 class Kind(Protocol):
-    """A kind of world: it draws scenarios, runs them and judges them."""
+    """A kind of simulated system (world): it draws scenarios from seeds, runs them, and checks the invariants."""
 
     name: str
     packages: Sequence[str]
 
     def draw(self, seed: int) -> Scenario:
-        """Draw the scenario of a seed."""
+        """Return the scenario that the seed decides."""
         ...
 
     def run(self, scenario: Scenario) -> tuple[Trace, list[str], int]:
-        """Run a scenario. Returns its trace, its violations, and the number of steps."""
+        """Run a scenario. Returns its trace, its violations of invariants, and the number of the scheduler's steps."""
         ...
 
 
 def run_one(kind: Kind, scenario: Scenario, *, with_trace: bool = False) -> Result:
     """Run a scenario in this process. The caller has installed the simulation.
 
-    A turn that does not end is interrupted after `STUCK_S` seconds of processor time, and is a violation. If the turn
-    continues all the same, or waits for something real, this process prints its stack to stderr and exits.
+    If the scenario uses more than `STUCK_S` seconds of processor time, the code that runs is interrupted, and the
+    result has a violation. If the code does not end even then, or waits for something real, this process prints its
+    stack to stderr and exits.
     """
     faulthandler.dump_traceback_later(5 * STUCK_S, exit=True)
     before = signal.signal(signal.SIGVTALRM, _interrupt)
@@ -93,18 +95,18 @@ def run_one(kind: Kind, scenario: Scenario, *, with_trace: bool = False) -> Resu
 
 
 def _interrupt(_: int, frame: FrameType | None) -> None:
-    """Interrupt the code that runs, be it a thread of the product or the checker."""
+    """Handle the signal of the timer: raise `Stuck` in the code that runs, a task or the checker."""
     where = "".join(traceback.format_stack(frame, limit=6))
     raise Stuck(f"one turn does not end within {STUCK_S} s:\n{where}")
 
 
 def run_scenarios(kind: Kind, scenarios: Sequence[Scenario], *, with_trace: bool = False) -> list[Result]:
-    """Run scenarios one after the other in a child process."""
+    """Run scenarios one after the other in a child process. Returns their results in order."""
     return next(_in_children([partial(_work, kind, scenarios, with_trace=with_trace)], 1))
 
 
 def first_failing(kind: Kind, scenarios: Sequence[Scenario], fails: Callable[[Result], bool]) -> Result | None:
-    """Run scenarios one after the other in a child process. Returns the first result that fails as wanted, or None."""
+    """Run scenarios in a child process until `fails` is true for a result. Returns that result, or None."""
     found = next(_in_children([partial(_work, kind, scenarios, until=fails)], 1))
     return found[-1] if found and fails(found[-1]) else None
 
@@ -116,7 +118,7 @@ def run_seeds(kind: Kind, seeds: Sequence[int], *, cores: int | None = None, sto
         kind: the kind of world.
         seeds: the seeds.
         cores: how many child processes run at a time. Defaults to the number of cores.
-        store: see `Scenario`. Defaults to "memory".
+        store: where the store keeps its items, see `Scenario`. Defaults to "memory".
     """
     batches = [seeds[start : start + BATCH] for start in range(0, len(seeds), BATCH)]
     works = [partial(_work, kind, batch, store=store) for batch in batches]
@@ -132,7 +134,7 @@ def _work(
     store: str = "memory",
     until: Callable[[Result], bool] | None = None,
 ) -> list[Result]:
-    """Run scenarios. `given` has scenarios, or seeds whose scenarios run over `store`.
+    """Run scenarios in this process. `given` has scenarios, or seeds whose scenarios use `store`.
 
     `until`: no further scenario runs after a result for which this function returns true.
     """

@@ -1,4 +1,4 @@
-"""A scenario: everything that happens to a simulated system from outside, drawn from a seed, as a list of steps.
+"""A scenario: a list of steps, drawn from a seed, that says what happens to a simulated system from outside.
 
 A step is a value. It says what happens, to which process or server, when and how much. A program can print the list of
 steps, shorten it and run it again. The list does not say how the threads interleave: that follows from
@@ -54,13 +54,13 @@ CLOCKS = {
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """Something that goes wrong.
+    """One fault: what goes wrong, when, and to which process or server.
 
     Args:
         kind: a key of `CALL_FAULTS`, `SERVER_FAULTS`, `LIFE`, `SCALING` or `CLOCKS`.
         target: the name of a process or of a server.
         at: for a call fault, the number of the process's call, counted from 0. For another fault with `call`, the
-            number of the server's call after which the fault strikes. Otherwise true time in ms.
+            number of the server's call after which the fault strikes. Otherwise virtual time in ms from the start.
         amount: a duration in ms; for "step-clock" the signed step in ms; for "drift" how much faster the clock runs, in
             millionths. Defaults to 0.
         call: `at` counts only the calls of this name, such as "store settle". Defaults to "": all calls.
@@ -86,11 +86,11 @@ class HandIn:
 
     Args:
         number: its number in the history.
-        at: true time in ms.
+        at: when the producer hands it in, in ms of virtual time from the start.
         delay: how long it waits before the first attempt, in ms; 0: at once.
         fails: how many attempts fail before one succeeds.
         lasts: how long an attempt takes, in ms.
-        kind: "plain", or one of the hostile kinds that the world knows.
+        kind: "plain", or a kind that is hard to handle, such as malformed; each world has its own.
         key: the ordering key; "" = none.
     """
 
@@ -122,7 +122,7 @@ class Scenario:
     Args:
         seed: the seed from which the scenario was drawn.
         world: the name of the world.
-        order: the seed of the scheduler.
+        order: the seed of the scheduler, which decides the order of the threads.
         steps: what producers hand in, and the faults.
         options: settings of the world, by name.
         store: where the store keeps its items: "memory", "fakeredis", or the URL of a server. Defaults to "memory".
@@ -158,15 +158,15 @@ def draw_faults(
     span_ms: int,
     pause_ms: Sequence[int],
 ) -> list[Fault]:
-    """Draw faults at random.
+    """Draw faults of calls, of servers and of processes at random.
 
     Args:
-        rng: the history's generator.
+        rng: the history's random generator.
         count: how many faults.
         processes: the names of the processes that faults may hit.
-        servers: the kinds of `SERVER_FAULTS` that each server knows.
-        calls: faults hit the calls of a process up to this number.
-        span_ms: faults of servers and lives come within this time.
+        servers: for each server, the `SERVER_FAULTS` that may hit it.
+        calls: faults of calls hit the first so many calls of a process.
+        span_ms: the other faults strike within this time from the start.
         pause_ms: the possible lengths of pauses. Some are longer than every lease.
     """
     on_servers = [(kind, server) for server, kinds in servers.items() for kind in kinds]
@@ -200,10 +200,10 @@ def draw_store_faults(
     """Draw faults that `draw_faults` does not draw: faults of the store's server, and clocks that drift by up to 1 %.
 
     Args:
-        rng: a second generator, so that the draws of `draw_faults` stay the same.
+        rng: another generator than that of `draw_faults`, so that a seed still gives the same faults there.
         count: how many faults.
         processes: the names of the processes whose clocks may drift.
-        span_ms: the faults come within this time.
+        span_ms: the faults strike within this time from the start.
         server: the name of the store's server. Defaults to "store".
     """
     found = []

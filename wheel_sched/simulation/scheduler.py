@@ -1,12 +1,12 @@
 """The scheduler: it runs one task at a time, in an order that a seed decides, and keeps virtual time.
 
 A task runs until it waits. Then the scheduler picks the next task at random, from a seeded generator. When no task can
-run, virtual time jumps to the next deadline. Nothing else decides the order of events, so the same seed gives the same
-run.
+run, virtual time jumps to the next deadline of a task. Nothing else decides the order of events, so the same seed gives
+the same run.
 
 A simulated process has its own clocks, and it can be killed or paused. A killed process runs no more code, not even a
 `finally`: its greenlets are kept, suspended, for as long as this interpreter lives. So a program that simulates many
-histories does so in child processes that it ends now and then (`wheel_sched.simulation.runner`).
+runs does so in child processes that it replaces now and then (`wheel_sched.simulation.runner`).
 Source: FoundationDB's simulation, TigerBeetle's VOPR.
 """
 
@@ -19,11 +19,11 @@ from typing import Any
 
 from greenlet import getcurrent, greenlet
 
-_graveyard: list[Task] = []  # a greenlet that is freed runs its `finally` blocks, and a killed process must not do so
+_kept_tasks: list[Task] = []  # a greenlet that is freed runs its `finally` blocks, and a killed process must not do so
 
 
 class TooManySteps(Exception):
-    """A history took more steps than the limit allows: a thread loops for ever, or time does not pass."""
+    """A simulated run took more steps than the limit allows: a thread loops for ever, or time does not pass."""
 
 
 class Process:
@@ -32,7 +32,7 @@ class Process:
     Args:
         name: its name in the trace.
         pid: what `os.getpid` returns in this process.
-        drift_ppm: how much faster than true time the clocks of the process run, in millionths. Defaults to 0.
+        drift_ppm: how much faster than virtual time the clocks of the process run, in millionths. Defaults to 0.
     """
 
     __slots__ = (
@@ -57,13 +57,13 @@ class Process:
         self._gained_ns = 0
 
     def drift(self, now_ns: int, drift_ppm: int) -> None:
-        """Change the speed of the clocks from true time `now_ns` on. The clocks do not jump."""
+        """Change the speed of the clocks from the virtual time `now_ns` on. The clocks do not jump."""
         self._gained_ns = self.ahead_ns(now_ns)
         self._drifts_since_ns = now_ns
         self.drift_ppm = drift_ppm
 
     def ahead_ns(self, now_ns: int) -> int:
-        """How far drift has brought the clocks of this process ahead of true time, in ns."""
+        """How far the clocks of this process are ahead of virtual time because of their drift, in ns."""
         drift = self.drift_ppm
         return self._gained_ns + ((now_ns - self._drifts_since_ns) * drift // 1_000_000 if drift else 0)
 
@@ -72,7 +72,7 @@ class Process:
 
 
 class Task:
-    """A greenlet that the scheduler runs, and what it waits for."""
+    """A thread of a simulated process: a greenlet that the scheduler runs, with the state of its waiting."""
 
     __slots__ = ("calling", "generation", "greenlet", "name", "notified", "process", "switch", "thread")
 
@@ -92,7 +92,7 @@ class Task:
 
 def tasks_of(process: Process) -> list[Task]:
     """The tasks that a process has started, ended ones included."""
-    return [task for task in _graveyard if task.process is process]
+    return [task for task in _kept_tasks if task.process is process]
 
 
 class Scheduler:
@@ -100,17 +100,17 @@ class Scheduler:
 
     Args:
         rng: decides which task runs next, among those that can run.
-        start_ns: true time at the start, in nanoseconds since 1970.
-        most_steps: after so many steps the run ends with `TooManySteps`.
+        start_ns: the wall clock's time at the start, in nanoseconds since 1970.
+        most_steps: after more steps the run ends with `TooManySteps`.
     """
 
     def __init__(self, rng: random.Random, start_ns: int, most_steps: int = 200_000) -> None:
         self.rng = rng
         self.start_ns = start_ns
-        self.now_ns = 0  # true time since the start
+        self.now_ns = 0  # virtual time since the start, without the drift of any process's clock
         self.steps = 0
         self.current: Task | None = None
-        self.outside = Process("world", 1)  # whose clock counts while no task runs
+        self.outside = Process("world", 1)  # the process whose clock is read while no task runs
         self.over = False  # set by the world when nothing more can happen
         self.on_failure: Callable[[Task, BaseException], None] = lambda task, error: None
         self._most_steps = most_steps
@@ -125,7 +125,7 @@ class Scheduler:
     # -- for the world
 
     def spawn(self, process: Process, name: str, work: Callable[[], object]) -> Task:
-        """Start a task. Any task may call this, and so may the world."""
+        """Start a task of a process. A task may call this, and so may code outside of all tasks."""
         task = Task(process, name)
 
         def run() -> None:
@@ -138,12 +138,12 @@ class Scheduler:
 
         task.greenlet = greenlet(run, self._hub)
         task.switch = task.greenlet.switch
-        _graveyard.append(task)
+        _kept_tasks.append(task)
         self._ready.append(task)
         return task
 
     def run(self, until_ns: int) -> None:
-        """Run tasks until true time has reached `until_ns`, until `over` is set, or until no task will ever run again.
+        """Run tasks until virtual time has reached `until_ns`, until `over` is set, or until no task can run any more.
 
         Raises:
             TooManySteps: the run took more than `most_steps` steps.
@@ -158,7 +158,7 @@ class Scheduler:
             raise TooManySteps(f"more than {self._most_steps} steps; last: {self._last}")
 
     def _next(self) -> Task | None:
-        """Return the task that runs next, and let time pass until a task can run. None: the run ends."""
+        """Return the task that runs next. If none can run now, let time pass first. None: the run ends."""
         ready = self._ready
         while not self.over:
             if not ready and not self._advance():
@@ -206,17 +206,17 @@ class Scheduler:
     # -- for tasks
 
     def running_task(self) -> Task:
-        """The task whose code runs.
+        """The task whose code calls this.
 
         Raises:
-            RuntimeError: no task runs, so nothing can wait.
+            RuntimeError: the caller is not a task, so it cannot wait.
         """
         if self.current is None:
             raise RuntimeError("the world itself cannot wait: only tasks can")
         return self.current
 
     def pause(self) -> None:
-        """Let other tasks run first."""
+        """Let other tasks that can run do so before the calling task goes on."""
         task = self.current
         if task is not None:
             self._ready.append(task)
@@ -226,7 +226,7 @@ class Scheduler:
                 (self._hub if following is None else following).switch()
 
     def block(self, timeout_ns: int | None) -> bool:
-        """Wait until a task calls `wake` for this one, at most `timeout_ns` of true time (None: for ever).
+        """Let the calling task wait until `wake` is called for it, or until `timeout_ns` have passed (None: no limit).
 
         Returns whether `wake` was called.
         """
@@ -248,13 +248,13 @@ class Scheduler:
         return task.notified
 
     def wake(self, task: Task) -> None:
-        """Let a blocked task run again."""
+        """Let a task that waits in `block` run again."""
         task.generation += 1
         task.notified = True
         self._ready.append(task)
 
     def sleep_ns(self, duration_ns: int) -> None:
-        """Wait for a duration of true time."""
+        """Let the calling task wait for a duration of virtual time."""
         self.block(duration_ns)
 
     # -- clocks of the process whose code runs
@@ -273,7 +273,7 @@ class Scheduler:
 
 
 class Running:
-    """Holds the scheduler of the history that runs now. An interpreter runs one history at a time."""
+    """Holds the scheduler of the simulation that runs now. An interpreter runs one simulation at a time."""
 
     scheduler: Scheduler
 

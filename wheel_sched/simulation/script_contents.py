@@ -1,8 +1,8 @@
 """The contents of a simulated store that runs the real scripts: on fakeredis, or on a server at a URL.
 
 The namespace has a test clock (`clock=test`): each call carries the virtual time. Two things of a server still follow
-the server's own clock, so this module corrects both after each call. It deletes the stored first answer of a call when
-the answer expires in virtual time. It gives each new marker a number as its id instead of a time, as the memory store
+the server's own clock, so this module corrects both. It deletes the answers that the server keeps for repeated calls
+when they expire in virtual time. It gives each new marker a number as its id instead of a time, as the memory store
 does; otherwise two runs of one history would differ.
 
 Each process of the operating system has a namespace of its own, so several processes can use one server.
@@ -34,7 +34,7 @@ PLACES = ("due", "leased", "held", "dead")
 
 @cache
 def _client(store: str, pid: int) -> redis.Redis:
-    """The client of this process of the operating system. A forked process needs another one."""
+    """The client of this operating-system process: a forked process must not use the client of its parent."""
     if store != FAKEREDIS:
         return client_for(store)
     import fakeredis
@@ -43,7 +43,7 @@ def _client(store: str, pid: int) -> redis.Redis:
 
 
 class ScriptContents:
-    """The contents of a simulated store in a database that runs the real scripts.
+    """The contents of a simulated store, in fakeredis or on a server, which run the real scripts.
 
     Args:
         store: "fakeredis", or the URL of a server.
@@ -77,7 +77,7 @@ class ScriptContents:
         return answers
 
     def _number_marker(self, shard: int) -> None:
-        """Give a new marker the next number as its id."""
+        """Replace the id of a shard's marker by the next number, if the marker is new."""
         key, known = self._key(shard, "mark"), self._markers[shard]
         rows = self._client.xrevrange(key, count=1)
         if not rows or rows[0][0] == known.id:

@@ -1,7 +1,7 @@
-"""Makes a failing scenario smaller: fewer sends and faults, smaller numbers, and still the same kind of violation.
+"""Makes a failing scenario smaller: fewer steps, simpler steps, and still the same kind of violation.
 
-A scenario without one of its steps interleaves its threads in another way, so the failure may not show. So this module
-tries each smaller scenario with several orders of the scheduler.
+Without one of its steps, a scenario interleaves its threads in another way, so the failure may not occur. Therefore
+this module runs each smaller scenario with several seeds of the scheduler.
 Source: delta debugging (Zeller, Hildebrandt).
 """
 
@@ -62,7 +62,7 @@ def _fails(kind: Kind, scenario: Scenario, steps: Sequence[Step], wanted: set[st
 
 
 def _simpler(steps: tuple[Step, ...]) -> list[Sequence[Step]]:
-    """Lists of steps in each of which one step is simpler than in `steps`."""
+    """Copies of `steps`, in each of which one step is simpler."""
     found: list[Sequence[Step]] = []
     for place, step in enumerate(steps):
         for simple in _simpler_step(step):

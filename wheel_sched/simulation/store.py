@@ -1,8 +1,9 @@
 """The delay store of a simulated world: one server, and a client for each process.
 
 The server keeps its items in memory, or in a database that runs the real scripts (see `store_contents`). It keeps a
-journal of its calls. Two faults make it replay the journal only up to an earlier moment. "rewind" is a restart that
-loses the last writes, as with `appendfsync everysec`. "failover" is a replica that takes over without the last writes.
+journal of the calls that write. Two faults make the server lose its last writes: it empties itself, and repeats the
+journal up to an earlier moment. "rewind" is a restart that loses the last writes, as with `appendfsync everysec`.
+"failover" is a replica that takes over without the last writes.
 """
 
 from __future__ import annotations
@@ -44,10 +45,10 @@ def open_contents(store: str, shards: int) -> StoreContents:
 
 
 class StoreServer(SimulatedServer):
-    """The server of the delay store.
+    """The simulated server of the delay store.
 
     Args:
-        world: the world.
+        world: the world that the server belongs to.
         shards: number of shards.
     """
 
@@ -56,7 +57,7 @@ class StoreServer(SimulatedServer):
         world.servers["store"] = self
         self.shards = shards
         self.contents = open_contents(world.scenario.store, shards)
-        self.journal: list[tuple[int, int, list[Call[Any]]]] = []  # true time, wall time, calls
+        self.journal: list[tuple[int, int, list[Call[Any]]]] = []  # virtual time (ns), server's clock (us), calls
         self.generation = 0  # raised when the connections break
         self.restarts = 0  # how often the run id has changed
         self.lost_calls: list[Call[Any]] = []  # the calls that a restart or a failover has undone
@@ -66,7 +67,7 @@ class StoreServer(SimulatedServer):
 
     @property
     def backend(self) -> MemoryBackend:
-        """The backend of the items. Only a world that keeps its items in memory has it; every world has `contents`."""
+        """The memory store's backend. Only a server that keeps its items in memory has one; `contents` always works."""
         contents = self.contents
         if not isinstance(contents, MemoryContents):
             raise TypeError("this world keeps its items in a database")
@@ -78,7 +79,7 @@ class StoreServer(SimulatedServer):
         return self._loading_until_ns > self.world.scheduler.now_ns
 
     def perform(self, calls: Sequence[Call[Any]]) -> list[Any]:
-        """Perform calls, and keep them in the journal."""
+        """Perform calls, and note those that write in the journal. While the server loads, each answer is an error."""
         if self.loading:
             return [StoreUnavailable("LOADING: the server is still loading its data") for _ in calls]
         writes = any(not call.operation.reads for call in calls)
@@ -97,11 +98,11 @@ class StoreServer(SimulatedServer):
         return answers
 
     def _now_us(self) -> int:
-        """The server's time in µs, cut to whole milliseconds: a test clock gets whole milliseconds with each call."""
+        """The server's time in µs, rounded down to a millisecond, because each call carries whole milliseconds."""
         return self.wall_us() // 1_000 * 1_000
 
     def strike(self, fault: Fault) -> None:
-        """Overrides `SimulatedServer.strike`."""
+        """Overrides `SimulatedServer.strike`: adds the faults of the store."""
         now_ns = self.world.scheduler.now_ns
         match fault.kind:
             case "read-only":
@@ -146,7 +147,7 @@ class StoreServer(SimulatedServer):
 
 
 class _Waiter:
-    """One blocked read of markers."""
+    """One blocking read of markers, which `close` ends early."""
 
     def __init__(self, server: StoreServer) -> None:
         self._server = server
@@ -158,7 +159,7 @@ class _Waiter:
 
 
 class _Answers:
-    """The calls of one `begin`. `answers` sends them and returns their results."""
+    """The calls of one `RemoteStore.begin`. Only `answers` sends them; it returns their results."""
 
     def __init__(self, store: RemoteStore, calls: Sequence[Call[Any]]) -> None:
         self._store, self._calls = store, calls
@@ -173,7 +174,7 @@ class _Dialect:
 
 
 class RemoteStore:
-    """A backend whose server is a `StoreServer`: one client of one process."""
+    """A client of the simulated store server, for one simulated process. It implements `Backend`."""
 
     cluster = False
 
@@ -257,5 +258,5 @@ def _number(marker_id: bytes) -> int:
 
 
 def remote_store(world: World, server: StoreServer, shards: int) -> DelayStore:
-    """Make a delay store for the calling process, ready to use."""
+    """Make a `DelayStore` for the simulated process that calls this. It calls the simulated server."""
     return DelayStore(RemoteStore(world, server), shards=shards)

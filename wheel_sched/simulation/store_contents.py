@@ -1,6 +1,7 @@
 """The contents of a simulated store server: in memory, or in a database that runs the real scripts.
 
-`StoreServer` and the checkers read both in the same way. The server's clock is virtual, so each call carries the time.
+`StoreServer` and the checkers of invariants read both in the same way. The server's clock is virtual, so each call
+carries the time.
 """
 
 from __future__ import annotations
@@ -37,10 +38,10 @@ class KeptItem(NamedTuple):
 
 
 class StoreContents(Protocol):
-    """The items of a store. `execute` performs calls on them."""
+    """What a simulated store server has stored. `execute` performs calls on it."""
 
     def execute(self, calls: Sequence[Call[Any]], wall_us: int) -> list[Any]:
-        """Perform calls at a time of the server's clock. Returns a value or an exception for each call, in order."""
+        """Perform calls at the server's time `wall_us`. Returns a value or an exception for each call, in order."""
         ...
 
     def marker(self, shard: int) -> Marker:
@@ -48,7 +49,7 @@ class StoreContents(Protocol):
         ...
 
     def items(self) -> list[KeptItem]:
-        """All items, in the order of shard and id."""
+        """All items, in order of shard and then of id."""
         ...
 
     def waiting(self) -> bool:
@@ -56,7 +57,7 @@ class StoreContents(Protocol):
         ...
 
     def positions(self) -> dict[str, int]:
-        """How far the intake has read each source."""
+        """The stored position of each log source: how far the intake has taken in its records."""
         ...
 
     def empty(self) -> None:

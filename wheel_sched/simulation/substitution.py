@@ -1,11 +1,12 @@
-"""Puts the simulated threads, clocks and randomness into the product's modules, and takes them out again.
+"""Puts the simulated threads, clocks and randomness into the modules of some packages, and takes them out again.
 
-The product imports `threading`, `time`, `datetime`, `queue`, `random`, `os`, `uuid` and `concurrent.futures` as any
-program does. While a simulation is installed, these names in the product's modules mean the simulated versions. That
-holds for module globals, for attributes and base classes of classes, and for default arguments of functions. No line
-of the product asks whether it is simulated.
+The packages are wheel-sched and its integrations, with Celery or APScheduler. They import `threading`, `time`,
+`datetime`, `queue`, `random`, `os`, `uuid`, `secrets` and `concurrent.futures` as any program does. While the
+simulation is installed, these names in their modules mean the simulated versions. This applies to module globals, to
+attributes and base classes of classes, and to default arguments of functions. No line of these packages asks whether
+it is simulated.
 
-Only modules of the named packages change. An object that exists before the installation keeps its real threads and
+Modules of other packages do not change. An object that exists before the installation keeps its real threads and
 clocks. So make all objects of a history while the simulation is installed.
 """
 
@@ -32,7 +33,7 @@ from wheel_sched.simulation.scheduler import running
 
 
 class _Part(ModuleType):
-    """A module with some names replaced."""
+    """A copy of a module, in which some names have other values."""
 
     def __init__(self, original: ModuleType, **replaced: Any) -> None:
         super().__init__(original.__name__)
@@ -77,7 +78,7 @@ def _token_hex(nbytes: int | None = None) -> str:
 
 
 class _Random(random.Random):
-    """`random.Random` that, without a seed, takes its seed from the history's generator."""
+    """A `random.Random` that, without a seed, takes its seed from the generator of the running simulation."""
 
     def __new__(cls, *args: Any) -> _Random:
         return super().__new__(cls)
@@ -143,7 +144,7 @@ _REPLACED: tuple[tuple[ModuleType, dict[str, Any]], ...] = (
 
 
 def _table() -> dict[int, Any]:
-    """The simulated replacement of each original, by the `id` of the original."""
+    """The simulated object for each object that is replaced, by the `id` of the replaced object."""
     table: dict[int, Any] = {}
     for module, names in _REPLACED:
         table[id(module)] = _Part(module, **names)
@@ -155,7 +156,7 @@ def _table() -> dict[int, Any]:
 
 @contextmanager
 def substituted(packages: Sequence[str]) -> Iterator[None]:
-    """Install the simulation into all loaded modules of these packages for the duration of the block."""
+    """Within this context, all loaded modules of these packages use the simulated threads, clocks and randomness."""
     table = _table()
     undo: list[tuple[Any, str, Any]] = []
 

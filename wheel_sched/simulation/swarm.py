@@ -1,7 +1,7 @@
-"""Draws faults for a history from a few kinds that the history's seed chooses, and aims them at named calls.
+"""Draws faults for a history (a simulated run) from a few kinds that its seed chooses, and aims them at named calls.
 
-A history in which every kind of fault may strike seldom shows the effect of one kind: another fault hides or excuses
-the effect. So each history chooses some kinds, some processes and some calls, and draws its faults from them alone.
+If every kind of fault may strike, a history seldom shows the effect of one kind, because another fault hides or excuses
+the effect. So the seed chooses some kinds, some processes and some calls, and all faults are drawn from these.
 Source: Groce, Zhang, Eide, Chen, Regehr: Swarm Testing, ISSTA 2012.
 """
 
@@ -21,7 +21,7 @@ STEPS_MS = (-60_000, -7_000, -3_000, -500, 500, 3_000, 7_000, 60_000)
 
 
 def some(rng: random.Random, choices: Sequence[T]) -> list[T]:
-    """Choose some of the choices at random, at least one. The call also draws how large their share is."""
+    """Return a random part of `choices`, at least one of them. How large the part is, is random too."""
     share = rng.choice(SHARES)
     return [one for one in choices if rng.random() < share] or [rng.choice(choices)]
 
@@ -37,16 +37,16 @@ def draw_swarm(
     span_ms: int,
     pause_ms: Sequence[int],
 ) -> list[Fault]:
-    """Draw faults. The last burst may bring more than `count` faults.
+    """Draw faults at random. A burst is one fault for several calls in a row, so there may be more than `count` faults.
 
     Args:
-        rng: the history's generator.
+        rng: the history's random generator.
         count: how many faults or bursts.
         processes: the names of the processes that faults may hit. The part before the last "-" is the process's role.
-        servers: the kinds of `SERVER_FAULTS` that each server knows.
+        servers: for each server, the `SERVER_FAULTS` that may hit it.
         aims: the calls that each role makes, as the trace shows them, such as "store settle".
         calls: a fault that is not aimed at a named call hits one of the first so many calls of a process.
-        span_ms: faults of servers and lives come within this time.
+        span_ms: faults that are not faults of calls strike within this time from the start.
         pause_ms: the possible lengths of pauses. Some are longer than every lease.
     """
     on_servers = [(kind, server) for server, kinds in servers.items() for kind in kinds]

@@ -90,7 +90,7 @@ class SimulatedTimer(SimulatedThread):
 
 
 class _Outside:
-    """The thread that `current_thread` returns when no task runs."""
+    """What `current_thread` returns when no task runs: a main thread."""
 
     name = "MainThread"
     ident = 1

@@ -1,4 +1,4 @@
-"""The trace of a history: what happened, when and to whom. Its hash tells whether two runs were the same."""
+"""The trace of a simulated run: what happened, when, and in which process. Equal hashes mean equal runs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 
 class TraceEvent(NamedTuple):
-    """One line of a trace. `at_ns`: true time since the start. `who`: process and thread. `what`: the event."""
+    """One line of a trace. `at_ns`: virtual time since the start. `who`: process and thread. `what`: the event."""
 
     at_ns: int
     who: str
@@ -19,7 +19,7 @@ class TraceEvent(NamedTuple):
 
 
 class Trace:
-    """The events of one history, in order."""
+    """The events of one simulated run, in order."""
 
     def __init__(self) -> None:
         self.events: list[TraceEvent] = []

@@ -24,11 +24,11 @@ T = TypeVar("T")
 
 
 class SimulatedServer:
-    """A server of the world. The base class knows its clock, its outages, and the tasks that wait at it.
+    """Base class of a simulated server: its clock, its outages, and the tasks that wait for records.
 
     Args:
-        world: the world.
-        name: its name in scenarios.
+        world: the world that the server belongs to.
+        name: the name of the server in scenarios.
     """
 
     def __init__(self, world: World, name: str) -> None:
@@ -36,7 +36,7 @@ class SimulatedServer:
         self.process = Process(name, 1)
         self.name = name
         self.away_until_ns = 0
-        # For each step of the clock: true time in ns, and what the clock showed before and after the step, in ms.
+        # For each step of the clock: virtual time in ns, and what the clock showed before and after the step, in ms.
         self.steps: list[tuple[int, int, int]] = []
         self._waiting: list[tuple[Callable[[], object], Task]] = []
 
@@ -56,7 +56,7 @@ class SimulatedServer:
         return 1_000 + self.world.scheduler.now_ns // MS
 
     def wait_until(self, ready: Callable[[], object], timeout_ms: float) -> bool:
-        """Let the calling task wait at the server until `ready` returns true. Returns False if it does not in time.
+        """Let the calling task wait until `ready` returns true. Returns False if it is still false after the timeout.
 
         The server calls `ready` after each request. A client waits in this way for records, as in a real long poll.
         """
@@ -73,7 +73,7 @@ class SimulatedServer:
         return bool(ready())
 
     def answer_waiting(self) -> None:
-        """Wake each task in `wait_until` whose `ready` returns true now."""
+        """Wake each task that waits in `wait_until` and whose `ready` returns true now."""
         if self._waiting:
             left = []
             for waiting in self._waiting:
@@ -87,7 +87,7 @@ class SimulatedServer:
             self._waiting = left
 
     def strike(self, fault: Fault) -> None:
-        """Suffer a fault of `SERVER_FAULTS`."""
+        """Let a fault hit this server. The base class knows "outage", "step-clock" and "drift"."""
         if fault.kind == "outage":
             self.away_until_ns = self.world.scheduler.now_ns + fault.amount * MS
         elif fault.kind == "step-clock":
@@ -104,8 +104,8 @@ class Host:
     """Starts one process of the system, and starts it again after it has died.
 
     Args:
-        world: the world.
-        name: its name in scenarios.
+        world: the world that the process belongs to.
+        name: the name of the process in scenarios.
         start: starts the work of a new process, in a task of that process. Returns the function that stops the work.
         again_ms: how long after its death the process starts again.
     """
@@ -122,7 +122,7 @@ class Host:
         self.process = Process(f"{name}.0", 0)
 
     def boot(self) -> None:
-        """Start a new process here."""
+        """Start a new process of this host."""
         self.lives += 1
         world = self._world
         self.process = process = Process(f"{self.name}.{self.lives}", 1_000 * self.lives + world.number_of(self.name))
@@ -137,14 +137,14 @@ class Host:
         world.scheduler.spawn(process, "main", main)
 
     def start_another(self, for_ms: int) -> None:
-        """Start one more process of this kind. It stops in order after `for_ms`, and does not start again."""
+        """Start one more process with the same work. It ends in order after `for_ms`, and does not start again."""
         world = self._world
         other = world.add_host(f"{self.name}+{len(world.hosts)}", self._start)
         other.boot()
         world.later(for_ms, lambda: other.stop_in_order(again=False))
 
     def die(self, why: str) -> None:
-        """End the process at once; it starts again later."""
+        """Kill the process. A new one starts after `again_ms`."""
         if not self.process.alive:
             return
         self.process.alive = False
@@ -152,7 +152,7 @@ class Host:
         self._world.later(self._again_ms, self.boot)
 
     def stop_in_order(self, *, again: bool = True) -> None:
-        """Stop the process as its user would. If `again`, it starts again later."""
+        """Shut the process down as its user would. If `again`, a new one starts after `again_ms`."""
         stop, process = self._stop, self.process
         if not again and stop is None and process.alive:  # it still starts
             self._world.later(self._again_ms, lambda: self.stop_in_order(again=False))
@@ -175,9 +175,9 @@ class World:
     """A simulated world that runs one scenario.
 
     Args:
-        scenario: what happens.
-        most_steps: after so many steps of the scheduler the run ends with `TooManySteps`. Defaults to 40,000, twenty
-            times what a history of 20 messages takes.
+        scenario: what happens from outside.
+        most_steps: after more steps of the scheduler the run ends with `TooManySteps`. Defaults to 40,000, twenty
+            times what a run with 20 messages takes.
     """
 
     def __init__(self, scenario: Scenario, *, most_steps: int = 40_000) -> None:
@@ -194,8 +194,8 @@ class World:
         self.broken: list[str] = []  # events that no fault excuses, such as a thread that ended with an error
         self.struck: list[tuple[Fault, str]] = []  # the faults that have struck, each with the call that it hit
         self.on_strike: Callable[[Fault, str], object] = lambda fault, call: None  # called before each fault strikes
-        self.last_fault_ms = 0  # when the last fault of a call was over, in true time
-        self._fates = 0  # how many actions of `later` are not done yet
+        self.last_fault_ms = 0  # when the last fault of a call was over, in virtual time
+        self._pending = 0  # how many actions of `later` are not done yet
         self._faults: dict[tuple[str, str, int], list[Fault]] = {}  # by process, name of the call, and number
         self._aimed: Counter[tuple[str, str]] = Counter()  # how often a process made a call that faults name
         self._aims = {(fault.target, fault.call) for fault in scenario.faults if fault.call}
@@ -207,12 +207,12 @@ class World:
         return [*self.hosts].index(name) + 1
 
     def add_host(self, name: str, start: Callable[[], Callable[[], object]], again_ms: int = 700) -> Host:
-        """Add a process. `begin` starts it."""
+        """Add a process, which `begin` starts. It starts again `again_ms` after its death."""
         host = self.hosts[name] = Host(self, name, start, again_ms)
         return host
 
     def begin(self) -> None:
-        """Start all processes, and plan the faults that strike at a fixed time."""
+        """Start all processes, and schedule the faults that strike at a fixed time."""
         for host in self.hosts.values():
             host.boot()
         for fault in self.scenario.faults:
@@ -220,13 +220,13 @@ class World:
                 self.later(fault.at, lambda fault=fault: self._strike(fault))  # type: ignore[misc]
 
     def later(self, delay_ms: int, action: Callable[[], object]) -> None:
-        """Run `action` after `delay_ms` of true time, outside of all processes."""
-        self._fates += 1
+        """Run `action` after `delay_ms` of virtual time, in a task that belongs to no simulated process."""
+        self._pending += 1
 
         def wait() -> None:
             self.scheduler.sleep_ns(delay_ms * MS)
             action()
-            self._fates -= 1
+            self._pending -= 1
 
         self.scheduler.spawn(self.scheduler.outside, "fate", wait)
 
@@ -241,7 +241,7 @@ class World:
     # -- calls
 
     def call(self, server: SimulatedServer, what: str, perform: Callable[[], T]) -> T:
-        """Call a server from the process that runs now.
+        """Call a server from the simulated process that runs now.
 
         Raises:
             Lost: the request or the reply was lost.
@@ -273,7 +273,7 @@ class World:
         return answer
 
     def _aimed_at(self, target: str, what: str) -> Sequence[Fault]:
-        """The faults that wait for this call. `target`: the process that makes the call, or the server that gets it."""
+        """The faults that name this call. `target`: the process that makes the call, or the server that gets it."""
         if (target, what) not in self._aims:
             return ()
         number = self._aimed[target, what]
@@ -349,7 +349,7 @@ class World:
         self.scheduler.pause()
 
     def _never(self) -> None:
-        """Never return: the calling process is dead, so its code does not go on."""
+        """Stop the code of the calling process, which was killed. This never returns."""
         self.scheduler.block(None)
         raise AssertionError("a dead process runs")
 
@@ -378,16 +378,16 @@ class World:
         self.broken.append(f"the thread {task.process.name}/{task.name} ended by {error!r}\n{where}")
 
     def run(self, until_ms: int, ended: Callable[[], bool], quiet_ms: int) -> None:
-        """Run until true time has reached `until_ms`, or until `ended` has been true for `quiet_ms` without a break.
+        """Run until virtual time reaches `until_ms`, or until `ended` has been true for `quiet_ms` without a break.
 
-        Late effects of a fault, such as the end of a lease, still come within the quiet time.
+        Within the quiet time, late effects of a fault still come, such as the end of a lease.
         """
 
         def watch() -> None:
             since_ns: int | None = None
             while True:
                 self.scheduler.sleep_ns(500 * MS)
-                if self._fates or not ended():
+                if self._pending or not ended():
                     since_ns = None
                     continue
                 since_ns = self.scheduler.now_ns if since_ns is None else since_ns

@@ -1,4 +1,4 @@
-"""The delay store: a durable set of (id, due, body), claimed under leases, on Redis, Valkey or in memory.
+"""The delay store: a durable set of items (id, due time, body), on Redis, Valkey or in memory. Claims have leases.
 
 `open_store` opens a store. `DelayStore` has the methods that every user needs. Each further capability is a small class
 over an open store: `OrderedKeys`, `RateLimits`, `LogIntake`, `AttemptCounts`, `KnownIds`, `WriterFences`,

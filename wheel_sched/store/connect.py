@@ -1,7 +1,7 @@
 """Open a delay store from a URL, a client or nothing at all.
 
 redis://host:6379/0, rediss://..., unix:///path/to.sock   a Redis or Valkey server
-embedded:./folder                                         a Valkey server of our own, with its data in this folder
+embedded:./folder                                         a Valkey server that this package starts, with its data here
 memory:                                                   this process only
 """
 
@@ -32,13 +32,14 @@ def open_store(
     """Open (and create when absent) a namespace, ready to use.
 
     Args:
-        target: a URL as above, or a redis-py client (standalone, Sentinel-made or Cluster). Defaults to "memory:".
+        target: a URL ("redis://...", "rediss://...", "unix://...", "embedded:FOLDER", "memory:"), or a redis-py client
+            for one server, from Sentinel, or for a cluster. Defaults to "memory:".
         namespace: prefix of all keys. Defaults to "wheel".
-        shards: fixed at creation. Defaults to 1.
-        durability: "memory", "everysec", "fsync" or "replicated", see docs/guarantees.md. A store in memory keeps
-            nothing, so it refuses the last two. Defaults to "everysec".
+        shards: number of shards, fixed when the namespace is created. Defaults to 1.
+        durability: "memory", "everysec", "fsync" or "replicated", see docs/guarantees.md. A store in memory
+            ends with its process, so it refuses the last two. Defaults to "everysec".
         replicas: number of replicas that confirm under "replicated". Defaults to 1.
-        test_clock: gives now in ms, for a namespace that runs on test time. Defaults to None: server time.
+        test_clock: returns the current time in ms, for a namespace with a test clock. Defaults to None: server time.
         variant: see `wheel_sched.store.redis.library`. Defaults to "".
         repeat_timeouts: see `wheel_sched.store.redis.round_trips.Dialect`. Defaults to True.
 

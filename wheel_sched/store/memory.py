@@ -66,7 +66,7 @@ class MemoryBackend:
         return f"<MemoryBackend shards={len(self.shards)} clock={self.clock} due={waiting}>"
 
     def execute(self, calls: Sequence[Call[Any]], now_ms: int | None = None) -> list[Any]:
-        """Perform calls; a value or an exception for each, in order."""
+        """Perform calls. Returns a value or an exception for each call, in order."""
         answers: list[Any] = []
         marked = False
         with self._changed:
@@ -82,7 +82,7 @@ class MemoryBackend:
         return answers
 
     def begin(self, calls: Sequence[Call[Any]], now_ms: int | None = None) -> CompletedCalls:
-        """Perform calls at once; the answers are ready."""
+        """Perform calls at once, so the returned object has their answers already."""
         return CompletedCalls(self.execute(calls, now_ms))
 
     def _perform(self, call: Call[Any], now_ms: int | None) -> tuple[Any, bool]:
@@ -102,7 +102,7 @@ class MemoryBackend:
         return {}
 
     def identity(self) -> None:
-        """None: this store has no server."""
+        """Returns None, because this store has no server."""
         return None
 
     def waiter(self, shard: int, timeout_ms: int) -> MemoryWaiter:
@@ -112,7 +112,7 @@ class MemoryBackend:
     def wait_for_mark(self, waiter: MemoryWaiter, marks: dict[int, bytes], timeout_ms: int) -> dict[int, Marker]:
         """Block until a marker is newer than `marks[shard]`. Returns the newer markers by shard, {} at the timeout.
 
-        A timeout of 0 waits for ever, as XREAD does; a closed waiter or backend answers {} at once.
+        A timeout of 0 waits for ever, as XREAD does. With a closed waiter or backend the result is {} at once.
         """
         newer: dict[int, Marker] = {}
 
@@ -127,7 +127,7 @@ class MemoryBackend:
         return newer
 
     def interrupt(self, waiter: MemoryWaiter) -> None:
-        """Make a blocked `wait_for_mark` return, from another thread. The waiter cannot be used again."""
+        """Let a `wait_for_mark` that blocks in another thread return. The waiter cannot be used again."""
         waiter.close()
 
     def close(self) -> None:

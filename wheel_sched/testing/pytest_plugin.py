@@ -32,7 +32,7 @@ def virtual_clock() -> VirtualClock:
 def virtual_loop() -> Iterator[VirtualEventLoop]:
     """An event loop whose time jumps from timer to timer; `virtual_loop.clock` is its clock.
 
-    At the end the fixture cancels the loop's tasks and closes the loop.
+    After the test the fixture cancels the loop's tasks and closes the loop.
     """
     import asyncio  # here, because most test runs that load this plugin need neither
 

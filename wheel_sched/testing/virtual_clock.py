@@ -1,8 +1,8 @@
 """A virtual clock: it moves when a test moves it, or by itself when all threads that use it are asleep.
 
 It is a `wheel_sched.clock.Clock`, so real timers, dispatchers and services run on it unchanged. A virtual year takes as
-long as its firings take. `autojump_threshold` is the idea of trio's `MockClock` for threads: when all waiters have
-waited for that many real seconds, time jumps to the earliest deadline.
+long as the work of its timers takes. `autojump_threshold` is the idea of trio's `MockClock` for threads: when all
+waiters have waited for that many real seconds, time jumps to the earliest deadline.
 
 Invariant: time never goes back. A waiter returns "time has passed" only after its deadline, and time does not jump
 while a waiter that is due has not returned. Cost: O(waiters) per move.
@@ -33,7 +33,7 @@ class _Waiter:
 
 
 class VirtualClock:
-    """A clock for tests.
+    """A clock for tests. It moves by `advance`, or by itself when `autojump_threshold` is set.
 
     Args:
         start_ms: the first value of `monotonic_ms`. Defaults to 0.
@@ -82,7 +82,7 @@ class VirtualClock:
         return self._now_ns // NS_PER_MS
 
     def wall_ms(self) -> int:
-        """Virtual wall time: monotonic time plus an offset, which `jump_wall` changes."""
+        """The virtual wall time in ms since 1970: monotonic time plus an offset, which `jump_wall` changes."""
         with self._lock:
             return self._now_ns // NS_PER_MS + self._wall_offset_ms
 
@@ -121,8 +121,8 @@ class VirtualClock:
     def wait(self, condition: threading.Condition, timeout_ms: float | None) -> bool:
         """Wait on `condition`, which the caller holds, for up to `timeout_ms` virtual milliseconds.
 
-        Returns whether the condition was notified. When one waiter of a shared condition is due, all its waiters wake,
-        and the others return True without cause. A loop around a condition allows for that.
+        Returns whether the condition was notified. When several threads wait on one condition and one of them is due,
+        all wake, and the others return True too. So check in a loop what you wait for.
         """
         waiter = _Waiter(condition, None)
         with self._lock:
@@ -176,7 +176,7 @@ class VirtualClock:
         """Jump to the earliest deadline if all waiters have waited for the threshold.
 
         The caller is a waiter that holds its condition. It must not acquire the condition of another waiter, because
-        two locks without an order can deadlock. So the other waiters check for themselves once per threshold.
+        two locks without an order can deadlock. So each other waiter calls this method itself once per threshold.
         """
         with self._lock:
             if self._threshold is None or time.monotonic() - self._busy_at < self._threshold:
@@ -193,5 +193,5 @@ def _is_duration(value: object) -> bool:
 
 
 def _to_ns(ms: float) -> int:
-    """Nanoseconds, rounded up so that no waiter wakes early. Ints of any size stay exact, unlike in a float product."""
+    """Milliseconds as nanoseconds, rounded up so that no waiter wakes early. Ints of any size stay exact."""
     return ms * NS_PER_MS if isinstance(ms, int) else math.ceil(ms * NS_PER_MS)

@@ -5,8 +5,8 @@
 
 It is asyncio's own selector loop with another clock. When nothing is ready and no thread of its executor works, time
 jumps to the next timer of the loop. Real sockets work, but virtual time may jump while data is on its way. So set
-`idle_seconds` in programs that talk to others. Do not use a `SystemTimer` on the same clock: the loop does not know
-when the timer's thread wants to wake.
+`idle_seconds` in programs that talk to other programs. Do not use a `SystemTimer` on the same clock: the loop does not
+know when the timer's thread wants to wake.
 
 Invariant: time never jumps past a timer of the loop, and never while `run_in_executor` or `to_thread` works.
 """
@@ -34,9 +34,9 @@ class VirtualEventLoop(asyncio.SelectorEventLoop):
     """asyncio's selector loop on a `VirtualClock`.
 
     Args:
-        clock: the clock of `loop.time()`, also available as `loop.clock`. `advance` may be called inside the loop or
-            elsewhere. Defaults to a new one.
-        autojump: whether time jumps when the loop is idle; otherwise only `clock.advance` moves it. Defaults to True.
+        clock: the clock of `loop.time()`, also available as `loop.clock`. Any thread may call its
+            `advance`, also that of the loop. Defaults to a new clock.
+        autojump: whether time jumps when the loop is idle. If not, only `clock.advance` moves time. Defaults to True.
         idle_seconds: real seconds without input before a jump. Defaults to 0.
 
     Raises:
@@ -61,7 +61,7 @@ class VirtualEventLoop(asyncio.SelectorEventLoop):
         self._idle_seconds = idle_seconds
 
     def time(self) -> float:
-        """Virtual monotonic seconds."""
+        """The virtual time in seconds, from a clock that never goes back."""
         return self.clock.monotonic_ns() / 1e9
 
     def run_in_executor(  # type: ignore[override]  # typeshed spells the arguments as a TypeVarTuple
@@ -85,7 +85,7 @@ class VirtualEventLoop(asyncio.SelectorEventLoop):
         self._in_executor -= 1
 
     def _wait_for_time(self, select: _Select, timeout: float) -> _Ready:
-        """Wait for sockets for up to `timeout` virtual seconds."""
+        """Wait until a socket is ready or `timeout` virtual seconds have passed. Returns the ready sockets."""
         if self._in_executor:
             return select(None)  # the end of the call wakes the loop through its own socket
         # Rounded to microseconds, which is exact enough for the loop, so that float errors do not add up.
@@ -104,7 +104,7 @@ _Select = Callable[[float | None], _Ready]
 
 
 class _JumpingSelector(selectors.BaseSelector):
-    """The platform's selector. It waits by calling the function that it was given, which may let virtual time jump."""
+    """The platform's selector. To wait it calls a function of the event loop, which may let virtual time jump."""
 
     def __init__(self, wait_for_time: Callable[[_Select, float], _Ready]) -> None:
         self._real = selectors.DefaultSelector()

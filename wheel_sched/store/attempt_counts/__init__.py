@@ -1,4 +1,4 @@
-"""Attempt counts: how often a message was tried, kept beside the message, so that a forged header cannot lower it.
+"""Attempt counts: how often each message was tried. The store keeps them, so a forged header cannot lower them.
 
 A count belongs to a key that the caller chooses, and lives until its expiry.
 """
@@ -18,7 +18,7 @@ from wheel_sched.store.core.shard import MemoryShard
 from wheel_sched.store.history import append_history
 
 ENDED = 999
-"""In place of a number of attempts: the message has succeeded. A number of attempts is 998 at most."""
+"""This in place of a number of attempts means: the message has succeeded. A number of attempts is at most 998."""
 
 
 BatchCount = tuple[str, int, int | None]
@@ -45,8 +45,8 @@ def raise_and_record(
 ) -> Plan[list[int]]:
     """Raise counts (key, attempts, expiry in ms). Returns the greatest known count of each key.
 
-    With 0 attempts a count is only read. `ENDED` in place of the attempts means that the message has ended. A repeat of
-    the call changes nothing more. The call can append `history` in the same round trip; for `keep` see
+    A row with 0 attempts only reads its count. `ENDED` in place of the attempts means that the message has succeeded. A
+    repeat of the call changes nothing more. The call can append `history` in the same round trip; for `keep` see
     `History.append`.
     """
     if not history:
@@ -98,7 +98,7 @@ def schedule_counted(
 
 
 def all_counts(plans: Plans, shard: int) -> Plan[list[AttemptCount]]:
-    """All counts of a shard in order of expiry."""
+    """All attempt counts of a shard, in order of their expiry."""
     found: list[AttemptCount] = []
     while True:
         page = yield from plans.one(shard, ListCounts(len(found)))
@@ -136,7 +136,7 @@ class AttemptCountsInMemory:
         shard.on_sweep.append(self.forget_old)
 
     def attempts(self, key: bytes) -> int:
-        """The attempts of a count; 0 when it has expired."""
+        """The number of attempts under a key; 0 if there is no count or it has expired."""
         until_s, known = self.counts.get(key, (0, 0))
         return known if until_s * 1000 > self._shard.now_ms else 0
 
@@ -148,7 +148,7 @@ class AttemptCountsInMemory:
         self._at_most = max(UNSEEN, 2 * len(self.counts))
 
     def raise_to(self, key: bytes, attempts: int, expiry_ms: int) -> int:
-        """Raise a count. Returns the greatest number that any caller has given."""
+        """Raise a count. Returns the greatest number that any caller has given since the count was new."""
         known = max(self.attempts(key), attempts if attempts == ENDED else min(attempts, ENDED - 1))
         self.counts[key] = max(-(-expiry_ms // 1000), self.counts.get(key, (0, 0))[0]), known
         if len(self.counts) > self._at_most:  # the number has doubled since the last search
@@ -158,7 +158,7 @@ class AttemptCountsInMemory:
 
 @dataclass(slots=True)
 class RaiseCounts(Operation[list[int]]):
-    """Raise attempt counts. Returns the greatest known count of each key. With 0 attempts a count is only read."""
+    """Raise attempt counts. Returns the greatest known count of each key. A row with 0 attempts only reads."""
 
     script = "raise_counts"
     writes = True
@@ -220,7 +220,7 @@ class AttemptCount:
 
 @dataclass(slots=True)
 class ListCounts(Operation[list[AttemptCount]]):
-    """One page of attempt counts, in order of expiry, from a rank on."""
+    """Read a page of attempt counts in order of expiry, after the first `start` counts."""
 
     script = "list_counts"
     reads = True
@@ -249,7 +249,7 @@ class ListCounts(Operation[list[AttemptCount]]):
 
 @dataclass(slots=True)
 class MoveCounts(Operation[int]):
-    """Put attempt counts (key, score, ...) into a frozen shard, or remove them (key, ...). Returns how many changed."""
+    """Put attempt counts (key, score, ...) into a frozen shard, or remove them (key, ...). Returns their number."""
 
     script = "move_counts"
     writes = True

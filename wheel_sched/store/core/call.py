@@ -1,4 +1,4 @@
-"""Operation, the base of everything a store does to a shard, and Call, an operation with the number of its shard.
+"""`Operation`: the base class of all steps that a store performs on a shard. `Call`: a step with its shard.
 
 An operation with a `token` may be repeated after a lost reply. The server executes it once, and answers repeats with
 the first answer for a minute.
@@ -26,7 +26,7 @@ _process = [0, ""]
 
 
 def new_token() -> str:
-    """A token for one call, unique among all processes (a fork gets its own series)."""
+    """Make a token for one call. It is unique among all processes, forked ones included."""
     if _process[0] != os.getpid():
         _process[:] = [os.getpid(), os.urandom(8).hex()]
     return f"{_process[1]}{next(_counter):x}"
@@ -42,7 +42,7 @@ class Operation(Generic[R_co]):
         script: the name of the script.
         reads: the operation changes nothing, so it works while the namespace is frozen.
         writes: the operation changes data that the durability level protects, so its answer waits for that level.
-            False for leases and for figures in reports: their loss costs a redelivery at most.
+            False for leases and for figures in reports, whose loss costs a redelivery at most.
         repeatable: a repeat changes nothing more, so the operation may be repeated without a token.
         while_frozen: the operation may change data while the namespace is frozen.
     """
@@ -60,7 +60,7 @@ class Operation(Generic[R_co]):
         raise NotImplementedError
 
     def parse(self, reply: Any, shard: int) -> R_co:
-        """The script's reply as a value."""
+        """Read the answer of the operation from the script's reply."""
         raise NotImplementedError
 
     def in_memory(self, shard: MemoryShard) -> R_co:
@@ -81,7 +81,7 @@ Plan = Generator[list[Call[Any]], list[Any], R]
 
 
 class SentCalls(Protocol):
-    """Calls that were sent. The caller that sent them asks for the answers, once."""
+    """Calls that were sent and whose answers were not read yet. The sender calls `answers` once."""
 
     def answers(self) -> list[Any]:
         """Wait for the answers: a value or an exception for each call, in order, as from `execute`."""
@@ -99,17 +99,17 @@ class CompletedCalls:
 
 
 def outcomes_of(codes: bytes) -> list[Outcome]:
-    """The outcomes of a string of codes, one per code."""
+    """Read outcomes from a script's reply: one byte for each outcome."""
     if codes.count(codes[:1]) == len(codes):  # usually all codes are the same
         return [OUTCOME_OF[codes[0]]] * len(codes) if codes else []
     return [OUTCOME_OF[code] for code in codes]
 
 
 def head_of(value: int) -> int | None:
-    """The first score of a set in the reply of a script; negative = the set is empty."""
+    """Read the first score of a set from a script's reply. A negative number means that the set is empty: None."""
     return None if value < 0 else value
 
 
 def bounded_reason(text: str) -> bytes:
-    """A reason as the store keeps it: one line of bounded length, because every held or dead item has one."""
+    """A reason as the store keeps it: one line, cut to 500 characters, because every held or dead item has one."""
     return text.replace("\n", " ")[:500].encode("utf-8", "backslashreplace")  # for people, so any text is allowed

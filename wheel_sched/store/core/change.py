@@ -1,4 +1,4 @@
-"""Change waiting, held and dead items one by one."""
+"""Change items one by one: their due time, record or state."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from wheel_sched.store.core.shard import MemoryItem, MemoryShard, check_batch, p
 
 @dataclass(slots=True)
 class Alteration:
-    """One change of `Change`; change.lua lists the verbs."""
+    """One change of one item, for `Change`. The `verb` is a letter; change.lua says what each letter does."""
 
     id: str
     verb: str
@@ -24,9 +24,10 @@ class Alteration:
 
 @dataclass(slots=True)
 class Change(Operation[list[Outcome]]):
-    """Reschedule, replace, cancel, hold, release, requeue or delete items that are not in flight.
+    """Reschedule, replace, cancel, hold, release, requeue or delete items.
 
-    Each `Alteration` names its change by a verb of change.lua. Only the verbs `i` and `m` change items in flight.
+    Each `Alteration` names its change by a verb of change.lua. For items in flight, `i` and `m` change the record, and
+    `c` notes that the item is cancelled. Other verbs do not change an item in flight.
     """
 
     script = "change"
@@ -174,5 +175,5 @@ def _take_out(shard: MemoryShard, item: MemoryItem) -> bytes:
 
 
 def _place(shard: MemoryShard, item: MemoryItem, due: int | str | None) -> State:
-    """Let an item wait, or park it when there is no due time."""
+    """Let an item wait, or hold it when there is no due time. Returns the new state."""
     return shard.put_waiting(item, due) if isinstance(due, int) else shard.put_held(item, 0, b"parked")

@@ -31,7 +31,7 @@ class Claimed:
 
 @dataclass(slots=True)
 class Claim:
-    """One claimed batch of one shard; `number` is its fencing token (0 = nothing was claimed)."""
+    """The items of one shard that a call claimed together. `number` fences later calls (0 = nothing was claimed)."""
 
     shard: int
     number: int
@@ -88,14 +88,14 @@ def _lapsed(item_id: str, due: bytes, raw: bytes) -> Claimed:
 
 
 def check_lease(lease_ms: int) -> None:
-    """Raise `Rejected` unless `lease_ms` is whole milliseconds from 1 up."""
+    """Raise `Rejected` unless `lease_ms` is a whole number of at least 1."""
     if type(lease_ms) is not int or lease_ms < 1:
         raise Rejected(f"expected lease_ms to be whole milliseconds from 1 up, got: {lease_ms!r}; nothing was claimed")
 
 
 @dataclass(slots=True)
 class ClaimDue(Operation[Claim]):
-    """Recover items whose lease ran out, then claim due items under a lease.
+    """Recover items whose lease ran out (they wait again or die), then claim due items under a lease.
 
     With `lease_ms` None the claim has no lease end: only settling or the owner of the shard (`Resolve`) ends it.
     """
@@ -154,7 +154,7 @@ class ClaimDue(Operation[Claim]):
 
 
 def _claimed_before(shard: MemoryShard, number: int, keys: list[bytes]) -> Claim:
-    """The items of an earlier claim that are still under this claim."""
+    """Repeat an earlier claim: the same number, with the items that are still under this claim."""
     items = (shard.items.get(key) for key in keys)
     still = [_claimed(item) for item in items if item is not None and item.state == "leased" and item.claim == number]
     return Claim(shard.number, number, shard.now_us, shard.epoch, *shard.heads(), still)

@@ -16,8 +16,8 @@ class Counts:
     """Counters of a shard or a namespace.
 
     `now`: number of items in each (state, topic). `ever`: number of events for each (event, topic); the events are
-    accepted, completed, cancelled, lapsed, died, requeued, deleted and trimmed. `sizes`: the true cardinalities; a
-    caller can compare them with the counters.
+    accepted, completed, cancelled, lapsed, died, requeued, deleted and trimmed. `sizes`: the true sizes of
+    the sets; a caller can compare them with the counters.
     """
 
     now_us: int
@@ -46,7 +46,7 @@ class Counts:
 
 @dataclass(slots=True)
 class Count(Operation[Counts]):
-    """Read the counters and the true sizes."""
+    """Read the counters of a shard and the true sizes of its sets."""
 
     script = "counts"
     reads = True
@@ -87,7 +87,7 @@ class Count(Operation[Counts]):
 def counts_of(
     now_us: int, sizes: dict[str, int], meta: dict[str, str], due_head_ms: int | None, lease_head_ms: int | None
 ) -> Counts:
-    """Counters from a shard's meta hash."""
+    """Make the `Counts` of a shard from the fields of its hash `meta`."""
     now: dict[tuple[str, str], int] = {}
     ever: dict[tuple[str, str], int] = {}
     paused: dict[str, int] = {}
@@ -156,7 +156,7 @@ class Window:
 
 @dataclass(slots=True)
 class Look(Operation[Window]):
-    """Read the window: the items due in the next `ahead_ms`, the heads, the epoch and the last marker."""
+    """Read the items due in the next `ahead_ms`, the earliest due time and lease end, the epoch and the last marker."""
 
     script = "window"
     reads = True

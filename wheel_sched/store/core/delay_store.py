@@ -3,8 +3,8 @@
 Each method of the two facades is written once, as a plan (see `plans`). `blocking` and `awaited` turn a plan into a
 method with the plan's arguments and docstring. The classes of the other capabilities are made in the same way.
 
-The methods raise the errors of `wheel_sched.errors`. After `StoreUnavailable` the outcome is unknown: repeat the call
-with the same `token` or the same ids. The repeat is safe and gives the first answer.
+The methods raise the errors of `wheel_sched.errors`. After `StoreUnavailable` the outcome may be unknown: repeat
+the call with the same `token` or the same ids. The repeat is safe, and within a minute it gives the first answer.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ T = TypeVar("T")
 
 
 class Backend(Protocol):
-    """Performs calls for the blocking facade."""
+    """Performs the calls of a `DelayStore`. Stores for other servers implement this."""
 
     cluster: bool
 
     def execute(self, calls: Sequence[Call[Any]], now_ms: int | None = None) -> list[Any]:
-        """Perform calls; a value or an exception for each, in order."""
+        """Perform calls. Returns a value or an exception for each call, in order."""
         ...
 
     def begin(self, calls: Sequence[Call[Any]], now_ms: int | None = None) -> SentCalls:
-        """Send at least one call as `execute` does, and do not wait. The returned object waits for the answers."""
+        """Send at least one call as `execute` does, and do not wait. `answers` of the returned object waits."""
         ...
 
     def check_server(self) -> None:
@@ -41,7 +41,7 @@ class Backend(Protocol):
         ...
 
     def info(self) -> dict[str, Any]:
-        """The answer of the server's INFO command; {} without a server."""
+        """The server's reply to INFO; {} if there is no server."""
         ...
 
     def identity(self) -> tuple[str, int] | None:
@@ -53,11 +53,14 @@ class Backend(Protocol):
         ...
 
     def wait_for_mark(self, waiter: Any, marks: dict[int, bytes], timeout_ms: int) -> dict[int, Marker]:
-        """Block until the marker of a shard is newer than in `marks`. Returns the newer markers, {} at the timeout."""
+        """Block until a shard's marker is newer than in `marks`. Returns the newer markers, {} at the timeout.
+
+        A timeout of 0 waits for ever.
+        """
         ...
 
     def interrupt(self, waiter: Any) -> None:
-        """Make a blocked `wait_for_mark` return at once; from another thread."""
+        """Let a `wait_for_mark` that blocks in another thread return at once."""
         ...
 
     def close(self) -> None:
@@ -66,10 +69,10 @@ class Backend(Protocol):
 
 
 class AsyncBackend(Protocol):
-    """Performs calls for the asyncio facade."""
+    """Performs the calls of an `AsyncDelayStore`."""
 
     async def execute(self, calls: Sequence[Call[Any]], now_ms: int | None = None) -> list[Any]:
-        """Perform calls; a value or an exception for each, in order."""
+        """Perform calls. Returns a value or an exception for each call, in order."""
         ...
 
     async def check_server(self) -> None: ...
@@ -89,7 +92,7 @@ def values_of(answers: list[Any]) -> list[Any]:
 
 
 class RunsPlans(Protocol):
-    """An object that runs plans and waits: `blocking` makes methods for it."""
+    """An object that runs plans and blocks until they end. `blocking` makes methods for its class."""
 
     plans: Plans
 
@@ -97,7 +100,7 @@ class RunsPlans(Protocol):
 
 
 class AwaitsPlans(Protocol):
-    """An object that runs plans on an event loop: `awaited` makes methods for it."""
+    """An object that runs plans on an event loop. `awaited` makes methods for its class."""
 
     plans: Plans
 
@@ -105,7 +108,7 @@ class AwaitsPlans(Protocol):
 
 
 def blocking(plan: Callable[Concatenate[Plans, P], Plan[T]]) -> Callable[Concatenate[RunsPlans, P], T]:
-    """Make a method for a blocking class: it runs the plan to its end."""
+    """Make a method of a blocking class from a plan. The method runs the plan to its end."""
 
     @wraps(plan)
     def method(self: RunsPlans, /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -117,7 +120,7 @@ def blocking(plan: Callable[Concatenate[Plans, P], Plan[T]]) -> Callable[Concate
 def awaited(
     plan: Callable[Concatenate[Plans, P], Plan[T]],
 ) -> Callable[Concatenate[AwaitsPlans, P], Coroutine[Any, Any, T]]:
-    """Make a method for an asyncio class: it runs the plan to its end."""
+    """Make a method of an asyncio class from a plan. The method runs the plan to its end."""
 
     @wraps(plan)
     async def method(self: AwaitsPlans, /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -147,12 +150,12 @@ class _Facade:
 
 
 class DelayStore(_Facade):
-    """The blocking facade. Thread-safe when its backend is thread-safe, as all backends of this package are.
+    """The blocking delay store. It is thread-safe if its backend is, as all backends of this package are.
 
     Args:
         backend: performs the calls.
         shards: number of shards of the namespace. Defaults to 1.
-        test_clock: gives now in ms for a namespace created with `clock="test"`. Defaults to None: the server's time.
+        test_clock: returns the current time in ms, for a namespace with a test clock. Defaults to None: server time.
     """
 
     def __init__(self, backend: Backend, *, shards: int = 1, test_clock: Callable[[], int] | None = None) -> None:
@@ -175,7 +178,7 @@ class DelayStore(_Facade):
         self.close()
 
     def run(self, plan: Plan[T], answers: list[Any] | None = None) -> T:
-        """Run a plan to its end. With `answers`, its first calls were already sent: these are their answers."""
+        """Run a plan to its end. `answers`: the answers to its first calls, if these were already sent."""
         try:
             calls = next(plan) if answers is None else plan.send(values_of(answers))
             while True:
@@ -185,7 +188,7 @@ class DelayStore(_Facade):
             return result
 
     def execute(self, calls: Sequence[Call[Any]]) -> list[Any]:
-        """Perform calls in one round trip. Returns a value or an exception for each call."""
+        """Perform calls; without a cluster in one round trip. Returns a value or an exception for each."""
         return self.backend.execute(calls, self._now_ms())
 
     def begin(self, calls: Sequence[Call[Any]]) -> SentCalls:
@@ -236,7 +239,7 @@ class DelayStore(_Facade):
 
 
 class AsyncDelayStore(_Facade):
-    """The asyncio facade, on one event loop: the methods of `DelayStore` as coroutines.
+    """The asyncio delay store, on one event loop. It has the methods of `DelayStore` as coroutines.
 
     Args:
         backend: performs the calls.
@@ -268,7 +271,7 @@ class AsyncDelayStore(_Facade):
             return result
 
     async def execute(self, calls: Sequence[Call[Any]]) -> list[Any]:
-        """Perform calls in one round trip. Returns a value or an exception for each call."""
+        """Perform calls; without a cluster in one round trip. Returns a value or an exception for each."""
         return await self.backend.execute(calls, self._now_ms())
 
     async def open(self) -> Self:

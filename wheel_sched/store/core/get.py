@@ -14,7 +14,7 @@ from wheel_sched.store.core.shard import MemoryItem, MemoryShard
 
 @dataclass(slots=True)
 class Get(Operation[list[Found | None]]):
-    """Read items of any state; None for an absent id."""
+    """Read items by id, in any state. The answer has None for an absent id."""
 
     script = "get"
     reads = True
@@ -68,7 +68,7 @@ def reason_of(item: MemoryItem) -> str:
 
 @dataclass(slots=True)
 class Find(Operation[list[str]]):
-    """Ids that carry a ref, in no particular order."""
+    """Find the ids of items that have a ref, in no particular order."""
 
     script = "find"
     reads = True

@@ -5,7 +5,7 @@ shard. Its refs are names for finding it. An item is in exactly one state at a t
 
     schedule ─► due ─► leased ─► (gone)       due     waiting for its time
                  ▲      │ └────► dead         leased  claimed, not settled
-                 │      ▼                     held    parked: paused topic, no due, quarantine
+                 │      ▼                     held    until somebody releases it or its topic
                 held ◄──┘                     dead    given up, kept for people
 
 Times are integer milliseconds since 1970 by the store's clock.
@@ -32,7 +32,7 @@ STATES: tuple[State, ...] = ("due", "leased", "held", "dead")
 
 
 class Outcome(StrEnum):
-    """The result for one item of a call."""
+    """What a call did to one item, or why it did nothing."""
 
     STORED = "s"
     HELD = "h"
@@ -52,15 +52,15 @@ class Item:
 
     Args:
         id: unique within the namespace, 1 to 512 bytes of UTF-8.
-        due_ms: when the store releases the item. An item with a due time in the past is due at once. None parks the
-            item in `held` until a caller gives it a due time.
+        due_ms: from when the item may be released. An item with a due time in the past is due at once. None: the item
+            is held until a caller gives it a due time.
         body: opaque bytes, at most 16 MiB.
         topic: the name under which the item is counted, paused and listed. Defaults to "".
         refs: names for finding the item, see `DelayStore.find`. Defaults to none.
         route: the text that chooses the shard. Defaults to the id.
 
     Raises:
-        Rejected: from `check`, with the field and its limits.
+        Rejected: raised by `check`, with the wrong field and its limits.
     """
 
     id: str
@@ -128,7 +128,7 @@ def _encoded(text: str, what: str) -> bytes:
 
 
 def check_due(due_ms: int | None, item_id: str) -> None:
-    """Raise `Rejected` unless `due_ms` is a time the store can hold."""
+    """Raise `Rejected` unless `due_ms` is None or a time from 1970 to the year 9999."""
     if due_ms is None:
         return
     if isinstance(due_ms, bool) or not isinstance(due_ms, int):
@@ -153,7 +153,7 @@ def _is_plain_ref(ref: str) -> bool:
 
 
 def _is(value: object, kind: type) -> bool:
-    """isinstance, for callers that are not type-checked."""
+    """`isinstance` for a value that a type checker already knows: the caller's code may be unchecked."""
     return isinstance(value, kind)
 
 
@@ -162,7 +162,7 @@ def _short(text: str) -> str:
 
 
 def quoted(value: object) -> str:
-    """A value for an error text; a long value is cut."""
+    """The `repr` of a value for an error text. A long text is cut."""
     try:
         return _short(repr(value))
     except Exception:  # an integer of over 4,300 digits, or a __repr__ that raises

@@ -15,7 +15,7 @@ def check_level(level: str, replicas: int, *, server: bool = True) -> None:
     """Refuse an unknown level, and a level that a store without a server cannot keep.
 
     Raises:
-        ConfigError: with all problems found.
+        ConfigError: lists all problems.
     """
     problems = []
     if level not in LEVELS:
@@ -33,10 +33,10 @@ def check_level(level: str, replicas: int, *, server: bool = True) -> None:
 
 @contextlib.contextmanager
 def opening() -> Iterator[None]:
-    """Replace `InDoubt` for the first write of a namespace by an error that says: no message is in doubt.
+    """Replace an error in doubt, while a namespace is opened, by one that says that no message is in doubt.
 
     Raises:
-        StoreUnavailable: instead of `InDoubt`.
+        StoreUnavailable: in place of the error in doubt; its `in_doubt` is false.
     """
     try:
         yield

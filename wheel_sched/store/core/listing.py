@@ -30,7 +30,7 @@ class Page:
 
 
 class IdPage(NamedTuple):
-    """A page of (id, score). `last`: the last id looked at, None = no id. `more`: whether there may be another page."""
+    """A page of (id, score). `last`: the last entry that was read, None = none. `more`: another page may follow."""
 
     found: list[tuple[str, int]]
     last: tuple[str, int] | None
@@ -86,7 +86,7 @@ class ListIds(Operation[IdPage]):
 
 
 class IdsWanted(Protocol):
-    """The query of a page: state, range of scores, topic and limit."""
+    """What `page_of` needs from a query: state, range of scores, and the last entry of the page before."""
 
     state: State
     least_ms: int
@@ -111,7 +111,7 @@ Behind = dict[str, tuple[str, int]]
 
 
 def list_items(shards: int, wanted: ListIds, cursor: str | None, matches: Callable[[Found], bool] | None) -> Plan[Page]:
-    """One page in order of score over all shards; a filtered page may be short and still have a cursor.
+    """Read one page of items over all shards, in order of score. A filtered page may be short and still have a cursor.
 
     Args:
         shards: number of shards of the namespace.
@@ -179,7 +179,7 @@ def _page(shards: range, wanted: ListIds, behind: Behind | None) -> Plan[tuple[l
 
 
 def _rewind(taken: Iterable[Found], before: Behind | None) -> Behind:
-    """The cursor behind the items taken from a page, when other items of the page were not taken."""
+    """Make a cursor for a page of which only the first items were taken. The next page begins behind these."""
     behind = dict(before or {})
     for item in taken:
         behind[str(item.shard)] = (item.id, item.score_ms)

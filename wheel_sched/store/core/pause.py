@@ -12,7 +12,7 @@ from wheel_sched.store.core.shard import MemoryShard, plain
 
 @dataclass(slots=True)
 class Pause(Operation[tuple[int, int]]):
-    """Pause or resume one page of a topic's items. Returns (moved, start of the next page; -1 = finished)."""
+    """Pause or resume a topic in one shard, a page of items a call. Returns (moved, next `start`; -1 = finished)."""
 
     script = "pause"
     writes = True
@@ -30,7 +30,7 @@ class Pause(Operation[tuple[int, int]]):
         return reply[0], reply[1]
 
     def in_memory(self, shard: MemoryShard) -> tuple[int, int]:
-        """Pause or resume one page of a topic's items. Returns (moved, start of the next page; -1 = finished)."""
+        """Overrides `Operation.in_memory`."""
         topic = plain(self.topic)
         if self.verb == "resume":
             return _resume(shard, self, topic)

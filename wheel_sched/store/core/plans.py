@@ -76,7 +76,7 @@ class Plans:
     # Parts of plans.
 
     def one(self, shard: int, operation: Operation[T]) -> Plan[T]:
-        """Execute one operation on one shard. Returns its answer."""
+        """Execute one operation on one shard. Returns the answer of the operation."""
         if not 0 <= shard < self.shards:
             raise Rejected(f"expected a shard from 0 to {self.shards - 1}, got: {shard}; nothing was changed")
         (answer,) = yield [Call(shard, operation)]
@@ -123,7 +123,7 @@ class Plans:
     def store_all(
         self, items: Sequence[Item], token: str | None, make: Callable[[Sequence[Item], str], Operation[Stored]]
     ) -> Plan[Stored]:
-        """Store items by the operations that `make` gives for a batch and its token."""
+        """Store items. `make` builds an operation from a batch of the items and the token of the batch."""
         for item in items:
             item.check()
         if token is None:
@@ -141,7 +141,7 @@ class Plans:
         return Stored(outcomes, now_us)
 
     def _in_pages(self, make: Callable[[int, int], Pause]) -> Plan[int]:
-        """Call each shard page by page until it has no next page. Returns how many items were moved."""
+        """Pause or resume a topic page by page in all shards. Returns how many items were moved."""
         moved = 0
         starts = dict.fromkeys(range(self.shards), 0)
         while starts:
@@ -192,15 +192,15 @@ class Plans:
         return add_up((yield from self.counts_by_shard()))
 
     def windows(self, ahead_ms: int, limit: int = 1000) -> Plan[list[Window]]:
-        """For each shard, the items that it releases next."""
+        """For each shard, the items that are due in the next `ahead_ms`, without bodies."""
         return (yield self.everywhere(lambda: Look(ahead_ms, limit)))
 
     def sweep(self, *, dead_cap: int = 0, dead_age_ms: int = 0, lapse_cap: int = 0) -> Plan[list[Swept]]:
-        """Recover leases, remove dead letters above the caps and clean up, one bounded step per shard."""
+        """End expired leases, remove dead letters above the caps and clean up, one bounded step per shard."""
         return (yield self.everywhere(lambda: Sweep(dead_cap, dead_age_ms, lapse_cap)))
 
     def report_jump(self, shard: int, epoch: int, step_ms: int) -> Plan[int]:
-        """Record a step of the clock. Returns the epoch of the shard after the call."""
+        """Record a step of the clock, once for each `epoch`. Returns the epoch of the shard after the call."""
         return self.one(shard, ReportJump(epoch, step_ms))
 
     # From schedule to settle.
@@ -246,7 +246,7 @@ class Plans:
         return self.one(claim.shard, Settle(claim.number, settlements, dead_cap, token or new_token()))
 
     def extend(self, claim: NumberedClaim, ids: Sequence[str], lease_ms: int = 30_000) -> Plan[list[Outcome]]:
-        """Set the end of leases to `lease_ms` from now."""
+        """Set the lease ends of the items `ids` to `lease_ms` from now. Returns an outcome for each id."""
         settled: Settled = yield from self.one(claim.shard, Extend(claim.number, ids, lease_ms))
         return settled.outcomes
 
@@ -306,7 +306,7 @@ class Plans:
     def hold(
         self, ids: Sequence[str], reason: str, *, route: str | None = None, token: str | None = None
     ) -> Plan[list[Outcome]]:
-        """Hold waiting items for a reason."""
+        """Hold waiting items. `reason` is kept with them and shown to people."""
         return self.change([Alteration(i, "h", reason) for i in ids], route=route, token=token)
 
     def release(
@@ -361,7 +361,7 @@ class Plans:
         return found
 
     def find(self, ref: str, *, limit: int = 1000) -> Plan[list[str]]:
-        """Ids that carry `ref`, in no particular order."""
+        """Find the ids of items that have `ref`, in no particular order."""
         check_name(ref, "ref")
         replies: list[list[str]] = yield self.everywhere(lambda: Find(ref, limit))
         return [item_id for ids in replies for item_id in ids][:limit]
@@ -377,11 +377,11 @@ class Plans:
         limit: int = 100,
         matches: Callable[[Found], bool] | None = None,
     ) -> Plan[Page]:
-        """One page of the items in a state, in order of due, lease deadline or time of death."""
+        """One page of the items in a state, in order of due time, lease end or time of death."""
         return list_items(self.shards, ListIds(state, least_ms, greatest_ms, None, limit, topic), cursor, matches)
 
     def restore(self, found: Sequence[Found]) -> Plan[int]:
-        """Put items back exactly as they were, for restore and reshard. Returns how many items were put back."""
+        """Put items back as they were, but items in flight as due. Returns how many items were put back."""
         calls, _ = self.batched(found, lambda item: item.route or item.id, lambda part, _: Restore(part), "")
         return sum((yield calls) if calls else [])
 

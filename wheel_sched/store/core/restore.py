@@ -1,4 +1,4 @@
-"""Put items from a backup or from another shard back, exactly as they were."""
+"""Put items from a backup or from another shard back."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from wheel_sched.store.core.shard import MemoryItem, MemoryShard, plain
 
 @dataclass(slots=True)
 class Restore(Operation[int]):
-    """Put items back exactly as they were; an id that exists is not changed. Returns how many items were put back."""
+    """Put items back as they were, but items in flight as due. Existing ids do not change. Returns the number put."""
 
     script = "restore"
     writes = True

@@ -24,7 +24,7 @@ class Scanned(NamedTuple):
 
 @dataclass(slots=True)
 class Scan(Operation[Any]):
-    """One page of a state with its records, in order of score, behind `last`."""
+    """Read a page of the items in a state, with their records, in order of score, behind `last`."""
 
     script = "scan"
     reads = True

@@ -24,7 +24,7 @@ class Stored:
 
 
 def triples_of(items: Sequence[Item]) -> list[Argument]:
-    """Items as the scripts that store them expect: id, due ("" = parked), tail of the record."""
+    """Items as the scripts that store them expect: id, due time ("" = none), tail of the record."""
     args: list[Argument] = []
     for item in items:
         args.append(encode_text(item.id))
@@ -52,13 +52,13 @@ class StoringOperation(Operation[Stored]):
         return Stored(list(outcomes), shard.now_us)
 
     def store(self, shard: MemoryShard) -> list[Outcome]:
-        """Store the items in a shard in memory."""
+        """Store the items in a shard of a store in memory. Returns their outcomes."""
         raise NotImplementedError
 
 
 @dataclass(slots=True)
 class Schedule(StoringOperation):
-    """Store new items. An id that exists anywhere in the shard is not changed (DUPLICATE)."""
+    """Store new items. An id that exists in the shard, in any state, is not changed (DUPLICATE)."""
 
     script = "schedule"
     items: Sequence[Item]

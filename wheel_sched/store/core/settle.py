@@ -1,4 +1,4 @@
-"""End items of a claim, or lengthen their leases."""
+"""End items of a claim, or extend their leases."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from wheel_sched.store.core.shard import MemoryItem, MemoryShard, check_batch
 
 @dataclass(slots=True)
 class Done:
-    """Settle: the item is finished and leaves. With a `version`, it leaves only if its record has that version."""
+    """A settlement: the item is finished and leaves. With a `version`, only if its record has this version."""
 
     id: str
     version: int | None = None
@@ -22,9 +22,9 @@ class Done:
 
 @dataclass(slots=True)
 class Next:
-    """Settle: the same id waits again, with a new body when one is given; `due_ms` None parks it.
+    """A settlement: the item waits again until `due_ms` (None: it is held), with a new body if one is given.
 
-    With a `version`, it waits again only if its record has that version: see `DelayStore.replace` with `in_flight`.
+    With a `version`, it waits again only if its record has this version: see `DelayStore.replace` with `in_flight`.
     """
 
     id: str
@@ -38,7 +38,7 @@ class Next:
 
 @dataclass(slots=True)
 class Held:
-    """Settle: the item is held under `reason`. The first word of the reason is its code in the index."""
+    """A settlement: the item is held with a reason. The store can find held items by the first word of their reason."""
 
     id: str
     reason: str
@@ -46,7 +46,7 @@ class Held:
 
 @dataclass(slots=True)
 class Dead:
-    """Settle: the item is given up and becomes a dead letter, with a new body when one is given."""
+    """A settlement: the item becomes a dead letter, with a new body if one is given."""
 
     id: str
     reason: str
@@ -69,7 +69,7 @@ def check_settlement(settlement: Settlement) -> None:
 
 @dataclass(slots=True)
 class Settled:
-    """Outcomes in the order of the settlements, and the heads of the shard.
+    """Outcomes in the order of the settlements, and the earliest due time and lease end of the shard.
 
     DONE: settled. STALE: the item is no longer under this claim. CANCELLED: it was cancelled while in flight.
     OTHER_VERSION: its record was replaced while it was in flight; it is still claimed.
@@ -93,7 +93,7 @@ class Settle(Operation[Settled]):
     token: str = field(default_factory=new_token)
 
     def order(self) -> tuple[list[int], list[int]]:
-        """Indices of the settlements in the order of the script: the plain `Done` first."""
+        """Indices of the `Done` without a version, and indices of all others. The script takes them in this order."""
         rest = [i for i, s in enumerate(self.settlements) if type(s) is not Done or s.version is not None]
         if not rest:
             return list(range(len(self.settlements))), rest
@@ -188,7 +188,7 @@ def _place(shard: MemoryShard, item: MemoryItem, settlement: Settlement, version
 
 @dataclass(slots=True)
 class Extend(Operation[Settled]):
-    """Move the lease deadlines of items of a claim. Idempotent, so it needs no token."""
+    """Set the lease ends of items of a claim to `lease_ms` from now. A repeat is harmless, so it needs no token."""
 
     script = "extend"
     writes = False

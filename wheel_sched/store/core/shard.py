@@ -30,12 +30,12 @@ _CODE = re.compile(rb"[A-Za-z0-9_-]+")
 
 
 def plain(text: str) -> str:
-    """The text after encoding and decoding (surrogate escapes may form valid UTF-8)."""
+    """The text as it comes back from bytes. It can differ, because surrogate escapes may form valid UTF-8."""
     return text if text.isascii() else decode_text(encode_text(text))
 
 
 def check_batch(count: int) -> None:
-    """Refuse the batches that a script refuses.
+    """Refuse a batch that a script would refuse.
 
     Raises:
         Rejected: the batch is too large.
@@ -45,14 +45,14 @@ def check_batch(count: int) -> None:
 
 
 def reason_code(reason: bytes) -> bytes:
-    """The first word of a reason; the index uses it."""
+    """The first word of a reason. `held_index` groups held items by it."""
     found = _CODE.match(reason)
     return found[0] if found else b"other"
 
 
 @dataclass(slots=True, eq=False)
 class MemoryItem:
-    """An item in the shard. The fields from `claim` on have a meaning in one state only."""
+    """An item in the shard. `claim` to `cancelled` are for items in flight, `reason` is for held and dead items."""
 
     key: bytes
     id: str
@@ -76,7 +76,7 @@ class RoomState(Protocol):
 
 
 class MemoryShard:
-    """State and steps of one shard. `now_ms` and `now_us` are the time of the current call.
+    """One shard of a store in memory. `now_ms` and `now_us` are the time of the current call.
 
     Args:
         number: the number of the shard.
@@ -164,11 +164,11 @@ class MemoryShard:
         self.last_jump_ms = step_ms
 
     def forget_earlier(self) -> None:
-        """Write no marker for the items stored so far: the answer of this call already contains their earliest due."""
+        """Let `end` write no marker for items put back so far: the answer of this call has their earliest due time."""
         self._earlier_ms = None
 
     def end(self) -> bool:
-        """Write the marker when a new item is due before all others. Returns whether it did."""
+        """Write the marker if an item of this call is due before all others. Returns whether it was written."""
         if self._earlier_ms is None:
             return False
         self._marks += 1
@@ -222,7 +222,7 @@ class MemoryShard:
                     del self.refs[ref]
 
     def sequence(self) -> Iterator[int]:
-        """The version of all records that a call writes; the first record raises the sequence number."""
+        """An endless iterator of one version, for all records of a call. Its first use raises the sequence number."""
         self.seq += 1
         seq = self.seq
         while True:
@@ -301,7 +301,7 @@ class MemoryShard:
     # Storing and recovering.
 
     def new_item(self, given: Item) -> MemoryItem:
-        """Make an item with the version of this call, and its refs. The caller gives it a place and counts it."""
+        """Make an item with the version of this call, and its refs. The caller puts it into a state and counts it."""
         key, route = encode_text(given.id), plain(given.route) if given.route else None
         refs = tuple(map(plain, given.refs)) if given.refs else ()
         item = MemoryItem(key, plain(given.id), self.seq, plain(given.topic), route, refs, given.body)
@@ -361,7 +361,7 @@ class MemoryShard:
         self.moves(item.topic, "leased", state)
 
     def take(self, limit: int, until_ms: int) -> list[tuple[int, MemoryItem]]:
-        """Take out of `due` up to `limit` items that are due at `until_ms` or before. Hold items of paused topics."""
+        """Remove up to `limit` items due by `until_ms` from `due`. Hold those of paused topics; return the others."""
         found = self.due.up_to(until_ms, limit)
         others = self.turns.overdue_of_others(found, limit, until_ms) if len(found) == limit else []
         found = found[: len(found) - len(others)]

@@ -16,7 +16,7 @@ Entry = tuple[int, bytes]
 
 
 class SortedSet:
-    """Each member once, with one score."""
+    """A set of members. Each member has one score."""
 
     __slots__ = ("_blocks", "_lasts", "_scores")
 
@@ -93,19 +93,19 @@ class SortedSet:
                 return
 
     def up_to(self, score: int, limit: int) -> list[Entry]:
-        """The first entries with at most this score."""
+        """The first entries with at most this score, `limit` at most."""
         return self._page(self._entries(0, 0), score, limit)
 
     def between(self, least: int, greatest: int, limit: int) -> list[Entry]:
-        """The first entries with a score in this range, both ends included."""
+        """The first entries with a score in this range, both ends included; `limit` at most."""
         return self._page(self._at_or_after((least, b"")), greatest, limit)
 
     def behind(self, score: int, member: bytes, greatest: int, limit: int) -> list[Entry]:
-        """The first entries that sort behind (score, member). This entry need not be in the set."""
+        """The first entries that sort behind (score, member), `limit` at most. The set need not have this entry."""
         return self._page(self._at_or_after((score, member + b"\0")), greatest, limit)
 
     def by_rank(self, rank: int, count: int) -> list[Entry]:
-        """`count` entries from a rank on."""
+        """Up to `count` entries, after the first `rank` entries."""
         page: list[Entry] = []
         for block in self._blocks:
             if rank < len(block):

@@ -12,7 +12,7 @@ from wheel_sched.store.core.shard import MemoryShard
 
 @dataclass(slots=True)
 class Swept:
-    """How many leases a sweep of a shard recovered, and the heads of the shard."""
+    """How many expired leases a sweep of a shard ended, and the shard's earliest due time and lease end."""
 
     shard: int
     now_us: int
@@ -24,7 +24,7 @@ class Swept:
 
 @dataclass(slots=True)
 class Sweep(Operation[Swept]):
-    """Clean up in bounded steps: recover expired leases, remove dead letters above the caps, call the rooms' hooks."""
+    """Clean up in bounded steps: end expired leases, remove dead letters above the caps, call the rooms' hooks."""
 
     script = "sweep"
     writes = False
@@ -52,7 +52,7 @@ class Sweep(Operation[Swept]):
 
 @dataclass(slots=True)
 class ReportJump(Operation[int]):
-    """Record a step of the server's clock and raise the epoch; of several reports of one step only the first counts."""
+    """Record a step of the server's clock and raise the epoch. Only the first report of an epoch counts."""
 
     script = "jump"
     writes = False

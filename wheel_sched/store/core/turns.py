@@ -1,6 +1,6 @@
 """Lets topics take turns while many items are overdue: the twin of `overdue_of_others` in `prelude_claiming.lua`.
 
-That script explains the rules.
+The comments of `prelude_claiming.lua` explain the rules.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class TopicAndBody(Protocol):
 
 
 class Turn(NamedTuple):
-    """Where the last look ended, and whether it skipped an item of another topic."""
+    """Where the last search for other topics ended, and whether it left an item of another topic (`left`)."""
 
     left: bool
     score_ms: int

@@ -33,7 +33,7 @@ _CAUSES = [
 
 
 def why(exit_code: int, log: str) -> str:
-    """The cause in plain words."""
+    """Why the server ended, from its exit code and its log, in words for the user."""
     if exit_code == NOT_EXECUTABLE:
         return "the binary cannot be executed on this system (it needs glibc and does not run with musl)"
     if exit_code == OCCUPIED:
@@ -45,7 +45,7 @@ def why(exit_code: int, log: str) -> str:
 
 
 def failed_start(folder: DataFolder, exit_code: int, log: str) -> EmbeddedServerError:
-    """The error of a server that ended before it answered."""
+    """Make the error for a server that ended before it answered, with the last lines of its log."""
     last = [line.rstrip() for line in log.splitlines() if line.strip()][-SHOWN_LINES:]
     return EmbeddedServerError(
         f"the embedded server did not start over {folder.path}: {why(exit_code, log)}. The data was not changed. "

@@ -47,7 +47,7 @@ class ServerRecord:
 
     @classmethod
     def parse(cls, text: str) -> ServerRecord | None:
-        """The record. None when it is empty or half written, because the server is starting or stopping."""
+        """Read a record from the text of `server.pid`. None: it is incomplete, as when a server starts or stops."""
         lines = text.split("\n")
         if len(lines) != 5 or not (lines[0].isdigit() and lines[2].isdigit()):
             return None
@@ -78,7 +78,7 @@ class DataFolder:
 
     @contextlib.contextmanager
     def opening(self, deadline_s: float) -> Iterator[None]:
-        """Hold the lock of openers. Wait for another opener until `deadline_s` on the monotonic clock."""
+        """Hold `open.lock` in the `with` block. Wait for other openers until `deadline_s` on the monotonic clock."""
         try:
             fd = os.open(self.path / "open.lock", os.O_RDWR | os.O_CREAT, 0o600)
         except OSError as error:
@@ -149,7 +149,7 @@ class DataFolder:
 
 
 def cannot_write(path: str | os.PathLike[str], error: OSError) -> EmbeddedServerError:
-    """The error of a folder that cannot be written."""
+    """Make the error for a folder that cannot be written."""
     return EmbeddedServerError(
         f"cannot write to the data folder {os.fspath(path)}: {error.strerror or error}. Nothing was started. "
         f"Choose a folder this user may write to, on a disk with space. {ALTERNATIVES}"

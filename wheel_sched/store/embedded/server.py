@@ -237,7 +237,7 @@ class _OwnedProcess:
             time.sleep(POLL_S)
 
     def stop(self) -> None:
-        """Close the pipe to the supervisor and wait for the end, at most for the supervisor's grace time."""
+        """Close the pipe to the supervisor, and wait until it has stopped the server (it kills a server that hangs)."""
         with self._lock:
             if self in _owned:
                 _owned.discard(self)

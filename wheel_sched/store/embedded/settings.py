@@ -35,7 +35,7 @@ def fsync_for(durability: str) -> Fsync:
 
 @dataclass(frozen=True, slots=True)
 class ServerSettings:
-    """The caller's choices.
+    """The settings of an embedded server that a caller chooses.
 
     Args:
         fsync: when writes reach the disk: before each batch of replies, each second, or when the kernel decides. A
@@ -87,7 +87,7 @@ class ServerSettings:
         return "\n".join(lines) + "\n"
 
     def at_least(self, fsync: str, port: int | None) -> ServerSettings:
-        """These settings, made as strong as `fsync` and `port` of the replaced server where they are weaker."""
+        """A copy with the `fsync` of the replaced server if it is stronger, and with its `port` if these have none."""
         stronger: Fsync = self.fsync
         for name in get_args(Fsync):
             if name == fsync and _STRENGTH[name] > _STRENGTH[stronger]:
@@ -95,7 +95,7 @@ class ServerSettings:
         return ServerSettings(stronger, port if self.port is None else self.port, self.extra)
 
     def unmet_by(self, fsync: str, port: int | None) -> list[str]:
-        """The caller's wishes that a running server with `fsync` and `port` does not meet."""
+        """The settings that a running server with `fsync` and `port` does not have, as texts for the user."""
         unmet = []
         if _STRENGTH.get(fsync, 0) < _STRENGTH[self.fsync]:
             unmet.append(f"expected fsync to be at least {self.fsync!r}, got: {fsync!r}")

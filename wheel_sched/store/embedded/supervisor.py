@@ -83,7 +83,7 @@ def _wake_on_signals() -> int:
 
 
 def _become_server(pid_fd: int, record: str, command: list[str], libc: ctypes.CDLL | None, supervisor_pid: int) -> None:
-    """In the child: write the pid file, end when the supervisor ends, become the server. Never returns."""
+    """In the child: write the pid file, ask for SIGTERM when the supervisor ends, become the server. Never returns."""
     try:
         os.ftruncate(pid_fd, 0)
         os.pwrite(pid_fd, os.fsencode(f"{os.getpid()}\n{record}"), 0)

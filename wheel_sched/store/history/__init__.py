@@ -20,7 +20,7 @@ from wheel_sched.store.core.shard import MemoryShard
 
 
 def append_history(plans: Plans, entries: Sequence[tuple[str, bytes]], *, keep: int) -> Plan[int]:
-    """Append (route, entry) and keep about `keep` entries in all. Returns how many were appended. One round trip."""
+    """Append rows (route, entry), and keep about `keep` entries over all shards. Returns how many were appended."""
     if not entries:
         return 0
     if keep < 1:
@@ -33,7 +33,7 @@ def append_history(plans: Plans, entries: Sequence[tuple[str, bytes]], *, keep: 
 
 
 def read_history(plans: Plans, shard: int, last: str = "", limit: int = 1_000) -> Plan[Logged]:
-    """One page of a shard's history behind `last` ("" = from the start), oldest first."""
+    """Read a page of a shard's history behind the place `last` ("" = from the start), oldest entry first."""
     return plans.one(shard, ReadLog(last, limit))
 
 
@@ -52,7 +52,7 @@ class AsyncHistory(AsyncCapability):
 
 
 class Logged(NamedTuple):
-    """A page of a history: its last place ("" = the page is empty), and its entries, oldest first."""
+    """A page of a history: the place of its last entry ("" = the page is empty), and its entries, oldest first."""
 
     last: str
     entries: list[bytes]
@@ -67,7 +67,7 @@ class HistoryInMemory:
 
 @dataclass(slots=True)
 class Log(Operation[int]):
-    """Append entries and keep about `keep` entries in all. Returns how many were appended."""
+    """Append entries to a shard's history, and keep about `keep` entries there. Returns how many were appended."""
 
     script = "log"
     writes = True
@@ -92,7 +92,7 @@ class Log(Operation[int]):
 
 @dataclass(slots=True)
 class ReadLog(Operation[Logged]):
-    """One page of the history, behind `last`."""
+    """Read a page of a shard's history, behind the place `last` ("" = from the start)."""
 
     script = "logged"
     reads = True

@@ -1,6 +1,6 @@
 """Known ids: an id that a caller has chosen stays known for its topic after its item has left.
 
-So a repeat stores nothing.
+So storing an item with this id again stores nothing.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def schedule_known(plans: Plans, items: Sequence[Item], known_ms: int, *, token:
 
 
 def is_known(plans: Plans, item_id: str, topic: str) -> Plan[bool]:
-    """Whether an item of `topic` waits or is in flight under the id, or the id is still known for the topic."""
+    """Whether an item of `topic` with this id waits, is held or in flight, or the id is still known for the topic."""
     check_id(item_id)
     check_name(topic, "topic")
     (answer,) = yield from plans.one(shard_of(item_id, plans.shards), FindKnown([(item_id, topic)]))
@@ -97,7 +97,7 @@ class ScheduleKnown(StoringOperation):
 
 @dataclass(slots=True)
 class FindKnown(Operation[list[bool]]):
-    """Whether (id, topic) pairs are known: stored as known ids, or waiting or in flight now."""
+    """Whether pairs (id, topic) are known, or have an item that waits, is held or in flight."""
 
     script = "known"
     reads = True

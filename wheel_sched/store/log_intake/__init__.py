@@ -62,12 +62,12 @@ def accept_batch(
 ) -> Plan[Stored]:
     """Store a log batch, its dead letters (with a reason each), its position and its attempt counts, in one step.
 
-    Returns the outcomes of the items, then of the dead letters. With several shards the counts lie in other
-    shards: they are compared before the step and raised after it.
+    Returns the outcomes of the items, then of the dead letters. With several shards the counts may lie in other
+    shards: the call compares them before the step, and raises them after it.
 
     Raises:
         StalePosition: the stored position of the source is not `expected`; nothing was stored.
-        StaleCount: the store has a higher or other number for one of `counts`; nothing was stored.
+        StaleCount: one of `counts` is not above the stored count, or not the required one; nothing was stored.
         TakenId: one of the ids exists already, or comes twice; nothing was stored.
         Rejected: an item is malformed, or the batch is too long; nothing was stored.
     """
@@ -123,7 +123,7 @@ def _compare(plans: Plans, shard: int, position: Position, counts: Sequence[Batc
 
 
 def read_positions(plans: Plans, sources: Sequence[str]) -> Plan[list[int | None]]:
-    """The next position of each source's log, None where nothing was stored."""
+    """The position behind the last stored log batch of each source; None if no batch was stored."""
     return plans.each(sources, lambda source: source, lambda part, _: ReadPositions(part))
 
 
@@ -236,7 +236,7 @@ class AcceptLogBatch(StoringOperation):
 
 @dataclass(slots=True)
 class ReadPositions(Operation[list[int | None]]):
-    """The next positions of the logs of sources; None: nothing was stored."""
+    """Read the position behind the last stored log batch of each source; None if no batch was stored."""
 
     script = "positions"
     reads = True

@@ -19,7 +19,8 @@ _WAKE_S = 0.3  # a listener reacts within a millisecond; a busy machine needs mo
 def listeners(backend: Backend, shards: int) -> int:
     """How many dispatchers listen to the namespace: those whose blocked reads end when the markers are written.
 
-    The answer is 0 too when this user may not list the server's connections. Then only the freeze protects the reshard.
+    If the server does not count the commands of connections, all blocked ones count. The answer is 0 too when this user
+    may not list the connections. Then only the freeze protects the reshard.
     """
     before = _blocked(backend)
     if not all(before.values()):
@@ -39,7 +40,7 @@ def listeners(backend: Backend, shards: int) -> int:
 
 
 def _blocked(backend: Backend) -> dict[str, str]:
-    """Connections that block on a stream, with how many commands each has sent."""
+    """The connections that block on a stream, each with the number of commands that it has sent."""
     client: Any = getattr(backend, "client", None)
     if client is None:
         return {}

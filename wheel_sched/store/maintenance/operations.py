@@ -1,6 +1,7 @@
 """Operations of maintenance: freeze a shard, remove ids that another shard has now, find and repair damage.
 
-`Freeze` and `Lift` work in a frozen namespace, which refuses every other write. Each may be repeated.
+`Freeze` and `Lift` work in a frozen namespace, as `Restore` and `MoveCounts` do. It refuses every other write. Each of
+these operations may be repeated.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ class Freeze(Operation[ShardState]):
 
 @dataclass(slots=True)
 class Lift(Operation[int]):
-    """Remove ids from a frozen shard as if it had never accepted them. Returns how many were removed."""
+    """Remove ids from a frozen shard, as if the shard had never accepted them. Returns how many were removed."""
 
     script = "lift"
     writes = True
@@ -68,7 +69,7 @@ class Lift(Operation[int]):
 
 @dataclass(slots=True)
 class Mend(Operation[list[Outcome]]):
-    """Bring each damaged id into one place (see mend.lua): DONE, WRONG_STATE (sound) or OTHER_VERSION (not changed)."""
+    """Repair damaged ids (see mend.lua): DONE repaired, WRONG_STATE not damaged, OTHER_VERSION a person must decide."""
 
     script = "mend"
     writes = True
@@ -84,7 +85,7 @@ class Mend(Operation[list[Outcome]]):
 
 @dataclass(slots=True)
 class Inspect(Operation[tuple[str, list[str]]]):
-    """One step of a search for records without a place: (next cursor, "0" = finished; ids of these records)."""
+    """Search a part of the records for those in no state. Returns (next cursor, "0" = finished; their ids)."""
 
     script = "inspect"
     reads = True

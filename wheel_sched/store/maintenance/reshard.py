@@ -1,14 +1,15 @@
 """Reshard: give a namespace another number of shards, offline, so that a crash at any point loses nothing.
 
-    look    refuse, and change nothing, when an item is in flight or a dispatcher listens
+    look    end expired leases; refuse if an item is in flight, an ordering key is closed or a dispatcher listens
     freeze  shard 0 first: the reason of its freeze is the plan, and `resume` reads the plan there
     open    new shards, frozen as well
     move    page by page: store in the new shard, then remove from the old; the next run removes an id that is in both
     close   shards beyond the new count give their counters of events to shard 0 and are deleted
     thaw    shard 0 last; the same step writes the new count into the shard
 
-Every step may be repeated, so `resume` runs all of them again. A frozen namespace refuses every write, even of a
-process that still runs. After the thaw, every script that writes refuses a process with the old number of shards.
+Every step may be repeated, so `resume` runs all of them again. A frozen namespace refuses every write but those
+of maintenance, even of a process that still runs. After the thaw, every script that writes refuses a process with the
+old number of shards.
 Lapse counts (how often a lease ran out) are not moved; they start from 0.
 """
 
@@ -67,7 +68,7 @@ def reshard(
         progress: called with (step, items moved so far).
 
     Raises:
-        ReshardRefused: with the reason, and with what was changed.
+        ReshardRefused: the text says why, and what was changed.
         NamespaceMismatch: there is no such namespace.
     """
     if target is not None and (type(target) is not int or not 1 <= target <= 1024):
@@ -165,7 +166,7 @@ class _Run:
             self._progress("freeze", self._moved)
 
     def _take_back(self, frozen: Sequence[int]) -> str:
-        """Thaw the shards again, because the run has moved nothing yet. Returns the text for the caller."""
+        """Thaw the shards again if this is the first run: it has moved nothing yet. Returns the text for the error."""
         if self._resuming:
             return "no more was moved and the namespace stays frozen; stop every process that uses it and resume again"
         for shard in reversed(frozen):

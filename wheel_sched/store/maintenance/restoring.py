@@ -36,7 +36,7 @@ def verify_backup(path: str | os.PathLike[str]) -> BackupFile:
     """Read a whole backup and check its footer.
 
     Raises:
-        BadBackup: with what is wrong in the file.
+        BadBackup: the file is no complete backup; the text says what is wrong.
     """
     digest = hashlib.sha256()
     kinds: Counter[str] = Counter()
@@ -98,7 +98,7 @@ def _described(header: dict[str, Any], footer: dict[str, Any]) -> BackupFile:
 def restore_backup(
     store: DelayStore, path: str | os.PathLike[str], *, resume: bool = False, progress: Progress | None = None
 ) -> int:
-    """Put a backup into an empty namespace, of any number of shards. Returns how many items were put.
+    """Put a backup into an empty namespace, with any number of shards. Returns how many items were put into it.
 
     Args:
         store: the namespace, open.

@@ -11,10 +11,10 @@ from pathlib import Path
 
 @contextlib.contextmanager
 def whole_file(target: Path, *, replace: bool) -> Iterator[Path]:
-    """Give a path to write to. When the block ends without an error, the file gets its name.
+    """Give the `with` block a temporary path. If the block ends without an error, rename the file to `target`.
 
     Args:
-        target: the name.
+        target: the path that the complete file gets.
         replace: whether an existing file may be replaced.
 
     Raises:
@@ -44,7 +44,7 @@ def _exists(target: Path) -> FileExistsError:
 
 
 def _put(part: Path, target: Path) -> None:
-    """Give the file its name, unless another file has this name now."""
+    """Rename `part` to `target`, unless a file has this name now."""
     try:
         os.link(part, target)
     except FileExistsError:

@@ -88,7 +88,7 @@ class OrderedKeys(Capability):
     def acquire(self, scope: str, holder: str, lease_ms: int) -> ScopeOwnership:
         """Acquire a scope for `lease_ms` from now, or extend the lease.
 
-        With epoch 0 in the answer, another holder has the scope for `for_ms`.
+        If the answer has epoch 0, another holder owns the scope, and its lease ends in `for_ms`.
         """
         return self._one(scope, OwnScope(scope, holder, lease_ms))
 

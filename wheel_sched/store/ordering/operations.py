@@ -17,10 +17,10 @@ UNKNOWN_HEAD = "?"  # the head of a key that was rebuilt from a backup
 
 
 class ScopeOwnership(NamedTuple):
-    """The owner of a scope. `epoch` and the holder's name fence the calls of the owner.
+    """The answer to `acquire`. `epoch`: the store refuses later calls with another epoch or holder.
 
-    Epoch 0 means that another holder owns the scope. The lease ends in `for_ms`. `released`: the last holder had
-    released the scope before this one acquired it.
+    Epoch 0 means that another holder owns the scope. The lease of the owner ends in `for_ms`. `released`: the last
+    holder had released the scope before this one acquired it.
     """
 
     epoch: int
@@ -44,7 +44,7 @@ class ClosedKey(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """The reader that closes and parks, and the epoch in which it owns the scope."""
+    """The reader (holder) that closes keys and parks items, and the epoch in which it owns the scope."""
 
     scope: str
     holder: str
@@ -79,7 +79,7 @@ class OrderingInMemory:
         shard.on_restored.append(self.rebuild)
 
     def stale(self, owner: Owner) -> bool:
-        """Whether the caller does not own its scope now."""
+        """Whether `owner` does not own its scope any more."""
         epoch, _, holder = self.owners.get(owner.scope, (0, 0, ""))
         return (epoch, holder) != (owner.epoch, owner.holder)
 
@@ -89,7 +89,7 @@ class OrderingInMemory:
         return self.done.get(base, 0) > now_ms or (position_derived and self.given_up.get(base, 0) > now_ms)
 
     def rebuild(self, item: MemoryItem, score_ms: int) -> None:
-        """Park an item again that was put back. If its key is open, close the key with an unknown head."""
+        """Park an item again that a restore has put back. If its key is open, close the key with an unknown head."""
         if not item.reason.startswith(_PARKED):
             return
         lock = item.reason.removeprefix(_PARKED).decode()
@@ -105,7 +105,7 @@ class OrderingInMemory:
         ended[base] = now_ms + _ENDED_FOR_MS
 
     def give_way(self, item: MemoryItem) -> None:
-        """An item is given up: when it is the head of its ordering key, the next parked id becomes the head."""
+        """Called when an item died or was cancelled. If it was the head of its key, the next parked id is the head."""
         for ref in item.refs:
             if ref.startswith("lock:"):
                 lock = ref.removeprefix("lock:")

@@ -1,4 +1,4 @@
-"""Server push: the server itself pushes due items to streams or lists, in the step that claims them: exactly once."""
+"""Server push: the server pushes due items to streams or lists exactly once, in the step that claims them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def push_due(
 
 
 class ServerPush(Capability):
-    """Push from a store to streams or lists of the same server."""
+    """Pushes due items of a store to streams or lists of the same server."""
 
     push = blocking(push_due)
 

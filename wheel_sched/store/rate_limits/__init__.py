@@ -46,7 +46,7 @@ class Limits:
 
 
 class Admitted(NamedTuple):
-    """The answer for a destination: `granted` items may go now, the others from `first_us` on, `step_us` apart."""
+    """For a destination: `granted` items may be released now, the others from `first_us` on, `step_us` apart."""
 
     granted: int
     first_us: int
@@ -55,7 +55,7 @@ class Admitted(NamedTuple):
 
 
 class Flow(NamedTuple):
-    """The flow of a topic (`destination` None) or the circuit of a destination, as numbers and a state."""
+    """The counters of a topic's releases (`destination` None), or the counters and state of a destination's circuit."""
 
     topic: str
     destination: str | None
@@ -64,7 +64,7 @@ class Flow(NamedTuple):
 
 
 def admit_items(plans: Plans, topic: str, limits: Limits, wanted: Sequence[tuple[str, int]]) -> Plan[list[Admitted]]:
-    """How many items of each (destination, count) may be released now, and the due times of the others."""
+    """Ask how many items of each (destination, count) may be released now, and when the others may."""
     return plans.one(shard_of(topic, plans.shards), Admit(topic, limits, wanted))
 
 
@@ -79,7 +79,7 @@ def count_spread(plans: Plans, topic: str, count: int) -> Plan[int]:
 
 
 def list_flows(plans: Plans) -> Plan[list[Flow]]:
-    """The flows and circuits used in the last hour."""
+    """The counters of the topics and circuits that were used in the last hour."""
     answers: list[list[Flow]] = yield plans.everywhere(LookAtFlows)
     return [flow for found in answers for flow in found]
 
@@ -116,7 +116,7 @@ class RateLimitsInMemory:
         self.used: dict[tuple[str, str | None], int] = {}
 
     def forget_old(self) -> None:
-        """Remove flows and circuits that nobody has used for an hour."""
+        """Remove topics and circuits that nobody has used for an hour."""
         for name in [name for name, used_ms in self.used.items() if used_ms <= self._shard.now_ms - _KEEP_MS]:
             del self.used[name]
             topic, destination = name
@@ -126,7 +126,7 @@ class RateLimitsInMemory:
                 self.circuits.pop((topic, destination), None)
 
     def topic(self, topic: str) -> Numbers:
-        """The numbers of a topic. Records that the topic is in use."""
+        """The counters of a topic. Records that the topic is in use."""
         self.forget_old()
         self.used[topic, None] = self._shard.now_ms
         numbers = self.topics.setdefault(topic, {})
@@ -160,7 +160,7 @@ def _add(numbers: Numbers, name: str, by: int) -> None:
 
 
 def _turn(circuit: Circuit, limits: Limits, now_ms: int) -> None:
-    """Open, half-open or close the circuit when its results or the time require it."""
+    """Change the state of the circuit to open, half open or closed, if its results or the time require it."""
     results = circuit.numbers
     if circuit.state == "h":
         if results.get("pbad", 0) > 0:
@@ -238,7 +238,7 @@ class Admit(Operation[list[Admitted]]):
         burst: int,
         why: WhyNot,
     ) -> Admitted:
-        """Decide how many messages may go to one destination now."""
+        """Decide how many items may be released to one destination now."""
         granted, first_ms, mark = self._pass_circuit(shard, destination, wanted)
         if granted < wanted:
             _add(numbers, "granted", granted)
@@ -338,7 +338,7 @@ class CountSpread(Operation[int]):
 
 @dataclass(slots=True)
 class LookAtFlows(Operation[list[Flow]]):
-    """The flows and circuits used in the last hour, the last used first, at most 500."""
+    """Read the counters of the topics and circuits used in the last hour, the last used first, at most 500."""
 
     script = "flow"
     writes = False

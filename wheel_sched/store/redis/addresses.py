@@ -51,7 +51,7 @@ def opened(url: str, make: Callable[[], _Client]) -> _Client:
 
 
 def bad_url(url: str) -> ConfigError:
-    """The error of a URL that redis-py cannot read."""
+    """Make the error for a URL that redis-py cannot read."""
     return ConfigError(
         "expected the store to be redis://USER:PASSWORD@HOST:PORT/DB, rediss://..., unix://PATH or embedded:FOLDER, "
         f"got: {redacted(url)!r}; in a password / ? # @ are written as %2F %3F %23 %40; nothing was opened"

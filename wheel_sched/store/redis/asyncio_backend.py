@@ -50,7 +50,7 @@ class AsyncRedisBackend:
         self._owns_client = owns_client
 
     async def execute(self, calls: Sequence[Call[Any]], now_ms: int | None = None) -> list[Any]:
-        """Perform calls, one round trip per node; a value or an exception for each, in order."""
+        """Perform calls; without a cluster in one round trip. Returns a value or an exception for each, in order."""
         answers: list[Any] = [None] * len(calls)
         for group in by_node(calls, self.cluster):
             trips = self.dialect.round_trips([calls[i] for i in group], now_ms)
@@ -97,7 +97,7 @@ class AsyncRedisBackend:
         """Refuse a server that is too old or cannot keep the durability level.
 
         Raises:
-            StoreError: with what to change; nothing was written.
+            StoreError: the server is refused; the text says what to change. Nothing was written.
         """
         level = self.dialect.level
         nodes: list[Any] = [self.client]
@@ -130,7 +130,7 @@ class AsyncRedisBackend:
         return info
 
     async def _reached(self, call: Awaitable[Any]) -> Any:
-        """The answer of a call; translates an error of the client."""
+        """Await a call of the client, and translate its error."""
         try:
             return await call
         except redis.ResponseError:

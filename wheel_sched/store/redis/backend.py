@@ -1,5 +1,6 @@
-"""Performs operations on a Redis or Valkey server, blocking. Any thread may call it; each call uses a pooled
-connection.
+"""Performs operations on a Redis or Valkey server and blocks until they end.
+
+Any thread may call the backend, because each call takes a connection of a pool.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ IMITATION_BLOCK_MS = 100  # how long a read in fakeredis blocks; nothing can int
 
 
 def client_for(url: str, **settings: Any) -> redis.Redis:
-    """A client that repeats nothing by itself: a repeated claim whose first reply was lost would lose messages."""
+    """Make a client that repeats no command by itself: the backend decides which calls may be repeated."""
     settings = {**CLIENT_SETTINGS, **settings}
     if url.startswith("unix:"):
         for name in ("socket_connect_timeout", "socket_keepalive"):
@@ -51,7 +52,7 @@ def client_for(url: str, **settings: Any) -> redis.Redis:
 
 
 def blocking_twin(client: Client, key: bytes, timeout_s: float) -> redis.Redis:
-    """A client with one new connection to the server of `key`. `timeout_s` is longer than its blocking reads."""
+    """Make a client for blocking reads, with new connections to the server of `key`. `timeout_s` exceeds each read."""
     if isinstance(client, RedisCluster):
         node = client.get_node_from_key(key.decode())
         if node is None or node.redis_connection is None:
@@ -72,9 +73,9 @@ class RedisBackend:
     """Performs the calls of a `DelayStore` on a Redis or Valkey server.
 
     Args:
-        client: standalone, Sentinel-made or Cluster client. Our calls carry tokens, so the client may retry them.
+        client: a client for one server, from Sentinel, or for a cluster. Calls carry tokens, so it may retry them.
         dialect: namespace and durability.
-        owns_client: whether `close` closes it.
+        owns_client: whether `close` closes the client. Defaults to False.
 
     Raises:
         ConfigError: the client decodes its replies.
@@ -91,7 +92,7 @@ class RedisBackend:
         self._deferred: list[DeferredConnection] = []  # free connections for `begin`
 
     def execute(self, calls: Sequence[Call[Any]], now_ms: int | None = None) -> list[Any]:
-        """Perform calls, one round trip per node; a value or an exception for each, in order."""
+        """Perform calls; without a cluster in one round trip. Returns a value or an exception for each, in order."""
         answers: list[Any] = [None] * len(calls)
         for group in by_node(calls, self.cluster):
             trips = self.dialect.round_trips([calls[i] for i in group], now_ms)
@@ -100,7 +101,7 @@ class RedisBackend:
         return answers
 
     def begin(self, calls: Sequence[Call[Any]], now_ms: int | None = None) -> SentCalls:
-        """Send at least one call and do not wait; a cluster performs the calls at once."""
+        """Send at least one call and do not wait. With a cluster, perform the calls at once."""
         if isinstance(self.client, RedisCluster):
             return CompletedCalls(self.execute(calls, now_ms))
         trips = self.dialect.round_trips(calls, now_ms)
@@ -119,7 +120,7 @@ class RedisBackend:
         return self._go_on(trips, replies)
 
     def _go_on(self, trips: RoundTrips, replies: list[Any] | None) -> list[Any]:
-        """Drive the round trips to their end. With `replies`, the first ones were already sent."""
+        """Run the round trips to their end. `replies`: the replies to the first commands, if already sent."""
         try:
             step = next(trips) if replies is None else trips.send(replies)
             while True:
@@ -168,7 +169,7 @@ class RedisBackend:
         """Refuse a server that is too old or cannot keep the durability level.
 
         Raises:
-            StoreError: with what to change; nothing was written.
+            StoreError: the server is refused; the text says what to change. Nothing was written.
         """
         level = self.dialect.level
         for node in self._primaries() if level.confirms else ():
@@ -188,7 +189,7 @@ class RedisBackend:
         return [self.client]
 
     def info(self) -> dict[str, Any]:
-        """The server's INFO, {} where there is none (test doubles)."""
+        """The server's reply to INFO; {} if it has no such command (test doubles)."""
         node: Any = self.client
         if isinstance(self.client, RedisCluster):
             default: Any = self.client.get_default_node()
@@ -196,7 +197,7 @@ class RedisBackend:
         return _info_of(node)
 
     def identity(self) -> tuple[str, int] | None:
-        """(run id, database) of a standalone server; None in a cluster or where the server does not say."""
+        """(run id, database) of a standalone server; None in a cluster, or if the server does not give its run id."""
         if self.cluster:
             return None
         run_id = self.info().get("run_id")
@@ -224,7 +225,7 @@ class RedisBackend:
             raise faults.translate(error) from error
 
     def interrupt(self, waiter: redis.Redis) -> None:
-        """Make a blocked `wait_for_mark` on `waiter` return at once, from another thread."""
+        """Let a `wait_for_mark` that blocks on `waiter` in another thread return at once."""
         pool: Any = waiter.connection_pool
         for connection in [*pool._available_connections, *pool._in_use_connections]:
             sock = getattr(connection, "_sock", None)
@@ -258,7 +259,7 @@ class _Sent(NamedTuple):
 
 
 def _newest(key: bytes, rows: Sequence[tuple[bytes, dict[bytes, bytes] | None]]) -> Marker:
-    """The newest entry of a marker. An entry of another program has no due time: the reader then looks at all items."""
+    """Read the newest entry of a marker. An entry of another program has no due time, so the marker's is None."""
     newest, fields = rows[-1]
     due = (fields or {}).get(b"d", b"")
     if due.isdigit() and len(due) <= 15:
@@ -296,7 +297,7 @@ def check_answers_in_bytes(client: Any) -> None:
 
 
 def repeats_by_itself(client: Any) -> bool:
-    """Whether a client retries a command by itself when it got no reply."""
+    """Whether a client itself repeats a command to which it got no reply."""
     if getattr(client, "nodes_manager", None) is not None:  # a cluster client has its own rules
         return True
     retry = client.connection_pool.connection_kwargs.get("retry")

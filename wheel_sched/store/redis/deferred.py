@@ -1,7 +1,7 @@
 """A connection that sends commands now and reads their replies later.
 
-A usual client waits for the reply to each command. Here only `replies` waits, and it does not raise: it returns an
-error in place of a reply. Only one thread at a time may use it.
+A usual client waits for the reply to each command. Here only `replies` waits. It does not raise errors: it
+returns an error in place of a reply. Only one thread at a time may use the connection.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ with contextlib.suppress(ImportError):  # redis-py tests the type of each argume
 
 
 class DeferredConnection:
-    """A connection of `client`'s pool, kept until `close`."""
+    """Sends commands on one connection of the client's pool, which it keeps until `close`."""
 
     def __init__(self, client: redis.Redis) -> None:
         self._client = client

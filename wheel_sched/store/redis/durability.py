@@ -2,18 +2,18 @@
 
 The backend sends `confirmation` after the writes, on the same connection. `doubt` reads the replies:
 
-- `fsync`: CONFIG GET. With `appendfsync always` a server syncs before it replies, so the reply is the confirmation. The
-  question in the same round trip notices a failover to a server with other settings. But while a server makes its first
-  append-only file (after `CONFIG SET appendonly yes`, or as a replica after a full resynchronisation), a crash loses
-  its writes. WAITAOF can tell this case from an ordinary rewrite. Without WAITAOF (Redis 7.0, or a user without the
-  permission) INFO is used, and any rewrite counts as a doubt. WAITAOF alone is not enough: with a sync every second,
-  Valkey 9.1 answers it before the sync.
+- `fsync`: CONFIG GET. With `appendfsync always` a server syncs before it replies, so the reply is the confirmation.
+  CONFIG GET in the same round trip notices a failover to a server with other settings. But while a server makes its
+  first append-only file (after `CONFIG SET appendonly yes`, or as a replica after a full resynchronisation), a crash
+  loses its writes. WAITAOF can tell this case from an ordinary rewrite. Without WAITAOF (Redis 7.0, or a user without
+  the permission) INFO is used, and any rewrite counts as a doubt. WAITAOF alone is not enough: with a sync every
+  second, Valkey 9.1 answers WAITAOF before the sync.
 - `replicated`: WAIT.
 
 WAIT and WAITAOF confirm the last write of their own connection. A repeat that the server answers from memory writes
 nothing, so `confirmation` starts with a write.
 
-The delay store and the topics on Redis Streams both send it.
+The delay store and the topics on Redis Streams both use this module.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ Command = tuple[bytes | str | int, ...]
 
 @dataclass(frozen=True, slots=True)
 class Durability:
-    """A level. For `replicated`: how many replicas have to confirm, within the time that the client waits."""
+    """A durability level. For `replicated`: how many replicas must confirm, while the client waits for the reply."""
 
     level: str = "everysec"
     replicas: int = 1
@@ -53,14 +53,14 @@ class Durability:
     def within(self, reply_s: float | None) -> Durability:
         """The same level for a client that waits `reply_s` for a reply; None: for ever.
 
-        WAIT must answer before this time. Otherwise the client gives up a write that was executed but not confirmed,
-        and the caller cannot tell it from a write that was perhaps not executed.
+        WAIT and WAITAOF must answer before this time. Otherwise the client gives up a write that was executed but not
+        confirmed, and the caller cannot tell it from a write that was perhaps not executed.
         """
         return replace(self, reply_s=reply_s)
 
     @property
     def confirm_ms(self) -> int:
-        """How long WAIT may take."""
+        """How long WAIT or WAITAOF may take, in ms."""
         return CONFIRM_MS if self.reply_s is None else max(1, min(CONFIRM_MS, int(self.reply_s * 800)))
 
     @property
@@ -92,7 +92,7 @@ class Durability:
         return ()
 
     def doubt(self, replies: Sequence[Any], then: str = REPEAT) -> InDoubt | None:
-        """The doubt that the replies to `confirmation` leave, None when the writes are confirmed.
+        """Make an error if the replies to `confirmation` do not confirm the writes; None if they do.
 
         Args:
             replies: the replies of the server, or errors in their place.
@@ -129,7 +129,7 @@ class Durability:
         return None if error is None else f"durability {self.level!r} could not be confirmed ({error}): "
 
     def refusal(self, info: Mapping[str, Any], settings: Any) -> StoreError | None:
-        """The error of a server that cannot keep the level, None when it can.
+        """The error for a server that cannot keep the level; None if it can.
 
         Args:
             info: the INFO of the server.
@@ -180,7 +180,7 @@ def _mend(wrong: str) -> str:
 
 
 def _pairs(reply: Any) -> dict[str, str]:
-    """CONFIG GET's reply, as a mapping or as a flat list, of texts or of bytes."""
+    """Read the reply to CONFIG GET, which is a mapping or a flat list, of texts or of bytes."""
     flat = [part for pair in reply.items() for part in pair] if isinstance(reply, Mapping) else list(reply or ())
     texts = [_text(part) for part in flat]
     return dict(zip(texts[::2], texts[1::2], strict=False))

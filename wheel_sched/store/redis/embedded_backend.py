@@ -3,7 +3,7 @@
 Several processes share the server of a folder, and the server ends with the process that started it. A call that finds
 no server takes over the folder: one process starts a server over the same append-only file, and the others find it.
 The backend then repeats the call, as after any lost reply, so the caller only sees a delay. A process that only waits
-notices the end of the server when its blocked read fails.
+for markers notices the end of the server when its blocked read fails.
 """
 
 from __future__ import annotations

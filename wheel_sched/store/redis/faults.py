@@ -1,4 +1,4 @@
-"""Translate errors of the client into ours: the cause, what was not changed, and the next step.
+"""Translate errors of redis-py into errors of wheel-sched: the cause, what was not changed, and the next step.
 
 A failed connection leaves three cases: nothing was sent; a read was sent, which changes nothing; or a write was sent,
 which may have been executed.
@@ -95,7 +95,7 @@ _NO_CONNECTION = re.compile(
 
 
 def translate(error: Exception, *, writes: bool = False, sent: bool = False) -> Exception:
-    """Our error for an error of the client. An unknown error becomes a `StoreError` with the server's text.
+    """Return our error for an error of the client. An unknown error becomes a `StoreError` with the server's text.
 
     Args:
         error: the error of the client.

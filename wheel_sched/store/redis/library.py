@@ -5,7 +5,7 @@ that scripts share. Two releases with different scripts can use one server and o
 overwrites the functions of the other.
 
 The first line of a script may be `#!lua flags=...`, as in Redis: `no-writes` for readers; `allow-oom` for scripts that
-also work on a full server, so that it can be emptied. A script without this line stores new items.
+also work on a full server, so that it can be emptied. A script without this line stores new data.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def script_flags() -> dict[str, str]:
 
 @cache
 def library(variant: str = "") -> Library:
-    """The library of this release. Each `variant` has another name and the same behaviour, for tests of two at once."""
+    """The library of this release. A `variant` only changes its name, so that tests can use two libraries at once."""
     prelude, sources = _sources()
     content = [prelude, *(part for source in sources.values() for part in source)]
     digest = hashlib.sha256((variant + "\0".join(content)).encode()).hexdigest()[:12]

@@ -27,7 +27,7 @@ Command = tuple[Argument, ...]
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """Send these commands to the shard's node, in order, and give back replies or exceptions.
+    """Send these commands to the node of `key`, in order, and give the generator a reply or exception for each.
 
     `everywhere`: send each command to every node. `together`: send them on one connection, also in a cluster, because a
     confirmation is valid only for its own connection.
@@ -52,7 +52,7 @@ RoundTrips = Generator[Step, list[Any], list[Any]]
 
 @dataclass(slots=True)
 class Dialect:
-    """How calls become commands for this server.
+    """How the calls of a store become commands of a server.
 
     Args:
         namespace: prefix of all keys.
@@ -82,7 +82,7 @@ class Dialect:
         self.level = Durability(self.durability, self.replicas)
 
     def command(self, call: Call[Any], now_ms: int | None) -> Command:
-        """The call as one command."""
+        """The command that performs a call."""
         operation = call.operation
         keys = shard_keys(self.namespace, call.shard)
         script = library(self.variant).scripts[operation.script]
@@ -97,7 +97,7 @@ class Dialect:
         return self.level.confirmation(confirmation_key(f"{self.namespace}:{calls[0].shard}"))
 
     def round_trips(self, calls: Sequence[Call[Any]], now_ms: int | None) -> RoundTrips:
-        """Perform calls of one node; the result holds a value or an exception for each."""
+        """Perform calls on one node. The generator returns a value or an exception for each call."""
         answers: list[Any] = [None] * len(calls)
         open_ = list(range(len(calls)))
         repeats = loads = 0
@@ -174,7 +174,7 @@ def _repeatable(call: Call[Any]) -> bool:
 
 
 def by_node(calls: Sequence[Call[Any]], cluster: bool) -> list[list[int]]:
-    """Group calls for one connection each: one group for a single server, one group per shard in a cluster."""
+    """Group the indices of calls: one group for a single server, one group for each shard in a cluster."""
     if not cluster:
         return [list(range(len(calls)))] if calls else []
     groups: dict[int, list[int]] = {}

@@ -27,9 +27,8 @@ def resolve_claims(
 ) -> Plan[Resolved]:
     """End the open claims of a shard. `committed` is the last claim number that the broker has recorded.
 
-    With None the number is unknown, and the items of all claims are held in doubt.
-
-    The broker has published the claims up to `committed`, and none above it. The claim `spared` stays open.
+    The broker has published the claims up to `committed`, and none above it. If it is None, nobody knows what was
+    published, and the items of all open claims are held, in doubt. The claim with the number `spared` stays open.
     """
     return plans.one(shard, Resolve(epoch, committed, spared, lapse_cap))
 
@@ -66,7 +65,11 @@ class Ownership:
 
 @dataclass(slots=True)
 class Resolved:
-    """How the open claims of a shard were ended after the end of their dispatcher."""
+    """How many items of open claims one call has ended, after their dispatcher has ended.
+
+    `completed`: items that have left, published or cancelled. `released`: items that wait again, or are dead after too
+    many lapses. `held`: items in doubt. `more`: the shard has more open claims, so the caller calls again.
+    """
 
     completed: int
     released: int
@@ -88,8 +91,8 @@ class OwnershipInMemory:
 class Own(Operation[Ownership]):
     """Acquire the shard for `lease_ms` from now (0 = give it up).
 
-    A new owner raises the epoch, by a step that depends on its name. So two owners never have the same epoch, even if
-    the server has lost the writes of the first one.
+    A new owner raises the epoch, by a step that depends on its name. So two owners practically never have the same
+    epoch, even if the server has lost the writes of the first one.
     """
 
     script = "own"
@@ -102,7 +105,7 @@ class Own(Operation[Ownership]):
         return [encode_text(self.owner), self.lease_ms, self._step()]
 
     def _step(self) -> int:
-        """The step of the epoch: 1 to 1,048,576."""
+        """By how much this owner raises the epoch: from 1 to 1,048,576."""
         return int(hashlib.sha1(encode_text(self.owner), usedforsecurity=False).hexdigest()[:5], 16) + 1
 
     def parse(self, reply: Any, shard: int) -> Ownership:
@@ -127,7 +130,7 @@ class Own(Operation[Ownership]):
 class Resolve(Operation[Resolved]):
     """End the open claims of a shard. `committed` is the last claim number that the broker has recorded.
 
-    With None the number is unknown, and the items of all claims are held in doubt.
+    If it is None, nobody knows what was published, and the items of all open claims are held, in doubt.
     """
 
     script = "resolve"

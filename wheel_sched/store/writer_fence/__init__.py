@@ -17,7 +17,7 @@ from wheel_sched.store.core.shard import MemoryShard
 
 @dataclass(frozen=True, slots=True)
 class Fence:
-    """The writer and its epoch. With them a repeat of the epoch, complete or in part, stores nothing twice.
+    """A writer and its epoch. If the writer repeats the epoch, completely or in part, no item is stored twice.
 
     Args:
         writer: a permanent and unique name, at most 249 characters: for example the id of a streaming query or a job.
@@ -49,7 +49,7 @@ def schedule_fenced(plans: Plans, items: Sequence[Item], fence: Fence, *, token:
 
 
 def close_writer_epoch(plans: Plans, fence: Fence) -> Plan[None]:
-    """Close an epoch of a writer and all epochs before it: they store nothing more. Frees the remembered ids."""
+    """Close an epoch of a writer and all epochs before it: they store nothing more. Forget the ids of this epoch."""
     fence.check()
     yield plans.everywhere(lambda: CloseEpoch(fence))
 

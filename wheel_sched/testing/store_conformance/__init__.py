@@ -5,9 +5,10 @@
         def make_backend(self):
             return lambda shards: MyBackend(shards, clock="test")
 
-`make_backend` gives a `Backend` (see `wheel_sched.store.core.delay_store`) over a fresh namespace on test time. A test
-calls it once at most. After each test the suite checks the store's invariants: every id is in one place, counters equal
-cardinalities, and accepted = completed + cancelled + deleted + trimmed + items in the store.
+`make_backend` gives a function that makes a `Backend` (see `wheel_sched.store.core.delay_store`) over a fresh namespace
+with a test clock: the suite passes the time to each call. A test calls the function once at most. After each test the
+suite checks the store's invariants: every id is in one place, counters equal sizes, and accepted = completed +
+cancelled + deleted + trimmed + items in the store.
 
 Call `pytest.register_assert_rewrite("wheel_sched.testing.store_conformance")` before the import: then a failed test
 shows the compared values.
@@ -58,11 +59,11 @@ class StoreConformance(
     ShardOwnershipCases,
     HistoryCases,
 ):
-    """Subclass it, give it a `make_backend` fixture, and let pytest collect it."""
+    """The tests of all capabilities of a store. Subclass it, and give the subclass a `make_backend` fixture."""
 
     @pytest.fixture
     def make_backend(self) -> BackendMaker:
-        """A function that makes the backend to test from a number of shards. Subclasses override this fixture."""
+        """A function that takes a number of shards and makes the backend to test. Subclasses override this fixture."""
         raise NotImplementedError("a subclass of StoreConformance needs a `make_backend` fixture")
 
     @pytest.fixture
@@ -72,12 +73,12 @@ class StoreConformance(
 
     @pytest.fixture
     def bench(self, make_bench: BenchMaker) -> Iterator[Bench]:
-        """A store of one shard."""
+        """A store with one shard, in a `Bench`. The invariants are checked when the test has ended."""
         yield from _checked(make_bench(1))
 
     @pytest.fixture
     def wide(self, make_bench: BenchMaker) -> Iterator[Bench]:
-        """A store of three shards."""
+        """A store with three shards, in a `Bench`. The invariants are checked when the test has ended."""
         yield from _checked(make_bench(3))
 
 

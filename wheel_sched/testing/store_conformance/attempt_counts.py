@@ -1,4 +1,4 @@
-"""Cases: attempt counts, alone and with items."""
+"""Conformance tests of attempt counts, raised alone or in the call that stores items."""
 
 # ruff: noqa: S101, S106 - assertions are what a test-suite is made of; a token is no password
 
@@ -10,7 +10,7 @@ from wheel_sched.testing.store_conformance.bench import MINUTE_MS, Bench
 
 
 class AttemptCountCases:
-    """Tests of attempt counts: they rise, expire, and record the end of a message."""
+    """Tests of attempt counts: they rise, expire, and can say that a message has succeeded."""
 
     def test_attempts_never_go_down(self, wide: Bench) -> None:
         """A count keeps the greatest number until it expires; reading stores nothing."""
@@ -25,7 +25,7 @@ class AttemptCountCases:
         assert counts.raise_to([("l", 1, later), ("k", 0, 0)]) == [2, 0]
 
     def test_a_count_that_says_ended_keeps_saying_it(self, wide: Bench) -> None:
-        """No number of attempts ends a message, and no number undoes its end before the count expires."""
+        """After `ENDED` is stored for a message, no number of attempts replaces it before the count expires."""
         counts, later = wide.attempt_counts, wide.now_ms + MINUTE_MS
         raised = [("k", 3, later), ("k", ENDED, later), ("k", 4, later), ("k", 0, 0)]
         assert counts.raise_to(raised) == [3, ENDED, ENDED, ENDED]
@@ -33,7 +33,7 @@ class AttemptCountCases:
         assert counts.raise_to([("k", 0, 0)]) == [0]
 
     def test_raising_counts_removes_expired_ones(self, bench: Bench) -> None:
-        """Each call that raises counts also removes expired counts, without a sweep, and however many there are."""
+        """After counts are raised, the store lists no expired counts, without a sweep and however many there were."""
         counts = bench.attempt_counts
         counts.raise_to([(f"old{n}", 1, bench.now_ms + 1_000) for n in range(400)])
         bench.clock.advance(MINUTE_MS)
@@ -43,7 +43,7 @@ class AttemptCountCases:
         assert len([*counts.all(0)]) == 200
 
     def test_items_are_stored_with_their_attempt_counts(self, wide: Bench) -> None:
-        """The call raises the counts whatever their numbers are, also for items that exist already."""
+        """`AttemptCounts.schedule` stores new items and raises all given counts, also those of items that exist."""
         counts, later = wide.attempt_counts, wide.now_ms + MINUTE_MS
         counts.raise_to([("b", 7, later), ("c", ENDED, later)])
         items = [Item(name, wide.now_ms, b"") for name in "abc"]

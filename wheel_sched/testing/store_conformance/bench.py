@@ -1,4 +1,4 @@
-"""`Bench`, with which every conformance test works: a store on test time, its clock, and a check of invariants."""
+"""`Bench`, which every conformance test uses: a store with a test clock, and a check of its invariants."""
 
 # ruff: noqa: S101 - assertions are what a test-suite is made of
 
@@ -56,7 +56,7 @@ class Bench:
     """One store, its capabilities and its clock. `check` tests the invariants of every store.
 
     Args:
-        backend: a backend over a fresh namespace on test time.
+        backend: a backend over a fresh namespace with a test clock (the bench passes the time to each call).
         shards: number of shards of the namespace.
         make_store: makes a blocking facade over the backend. Defaults to `DelayStore`.
     """
@@ -107,7 +107,7 @@ class Bench:
         return self.clock.now_ms
 
     def put(self, *ids: str, in_ms: int | None = 0, topic: str = "", refs: tuple[str, ...] = ()) -> list[Outcome]:
-        """Schedule plain items due `in_ms` from now (None = parked)."""
+        """Schedule items that are due `in_ms` from now (None: held without a due time). Each body is the item's id."""
         due_ms = None if in_ms is None else self.now_ms + in_ms
         return self.store.schedule([Item(i, due_ms, encode_text(i), topic, refs) for i in ids]).outcomes
 
@@ -119,7 +119,7 @@ class Bench:
         return [item for shard in range(self.store.shards) for item in self.claim(500, lease_ms, shard).items]
 
     def bury(self, *ids: str, reason: str = "broken", topic: str = "") -> None:
-        """Schedule and give up items."""
+        """Schedule items, claim them, and settle them as dead."""
         self.put(*ids, topic=topic)
         claim = self.claim()
         wanted = [item.id for item in claim.items if item.id in ids]
@@ -148,7 +148,7 @@ class Bench:
                 return found
 
     def check(self) -> None:
-        """Check that every id is in one place, counters equal cardinalities, and every item is accounted for."""
+        """Check that every id is in one place, counters equal sizes, and every accepted item is accounted for."""
         if self.unreadable:
             return
         counts = self.store.counts()

@@ -1,4 +1,4 @@
-"""Cases: changing items that wait, are held or dead; versions and refs."""
+"""Conformance tests of changes to items in each state, and of versions and refs."""
 
 # ruff: noqa: S101, S106 - assertions are what a test-suite is made of; a token is no password
 
@@ -35,7 +35,7 @@ class ChangingCases:
         assert [found.score_ms for found in bench.everything("due")] == [then, then]
 
     def test_cancel_removes_waiting_and_held_items(self, bench: Bench) -> None:
-        """A cancel of an item in flight leaves a mark; more cancels give the same answer."""
+        """Waiting and held items leave. An item in flight gets a mark, and a second cancel gives the same answer."""
         ids = self._one_of_each(bench)
         assert bench.store.cancel(ids) == [DONE, Outcome.CANCELLED, DONE, WRONG_STATE, ABSENT]
         assert bench.states(*ids) == [None, "leased", None, "dead", None]
@@ -50,7 +50,7 @@ class ChangingCases:
         assert bench.states(*ids) == ["due", "leased", "due", "dead", None]
 
     def test_release_keeps_the_due_unless_one_is_given(self, bench: Bench) -> None:
-        """A release without a due keeps the due that the item had when it was held."""
+        """A release without a due time keeps the due time that the item had when it was held."""
         bench.put("a", "b", in_ms=500)
         bench.store.hold(["a", "b"], "maintenance: tonight")
         assert (bench.one("a").reason, bench.one("a").score_ms) == ("maintenance: tonight", bench.now_ms + 500)
@@ -58,7 +58,7 @@ class ChangingCases:
         assert [(f.id, f.score_ms - bench.now_ms) for f in bench.everything("due")] == [("b", 9), ("a", 500)]
 
     def test_a_reason_of_several_lines_is_one_line(self, bench: Bench) -> None:
-        """A reason of several lines is kept as one line. Its item can be held, shown and released again."""
+        """The store keeps a reason of several lines as one line. The item can still be read and released."""
         bench.put("a", topic="t")
         bench.store.hold(["a"], "one\ntwo")
         assert (bench.one("a").reason, bench.one("a").topic) == ("one two", "t")
@@ -103,7 +103,7 @@ class ChangingCases:
         assert bench.store.replace(Item("d", bench.now_ms, b""), create=True) == WRONG_STATE
 
     def test_if_version_guards_a_replacement(self, bench: Bench) -> None:
-        """A caller that has not seen the latest record changes nothing; an absent item has no version."""
+        """A caller with an older version than the stored one changes nothing. An absent item matches no version."""
         bench.put("a")
         seen = bench.one("a").version
         assert bench.store.replace(Item("a", bench.now_ms, b"mine"), if_version=seen) == DONE
@@ -113,7 +113,7 @@ class ChangingCases:
         assert bench.store.replace(Item("b", None, b""), if_version=1) == ABSENT
 
     def test_a_claim_has_the_versions_of_its_items(self, bench: Bench) -> None:
-        """Claimed items have their versions. A settlement with such a version changes no later record."""
+        """A claimed item has the version of its record. After a new record, the next claim has a greater version."""
         bench.put("a")
         version = bench.one("a").version
         claim = bench.claim()
@@ -122,7 +122,7 @@ class ChangingCases:
         assert bench.claim().items[0].version > version
 
     def test_a_repeat_gives_the_first_answer(self, bench: Bench) -> None:
-        """A repeat answers DONE and not ABSENT."""
+        """A repeat under the same token changes nothing and gives the first answer: DONE, not ABSENT."""
         bench.put("a")
         assert bench.store.cancel(["a", "b"], token="t") == [DONE, ABSENT]
         bench.put("b")
@@ -149,7 +149,7 @@ class ChangingCases:
         assert bench.one("b").reason == "parked"
 
     def test_find_gives_the_items_that_carry_a_ref(self, wide: Bench) -> None:
-        """`find` gives ids from every shard and state, each once, up to the limit."""
+        """`find` returns ids from every shard and state, each once, up to the limit."""
         ids = [f"i{n}" for n in range(40)]
         wide.put(*ids, refs=("all", "é"))
         wide.put("other", refs=("all2",))
@@ -169,14 +169,14 @@ class ChangingCases:
         assert (bench.store.find("r"), bench.store.find("s")) == ([], [])
 
     def test_a_released_item_can_be_claimed_and_settled(self, bench: Bench) -> None:
-        """An item that was held and released passes a claim and a settlement as any other."""
+        """An item that was held and released can be claimed and settled as any other item."""
         bench.put("a")
         bench.store.hold(["a"], "x")
         bench.store.release(["a"])
         assert bench.store.settle(bench.claim(), [Done("a")]).outcomes == [DONE]
 
     def test_an_earlier_due_raises_the_marker(self, bench: Bench) -> None:
-        """A new due before the head writes the marker; a due behind the head does not."""
+        """A reschedule writes the marker only if the new due time is before the earliest one of the shard."""
         bench.put("a", in_ms=1000)
         bench.put("b", in_ms=2000)
         mark = bench.store.windows(0)[0].mark
@@ -203,7 +203,7 @@ class ChangingCases:
         assert bench.store.replace(new[1], in_flight=True) == ABSENT
 
     def test_a_settlement_of_an_older_record_changes_nothing(self, bench: Bench) -> None:
-        """The settler learns that the record has changed since its claim, and settles again with the new version."""
+        """When a record has changed since its claim, its settlement is refused. With the new version it succeeds."""
         bench.put("a", "b", "c")
         claim = bench.claim()
         claimed = {item.id: item.version for item in claim.items}
@@ -243,7 +243,7 @@ class ChangingCases:
         assert bench.states("a", "b") == ["due", "due"]
 
     def test_an_item_under_another_id_comes_back_when_its_lease_ends(self, bench: Bench) -> None:
-        """An item that got another id in flight waits under this id when its lease ends. A cancelled item leaves."""
+        """When its lease ends, an item that got another id waits under the new id. A cancelled item leaves."""
         bench.put("a", "b")
         due_ms = bench.now_ms
         bench.claim()

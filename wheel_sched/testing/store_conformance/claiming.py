@@ -1,4 +1,4 @@
-"""Cases: claims, leases, fencing, poison."""
+"""Conformance tests of claims and leases, of fencing, and of items whose lease ends too often."""
 
 # ruff: noqa: S101, S106 - assertions are what a test-suite is made of; a token is no password
 
@@ -24,7 +24,7 @@ class ClaimingCases:
         assert [item.id for item in bench.claim().items] == ["a"]
 
     def test_claims_go_by_due_and_then_by_the_bytes_of_the_id(self, bench: Bench) -> None:
-        """The earliest comes first. Among equal due times the bytes of the id decide, so all claimers see one order."""
+        """The earliest item comes first. Among equal due times the order is that of the bytes of the ids."""
         now = bench.now_ms
         dues = [("b", now), ("Z", now), ("a", now), ("é", now), ("later", now - 1), ("\udcff", now), ("aa", now)]
         bench.store.schedule([Item(i, due, b"") for i, due in dues])
@@ -32,7 +32,7 @@ class ClaimingCases:
         assert [i.id for i in bench.claim(4).items] == ["b", "é", "\udcff"]
 
     def test_a_topic_behind_a_burst_gets_its_turn(self, bench: Bench) -> None:
-        """Three messages behind 2,000 of another topic are claimed long before the burst ends, in their order."""
+        """Three items that are due after 2,000 of another topic are claimed long before these, in their order."""
         bench.put(*(f"b{n:04d}" for n in range(2000)), topic="burst")
         bench.put("c", "d", "e", in_ms=1, topic="other")
         bench.clock.advance(1)
@@ -45,7 +45,7 @@ class ClaimingCases:
         assert burst == [f"b{n:04d}" for n in range(len(burst))]
 
     def test_topics_behind_a_burst_share_its_turns(self, bench: Bench) -> None:
-        """A topic with many messages leaves room for a topic with a single message behind it."""
+        """Behind a burst, the one item of a topic is claimed before all 150 earlier items of another topic are."""
         bench.put(*(f"b{n:03d}" for n in range(500)), topic="burst")
         bench.put(*(f"m{n:03d}" for n in range(150)), in_ms=1, topic="many")
         bench.put("single", in_ms=2, topic="one")
@@ -59,7 +59,7 @@ class ClaimingCases:
         assert 0 < len(many) < 150
 
     def test_a_later_turn_takes_what_an_earlier_one_left_behind(self, bench: Bench) -> None:
-        """A claim looks for other topics from where the last one stopped, and at the end again from the front."""
+        """A claim searches for other topics from where the last search stopped, and after the end from the start."""
         bench.put(*(f"b{n:04d}" for n in range(3000)), topic="burst")
         bench.put(*(f"m{n:03d}" for n in range(60)), in_ms=1, topic="many")
         bench.clock.advance(1)
@@ -71,14 +71,14 @@ class ClaimingCases:
         assert "late" in [item.id for item in bench.claim(40).items]
 
     def test_a_topic_that_is_paused_has_no_turn(self, bench: Bench) -> None:
-        """The messages of the paused topic stay in place, and the batch contains only the burst."""
+        """The items of a paused topic stay held, and a claim contains only items of the other topic."""
         bench.put(*(f"b{n:03d}" for n in range(200)), topic="burst")
         bench.store.pause("other")
         bench.put("c", topic="other")
         assert [item.id[0] for item in bench.claim(40).items] == ["b"] * 40
 
     def test_every_answer_has_the_same_heads(self, bench: Bench) -> None:
-        """Claim, settle, window and sweep answer the same earliest due time and the same earliest lease end."""
+        """Claim, settle, window and sweep return the same earliest due time and the same earliest lease end."""
         bench.put("a")
         bench.put("b", in_ms=700)
         claim = bench.claim(lease_ms=5000)
@@ -95,7 +95,7 @@ class ClaimingCases:
         assert bench.claim().due_head_ms is None
 
     def test_no_id_of_any_length_drops_out_of_a_claim(self, bench: Bench) -> None:
-        """Ids of any length are claimed: the member that keeps the server from packing a set is longer than any id."""
+        """Items with ids of any length, from 1 to 512 bytes, can be claimed and settled together."""
         ids = ["~" * length for length in (1, 63, 64, 65, 96, 128, 511, 512)] + [f"m{n}" for n in range(8)]
         bench.store.schedule([Item(i, bench.now_ms, b"") for i in ids])
         claim = bench.claim(100)
@@ -114,7 +114,7 @@ class ClaimingCases:
         assert bench.store.counts().sizes["due"] == 5
 
     def test_until_narrows_a_claim_and_never_widens_it(self, bench: Bench) -> None:
-        """A caller with an earlier `until` gets fewer items; a later `until` brings nothing forward."""
+        """With `until_ms` in the past a claim gets fewer items. With `until_ms` in the future it gets none early."""
         bench.put("a")
         bench.put("b", in_ms=100)
         bench.clock.advance(100)
@@ -123,7 +123,7 @@ class ClaimingCases:
         assert [i.id for i in bench.store.claim(until_ms=bench.now_ms + 10**6).items] == ["b"]
 
     def test_nothing_to_claim_has_no_number(self, bench: Bench) -> None:
-        """An empty claim holds nothing and uses no number; a settlement under it is STALE."""
+        """A claim without items has the number 0 and uses up no number. Settling an item under it is STALE."""
         claim = bench.claim()
         assert (claim.number, claim.items) == (0, [])
         bench.put("a")
@@ -131,7 +131,7 @@ class ClaimingCases:
         assert bench.claim().number == 1
 
     def test_a_repeat_gets_the_same_batch(self, bench: Bench) -> None:
-        """The same token never claims more items, at any later time; a new token claims the other items."""
+        """A repeat under the same token gets the same items, also later. Another claim gets other items."""
         bench.put("a", "b", "a\n1:b", "x\n1:a", "rest")
         first = bench.store.claim(4, token="t")
         assert [i.id for i in first.items] == ["a", "a\n1:b", "b", "rest"]
@@ -141,7 +141,7 @@ class ClaimingCases:
         assert [i.id for i in bench.claim().items] == ["x\n1:a"]
 
     def test_a_repeat_leaves_out_what_is_settled(self, bench: Bench) -> None:
-        """A repeated claim answers only the items that are still under the claim."""
+        """A repeated claim returns only the items that are not settled yet."""
         bench.put("a", "b", "c")
         first = bench.store.claim(token="t")
         bench.store.settle(first, [Done("a"), Next("b", bench.now_ms)])
@@ -149,7 +149,7 @@ class ClaimingCases:
         assert bench.store.claim(token="t").number == first.number
 
     def test_an_expired_lease_hands_the_item_out_again(self, bench: Bench) -> None:
-        """Only when the lease has ended, a new claim gets the item, with its old due time. The old claim is fenced."""
+        """After the lease has ended, a new claim gets the item with its old due time. The old claim is refused."""
         bench.put("a")
         due_ms = bench.now_ms
         first = bench.claim(lease_ms=1000)
@@ -177,7 +177,7 @@ class ClaimingCases:
         assert bench.store.counts().happened("cancelled") == 1
 
     def test_a_lease_that_ran_out_too_often_is_poison(self, bench: Bench) -> None:
-        """When its lease has run out `lapse_cap` times, an item is dead, with a reason. Other items are not changed."""
+        """When its lease has run out `lapse_cap` times, an item is dead, with a reason. Other items can be claimed."""
         bench.put("a")
         for _ in range(3):
             assert [i.id for i in bench.claim(lease_ms=10, lapse_cap=3).items] == ["a"]
@@ -190,7 +190,7 @@ class ClaimingCases:
 
     @pytest.mark.parametrize("way", ["settle", "cancel"])
     def test_lapses_are_forgotten_with_the_item(self, bench: Bench, way: str) -> None:
-        """After a settlement or a cancel, the lapse count of the id starts from 0."""
+        """After an item is settled or cancelled, a new item of this id starts with no lapses (ended leases)."""
         bench.put("a")
         for _ in range(2):
             bench.claim(lease_ms=10)
@@ -207,7 +207,7 @@ class ClaimingCases:
         assert [i.id for i in bench.claim(lapse_cap=3).items] == ["a"]
 
     def test_extending_moves_the_deadline(self, bench: Bench) -> None:
-        """`extend` counts leases from now. Ids of other claims are STALE; cancelled ids are extended and reported."""
+        """`extend` counts leases from now. It extends cancelled items too, and reports them. Other ids are STALE."""
         bench.put("a", "b")
         claim = bench.claim(lease_ms=1000)
         bench.store.cancel(["b"])
@@ -226,7 +226,7 @@ class ClaimingCases:
     def test_a_stale_epoch_claims_nothing(self, bench: Bench) -> None:
         """The store refuses a claim with another epoch and serves a claim with the current one.
 
-        An epoch above the store's was given out before the server lost its last writes.
+        A caller can have an epoch above the store's when the server has lost its last writes.
         """
         bench.put("a")
         assert bench.store.report_jump(0, 1, 10) == 2
@@ -239,7 +239,7 @@ class ClaimingCases:
 
     @pytest.mark.parametrize("limit", [501, -1])
     def test_an_impossible_limit_is_refused(self, bench: Bench, limit: int) -> None:
-        """A claim with a limit below 0 or above 500 is refused. It claims nothing and recovers nothing."""
+        """A claim with a limit below 0 or above 500 is refused, and claims nothing."""
         bench.put("a")
         with pytest.raises(Rejected):
             bench.store.claim(limit)
@@ -247,7 +247,7 @@ class ClaimingCases:
         assert bench.store.claim(0).items == []
 
     def test_500_are_claimed_and_settled_at_once(self, bench: Bench) -> None:
-        """A batch of 500, the largest, can be claimed, extended and settled in one call each."""
+        """One call can claim, extend or settle 500 items, which is the largest batch."""
         bench.put(*(f"i{n:03d}" for n in range(600)), topic="t", refs=("r",))
         claim = bench.store.claim(500)
         assert [i.id for i in claim.items] == [f"i{n:03d}" for n in range(500)]

@@ -1,4 +1,4 @@
-"""Cases: steps of the clock, and the epoch that reports them."""
+"""Conformance tests of steps of the store's clock, and of the epoch, which rises with each large step."""
 
 # ruff: noqa: S101 - assertions are what a test-suite is made of
 
@@ -31,7 +31,7 @@ class ClockCases:
 
     @pytest.mark.parametrize("back_ms", [5001, HOUR_MS])
     def test_a_large_step_back_is_accepted_and_recorded(self, bench: Bench, back_ms: int) -> None:
-        """A large step back raises the epoch by one and is recorded once. Then the new time decides what is due."""
+        """A large step back raises the epoch by one and is counted once. Then the new time decides what is due."""
         bench.put("a", in_ms=100)
         bench.clock.advance(-back_ms)
         claim = bench.claim()
@@ -43,7 +43,7 @@ class ClockCases:
             bench.store.claim(epoch=1)
 
     def test_reading_does_not_move_the_clock(self, bench: Bench) -> None:
-        """A read answers the new time; the first write raises the epoch."""
+        """After a large step back, a read returns the new time and the old epoch. The first write raises the epoch."""
         bench.put("a")
         bench.clock.advance(-HOUR_MS)
         window = bench.store.windows(0)[0]
@@ -80,7 +80,7 @@ class ClockCases:
         assert [window.epoch for window in wide.store.windows(0)] == [1, 2, 1]
 
     def test_a_namespace_of_test_time_needs_now(self, bench: Bench) -> None:
-        """In a namespace of test time a call without `now` is refused: test time and server time cannot be mixed up."""
+        """A namespace with a test clock refuses calls that do not carry the time, so clocks cannot be mixed up."""
         real = DelayStore(bench.store.backend)
         with pytest.raises(NamespaceMismatch):
             real.open()

@@ -1,4 +1,4 @@
-"""Cases: dead letters, and items that a restore puts back."""
+"""Conformance tests of dead letters, and of items that `restore` puts back."""
 
 # ruff: noqa: S101 - assertions are what a test-suite is made of
 
@@ -15,7 +15,7 @@ class DeadLetterCases:
     """Tests of requeue, delete, trim and restore."""
 
     def test_requeue_brings_a_dead_item_back(self, bench: Bench) -> None:
-        """A requeued item has its old body, topic, refs and version, and the given due."""
+        """A requeued item has its old body, topic, refs and version, and the given due time."""
         bench.put("a", topic="t", refs=("r",))
         bench.store.settle(bench.claim(), [Dead("a", "x")])
         version = bench.one("a").version
@@ -36,7 +36,7 @@ class DeadLetterCases:
         assert (bench.store.find("r"), bench.store.find("s")) == ([], ["a"])
 
     def test_requeue_and_delete_are_for_the_dead(self, bench: Bench) -> None:
-        """Requeue and delete change no living item, and the answer reports its state."""
+        """Requeue and delete change only dead items. For another item the outcome says why it was not changed."""
         bench.put("leased")
         claim = bench.claim()
         bench.put("due", in_ms=5)
@@ -57,7 +57,7 @@ class DeadLetterCases:
         assert bench.put("a") == [Outcome.STORED]
 
     def test_the_dead_are_capped_by_count(self, bench: Bench) -> None:
-        """A sweep removes the oldest dead items above the cap, at most 500. Without a cap it removes none."""
+        """A sweep removes the oldest dead items above `dead_cap`. Without a cap it removes none."""
         for n in range(6):
             bench.clock.advance(1)
             bench.bury(f"i{n}")
@@ -68,7 +68,7 @@ class DeadLetterCases:
         assert bench.store.counts().happened("trimmed") == 4
 
     def test_the_dead_are_capped_by_age(self, bench: Bench) -> None:
-        """The age of a dead letter counts from its time of death, exact to the millisecond."""
+        """A sweep removes dead items whose death is at least `dead_age_ms` ago, exact to the millisecond."""
         bench.bury("old")
         bench.clock.advance(1)
         bench.bury("young")

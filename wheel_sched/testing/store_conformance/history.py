@@ -1,4 +1,4 @@
-"""Cases: the history, which is bounded, in order, and independent of everything else."""
+"""Conformance tests of the history: its entries are in order, and their number is limited."""
 
 # ruff: noqa: S101 - assertions are what a test-suite is made of
 
@@ -11,10 +11,10 @@ from wheel_sched.testing.store_conformance.bench import MINUTE_MS, Bench
 
 
 class HistoryCases:
-    """Tests of the history: append, pages, and the bound."""
+    """Tests of the history: appending, reading page by page, and the limit on the number of entries."""
 
     def test_entries_are_read_back_in_order_page_by_page(self, bench: Bench) -> None:
-        """Entries come back byte for byte; a page continues behind the last one; an empty history ends at once."""
+        """Entries come back byte for byte. Each page begins after the last one. After the end, a page is empty."""
         history = bench.history
         assert history.read(0) == ("", [])
         entries = [b"\xff %d" % n for n in range(5)]
@@ -26,7 +26,7 @@ class HistoryCases:
         assert history.read(0, rest.last) == ("", [])
 
     def test_the_oldest_entries_go(self, bench: Bench) -> None:
-        """The history keeps about as many entries as asked for: servers remove whole blocks of some hundred."""
+        """The history keeps at least the newest `keep` entries, and some hundred more: servers remove whole blocks."""
         history = bench.history
         for start in range(0, 2_000, 500):
             history.append([("r", b"%d" % (start + n)) for n in range(500)], keep=300)
@@ -48,7 +48,7 @@ class HistoryCases:
         assert not any(wide.store.counts().now.values())
 
     def test_history_and_attempt_counts_share_a_round_trip(self, wide: Bench) -> None:
-        """One round trip answers what two separate calls would. Without counts only the entries are sent."""
+        """`raise_to` raises counts and appends entries in one round trip. Without counts it only appends entries."""
         later = wide.now_ms + MINUTE_MS
         entries = [(f"m{n}", b"%d" % n) for n in range(60)]
         assert wide.attempt_counts.raise_to([("k", 3, later)], history=entries, keep=10_000) == [3]
@@ -59,7 +59,7 @@ class HistoryCases:
         assert not any(wide.store.counts().now.values())
 
     def test_a_history_keeps_at_least_one(self, bench: Bench) -> None:
-        """A call that would keep no entries appends nothing."""
+        """An `append` with `keep=0` is refused, unless there is nothing to append."""
         with pytest.raises(Rejected, match="expected keep"):
             bench.history.append([("r", b"x")], keep=0)
         assert bench.history.append([], keep=0) == 0

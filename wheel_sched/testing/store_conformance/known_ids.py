@@ -1,4 +1,4 @@
-"""Cases: ids that stay known after their items have left."""
+"""Conformance tests of known ids: ids that the store remembers after their items have left."""
 
 # ruff: noqa: S101 - assertions are what a test-suite is made of; a token is no password
 
@@ -15,7 +15,7 @@ class KnownIdCases:
     """Tests of known ids: repeats, lookups, and ids that are free again."""
 
     def test_a_given_id_stays_known_for_a_time_after_its_due(self, bench: Bench) -> None:
-        """A repeat stores nothing until the time is over, also after the item has left. Each topic has its own ids."""
+        """A known id stores nothing until its time is over, also after its item has left. Topics have separate ids."""
         item, other = Item("a", bench.now_ms + 50, b"", "mail"), Item("b", bench.now_ms, b"", "mail")
         assert not bench.known_ids.known("a", "mail")
         assert bench.known_ids.schedule([item, other], 1_000).outcomes == [Outcome.STORED] * 2
@@ -31,7 +31,7 @@ class KnownIdCases:
         assert bench.known_ids.schedule([item], 1_000).outcomes == [Outcome.STORED]
 
     def test_a_waiting_item_is_known(self, bench: Bench) -> None:
-        """The id of a waiting, parked or in-flight item is known for its own topic; that of a dead item is not."""
+        """The id of a waiting, held or in-flight item is known for its own topic. The id of a dead item is not."""
         for item_id, in_ms in (("due", 9), ("held", None), ("leased", 0)):
             bench.put(item_id, in_ms=in_ms, topic="mail")
         bench.bury("dead", topic="mail")
@@ -41,7 +41,7 @@ class KnownIdCases:
         assert not bench.known_ids.known("due", "post")
 
     def test_a_given_id_that_was_cancelled_is_free(self, bench: Bench) -> None:
-        """A cancel frees the id of an item that waits, is in flight or lost its lease. So does deleting a dead item."""
+        """Cancelling frees the id of a waiting item or an item in flight, and so does deleting a dead item."""
         items = [Item(item_id, bench.now_ms, b"", "mail") for item_id in ("a", "b", "c", "d")]
 
         def stored_anew() -> bool:

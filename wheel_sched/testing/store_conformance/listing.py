@@ -1,4 +1,4 @@
-"""Cases: listings page by page, and reading by id."""
+"""Conformance tests of listings and scans, page by page, and of reading by id."""
 
 # ruff: noqa: S101 - assertions are what a test-suite is made of
 
@@ -15,7 +15,7 @@ from wheel_sched.testing.store_conformance.bench import Bench
 
 
 def _fill(bench: Bench, count: int) -> None:
-    """Items in every state and shard, many of them with equal scores."""
+    """Store items in every state and shard, many of them with equal scores."""
     bench.put(*(f"d{n:02d}" for n in range(count)), in_ms=50)
     bench.put(*(f"h{n:02d}" for n in range(count)), in_ms=None)
     bench.put(*(f"f{n:02d}" for n in range(count)), *(f"x{n:02d}" for n in range(count)))
@@ -70,7 +70,7 @@ class ListingCases:
         assert [f.id for f in bench.store.list_items("due", cursor=first.cursor).found] == ["b", "\udc80", "é"]
 
     def test_many_equals_that_left_are_skipped(self, bench: Bench) -> None:
-        """The last listed item leaves. To find its place, the search reads the items of its score in several steps."""
+        """When the last listed item has left, a page continues at its place, even behind 1,000 items of equal score."""
         bench.put(*(f"i{n:04d}" for n in range(1500)), in_ms=5)
         page = bench.store.list_items("due", limit=500)
         page = bench.store.list_items("due", limit=500, cursor=page.cursor)
@@ -79,7 +79,7 @@ class ListingCases:
         assert [f.id for f in rest.found] == [f"i{n:04d}" for n in range(1000, 1500)]
 
     def test_listings_are_filtered(self, wide: Bench) -> None:
-        """A listing can select by topic, range of score or any function. A full page has a cursor for the next."""
+        """A listing can select by topic, by a range of scores, or by a function. A cursor leads to the next page."""
         for n in range(30):
             wide.put(f"i{n:02d}", in_ms=n, topic="t" if n % 3 == 0 else "u")
         now = wide.now_ms
@@ -110,12 +110,12 @@ class ListingCases:
         "cursor", ["", "x", "[]", "{}x", '{"9": ["a", 1]}', '{"0": 1}', "null", '{"-1": ["a", 1]}']
     )
     def test_a_made_up_cursor_is_refused(self, bench: Bench, cursor: str) -> None:
-        """Any wrong cursor gives an error of wheel-sched."""
+        """A malformed cursor, or one that names an unknown shard, is refused with `Rejected`."""
         with pytest.raises(Rejected):
             bench.store.list_items("due", cursor=cursor)
 
     def test_get_answers_the_state_of_an_item(self, bench: Bench) -> None:
-        """`get` answers state, score and reason for each id, in the order of the ids, repeated ids included."""
+        """`get` returns state, score and reason for each id, in the order of the ids, also for repeated ids."""
         bench.put("a", "b", "c", "d")
         claim = bench.claim(3, lease_ms=500)
         settlements: list[Settlement] = [Dead("a", "because"), Held("b", "later")]
@@ -127,7 +127,7 @@ class ListingCases:
         assert bench.store.get([]) == []
 
     def test_counts_are_kept_for_each_topic(self, wide: Bench) -> None:
-        """`counts` gives items by state and events so far, for each topic, added up over the shards."""
+        """`counts` has the number of items in each state and of events so far, by topic, summed over the shards."""
         wide.put(*(f"a{n}" for n in range(9)), topic="t")
         wide.put("parked", in_ms=None, topic="u")
         for shard in range(3):
@@ -142,7 +142,7 @@ class ListingCases:
         assert len(wide.store.counts_by_shard()) == 3
 
     def test_an_item_may_be_large(self, bench: Bench) -> None:
-        """A body of a megabyte comes back complete from every read."""
+        """`get` and `claim` return a body of a megabyte complete."""
         body = bytes(range(256)) * 4096
         bench.store.schedule([Item("a", bench.now_ms, body)])
         assert bench.one("a").body == body

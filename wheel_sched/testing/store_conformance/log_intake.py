@@ -1,4 +1,4 @@
-"""Cases: log batches with their position, dead letters and attempt counts."""
+"""Conformance tests of log batches: their position, dead letters and attempt counts."""
 
 # ruff: noqa: S101, S106 - assertions are what a test-suite is made of; a token is no password
 
@@ -18,7 +18,7 @@ class LogIntakeCases:
     """Tests of log batches, which are stored completely or not at all, and of the conditions for that."""
 
     def test_a_log_batch_moves_its_position_with_it(self, bench: Bench) -> None:
-        """One step stores items, dead letters and position, and only from the expected position."""
+        """One step stores items, dead letters and the new position, if the stored position is the expected one."""
         items = [Item("a", bench.now_ms, b"1", "t"), Item("b", bench.now_ms + 5, b"2", "t")]
         dead_letters = [(Item("c", bench.now_ms, b"3", "t", ("fp:x",)), "fatal: no")]
         assert bench.log_intake.positions(["s", "other"]) == [None, None]
@@ -30,7 +30,7 @@ class LogIntakeCases:
 
     @pytest.mark.parametrize("expected", [None, 0, 6, 8])
     def test_a_log_batch_from_elsewhere_stores_nothing(self, bench: Bench, expected: int | None) -> None:
-        """A batch that begins before or behind the stored position changes nothing. The error has the position."""
+        """A batch that does not begin at the stored position changes nothing. The error has the stored position."""
         bench.log_intake.accept(Position("s", None, 7), [])
         with pytest.raises(StalePosition) as refused:
             bench.log_intake.accept(Position("s", expected, 9), [Item("a", bench.now_ms, b"")])
@@ -38,7 +38,7 @@ class LogIntakeCases:
         assert (bench.states("a"), bench.log_intake.positions(["s"])) == ([None], [7])
 
     def test_a_new_source_has_no_position(self, bench: Bench) -> None:
-        """A source of which nothing was stored has no position. A caller that expects one gets an error."""
+        """A source without a stored batch has no position. A batch that expects a position is refused."""
         with pytest.raises(StalePosition) as refused:
             bench.log_intake.accept(Position("s", 3, 9), [])
         assert refused.value.position is None
@@ -69,7 +69,7 @@ class LogIntakeCases:
     def test_a_log_batch_whose_counts_are_behind_stores_nothing(
         self, bench: Bench, behind: tuple[str, int, int | None]
     ) -> None:
-        """If the store has one count at least as high, or not the expected one, the call raises no count at all."""
+        """If one stored count is not below the new one, or not the expected one, the batch stores nothing."""
         until_ms = bench.now_ms + 60_000
         bench.attempt_counts.raise_to([("a:0", 3, until_ms), ("e", ENDED, until_ms)])
         items = [Item("x", bench.now_ms, b"")]
@@ -81,7 +81,7 @@ class LogIntakeCases:
         assert stored.outcomes == [Outcome.STORED]
 
     def test_a_stale_position_is_reported_before_stale_counts(self, bench: Bench) -> None:
-        """A repeated batch fails both checks, position and counts. The error is the one about the position."""
+        """A repeated batch fails both checks, of position and of counts. The error is `StalePosition`."""
         batch = Position("s", None, 3), [Item("a", bench.now_ms, b"")]
         counts = [("a:0", 1, bench.now_ms + 60_000)]
         bench.log_intake.accept(*batch, counts=counts)
@@ -91,9 +91,9 @@ class LogIntakeCases:
     @pytest.mark.parametrize("state", ["due", "held", "dead"])
     @pytest.mark.parametrize("dies", [False, True])
     def test_a_log_batch_with_an_id_that_exists_stores_nothing(self, bench: Bench, state: str, dies: bool) -> None:
-        """The store refuses a whole log batch, and its position, when one of its ids exists.
+        """The store refuses a whole log batch when one of its ids exists, and keeps the old position.
 
-        This holds for each state of the existing item, and whether the batch has an item or a dead letter with its id.
+        The existing item can be due, held or dead, and its id can be that of an item or a dead letter of the batch.
         """
         there = Item("b", None if state == "held" else bench.now_ms, b"first")
         bench.store.bury([(there, "why")]) if state == "dead" else bench.store.schedule([there])
@@ -129,7 +129,7 @@ class LogIntakeCases:
             bench.log_intake.begin_accept(Position("s", 3, 4), [Item("", None, b"")])
 
     def test_attempt_counts_of_a_log_batch_lie_in_their_own_shards(self, wide: Bench) -> None:
-        """A log batch compares and raises counts that lie in other shards than its items."""
+        """A log batch compares and raises attempt counts in other shards than that of its items."""
         until_ms = wide.now_ms + 60_000
         counts = [(f"{n}:0", 1, until_ms) for n in range(8)]
         items = [Item("a", wide.now_ms, b"", route="s")]
@@ -147,7 +147,7 @@ class LogIntakeCases:
                 bench.log_intake.accept(position, [])
 
     def test_log_batches_lie_in_the_shard_of_their_source(self, wide: Bench) -> None:
-        """Items of a log batch have the source as their route, so they lie in the shard of the source."""
+        """The items of a log batch must have its source as their route, so they lie in the shard of the source."""
         for source in ("s", "s2", "s3"):
             items = [Item(f"{source}-{n}", wide.now_ms, b"", route=source) for n in range(3)]
             wide.log_intake.accept(Position(source, None, 3), items)
@@ -156,7 +156,7 @@ class LogIntakeCases:
             wide.log_intake.accept(Position("s", 3, 4), [Item("x", wide.now_ms, b"")])
 
     def test_a_route_leads_to_a_position_of_another_shard(self, wide: Bench) -> None:
-        """A source has its own position in each shard to which a route leads. An item of another shard is refused."""
+        """With routes, a source has a position of its own in each shard. An item of another shard is refused."""
         shards = range(wide.store.shards)
         routes = [next(f"r{n}" for n in range(1_000) if shard_of(f"r{n}", len(shards)) == shard) for shard in shards]
         for shard, route in enumerate(routes):

@@ -1,4 +1,4 @@
-"""Cases: an ordering key has one head, messages are parked behind it in order, and none stays parked for ever."""
+"""Conformance tests of ordering keys: messages are parked behind the head of a key and released in order."""
 
 # ruff: noqa: S101 - assertions are what a test-suite is made of
 
@@ -50,19 +50,19 @@ def item(base: str, attempt: int, lock: str = LOCK, due_ms: int | None = None) -
 
 
 class OrderingCases:
-    """Tests of ordering keys: close, park, release, give up, and own a scope."""
+    """Tests of ordering keys: closing, parking, releasing, giving up, and owning a scope (a set of keys)."""
 
     @pytest.fixture
     def parking(self, wide: Bench) -> Parking:
         return Parking(wide)
 
     def test_an_open_key_parks_nothing(self, parking: Parking) -> None:
-        """Without a failed head nothing can be parked."""
+        """While a key is open, no message of the key is parked."""
         assert parking.park("b") == [Outcome.ABSENT]
         assert parking.store.counts().total("held") == 0
 
     def test_parked_messages_are_released_one_by_one_in_order(self, parking: Parking) -> None:
-        """Each success releases exactly the next message; after the last one the key is open."""
+        """Each success of a head releases the next message. After the last one the key is open."""
         assert parking.close("a") is Outcome.DONE
         assert parking.park("b", "c") == [Outcome.HELD, Outcome.HELD]
         assert parking.park("d") == [Outcome.HELD]
@@ -84,7 +84,7 @@ class OrderingCases:
         assert parking.park("b") == [Outcome.HELD]
 
     def test_a_repeat_gets_the_same_answer_or_learns_that_the_message_has_ended(self, parking: Parking) -> None:
-        """After a crash each step may be repeated: nothing is parked, released or opened twice."""
+        """Each step may be repeated, as after a crash: no message is parked or released twice."""
         assert [parking.close("a"), parking.close("a")] == [Outcome.DONE, Outcome.DONE]
         assert parking.close("z") is Outcome.WRONG_STATE
         assert parking.park("a") == [Outcome.DONE], "the head closed the key itself: its consumer handles it again"
@@ -102,7 +102,7 @@ class OrderingCases:
         assert parking.keys.look([(LOCK, "a")]) == [Outcome.ABSENT], "the store remembers it for a day"
 
     def test_a_late_copy_of_a_message_that_has_succeeded_closes_nothing(self, parking: Parking) -> None:
-        """When its offset was not committed, a message is read again and may fail again. The copy closes no key."""
+        """When a message that has succeeded is read again and fails, it closes no key."""
         parking.close("a")
         parking.park("b")
         parking.keys.succeeded([(LOCK, "a"), (LOCK, "b")])
@@ -114,14 +114,14 @@ class OrderingCases:
         assert parking.head == "c"
 
     def test_a_full_key_queue_parks_no_more(self, parking: Parking) -> None:
-        """When `cap` messages are parked, a further one is not parked. The outcome says so."""
+        """When `cap` messages of a key are parked, a further one is refused as WRONG_STATE."""
         parking.close("a")
         assert parking.park("b", "c", "d", cap=2) == [Outcome.HELD, Outcome.HELD, Outcome.WRONG_STATE]
         parking.keys.succeeded([(LOCK, "a")])
         assert parking.park("d", cap=2) == [Outcome.HELD]
 
     def test_only_the_owner_closes_and_parks(self, parking: Parking) -> None:
-        """A reader that was stopped for longer than its lease changes nothing afterwards."""
+        """When another owner has taken over a scope, the old owner cannot close a key or park a message."""
         assert parking.keys.acquire(SCOPE, "other", 1_000).epoch == 0
         parking.clock.now_ms += 60_000
         taken = parking.keys.acquire(SCOPE, "other", 1_000)
@@ -133,14 +133,14 @@ class OrderingCases:
         assert parking.close("a") is Outcome.STALE
 
     def test_a_holder_keeps_a_lapsed_scope_that_nobody_has_taken(self, parking: Parking) -> None:
-        """A step of the clock ends the lease. While nobody else owns the scope, nothing has changed for its holder."""
+        """An owner whose lease has ended keeps its epoch as long as nobody else acquires the scope."""
         parking.clock.now_ms += 120_000
         again = parking.keys.acquire(SCOPE, "me", 60_000)
         assert (again.epoch, again.released) == (parking.owner.epoch, False)
         assert parking.close("a") is Outcome.DONE
 
     def test_a_new_owner_learns_whether_the_scope_was_released(self, parking: Parking) -> None:
-        """An owner that died has not released the scope; one that ended has."""
+        """`acquire` says whether the last owner released the scope, or its lease ended, as after a crash."""
         assert not parking.keys.acquire("never owned", "one", 1_000).released
         parking.clock.now_ms += 60_000
         assert not parking.keys.acquire(SCOPE, "other", 1_000).released
@@ -149,7 +149,7 @@ class OrderingCases:
 
     @pytest.mark.parametrize("end", ["dead", "cancelled", "cancelled in flight", "poison"])
     def test_after_a_head_that_the_store_gives_up_the_next_message_follows(self, parking: Parking, end: str) -> None:
-        """The script that ends the head releases the next message of its key, for each way to end it."""
+        """However a head ends in the store, the script that ends it releases the next message of its key."""
         parking.close("a")
         parking.store.schedule([item("a", 1, due_ms=parking.clock.now_ms)])
         parking.park("b", "c")
@@ -173,7 +173,7 @@ class OrderingCases:
 
     @pytest.mark.parametrize("end", ["by the intake", "in the store", "in parking"])
     def test_a_message_that_was_given_up_is_known_by_its_position(self, parking: Parking, end: str) -> None:
-        """A given-up message is recognised by its position-derived id. With any other id it is a new message."""
+        """A given-up message with an id made from its log position is recognised. With another id it counts as new."""
         parking.close("z" if end == "in parking" else "a")
         if end == "in parking":
             parking.park("a")
@@ -195,7 +195,7 @@ class OrderingCases:
         assert parking.close("a", lock_of(SCOPE, b"third")) is Outcome.DONE
 
     def test_settling_a_head_that_was_published_keeps_the_key_closed(self, parking: Parking) -> None:
-        """A head that was published and settled is on its way to its handler. Its key waits for the result."""
+        """After a head is published and settled, its key stays closed until the result of its handler is known."""
         parking.close("a")
         parking.store.schedule([item("a", 1, due_ms=parking.clock.now_ms)])
         parking.park("b")
@@ -204,7 +204,7 @@ class OrderingCases:
         assert parking.released() == []
 
     def test_a_parked_message_that_a_person_deleted_or_released_is_skipped(self, parking: Parking) -> None:
-        """People may take out parked messages. The next message follows."""
+        """A person may cancel or release a parked message. Then the key continues with the next message."""
         parking.close("a")
         parking.park("b", "c", "d")
         route = route_of(LOCK)
@@ -231,7 +231,7 @@ class OrderingCases:
         assert parking.released() == ["a.1"]
 
     def test_a_paused_topic_holds_the_next_head(self, parking: Parking) -> None:
-        """A release into a paused topic waits for the resume, and so does the key."""
+        """The next head of a key in a paused topic is held until the topic is resumed."""
         parking.close("a")
         parking.park("b")
         parking.store.pause("orders")
@@ -254,7 +254,7 @@ class OrderingCases:
         assert parking.head == "b"
 
     def test_a_person_can_open_a_key(self, parking: Parking) -> None:
-        """When the head was lost outside the store, a person releases the next message."""
+        """A person can release the next message by hand when the head of a key was lost."""
         parking.close("a")
         parking.park("b")
         assert parking.keys.pass_by_hand([LOCK]) == [Outcome.DONE]

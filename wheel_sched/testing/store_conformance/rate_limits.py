@@ -1,4 +1,4 @@
-"""Cases: rates, budgets and circuits of released items."""
+"""Conformance tests of the rates, budgets and circuits that limit releases."""
 
 # ruff: noqa: S101 - assertions are what a test-suite is made of
 
@@ -36,7 +36,7 @@ class RateLimitCases:
         return Control(wide)
 
     def test_a_rate_admits_a_burst_and_gives_the_others_slots_one_interval_apart(self, control: Control) -> None:
-        """An item that asks again at the time of its slot is admitted."""
+        """A burst is admitted at once. Each other item has a slot, and is admitted when it asks again at that time."""
         limits = Limits(interval_us=100_000, burst=3)
         answer = control.admit(limits, 5)
         assert (answer.granted, answer.step_us, answer.why) == (3, 100_000, "rate")
@@ -46,7 +46,7 @@ class RateLimitCases:
             assert control.admit(limits, 1).granted == 1
 
     def test_no_second_ever_sees_more_than_the_rate_and_its_burst(self, control: Control) -> None:
-        """200 items ask, and each asks again at its slot: the cap holds, and every item is admitted."""
+        """200 items ask, and each asks again at its slot: the limit holds, and every item is admitted."""
         limits = Limits(interval_us=50_000, burst=2)
         start_us = control.clock.now_ms * 1000
         waiting, out = [start_us] * 200, []
@@ -64,7 +64,7 @@ class RateLimitCases:
         assert out[-1] - start_us <= 200 * 50_000 * 1.1
 
     def test_a_budget_allows_a_share_of_first_attempts_and_a_least(self, control: Control) -> None:
-        """Without first attempts, a budget allows its smallest rate. First attempts add their share."""
+        """Without first attempts, a budget allows its least rate. First attempts add a share of their own rate."""
         limits = Limits(share_ppm=200_000, least_mhz=1_000)
         answer = control.admit(limits, 3)
         assert (answer.granted, answer.step_us, answer.why) == (1, 1_000_000, "budget")
@@ -77,7 +77,7 @@ class RateLimitCases:
         assert control.admit(limits, 3).step_us == 1_000_000, "old first attempts do not count"
 
     def test_the_tighter_of_rate_and_budget_holds(self, control: Control) -> None:
-        """The rate holds when the budget would allow more, and the budget when the rate would."""
+        """When rate and budget differ, the smaller one limits the releases."""
         assert control.admit(Limits(interval_us=2_000_000, burst=1, share_ppm=10_000, least_mhz=1_000), 2).why == "rate"
         assert control.admit(Limits(interval_us=1_000, burst=1, share_ppm=10_000, least_mhz=1_000), 2).why == "budget"
 
@@ -117,7 +117,7 @@ class RateLimitCases:
         assert (circuit.numbers["opens"], circuit.numbers["probes"]) == (2, 3)
 
     def test_each_destination_has_a_circuit_and_all_share_the_rate(self, control: Control) -> None:
-        """A destination that is down holds back no other destination."""
+        """An open circuit of one destination does not hold back the others, which share the rate of the topic."""
         limits = Limits(interval_us=1_000_000, burst=5, trip_ppm=500_000, of=4, within_ms=10_000, open_ms=5_000)
         control.admit(limits, 0, "down")
         control.report(0, 4, destination="down")
@@ -125,7 +125,7 @@ class RateLimitCases:
         assert [(one.granted, one.why) for one in (down, up, also)] == [(0, "open"), (3, "-"), (2, "rate")]
 
     def test_old_failures_fade(self, control: Control) -> None:
-        """Failures from before the window open no circuit."""
+        """Failures that are much older than the window do not open a circuit."""
         control.admit(CIRCUIT, 1)
         control.report(0, 3)
         control.clock.now_ms += 30_000
@@ -133,7 +133,7 @@ class RateLimitCases:
         assert control.admit(CIRCUIT, 1).granted == 1
 
     def test_failures_fade_also_after_the_window_became_longer(self, control: Control) -> None:
-        """A changed policy keeps the counts, and they fade in the new window."""
+        """After a change of the window, the counted failures stay, and fade with the new window."""
         control.admit(CIRCUIT, 1)
         control.report(succeeded=0, failed=3)
         longer = replace(CIRCUIT, within_ms=60_000)
@@ -145,19 +145,19 @@ class RateLimitCases:
 
     @pytest.mark.parametrize("within_ms", [10_000, 60_000, 3_600_000])
     def test_failures_before_the_first_admit_count_for_every_window(self, control: Control, within_ms: int) -> None:
-        """Results that are reported before the store knows the window of a policy count in a window of any length."""
+        """Results that are reported before the first `admit` count in a window of any length."""
         control.report(succeeded=0, failed=4, first=4)
         assert control.admit(replace(CIRCUIT, within_ms=within_ms), 1).why == "open"
 
     def test_spread_dues_are_counted_and_limit_nothing(self, control: Control) -> None:
-        """The count of spread due times is shown in reports beside the other counters, and limits no release."""
+        """`flows` shows the count of spread due times beside the other counters. It limits no release."""
         assert [control.flow.spread("g/orders", count) for count in (3, 2)] == [3, 5]
         assert control.admit(Limits(), 10).granted == 10
         (topic,) = control.flow.flows()
         assert (topic.topic, topic.numbers["spread"], topic.numbers["granted"]) == ("g/orders", 5, 10)
 
     def test_flows_show_what_was_refused_and_why(self, control: Control) -> None:
-        """`flows` counts refused items by reason, for stats and metrics."""
+        """`flows` counts the refused items of a topic and of a circuit, by reason."""
         limits = Limits(interval_us=1_000_000, burst=1, trip_ppm=500_000, of=2, within_ms=10_000, open_ms=5_000)
         control.admit(limits, 3, "a")
         control.report(0, 2, destination="a")

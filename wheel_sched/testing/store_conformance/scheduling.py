@@ -1,4 +1,4 @@
-"""Cases: which items `schedule` accepts and keeps, and what it answers."""
+"""Conformance tests of `schedule`: which items it accepts and stores, and what it returns."""
 
 # ruff: noqa: S101, S106 - assertions are what a test-suite is made of; a token is no password
 
@@ -59,7 +59,7 @@ class SchedulingCases:
         assert bench.claim().items[0].body == b""
 
     def test_no_due_means_parked(self, bench: Bench) -> None:
-        """An item without a due waits in held and is never claimed."""
+        """An item without a due time is held and is never claimed."""
         assert bench.put("a", in_ms=None) == [Outcome.HELD]
         found = bench.one("a")
         assert (found.state, found.reason, found.score_ms, found.item().due_ms) == ("held", "parked", 0, None)
@@ -67,13 +67,13 @@ class SchedulingCases:
         assert bench.claim().items == []
 
     def test_the_extreme_dues_are_kept_exactly(self, bench: Bench) -> None:
-        """A due in 1970 is due at once. A due in the last millisecond of the year 9999 is kept exactly."""
+        """An item with a due time in 1970 is due at once. The last millisecond of the year 9999 is kept exactly."""
         bench.store.schedule([Item("old", 0, b""), Item("far", MAX_DUE_MS, b""), Item("odd", MAX_DUE_MS - 1, b"")])
         assert [item.due_ms for item in bench.claim().items] == [0]
         assert [found.score_ms for found in bench.everything("due")] == [MAX_DUE_MS - 1, MAX_DUE_MS]
 
     def test_an_id_is_stored_once_wherever_it_is(self, bench: Bench) -> None:
-        """Waiting, in flight, held and dead ids are DUPLICATE, and the first item is not changed."""
+        """An id whose item waits, is in flight, held or dead is DUPLICATE, and the first item is not changed."""
         bench.bury("dead")
         bench.put("leased")
         bench.claim()
@@ -104,7 +104,7 @@ class SchedulingCases:
         assert bench.store.schedule([Item("d", None, b"")], token="").outcomes == [Outcome.HELD]
 
     def test_one_item_without_a_token_raises_the_marker_when_it_is_the_first(self, bench: Bench) -> None:
-        """Only an item that is due before all others writes the marker."""
+        """An item without a token writes the marker only if it is due before all others."""
         marks = []
         for item_id, in_ms in (("first", 500), ("later", 900), ("as early", 500), ("earlier", 100)):
             bench.store.schedule([Item(item_id, bench.now_ms + in_ms, b"")], token="")
@@ -120,13 +120,13 @@ class SchedulingCases:
         assert bench.one("a").body == b"1"
 
     def test_a_finished_id_may_be_used_again(self, bench: Bench) -> None:
-        """After its item has left the store, an id is no duplicate."""
+        """After its item has left the store, an id can be used for a new item."""
         bench.put("a")
         bench.settle_all(bench.claim())
         assert bench.put("a") == [Outcome.STORED]
 
     def test_a_repeat_gives_the_first_answer(self, bench: Bench) -> None:
-        """The same token answers STORED again and stores nothing, also when the item has left."""
+        """A repeat under the same token returns STORED again and stores nothing, also when the item has left."""
         batch = [Item("a", bench.now_ms, b""), Item("b", None, b""), Item("a", None, b"")]
         first = bench.store.schedule(batch, token="t")
         bench.settle_all(bench.claim())
@@ -147,7 +147,7 @@ class SchedulingCases:
         assert [bench.one(item.id).item() for item in items] == items
 
     def test_nothing_is_a_batch_too(self, bench: Bench) -> None:
-        """Empty input gives an empty answer."""
+        """Scheduling no items is allowed and returns no outcomes."""
         assert bench.store.schedule([]).outcomes == []
         assert bench.store.execute([Call(0, Schedule([]))])[0].outcomes == []
 
@@ -195,7 +195,7 @@ class SchedulingCases:
         assert all(counts.sizes["due"] > 5 for counts in wide.store.counts_by_shard())
 
     def test_the_dead_keep_their_id(self, bench: Bench) -> None:
-        """The id of a dead item is a duplicate, also in a batch whose other ids are new."""
+        """A new item with the id of a dead item is DUPLICATE, also in a batch whose other ids are new."""
         bench.put("x", "y")
         claim = bench.claim()
         bench.store.settle(claim, [Dead("x", "no")])

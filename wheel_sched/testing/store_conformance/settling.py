@@ -1,4 +1,4 @@
-"""Cases: how the items of a claim end."""
+"""Conformance tests of `settle`, which ends the items of a claim."""
 
 # ruff: noqa: S101, S106 - assertions are what a test-suite is made of; a token is no password
 
@@ -41,7 +41,7 @@ class SettlingCases:
         )
 
     def test_next_with_a_body_is_a_successor(self, bench: Bench) -> None:
-        """One step writes a new record with body, topic, refs and a greater version. The old refs are removed."""
+        """A `Next` with a body writes a new record with topic, refs and a greater version. Old refs are removed."""
         bench.put("a", topic="t", refs=("old", "both"))
         version = bench.one("a").version
         claim = bench.claim()
@@ -60,7 +60,7 @@ class SettlingCases:
         assert bench.one("a").body == b""
 
     def test_next_without_a_due_parks(self, bench: Bench) -> None:
-        """The item is held until a caller gives it a due time."""
+        """After a `Next` without a due time, an item is held until a caller gives it a due time."""
         bench.put("a")
         bench.store.settle(bench.claim(), [Next("a", None)])
         assert (bench.one("a").state, bench.one("a").reason) == ("held", "parked")
@@ -68,7 +68,7 @@ class SettlingCases:
         assert [i.id for i in bench.claim().items] == ["a"]
 
     def test_held_keeps_its_reason(self, bench: Bench) -> None:
-        """The reason is kept as one line of at most 500 characters."""
+        """The store keeps the reason as one line, and cuts a long reason to about 500 characters."""
         bench.put("a", "b", "c")
         claim = bench.claim()
         reasons = ["circuit open: no route", "two\nlines", "\ud800 " + "x" * 1000]
@@ -148,7 +148,7 @@ class SettlingCases:
         assert bench.store.counts().happened("cancelled") == 2
 
     def test_a_repeat_gives_the_first_answer(self, bench: Bench) -> None:
-        """A repeat answers DONE and not STALE, even when the item is in flight under a newer claim."""
+        """A repeat under the same token gives the first answer, even when the item has a newer claim."""
         bench.put("a", "b")
         claim = bench.claim()
         settlements: list[Settlement] = [Next("a", bench.now_ms), Done("b"), Done("c")]

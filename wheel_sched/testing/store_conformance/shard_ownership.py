@@ -1,4 +1,4 @@
-"""Cases: one owner of a shard, open claims ended by their number."""
+"""Conformance tests of shards with one owner, which ends open claims by their number."""
 
 # ruff: noqa: S101 - assertions are what a test-suite is made of; a token is no password
 
@@ -23,8 +23,8 @@ class ShardOwnershipCases:
     def test_a_shard_has_one_owner_at_a_time(self, bench: Bench) -> None:
         """A shard belongs to its owner until its time is over or it gives up the shard. A new owner raises the epoch.
 
-        The same owner does not raise it. The step depends on the owner's name, so that two owners never have the same
-        epoch.
+        An owner that acquires its shard again does not raise it. How much a new owner raises it depends on the owner's
+        name, so that two owners do not get the same epoch.
         """
         first = bench.shard_ownership.acquire(0, "one", 1_000)
         assert (first.mine, first.new) == (True, True)
@@ -50,7 +50,7 @@ class ShardOwnershipCases:
         assert isinstance(answer, StaleEpoch)
 
     def test_a_claims_number_is_above_what_went_out(self, bench: Bench) -> None:
-        """A new claim number is above the one published last (`above`), even when the store has lost that number."""
+        """A claim's number is greater than `above`, even if the store has given out only smaller numbers."""
         bench.put("a", "b")
         (first,) = bench.store.execute([Call(0, ClaimDue(1, 1_000, above=41))])
         (second,) = bench.store.execute([Call(0, ClaimDue(1, 1_000, above=5))])
@@ -70,7 +70,7 @@ class ShardOwnershipCases:
         assert bench.states("a", "b") == ["due", "due"]
 
     def test_open_claims_end_by_their_number(self, bench: Bench) -> None:
-        """Claims up to the number are completed; items above it wait again; cancelled items leave in both cases."""
+        """Items of claims up to the number are completed. Items of later claims wait again, or leave if cancelled."""
         bench.put("a", "b", "c", "d")
         claims = [bench.claim(limit=1) for _ in range(4)]
         bench.store.cancel(["d"])
@@ -81,7 +81,7 @@ class ShardOwnershipCases:
         assert bench.store.counts().ever["lapsed", ""] == 2
 
     def test_the_head_of_a_key_that_ends_so_lets_the_next_one_follow(self, bench: Bench) -> None:
-        """The head was cancelled while its claim was open; the key continues as after any other end of a head."""
+        """When `resolve` ends a head that was cancelled in flight, the next message of the key is released."""
         scope = scope_of("g", "t")
         lock, holder = lock_of(scope, b"k"), Owner(scope, "me", 1)
         keys = bench.ordered_keys
@@ -95,7 +95,7 @@ class ShardOwnershipCases:
         assert bench.states("a.1", "b.0") == [None, "due"]
 
     def test_a_spared_claim_stays_open(self, bench: Bench) -> None:
-        """`resolve` leaves the claim `spared` open, because it is being published."""
+        """`resolve` leaves the claim with the number `spared` open, because its items are still being published."""
         bench.put("a", "b")
         one, two = bench.claim(limit=1), bench.claim(limit=1)
         self._resolve(bench, 0, spared=two.number)
@@ -104,14 +104,14 @@ class ShardOwnershipCases:
         assert one.number < two.number
 
     def test_without_a_recorded_number_all_items_are_held(self, bench: Bench) -> None:
-        """When the recorded number is unknown, the items of open claims are held: not published again and not lost."""
+        """When nobody knows the last published number, the items of open claims are held, not published again."""
         bench.put("a", topic="t")
         bench.claim()
         assert self._resolve(bench, None).held == 1
         assert bench.one("a").reason.startswith("in-doubt")
 
     def test_only_the_present_owner_ends_claims(self, bench: Bench) -> None:
-        """An owner whose shard was taken over while it ended claims changes nothing."""
+        """An owner whose shard was taken over ends no claim: its epoch is refused."""
         epoch = bench.shard_ownership.acquire(0, "one", 10).epoch
         bench.clock.advance(10)
         bench.shard_ownership.acquire(0, "two", 10)
@@ -119,7 +119,7 @@ class ShardOwnershipCases:
             bench.shard_ownership.resolve(0, epoch, 0)
 
     def test_dispatchers_that_keep_dying_over_an_item_bury_it(self, bench: Bench) -> None:
-        """Each claim that a dead dispatcher leaves open counts as a lapse. At the lapse cap the item is dead."""
+        """Each claim that a dead dispatcher left open counts as a lapse. After `lapse_cap` lapses the item is dead."""
         bench.put("a", topic="t")
         for _ in range(2):
             bench.claim()

@@ -1,4 +1,4 @@
-"""Cases: paused topics and held reasons."""
+"""Conformance tests of paused topics, and of the reasons of held items."""
 
 # ruff: noqa: S101 - assertions are what a test-suite is made of; a token is no password
 
@@ -47,7 +47,7 @@ class TopicCases:
         assert [bench.one(i).reason for i in "bd"] == ["mine", "parked"]
 
     def test_resuming_raises_the_marker(self, bench: Bench) -> None:
-        """Resumed items may be due before all others, so the marker wakes dispatchers."""
+        """A resume writes the marker, because resumed items may be due before all others."""
         bench.put("a", topic="t")
         bench.store.pause("t")
         mark = bench.store.windows(0)[0].mark
@@ -65,7 +65,7 @@ class TopicCases:
         assert [(f.id, f.score_ms - bench.now_ms) for f in bench.everything("due")] == expected
 
     def test_large_topics_are_paused_and_resumed_in_pages(self, wide: Bench) -> None:
-        """With thousands of items over several shards none is lost or doubled, and other topics are not changed."""
+        """Of 2,000 items over several shards none is lost or doubled, and other topics are not changed."""
         wide.put(*(f"i{n}" for n in range(2000)), topic="t")
         wide.put(*(f"o{n}" for n in range(300)), topic="u")
         assert wide.store.pause("t") == 2000
@@ -96,14 +96,14 @@ class TopicCases:
         assert len(bench.claim().items) == 5
 
     def test_pausing_leaves_what_is_in_flight(self, bench: Bench) -> None:
-        """A pause changes no item in flight, which may still be settled."""
+        """A pause does not change items in flight, which can still be settled."""
         bench.put("a", topic="t")
         claim = bench.claim()
         assert bench.store.pause("t") == 0
         assert bench.store.settle(claim, [Done("a")]).outcomes == [Outcome.DONE]
 
     def test_reasons_are_indexed_by_their_first_word(self, bench: Bench) -> None:
-        """An item held as "paused by hand" counts as paused; "pausedish" does not."""
+        """A resume releases items whose reason begins with the word "paused", but not "pausedish" or "(paused)"."""
         bench.put("a", "b", "c", topic="t")
         claim = bench.claim()
         bench.store.settle(claim, [Held("a", "paused by hand"), Held("b", "pausedish"), Held("c", "(paused)")])

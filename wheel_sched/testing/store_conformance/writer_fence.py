@@ -1,4 +1,4 @@
-"""Cases: epochs of a writer, each stored once."""
+"""Conformance tests of writer fences: an epoch that a writer repeats is stored once."""
 
 # ruff: noqa: S101 - assertions are what a test-suite is made of; a token is no password
 
@@ -16,7 +16,7 @@ class WriterFenceCases:
     """Tests of writer fences: repeated, closed and malformed epochs."""
 
     def test_an_id_is_stored_once_in_an_epoch(self, wide: Bench) -> None:
-        """An id that the writer brings again in the epoch is not stored, even when its item has left."""
+        """An id that a writer repeats in an open epoch is not stored again, even when its item has left."""
         fence = Fence("query", 3)
         items = [Item(f"i{n}", wide.now_ms, b"") for n in range(20)]
         assert wide.writer_fences.schedule(items[:12], fence).accepted == 12
@@ -27,7 +27,7 @@ class WriterFenceCases:
         assert wide.writer_fences.schedule(items[:1], Fence("other", 3)).accepted == 1
 
     def test_a_closed_epoch_stores_nothing(self, wide: Bench) -> None:
-        """Writers of a closed or earlier epoch store nothing. Writers of the next one do.
+        """After an epoch is closed, it and earlier epochs store nothing. The next epoch can store items.
 
         An epoch can be closed twice.
         """
