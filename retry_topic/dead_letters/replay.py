@@ -34,7 +34,7 @@ class Order:
 
 @dataclass(slots=True)
 class Replayed:
-    """The result of a replay, or of a dry run as if it had replayed.
+    """The result of a replay. The result of a dry run says what a replay would do.
 
     Args:
         matched: how many letters were selected.
@@ -60,8 +60,8 @@ class LetterReplay:
     Args:
         store: holds the letters and the counts of the loop guard.
         now_ms: the store's time at the start.
-        due_ms: gives the due time of a letter from its number among the replayed letters.
-        edit: gives the message that is sent for a letter; its second argument is the message that the letter holds.
+        due_ms: called with a letter and its number among the replayed letters; returns the due time.
+        edit: called with a letter and the message that it holds; returns the message that is sent.
         max_replays: the loop guard's limit.
         dry_run: whether the letters are only counted.
         target: send to this topic instead of the message's own. Defaults to None.

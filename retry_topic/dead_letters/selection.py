@@ -40,7 +40,7 @@ class DeadLetterInfo:
 
     @property
     def root(self) -> str:
-        """The message's id, which all its attempts and replays share."""
+        """The name under which the store counts the replays of the message, see `RetryState.known_as`."""
         return self.id if self.state.id is None else self.state.known_as
 
 

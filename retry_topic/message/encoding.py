@@ -60,7 +60,7 @@ def to_fields(message: Message) -> list[bytes]:
 
 @lru_cache(maxsize=1024)
 def field_of(name: str) -> bytes:
-    """The field of a header. It is cached, because the same names occur in every message."""
+    """The field for a header of this name. It is cached, because the same names occur in every message."""
     field = name.encode("utf-8", "surrogateescape")
     return ESCAPE + field if field in (VALUE, KEY) or field.startswith(ESCAPE) else field
 
@@ -91,7 +91,7 @@ def _headers(names: Sequence[bytes], contents: Sequence[bytes]) -> Headers:
 
 @lru_cache(maxsize=1024)
 def _name(field: bytes) -> str:
-    """The header of a field. It is cached, because the same names occur in every message."""
+    """The name of the header that a field holds. It is cached, because the same names occur in every message."""
     return field.removeprefix(ESCAPE).decode("utf-8", "surrogateescape")
 
 

@@ -97,7 +97,10 @@ NAMED_AFTER_GROUP = GroupTopics()
 
 
 def intake_group_of(group: str) -> str:
-    """The group in which the retry service reads a retry topic that is a log; the consumers see no rebalance."""
+    """The group in which the retry service reads a retry topic that is a log.
+
+    It differs from the consumers' group, so consumers see no rebalance when a service starts or stops.
+    """
     return f"{check_group(group)}.intake"
 
 

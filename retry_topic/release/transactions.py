@@ -3,8 +3,8 @@
 `OwnedShards` claims only from shards that this process owns, in the current ownership epoch, with a number above that
 of the last sent claim. Such a claim has no lease end, because only the broker knows whether it was sent. The publisher
 ends the claim, or the next owner of the shard does. A claim is ours while we own its shard. The dispatcher extends the
-ownership while it works on the claim. A process acquires a shard for its due items, but also for open claims of another
-process: no due item may follow them.
+ownership while it works on the claim. A process acquires a shard when it has due items. It also acquires a shard that
+has only open claims of another process, because that process may be dead.
 
 `TransactionalPublisher` sends a claim's messages and its number in one transaction, all or nothing. Messages that the
 broker refuses for good first leave the claim in the store. Then the publisher sends the rest. Messages that already
@@ -67,7 +67,7 @@ class OwnedShards:
         return f"<OwnedShards {self._ownership!r}>"
 
     def look(self, shard: int) -> Call[Window]:
-        """The call that reads a shard's next due items. A dispatcher makes it after each reconnect."""
+        """The call that reads when a shard's next items are due. A dispatcher makes it after each reconnect."""
         self._ownership.check_server()
         return Call(shard, Look(0, 0))
 
@@ -172,7 +172,7 @@ class TransactionalPublisher:
         return Dead(item.id, reason)
 
     def stop(self) -> None:
-        """End a `publish` that waits for the broker."""
+        """Let a `publish` that waits for the broker give up."""
         self._stopping.set()
 
     def _send(self, batch: Batch, claim: Claim, messages: dict[int, Message], answers: dict[int, Answer]) -> bool:
@@ -221,7 +221,7 @@ class TransactionalPublisher:
         return True
 
     def _failed(self, claim: Claim, error: Exception, failures: int) -> None:
-        """Note a failed call, and log the first of several."""
+        """Record that a call has failed. Log it if it is the first failure in a row."""
         self._ownership.broker_failed(claim.shard, error)
         if failures == 0:
             logger.warning("ownership.away: %s", error)
