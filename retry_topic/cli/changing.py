@@ -99,7 +99,7 @@ class ChangeRequest:
         them.
 
         Args:
-            action: such as "reschedule {}".
+            action: such as "reschedule {}"; the number of messages replaces the braces.
             meant: the messages.
             now_ms: the time of the store.
             for_good: ask also for one message, because the change cannot be undone. Defaults to False.
@@ -277,7 +277,7 @@ _WORDS = {
 def show_outcomes(done: str, outcomes: Sequence[Outcome], as_json: bool, **extra: Any) -> int:
     """Show how many messages were changed. Returns the exit code: 0 when all were.
 
-    A message in flight that is not tried again after its present attempt counts as changed.
+    For the exit code, a message in flight that is not tried again after its present attempt counts as changed.
     """
     counts = {outcome: outcomes.count(outcome) for outcome in Outcome if outcome in outcomes}
     changed = counts.pop(Outcome.DONE, 0)

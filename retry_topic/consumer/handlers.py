@@ -1,7 +1,7 @@
 """Handlers: run the application's handler and turn its result into an outcome.
 
 Plain handlers run on a pool of threads (`HandlerThreads`), `async def` handlers on one event loop (`HandlerLoop`). Both
-get deliveries by `give`. Each delivery ends as one outcome in its sink.
+get deliveries by `give`. Each delivery ends as one outcome, which goes to the `Sink` that was given with the delivery.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class HandlerCalls:
         self._reporter = reporter
 
     def call(self, delivery: Delivery, state: RetryState, message: Message, sink: Sink) -> None:
-        """Call a plain handler, in the thread that calls this."""
+        """Call a plain handler in the calling thread, and give the outcome to `sink`."""
         started_ms = now_ms()
         try:
             outcome = self._outcomes.returned(delivery, state, started_ms, self._handler(message))
@@ -64,7 +64,7 @@ class HandlerCalls:
     async def call_async(
         self, loop: HandlerLoop, delivery: Delivery, state: RetryState, message: Message, sink: Sink
     ) -> None:
-        """Call an `async def` handler and wait for it."""
+        """Call an `async def` handler, wait for it, and report the outcome to `loop`."""
         started_ms = now_ms()
         try:
             awaitable: Awaitable[Any] = self._handler(message)

@@ -125,7 +125,7 @@ class HandlerOutcome:
 
     Args:
         delivery: the delivery.
-        ended: how it ended. Once it is settled, the counter of this name in `ConsumerStats` is raised.
+        ended: how the delivery ended. When it is settled, the counter of this name in `ConsumerStats` is raised.
         forward: the message to publish in the same step that settles the delivery. Defaults to None: the delivery is
             only acknowledged.
         refusals: how often the broker has refused `forward` for good. Defaults to 0.
@@ -143,7 +143,7 @@ class HandlerOutcome:
 
 
 class Sink(Protocol):
-    """Takes outcomes: the settler itself, or a thread that first keeps the order of keys."""
+    """Takes the outcomes of deliveries. A sink is the settler, or a thread that keeps the order of keys before it."""
 
     def put(self, outcome: HandlerOutcome) -> None:
         """Take one outcome. Any thread may call it."""

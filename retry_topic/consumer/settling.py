@@ -172,7 +172,7 @@ class Settler:
             self._outcomes.put(outcomes[start : start + _AT_ONCE])
 
     def finish(self) -> None:
-        """Declare that no more outcomes follow. `run` then returns when all are settled, or if the broker is away."""
+        """Say that no more outcomes follow. `run` ends when all are settled, or if the broker still does not answer."""
         self.finishing.set()
         self._outcomes.put(())
 

@@ -81,7 +81,7 @@ class DeadLetterFilter:
 
 
 def read_dead(found: Found) -> DeadLetterInfo:
-    """Read an item as a dead letter. A letter that cannot be read keeps its reason."""
+    """Read an item as a dead letter. An unreadable letter has its reason, but no message and an empty state."""
     try:
         message: Message | None = decode_body(found.body)
     except Rejected:

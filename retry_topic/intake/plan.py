@@ -201,7 +201,7 @@ def _count(
 
 
 def _with_replays(state: RetryState, replays: int) -> RetryState:
-    """The state of a failed message with this replay count."""
+    """The state with this replay count. Its attempt is at least 1, because the message has failed."""
     attempt = max(1, state.attempt)
     if (state.attempt, state.replays) == (attempt, replays):
         return state

@@ -165,12 +165,12 @@ class Decided:
 
     @property
     def key_lock(self) -> str | None:
-        """The lock of its ordering key."""
+        """The lock of the message's ordering key; None without such a key."""
         return self.state.key_lock
 
     @property
     def offset(self) -> int:
-        """The offset of its record in the log."""
+        """The offset of the record in the log."""
         source = self.delivery.message.source
         return -1 if source is None else int(source.offset)
 
@@ -272,7 +272,7 @@ class Rules:
     rng: random.Random
 
     def read(self, delivery: Delivery, *, again: bool = False) -> IntakeRecord:
-        """The record with the verified part of its headers.
+        """Read a record of the retry topic, with the verified part of its headers.
 
         Args:
             delivery: the record.

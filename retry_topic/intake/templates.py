@@ -82,9 +82,9 @@ class Template:
 
 @dataclass(slots=True)
 class Prepared:
-    """A record that a template has decided. It is no dead letter, has no ordering key, and is not already known.
+    """A record that a template has decided. It is no dead letter, has no ordering key, and its failure is new.
 
-    It keeps few objects, because thousands of records can be in flight. `decided` returns the form that the plan makes.
+    It keeps few objects, because thousands of records can be in flight. `decided` converts it to a `Decided`.
     """
 
     template: Template
@@ -126,7 +126,7 @@ class Prepared:
         return IntakeRecord(Delivery(message, None), state, state, template.topic, template.group, repeated=False)
 
     def decided(self) -> Decided:
-        """The same decision in the form that the plan makes."""
+        """The same decision as a `Decided`, as the plan makes it."""
         record = self.record
         one = Decided(record, record.state)
         one.due_ms, one.decision, one.item = self.item.due_ms, self.decision, self.item

@@ -39,7 +39,7 @@ class UntilAvailable(Protocol):
 
 
 def once(call: Callable[[], T]) -> T:
-    """Make a call once."""
+    """Make a call once: an `UntilAvailable` that does not repeat."""
     return call()
 
 
@@ -122,7 +122,7 @@ class Transport:
     def _finish(
         self, made: Plan, known: Known, now_ms: int, until_available: UntilAvailable, route: str | None = None
     ) -> tuple[Plan, int]:
-        """The plan with all its questions answered, and the time that it used."""
+        """Answer a plan's questions and plan again, until none is open. Returns the plan, and the time that it used."""
         while True:
             self._open_keys([(one.key_lock, one.head) for one in made.copies if one.ended], until_available)
             if not made.questions:

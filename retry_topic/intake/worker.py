@@ -70,12 +70,12 @@ class IntakeWorker:
 
     @property
     def alive(self) -> bool:
-        """Whether its thread runs."""
+        """Whether the worker's thread runs."""
         return self._thread.is_alive()
 
     @property
     def ready(self) -> bool:
-        """Whether it reaches the broker and may read there. The log names a missing permission."""
+        """Whether the worker reaches the broker and may read the topic. The log names a missing permission."""
         return self._thread.works and not self._away and not self._refused
 
     def start(self) -> None:

@@ -20,8 +20,8 @@ A message by reference has its payload elsewhere. A line before its push form sa
 
     R1["<topic>",<partition>,<offset>,<length>,"<digest>"]\n<push form with an empty value>
 
-No server pushes such a body. A release that does not know this line holds the item for an operator; it does not send
-the message without its payload.
+No server pushes such a body. An older version of this package, which does not know this line, holds the item for an
+operator; it does not send the message without its payload.
 
 A body contains no partition and no time. A failed message has both in its headers, and `headers.return_to_origin`
 restores them. For any other message the topic decides.

@@ -14,7 +14,7 @@ def check_group(group: str) -> str:
     """Check that topics can be named after `group`, and return it.
 
     Raises:
-        ConfigError: they cannot.
+        ConfigError: topics cannot have such a name.
     """
     if _GROUP.fullmatch(group) is None:
         raise ConfigError(f"expected group to be 1 to 200 characters without blanks or braces, got: {group!r}")

@@ -99,13 +99,13 @@ class Breaker:
 
 
 def parse_rate(text: object) -> Rate | None:
-    """ "100/s", "30/m" or "5/h"; None for anything else."""
+    """Read a rate such as "100/s", "30/m" or "5/h". Returns None for anything else."""
     match = _RATE.fullmatch(text) if isinstance(text, str) else None
     return None if match is None or not 1 <= int(match[1]) <= _MOST else Rate(int(match[1]), match[2])
 
 
 def parse_percent(text: object) -> int | None:
-    """ "20%" as 20; None for anything else."""
+    """Read a share: "20%" as 20. Returns None for anything else."""
     match = _SHARE.fullmatch(text) if isinstance(text, str) else None
     return None if match is None or not 1 <= int(match[1]) <= 100 else int(match[1])
 

@@ -175,7 +175,7 @@ class _Table:
         return {field: value for field, value in read if value is not None}
 
     def limit(self, key: str, read: Callable[[str], _Made | None]) -> _Made | None:
-        """None for "unlimited", else the value that `read` returns."""
+        """The value of the setting `key`, read by `read`; None for "unlimited"."""
         return None if self.data[key] == UNLIMITED else read(key)
 
     def _parsed(self, key: str, text: str) -> int | None:

@@ -21,7 +21,7 @@ class BrokerPublisher:
         self.traits = PublisherTraits(never_waits=isinstance(broker, InstantBroker) and broker.instant)
 
     def publish(self, batch: Batch) -> None:
-        """Implements `Publisher.publish`."""
+        """Send the messages of a batch to the broker, and give each item its answer. Implements `Publisher.publish`."""
         found = entries_of(batch)
         if not found:
             return

@@ -95,7 +95,7 @@ class FlowPublisher:
         self._limits: dict[RetryPolicy, Limits] = {}
 
     def publish(self, batch: Batch) -> None:
-        """Implements `Publisher.publish`."""
+        """Give messages beyond the limits a later due time, and pass the batch on. Implements `Publisher.publish`."""
         wanted: dict[tuple[str, RetryPolicy], dict[str, list[int]]] = {}
         for place, item in enumerate(batch.items):
             policy = self._policies.for_topic(item.topic)
@@ -110,7 +110,7 @@ class FlowPublisher:
         self._publisher.publish(batch)
 
     def refuse(self, item: Claimed, reason: str) -> Answer:
-        """Implements `Publisher.refuse`."""
+        """The answer for an item that the server could not push. Implements `Publisher.refuse`."""
         return self._publisher.refuse(item, reason)
 
     def _hold_back(self, batch: Batch, flow: str, policy: RetryPolicy, places: dict[str, list[int]]) -> None:

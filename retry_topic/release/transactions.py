@@ -152,7 +152,10 @@ class TransactionalPublisher:
         self._stopping = threading.Event()
 
     def publish(self, batch: Batch) -> None:
-        """Implements `Publisher.publish`."""
+        """Send a claim in one transaction, and give each item its answer when the result is known.
+
+        Implements `Publisher.publish`.
+        """
         claim = batch.claim
         assert isinstance(claim, Claim)  # noqa: S101  # with transactions, the server pushes nothing
         messages = {place: from_fields(*entry) for place, entry in entries_of(batch)}
@@ -168,7 +171,7 @@ class TransactionalPublisher:
             logger.warning("ownership.not_refreshed: %s", error)
 
     def refuse(self, item: Claimed, reason: str) -> Answer:
-        """Implements `Publisher.refuse`."""
+        """The answer for an item that the server could not push: it is dead. Implements `Publisher.refuse`."""
         return Dead(item.id, reason)
 
     def stop(self) -> None:
@@ -234,7 +237,7 @@ class TransactionalPublisher:
         return False
 
     def _leave(self, batch: Batch, claim: Claim, answers: dict[int, Answer], early: set[int]) -> None:
-        """Take messages that will not be sent out of the claim, before the rest is sent.
+        """Settle the messages that will not be sent, so that they leave the claim before the rest is sent.
 
         Raises:
             StoreError: some messages may have left the claim. Repeat the call.
@@ -259,7 +262,7 @@ class TransactionalPublisher:
         return True
 
     def _ask(self, claim: Claim) -> bool | None:
-        """Whether a claim in doubt was sent; None if this process cannot learn it."""
+        """Ask the broker whether a claim in doubt was sent. Returns None if this process cannot learn it."""
         failures = 0
         while True:
             try:

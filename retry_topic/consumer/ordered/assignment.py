@@ -123,7 +123,7 @@ class PartitionAssignment:
         return f"<PartitionAssignment {self._context.topic} {self._scope} {state} in_flight={len(self.in_flight)}>"
 
     def begin(self, epoch: int, asked: float) -> None:
-        """Begin, as the scope's owner in this epoch. `asked`: when the lease was requested, by `time.monotonic`."""
+        """Begin: the reader owns the scope in this epoch. `asked` (`time.monotonic`): when it asked for the lease."""
         self._owned(epoch, asked)
         self._holding = self._thread(lambda: self._hold(epoch), "hold", self._over)
 

@@ -43,7 +43,7 @@ _PARKED_AT_ONCE = 100  # messages of one queue; this bounds the bytes as well
 
 @dataclass(slots=True, eq=False)
 class KeyQueue:
-    """The messages of a key. `running` is the one that is handled now; `head`: whether it heads a closed key."""
+    """The messages of a key. `running` is the one that is handled now. `head`: whether it is its closed key's head."""
 
     key_lock: str
     waiting: deque[tuple[Delivery, RetryState]] = field(default_factory=deque)

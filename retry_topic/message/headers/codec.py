@@ -118,7 +118,7 @@ class HeaderRewriter:
         self._pairs_of = lru_cache(maxsize=4096)(lambda values: tuple(_pairs(fields, values)))
 
     def __call__(self, headers: Headers, state: RetryState, shared: tuple[Any, ...], own: tuple[Any, ...]) -> Headers:
-        """`headers`, from which `state` was read, with these values of the fields; None leaves a field out."""
+        """`headers` with new values of the fields. `state` was read from `headers`; a value None leaves a field out."""
         replaced = self._replaced
         kept = [pair for pair in headers if pair[0] not in replaced]
         if state.dialect != "own" or state.oddities or sum([len(data) for _, data in kept]) > AMPLE:
@@ -192,7 +192,7 @@ def return_to_origin(message: Message) -> Message:
     """A failed message with the partition and the timestamp of its original record, taken from its headers.
 
     Use it for messages that leave the delay store or go to a dead topic. The headers of any other message may be copies
-    that a handler made from another message. A header that is absent or not a number is left to the topic.
+    that a handler made from another message. Where a header is absent or not a number, the topic decides.
 
     Source: Spring Kafka's `DeadLetterPublishingRecoverer`, which also keeps the partition.
     """

@@ -143,7 +143,7 @@ class RetryState:
 
     @property
     def id_base(self) -> str:
-        """The message id base: the ids of all its attempts in the delay store begin with it. A replay has a new one."""
+        """The message id base, with which the store's ids of all attempts begin. Each replay has a new one."""
         return f"{self.known_as}r{self.replays}" if self.replays else self.known_as
 
     @property
@@ -263,7 +263,7 @@ def encode(field: Field, value: Any) -> bytes | None:
 
 
 def clamp_integer(field: Field, value: int) -> tuple[int | None, str | None]:
-    """The integer within its bounds, or None; and its fault, or None."""
+    """The integer within the field's bounds (None: it is ignored), and its fault in words (None: it has none)."""
     if field.low <= value <= field.high:
         return value, None
     if value > field.high and field.clamp:
