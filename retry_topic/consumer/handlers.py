@@ -233,7 +233,7 @@ class HandlerLoop:
     def _end(self) -> None:
         for task in asyncio.all_tasks(self._loop):
             task.cancel()
-        self._loop.call_soon(lambda: self._loop.call_soon(self._stop))  # a cancelled task takes one turn to end
+        self._loop.call_soon(lambda: self._loop.call_soon(self._stop))  # a cancelled task ends in the next iteration
 
     def _stop(self) -> None:
         self.ending.set()

@@ -82,7 +82,7 @@ class Retry:
             return None
         if isinstance(self.after, timedelta):
             return -(-self.after // _MS)
-        # To the microsecond first: 0.001 * 3 is 0.003 and a hair, and must not become 4 ms.
+        # To the microsecond first: 0.001 * 3 is slightly more than 0.003, and must not become 4 ms.
         return math.ceil(round(self.after * 1_000, 3))
 
 

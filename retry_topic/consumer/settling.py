@@ -183,7 +183,7 @@ class Settler:
 
     def step(self) -> bool:
         """Wait for outcomes, settle them, and call `beat` if it is due. Returns False when it is time to end."""
-        until = time.monotonic() + self._look_s  # holds of deliveries read meanwhile are due later
+        until = time.monotonic() + self._look_s  # deliveries that are read meanwhile need `beat` later
         if (renewal_s := self._in_flight.next_renewal_s()) is not None:
             until = min(until, renewal_s)
         ready = self._collect(min(until, self._again_at) if self._again else until)
@@ -291,7 +291,7 @@ class Settler:
             return
         try:
             self._consumer.beat(deliveries)
-        except Exception as error:  # as above
+        except Exception as error:  # a bug in a broker must not end this thread
             logger.warning("consumer.cannot_beat: %s", error)
 
 

@@ -117,7 +117,7 @@ class LetterReplay:
         state = replayed_state(letter.state, replays)
         goes_to = message.topic if self.target is None else self.target
         if goes_to != message.topic:
-            state = replace(state, original_topic=self.target)  # else its new consumer would treat it as a stray copy
+            state = replace(state, original_topic=self.target)  # else consumers would ignore its headers
         message = self.edit(letter, message)
         if not isinstance(message, Message):
             raise Rejected(f"expected edit to return a Message, got: {message!r:.200}; {letter.id} stays dead")

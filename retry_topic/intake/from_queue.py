@@ -135,7 +135,7 @@ class IntakeFromQueue(Transport):
         broker = self._connection.broker
         if self._dead_kept and self._dead_sent >= TRIM_EVERY and isinstance(broker, TrimBroker):
             self._dead_sent = 0
-            with contextlib.suppress(BrokerError):  # the next time
+            with contextlib.suppress(BrokerError):  # it is trimmed after the next TRIM_EVERY letters
                 broker.trim(self._dead_topic, self._dead_kept)
 
 

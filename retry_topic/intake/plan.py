@@ -244,7 +244,7 @@ def _count_again(one: Decided, count: int, taken_in: bool, known: Known, questio
     found = known.items[one.member]
     here = one.is_in(found)
     if here and found is not None and found.state == "dead" and one.record.repeated:
-        return one  # a queue repeats a record after a crash between storing a dead letter and telling the dead topic
+        return one  # a queue repeats a record after a crash between storing a dead letter and publishing it
     if here or taken_in:
         one.duplicate = True
     elif not (one.record.repeated and claimed == one.state.attempt):

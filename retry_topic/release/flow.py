@@ -5,7 +5,7 @@ this module. Any dispatcher of a namespace releases any group's messages, so all
 same policies. The store holds the state of the limits (granted slots, results of attempts), so all dispatchers share
 one limit.
 
-The intake chooses the due time and its spread. This module only counts the spread messages.
+The intake chooses the due time and its spread. This module only counts the messages whose due time was spread.
 """
 
 from __future__ import annotations

@@ -56,7 +56,7 @@ _READERS = {header: (name, *_reading(field)) for name, header, field in _ROWS}
 
 
 def read(headers: Headers) -> RetryState:
-    """The retry state in `headers`; an empty one when there is none."""
+    """The retry state in `headers`; an empty state when there are no retry headers."""
     values: dict[str, Any] = {}
     oddities: list[str] = []
     for header, data in headers:
