@@ -5,9 +5,9 @@ store.
 
 The store keeps a message's attempt count until the policy's cap by age. For an hour it remembers which records were
 taken in. So a record that is handed out again after a crash is taken in exactly once, even if its message was sent long
-ago. With one shard, the call that stores a message also writes its count and its record. With several shards, a second
-call writes these two. A crash between the two calls can deliver a message once more, under the same attempt id, if the
-message is sent before its record is read again.
+ago. With one shard, the call that stores waiting messages also writes both. With several shards, and for dead letters,
+a second call writes both. A crash between the two calls can deliver a waiting message once more, under the same attempt
+id, if the message is sent before its record is read again.
 """
 
 from __future__ import annotations
