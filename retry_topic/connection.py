@@ -101,7 +101,7 @@ class Connection:
         expires: float | timedelta | datetime | None = None,
         id: str | None = None,  # noqa: A002  # the field's own name
     ) -> str:
-        """Publish a message, now or later. Returns its id, with which a later message can be cancelled or rescheduled.
+        """Publish a message now or later. Returns its id, by which a message for later can be cancelled or rescheduled.
 
         Args:
             topic: an existing topic.
@@ -113,9 +113,10 @@ class Connection:
             at: an aware datetime, instead of `delay`. A past time means now.
             expires: seconds, timedelta or aware datetime. A consumer that gets the message later dead-letters it.
                 Defaults to never.
-            id: makes the call repeatable. A later message is sent once until ten minutes after its due time, unless it
-                is cancelled. A message without delay is sent once within ten minutes; on Kafka each such call sends a
-                record, all with this id. Consumers get the id as the header `retry-id`. Defaults to a random id.
+            id: makes the call repeatable: several calls with one id send one message. For a message for later this
+                holds until ten minutes after its due time, unless it is cancelled. For a message that is sent now it
+                holds for ten minutes; but on Kafka each such call sends a record, all with this id. Consumers get the
+                id as the header `retry-id`. Defaults to a random id.
 
         Raises:
             UnknownTopic: the topic does not exist. Nothing was sent.
@@ -170,7 +171,7 @@ class Connection:
             )
 
     def prepare_topic(self, topic: str) -> None:
-        """`check_topic` for a message that the store sends later. If publishing may create topics, this creates it now.
+        """Check the topic of a message that the store sends later. If publishing may create topics, create it now.
 
         The server's script that sends the message would create the stream, but would not add it to the list of topics.
         """

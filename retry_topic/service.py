@@ -202,10 +202,10 @@ class RetryService:
             self._state = "running"
 
     def _warn_of_timeouts(self) -> None:
-        """Warn when the timeouts are not in the expected order.
+        """Warn unless the transaction timeout is longer than the lease, and the lease longer than the delivery timeout.
 
-        The service still starts. No message is delivered twice, because a claim is sent in a transaction with its
-        number, whatever the lease says. But a claim may be taken back while it is sent. Then it is sent later.
+        The service starts in any case. In another order, too, no message is delivered twice, because a transaction
+        holds both a claim and its number. But another process may end a claim while it is sent. Then it is sent later.
         """
         delivery_ms = getattr(self.connection.broker, "delivery_timeout_ms", None)
         transaction_ms = getattr(self.connection.broker, "transaction_timeout_ms", None)

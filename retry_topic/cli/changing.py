@@ -99,7 +99,7 @@ class ChangeRequest:
         them.
 
         Args:
-            action: such as "reschedule {}".
+            action: such as "reschedule {}"; the number of messages replaces the braces.
             meant: the messages.
             now_ms: the time of the store.
             for_good: ask also for one message, because the change cannot be undone. Defaults to False.
@@ -236,7 +236,7 @@ def delete(request: ChangeRequest) -> int:
 def alter(
     connection: Connection, members: Sequence[Member], alteration: Callable[[Member, int], Alteration]
 ) -> list[Outcome]:
-    """Change each member as `alteration(member, place)` says, step by step. The outcomes have no order."""
+    """Change each member as `alteration(member, place)` says, in steps. The outcomes are not in the members' order."""
     by_route: dict[str | None, list[Alteration]] = {}
     for place, member in enumerate(members):
         by_route.setdefault(member.route, []).append(alteration(member, place))
@@ -275,7 +275,10 @@ _WORDS = {
 
 
 def show_outcomes(done: str, outcomes: Sequence[Outcome], as_json: bool, **extra: Any) -> int:
-    """Show how many messages were changed; returns the exit code: 0 when all of them were."""
+    """Show how many messages were changed. Returns the exit code: 0 when all were.
+
+    For the exit code, a message in flight that is not tried again after its present attempt counts as changed.
+    """
     counts = {outcome: outcomes.count(outcome) for outcome in Outcome if outcome in outcomes}
     changed = counts.pop(Outcome.DONE, 0)
     if as_json:

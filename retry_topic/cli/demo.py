@@ -27,9 +27,9 @@ from wheel_sched.cli.options import json_option
 def demo(input_path: str | None, count: int | None, folder: str | None, as_json: bool) -> int:
     """Run a demo: an embedded server, messages that fail, retries at their due time, a killed service.
 
-    The last number ("duplicated" with --json) counts records that the endpoint accepted twice, because its first answer
-    came too late for the consumer, which tried again. The exit code is 0 when every record is delivered or dead, and
-    none was early.
+    The last number ("duplicated" with --json) counts records that the endpoint accepted twice: its first answer came
+    too late, so the consumer tried again. The exit code is 0 when every record is delivered or dead, and none was
+    early.
 
     \b
     Examples:

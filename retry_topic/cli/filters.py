@@ -93,7 +93,7 @@ def entry_of(found: Found) -> ListedMessage:
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """The conditions of the command line."""
+    """The conditions for messages that the options of a command give."""
 
     topic: str | None = None
     states: tuple[State, ...] = ()

@@ -1,4 +1,4 @@
-"""The checks of `wheel-sched kafka doctor`. They only read, except for one empty transaction under a new id."""
+"""The checks of `wheel-sched kafka doctor`. They only read, and begin one empty transaction under a new id."""
 
 from __future__ import annotations
 
@@ -87,12 +87,12 @@ def _copies(broker: KafkaBroker, group: str, topics: Sequence[str], brokers: int
 
 
 def copies(group: str, counts: Mapping[str, tuple[int, int]], least: Mapping[str, int], brokers: int) -> Finding:
-    """Check the copies of a group's topics.
+    """Check the copies (replicas) of a group's topics.
 
     Args:
         group: the group.
-        counts: for each topic the copies, and the copies in sync, of the partition with the fewest.
-        least: for each topic, how many copies must be in sync for a write (`min.insync.replicas`).
+        counts: for each topic the replicas, and the in-sync replicas, of the partition with the fewest.
+        least: for each topic, how many replicas must be in sync for a write (`min.insync.replicas`).
         brokers: number of brokers in the cluster.
     """
     check = f"copies {group}"
@@ -152,7 +152,7 @@ def in_doubt(settings: Settings) -> Finding:
 
 
 def timeouts(broker: KafkaBroker, lease_ms: int) -> Finding:
-    """Check the order of time-outs: first the delivery's, then the end of the lease, then the transaction's."""
+    """Check that the delivery time-out is shorter than the lease, and the lease than the transaction time-out."""
     order = f"{broker.transaction_timeout_ms} > {lease_ms} > {broker.delivery_timeout_ms} ms"
     if broker.transaction_timeout_ms > lease_ms > broker.delivery_timeout_ms:
         return ok("time-outs", f"transaction > lease > delivery: {order}")
@@ -161,7 +161,7 @@ def timeouts(broker: KafkaBroker, lease_ms: int) -> Finding:
 
 
 def retention(settings: Mapping[str, str]) -> Finding:
-    """Check that the cluster keeps committed offsets for two days: claim numbers are committed again once a day."""
+    """Check that the cluster keeps committed offsets for two days or more. We commit claim numbers again once a day."""
     minutes = int(settings.get("offsets.retention.minutes", 7 * _DAY_MINUTES))
     fact = f"offsets.retention.minutes={minutes}"
     if minutes < 2 * _DAY_MINUTES:
@@ -181,7 +181,7 @@ def longest_transaction(settings: Mapping[str, str], ours_ms: int) -> Finding:
 
 
 def creation(settings: Mapping[str, str]) -> Finding:
-    """Check that the cluster does not create each topic that a client names."""
+    """Check that the cluster does not create a topic just because a client names it."""
     if settings.get("auto.create.topics.enable") == "true":
         fix = "set it to false on the brokers"
         return warn("creation", "auto.create.topics.enable=true: another client that mistypes a topic creates it", fix)
@@ -199,7 +199,7 @@ def _transaction(broker: KafkaBroker) -> Finding:
 
 
 def _copies_of(broker: KafkaBroker, topics: Sequence[str]) -> dict[str, tuple[int, int]]:
-    """For each visible topic the copies, and the copies in sync, of the partition with the fewest."""
+    """For each visible topic the replicas, and the in-sync replicas, of the partition with the fewest."""
     found = broker.topology.admin.list_topics(timeout=TIMEOUT_S).topics
     return {
         topic: min((len(one.replicas), len(one.isrs)) for one in found[topic].partitions.values())

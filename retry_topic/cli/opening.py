@@ -23,7 +23,7 @@ _KEEP = 10_000  # settled records that a topic keeps; as `connect` does by defau
 
 @contextlib.contextmanager
 def opened_connection(settings: RetrySettings, *, create: bool = False) -> Iterator[Connection]:
-    """Open store and topics for the block. With `create` it creates an absent namespace and data folder."""
+    """Open store and topics for a `with` block. With `create`, an absent namespace and data folder are created."""
     from retry_topic.brokers.redis_streams import RedisStreamsBroker  # first: its extra may be missing
 
     with contextlib.ExitStack() as stack:

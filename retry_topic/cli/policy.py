@@ -188,7 +188,7 @@ def explain_policy(
 
 
 def _describe(chosen: RetryPolicy, as_json: bool) -> None:
-    """Describe a policy without a failure."""
+    """Describe the settings and rules of a policy in words."""
     attempts = "any number of" if chosen.max_attempts is None else str(chosen.max_attempts)
     age = "for ever" if chosen.max_age_ms is None else format_duration(chosen.max_age_ms)
     lines = [

@@ -33,7 +33,7 @@ _ATTEMPT = re.compile(r"(.*?)(?:r([0-9]+))?\.([0-9]+)")
 
 
 def selecting_options(command: F) -> F:
-    """Add ids, the options of the filter, and --all."""
+    """Add to a command the argument for ids, the options of the filter, and --all."""
     command = click.option(
         "--all", "everything", is_flag=True, help="Select all messages, instead of ids or a filter."
     )(command)

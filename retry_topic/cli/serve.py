@@ -176,7 +176,7 @@ class _Stop:
 
 @contextlib.contextmanager
 def _stop_signals() -> Iterator[_Stop]:
-    """Handle SIGINT and SIGTERM for the block."""
+    """Handle SIGINT and SIGTERM during a `with` block."""
     stop = _Stop()
     before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
@@ -188,7 +188,7 @@ def _stop_signals() -> Iterator[_Stop]:
 
 @contextlib.contextmanager
 def _frozen_heap() -> Iterator[None]:
-    """Exclude loaded modules from garbage collection: with them, a full collection delays messages by tens of ms."""
+    """A `with` block in which garbage collection skips the loaded modules. Else it delays messages by tens of ms."""
     gc.collect()
     gc.freeze()
     try:
@@ -198,7 +198,7 @@ def _frozen_heap() -> Iterator[None]:
 
 
 def _show(services: Sequence[RetryService], as_json: bool) -> None:
-    """Show how many messages each service has published."""
+    """Show how many messages each service published, how many publishes failed, and how many messages became dead."""
     for service in services:
         stats = service.stats
         if as_json:

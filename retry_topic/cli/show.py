@@ -114,7 +114,7 @@ def _held_back(entry: ListedMessage, flows: Sequence[Flow]) -> str:
 
 
 def _details(entry: ListedMessage) -> dict[str, Any]:
-    """The fields that `list` does not have."""
+    """The fields that `show --json` adds to those of `list --json`."""
     state, message, found = entry.letter.state, entry.letter.message, entry.found
     return {
         "version": found.version,

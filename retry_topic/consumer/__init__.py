@@ -1,4 +1,4 @@
-"""The consumer: hands messages to a handler. No message is lost, even if the handler fails. Start at `consumer`."""
+"""The consumer hands messages to a handler. No message is lost, even if the handler fails. Read `consumer.py` first."""
 
 from retry_topic.consumer.config import ConsumerConfig, ConsumerStats
 from retry_topic.consumer.consumer import Consumer

@@ -16,16 +16,17 @@ class ConsumerConfig:
 
     Args:
         concurrency: messages handled at the same time. Defaults to 8.
-        idle_ms: after this time another consumer takes over the messages of a dead one. While a handler works, its
-            message is kept alive. Defaults to 30 s.
+        idle_ms: after this time another consumer takes over the messages of a dead consumer. A living consumer renews
+            its messages while handlers work on them. Defaults to 30 s.
         crash_cap: consumers that may die over one message before it is dead-lettered as poison. Defaults to 5.
         secrets: for signed headers, as in `ServiceConfig`: the first one signs, any of them verifies. Defaults to none.
         ordering: "key" handles the messages of a key one after the other. Messages behind a failed one are parked until
             it succeeds or is given up. All consumers of the group must have the same value. Defaults to "none".
-        parked_cap: the number of messages that may be parked behind one. Further messages stay unsettled. The consumer
-            stops reading when its read-ahead is full of unsettled messages. Defaults to 10,000.
-        reports: report the results of attempts to the store once a second. A policy's `budget` and `breaker` need them.
-            Defaults to False.
+        parked_cap: the number of messages that may be parked behind one failed message. Further messages stay
+            unsettled. The consumer stops reading a topic when too many of its messages are unsettled. Defaults to
+            10,000.
+        reports: whether the consumer reports the results of attempts to the store, about once a second. A policy's
+            `budget` and `breaker` need these reports. Defaults to False.
         destination: the header whose value names the destination of an attempt, as in the policy's `breaker.by`.
             Defaults to "": the topic.
         history: how many attempts the store keeps, as in `ServiceConfig`. The consumer adds successes after a failure,
@@ -56,12 +57,14 @@ class ConsumerConfig:
 
 
 def settings_problems(config: Any, least: Mapping[str, int], choices: Mapping[str, tuple[str, str]]) -> list[str]:
-    """The problems of the settings that consumers and services have in common.
+    """The problems of settings that consumers and services have in common, one text for each problem.
+
+    `secrets` and `group_topics` are always checked.
 
     Args:
-        config: has the settings, and also `secrets` and `group_topics`.
-        least: the settings that are whole numbers, each with its least value.
-        choices: the settings with two legal values.
+        config: a `ConsumerConfig` or a `ServiceConfig`.
+        least: the names of settings that must be whole numbers, each with its least value.
+        choices: the names of settings with two legal values, each with these values.
     """
     problems = [
         f"expected {name} to be a whole number from {low} up, got: {getattr(config, name)!r}"
@@ -79,7 +82,7 @@ def settings_problems(config: Any, least: Mapping[str, int], choices: Mapping[st
 
 
 def secrets_problems(secrets: object) -> list[str]:
-    """The problems of a tuple of secrets; they never quote a secret."""
+    """The problems of a setting `secrets`, one text for each. The texts never quote a secret."""
     if not isinstance(secrets, tuple) or not all(isinstance(secret, bytes) for secret in secrets):
         return [f"expected secrets to be a tuple of bytes, got: {type(secrets).__name__}"]
     return [f"expected a secret of at least 16 bytes, got: {len(one)}" for one in secrets if len(one) < 16]

@@ -11,8 +11,8 @@ With `ordering="key"`, `ordered` reads the topics and hands over messages in the
 polls only the redelivery topic, and its messages pass through `ordered.key_heads` before the handlers.
 
 Delivery is at least once: when a consumer dies, its messages go to another consumer after `idle_ms`. A crash is not a
-failed attempt; it has its own count. A message over which several consumers died is first handled alone, and finally
-not handled any more.
+failed attempt; it has its own count. A message over which several consumers died is a suspect: it is handled alone.
+After `crash_cap` crashes it is not handled any more, and becomes a dead letter.
 """
 
 from __future__ import annotations
@@ -66,8 +66,9 @@ class Consumer:
         group: the consumer group.
         config: see `ConsumerConfig`.
         on_failure: called after each failed attempt with the message, the exception (None: the handler returned a
-            verdict or was not called) and the number of the attempt, in the handler's thread or loop. Use it for
-            collectors of errors. An exception that it raises is logged. Defaults to None.
+            verdict or was not called) and the number of the attempt. It runs in the handler's thread or loop. If the
+            handler was not called, it runs in a thread of the consumer. Use it to send errors to an error tracker. An
+            exception that it raises is logged. Defaults to None.
 
     Raises:
         ConfigError: `ordering` is not "none" although the broker's topics are logs and it assigns no partitions; or
@@ -134,7 +135,7 @@ class Consumer:
         self.stop()
 
     def ailing(self) -> list[str]:
-        """The problems that a restart would fix, in words: threads that have ended."""
+        """The problems that a restart would fix, in words, such as threads that have ended."""
         if self._state != "running":
             return [] if self._state == "stopping" else ["it does not run"]
         return [f"{thread.name} has ended" for thread in self._all_threads() if not thread.is_alive()]
@@ -163,7 +164,7 @@ class Consumer:
             self._state = "running"
 
     def _open(self) -> None:
-        """Create the topics, join the group and make the parts. No thread runs yet."""
+        """Create the topics, join the group and make the objects that the threads use. No thread runs yet."""
         config, broker, store = self.config, self.connection.broker, self.connection.store
         own = config.group_topics.of(self.group)
         in_order = config.ordering == "key"
@@ -196,7 +197,7 @@ class Consumer:
         return OrderedPartitions(context, broker) if isinstance(broker, PartitionedBroker) else OrderedTopic(context)
 
     def _start_threads(self) -> None:
-        """Start one thread for each loop. Each repeats a method `step`."""
+        """Start the threads of the consumer and of its parts."""
         if isinstance(self._handlers, HandlerLoop):
             self._spawn(self._handlers.run, "loop", self._handlers.ending)
         if self._history is not None:
@@ -224,7 +225,7 @@ class Consumer:
             self._stopped.set()
 
     def run(self) -> None:
-        """Start, and block until another thread or a signal handler has called `stop` and the call has returned."""
+        """Start, and block until a call of `stop`, in another thread or a signal handler, has stopped the consumer."""
         self.start()
         self._stopped.wait()
 
@@ -265,10 +266,10 @@ class Consumer:
             self.step()
 
     def step(self) -> None:
-        """Poll the broker once, and hand over the deliveries. The poll thread repeats this method.
+        """Poll the broker once, and hand the deliveries to the handlers. The poll thread repeats this method.
 
         The method blocks while `concurrency` messages are in flight, while it polls, after an error of the broker, and
-        while a suspect is handled alone.
+        while a suspect (a message over which consumers died) is handled alone.
         """
         room = self._in_flight.room(self.config.concurrency, timeout_s=0.5)
         if room == 0 or self._stopping.is_set():
@@ -291,7 +292,7 @@ class Consumer:
         self._one_by_one(suspects)
 
     def _cannot_poll(self, error: Exception) -> None:
-        """Log an error of the poll, and wait. The wait grows with each poll that has failed in a row."""
+        """Log the error of a poll, and wait. The wait grows with each further poll that fails in a row."""
         failures, self._poll_failures = self._poll_failures, self._poll_failures + 1
         if not isinstance(error, BrokerError):
             logger.error("consumer.poll_failed", exc_info=error)
@@ -300,7 +301,7 @@ class Consumer:
         self._stopping.wait(AWAY_S[min(failures, len(AWAY_S) - 1)])
 
     def _try_to_hand_over(self, delivery: Delivery) -> None:
-        """Hand a delivery over. If that fails, drop it: it comes again, and the others are handled."""
+        """Hand a delivery to the handlers. If that raises an error, drop the delivery; the broker delivers it again."""
         try:
             self._hand_over(delivery)
         except BaseException:
@@ -308,11 +309,10 @@ class Consumer:
             self._in_flight.remove([delivery])
 
     def _one_by_one(self, suspects: list[Delivery]) -> None:
-        """Hand suspects over one by one, so that a crash counts only against the message that caused it.
+        """Hand suspects (messages over which consumers died) to the handlers one by one, to find the cause of a crash.
 
-        The wait for each one is at most `idle_ms`: a message that hangs must not stop the others. The order is random.
-        A crash also counts against the message that follows the culprit. With a random order, that is another message
-        each time.
+        The wait for each one is at most `idle_ms`: a message that hangs must not stop the others. A crash can also
+        count against a message that did not cause it. The order is random, so that this is another message each time.
         """
         random.shuffle(suspects)
         while suspects:
@@ -324,7 +324,7 @@ class Consumer:
                 self._calm(0)
 
     def _calm(self, count: int) -> bool:
-        """Wait until at most `count` are in flight, at most `idle_ms`. Returns False when it is time to stop."""
+        """Wait, at most `idle_ms`, until `count` deliveries or fewer are in flight. False: the consumer stops."""
         until = time.monotonic() + self.config.idle_ms / 1000
         while not self._in_flight.wait_until_at_most(count, 0.2) and time.monotonic() < until:
             if self._stopping.is_set():

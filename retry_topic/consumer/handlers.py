@@ -1,7 +1,7 @@
 """Handlers: run the application's handler and turn its result into an outcome.
 
 Plain handlers run on a pool of threads (`HandlerThreads`), `async def` handlers on one event loop (`HandlerLoop`). Both
-get deliveries by `give`. Each delivery ends as one outcome in its sink.
+get deliveries by `give`. Each delivery ends as one outcome, which goes to the `Sink` that was given with the delivery.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class HandlerCalls:
         self._reporter = reporter
 
     def call(self, delivery: Delivery, state: RetryState, message: Message, sink: Sink) -> None:
-        """Call a plain handler, in the thread that calls this."""
+        """Call a plain handler in the calling thread, and give the outcome to `sink`."""
         started_ms = now_ms()
         try:
             outcome = self._outcomes.returned(delivery, state, started_ms, self._handler(message))
@@ -64,7 +64,7 @@ class HandlerCalls:
     async def call_async(
         self, loop: HandlerLoop, delivery: Delivery, state: RetryState, message: Message, sink: Sink
     ) -> None:
-        """Call an `async def` handler and wait for it."""
+        """Call an `async def` handler, wait for it, and report the outcome to `loop`."""
         started_ms = now_ms()
         try:
             awaitable: Awaitable[Any] = self._handler(message)
@@ -113,7 +113,7 @@ class HandlerThreads:
         self.give: Callable[[Delivery, RetryState, Message, Sink], object] = partial(submit, calls.call)
 
     def together(self) -> AbstractContextManager[None]:
-        """Does nothing: threads gain nothing from several deliveries at a time."""
+        """A `with` block that has no effect: threads gain nothing from several deliveries at a time."""
         return contextlib.nullcontext()
 
     def close(self) -> None:
@@ -125,14 +125,14 @@ class HandlerLoop:
     """The event loop on which `async def` handlers run, in its own thread.
 
     Waking an event loop is expensive: it writes to a socket and switches threads. So all deliveries of one poll go to
-    the loop in one call, which makes a task of each. All outcomes of one turn of the loop go to the settler in one
-    call. A delivery that comes before the loop has begun the last call joins that call.
+    the loop in one call, which makes a task of each. All outcomes of one iteration of the loop go to the settler in one
+    call. While the loop has not yet begun a call, further deliveries are added to that call.
 
-    Threads: any thread calls `give` and `together`; all else runs in the loop's thread. This class holds each task
-    until it is done, because asyncio holds tasks only weakly.
+    Threads: any thread calls `give`, `together` and `end`, and then `close`. All else runs in the loop's thread. This
+    class holds each task until it is done, because asyncio holds tasks only weakly.
 
     Args:
-        handle: makes the coroutine that handles a delivery; it calls `ended` with the outcome.
+        handle: makes the coroutine that handles a delivery and then calls `ended` with the outcome.
         failed: is called like `handle`, and with the error, for a delivery whose coroutine never began: its task was
             cancelled before the first step or could not be made. It runs in the loop's thread.
     """
@@ -153,7 +153,7 @@ class HandlerLoop:
         return f"<HandlerLoop jobs={len(self._jobs)} tasks={len(self._tasks)}>"
 
     def run(self) -> None:
-        """Run the loop until `end`; the thread's function. When a handler stops the loop, it is run again."""
+        """Run the loop until `end` stops it. If a handler stops it, run it again. The loop's thread calls this."""
         while True:
             self._loop.run_forever()
             if self.ending.is_set() or self._loop.is_closed():
@@ -161,14 +161,14 @@ class HandlerLoop:
             logger.error("consumer.loop_stopped: a handler has stopped the event loop; the loop is started again")
 
     def give(self, *job: Any) -> None:
-        """Handle a delivery soon."""
+        """Pass a delivery to the loop, which handles it soon. Does not wait for the handler."""
         self._jobs.append(job)
         if not self._gathering:
             self._call()
 
     @contextlib.contextmanager
     def together(self) -> Iterator[None]:
-        """All deliveries that are given in the block go to the loop in one call. One thread at a time may use it."""
+        """A `with` block: all deliveries given in it go to the loop in one call. One thread at a time may use it."""
         self._gathering = True
         try:
             yield
@@ -190,7 +190,7 @@ class HandlerLoop:
         self._loop.call_soon_threadsafe(self._end)
 
     def close(self) -> None:
-        """Close the loop, unless a handler keeps it running."""
+        """Close the loop. Does nothing while a handler keeps the loop running."""
         if not self._loop.is_running():
             self._loop.close()
 
@@ -233,7 +233,7 @@ class HandlerLoop:
     def _end(self) -> None:
         for task in asyncio.all_tasks(self._loop):
             task.cancel()
-        self._loop.call_soon(lambda: self._loop.call_soon(self._stop))  # a cancelled task takes one turn to end
+        self._loop.call_soon(lambda: self._loop.call_soon(self._stop))  # a cancelled task ends in the next iteration
 
     def _stop(self) -> None:
         self.ending.set()

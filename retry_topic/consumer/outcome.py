@@ -82,7 +82,7 @@ class Retry:
             return None
         if isinstance(self.after, timedelta):
             return -(-self.after // _MS)
-        # To the microsecond first: 0.001 * 3 is 0.003 and a hair, and must not become 4 ms.
+        # To the microsecond first: 0.001 * 3 is slightly more than 0.003, and must not become 4 ms.
         return math.ceil(round(self.after * 1_000, 3))
 
 
@@ -125,7 +125,7 @@ class HandlerOutcome:
 
     Args:
         delivery: the delivery.
-        ended: how it ended; also the name of the counter to raise after it is settled.
+        ended: how the delivery ended. When it is settled, the counter of this name in `ConsumerStats` is raised.
         forward: the message to publish in the same step that settles the delivery. Defaults to None: the delivery is
             only acknowledged.
         refusals: how often the broker has refused `forward` for good. Defaults to 0.
@@ -143,7 +143,7 @@ class HandlerOutcome:
 
 
 class Sink(Protocol):
-    """Takes outcomes: the settler itself, or a thread that first keeps the order of keys."""
+    """Takes the outcomes of deliveries. A sink is the settler, or a thread that keeps the order of keys before it."""
 
     def put(self, outcome: HandlerOutcome) -> None:
         """Take one outcome. Any thread may call it."""
@@ -204,7 +204,7 @@ class Outcomes:
         started_ms: int | None = None,
         error: BaseException | None = None,
     ) -> HandlerOutcome:
-        """The outcome when the attempt failed or was not made: it carries the record for the retry topic."""
+        """The outcome when the attempt failed or was not made. The outcome has the record for the retry topic."""
         config = self._config
         topic_id = None if self.topic_id_of is None else self.topic_id_of(delivery)
         forward = failed_message(
@@ -234,8 +234,8 @@ class Outcomes:
 def success_of(group: str, message: Message, state: RetryState) -> str | None:
     """The key under which the store remembers the success of `message`; None if it remembers nothing.
 
-    Only a message that has passed the store can have a second copy. An id that is made of the payload belongs to all
-    messages with that payload, so the store does not remember those either.
+    Only a message that was released from the delay store can have a second copy; only for it is a success remembered.
+    Messages with an id made of the payload are not remembered: all messages with an equal payload share that id.
     """
     if not state.passed_the_store or state.unsigned:
         return None
@@ -331,7 +331,7 @@ class FailureLog:
 
 
 def bounded(text: str) -> str:
-    """Foreign text of at most `_TEXT_AT_MOST` characters; the logger escapes it."""
+    """A text from a message or an error, cut to `_TEXT_AT_MOST` characters. The logger escapes it."""
     return text if len(text) <= _TEXT_AT_MOST else f"{text[: _TEXT_AT_MOST - 3]}..."
 
 

@@ -2,7 +2,8 @@
 
 The retry headers of a message may be about another group or another message: several groups can read one topic, and a
 handler can copy headers onto another message. Headers that are not about this group and this message are ignored.
-Otherwise two messages would share one id, and one of them would count as a repeat of the other.
+Otherwise two messages would share one id, and one of them would count as a repeat of the other. Only the attempt count
+and the first failure of another group's retry are kept.
 
 Consumers in other languages write the same headers; the intake checks them all.
 """
@@ -24,6 +25,8 @@ def retry_state(
     group: str, message: Message, secrets: Sequence[bytes] = (), topics: GroupTopics = NAMED_AFTER_GROUP
 ) -> RetryState:
     """The retry state of `message` in `group`; an empty state when it has never failed there.
+
+    A retry of another group on a common topic is new for this group, but keeps its attempt count and first failure.
 
     Args:
         group: the consumer group.
@@ -83,7 +86,7 @@ def failed_message(
         started_ms: epoch ms at which the handler was called. Defaults to None: no header.
         topics: the group's own topics. Defaults to those named after it.
         topic_id: the permanent id of the topic it was read from. With it, the records of a recreated topic do not get
-            the ids and counts of the records before. Defaults to the topic's name.
+            the ids and counts of the deleted topic's records. Defaults to the topic's name.
     """
     now_ms = time.time_ns() // 1_000_000
     state = replace(
@@ -119,9 +122,10 @@ def ordered_state(
 
 
 def is_position_derived(group: str, message: Message, state: RetryState, topic_id: str | None = None) -> bool:
-    """Whether the id is derived from the message's position: no other message can have it, whatever headers say.
+    """Whether no other message can have this message's id, whatever the headers say.
 
-    An id that was given by a publisher counts too, because the publishing time is a part of it.
+    This holds for an id that is made of the message's position. It also holds for an id from a publisher, because the
+    name of such a message in the store contains the publishing time.
     """
     if state.published_ms is not None:
         return True
@@ -143,7 +147,7 @@ def parked_message(
 
 
 def _rooted(group: str, message: Message, state: RetryState, topic_id: str | None = None) -> RetryState:
-    """The state with an id and an origin. The headers' origin is kept; without one, `source` gives it."""
+    """The state with an id and an original. If the headers name no original, this record is the original."""
     source = message.source
     named = state.id is not None
     if source is None or (named and (state.attempt or state.replays)):

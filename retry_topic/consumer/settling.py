@@ -1,4 +1,4 @@
-"""Settling: acknowledges deliveries or forwards them to the retry topic, and keeps unsettled ones alive at the broker.
+"""Settling: acknowledges deliveries or forwards them to the retry topic, and renews unsettled ones at the broker.
 
 Invariant: a delivery is in flight from the moment it was read until the broker has confirmed that it is settled. While
 it is in flight, `beat` is called for it whenever a third of `idle_ms` has passed since the last time; a
@@ -61,8 +61,8 @@ class InFlightDeliveries:
     def add(self, delivery: Delivery) -> bool:
         """Add a delivery. Returns False if the same record is already in flight.
 
-        That happens when `beat` was called too late and the broker delivered it again. The running handler
-        continues, and the new handle settles the delivery.
+        That happens when `beat` was called too late and the broker delivered the record again. The running handler
+        continues. The newer delivery of the record is the one that is settled.
         """
         key = _key(delivery)
         with self._changed:
@@ -72,18 +72,18 @@ class InFlightDeliveries:
             return fresh
 
     def drop_all(self) -> None:
-        """Forget all deliveries: other consumers receive them."""
+        """Forget all deliveries, because other consumers receive them."""
         with self._changed:
             left = list(self._held.values())
         self.remove(left)
 
     def current(self, delivery: Delivery) -> Delivery:
-        """The delivery with its latest handle."""
+        """The latest delivery of the same record: the broker may have delivered the record again."""
         with self._changed:
             return self._held.get(_key(delivery), delivery)
 
     def remove(self, deliveries: Sequence[Delivery]) -> None:
-        """Forget these deliveries: they are settled, or come again."""
+        """Forget these deliveries, because they are settled or the broker delivers them again."""
         with self._changed:
             for delivery in deliveries:
                 self._held.pop(_key(delivery), None)
@@ -122,7 +122,7 @@ def _key(delivery: Delivery) -> object:
 
 
 class Settler:
-    """Settles outcomes and keeps the deliveries in flight alive, in the one thread that calls `run` (or `step`).
+    """Settles outcomes and renews the deliveries in flight, in the one thread that calls `run` (or `step`).
 
     Args:
         broker: creates the retry topic again if it was deleted.
@@ -172,18 +172,18 @@ class Settler:
             self._outcomes.put(outcomes[start : start + _AT_ONCE])
 
     def finish(self) -> None:
-        """No more outcomes follow. `run` returns when all are settled, or when the broker still does not answer."""
+        """Say that no more outcomes follow. `run` ends when all are settled, or if the broker still does not answer."""
         self.finishing.set()
         self._outcomes.put(())
 
     def run(self) -> None:
-        """Settle and renew until `finish`. The settling thread runs this."""
+        """Settle outcomes and renew deliveries, until after `finish`. The settling thread runs this."""
         while self.step():
             pass
 
     def step(self) -> bool:
-        """Wait for outcomes until the next `beat` is due, settle them, `beat`. Returns False when all is settled."""
-        until = time.monotonic() + self._look_s  # holds of deliveries read meanwhile are due later
+        """Wait for outcomes, settle them, and call `beat` if it is due. Returns False when it is time to end."""
+        until = time.monotonic() + self._look_s  # deliveries that are read meanwhile need `beat` later
         if (renewal_s := self._in_flight.next_renewal_s()) is not None:
             until = min(until, renewal_s)
         ready = self._collect(min(until, self._again_at) if self._again else until)
@@ -201,7 +201,7 @@ class Settler:
         return True
 
     def _collect(self, until: float) -> list[HandlerOutcome]:
-        """The outcomes that have been put; waits until `until` for the first."""
+        """The outcomes that have been put. Waits for the first one until `until`, by `time.monotonic`."""
         taken: list[HandlerOutcome] = []
         with contextlib.suppress(queue.Empty):
             timeout_s = 0 if self.finishing.is_set() else max(0.0, until - time.monotonic())
@@ -240,7 +240,10 @@ class Settler:
         return []
 
     def _forward(self, outcomes: list[HandlerOutcome]) -> list[HandlerOutcome]:
-        """Forward outcomes. Returns those that the broker refused; those that it refuses for good are changed."""
+        """Publish the records of outcomes to the retry topic, and settle the deliveries.
+
+        Returns the outcomes whose record the broker refused. Where it refused for good, the outcome is changed.
+        """
         pairs = [(self._in_flight.current(one.delivery), one.forward) for one in outcomes if one.forward is not None]
         answers = self._consumer.forward(pairs)
         done: list[HandlerOutcome] = []
@@ -288,12 +291,12 @@ class Settler:
             return
         try:
             self._consumer.beat(deliveries)
-        except Exception as error:  # as above
+        except Exception as error:  # a bug in a broker must not end this thread
             logger.warning("consumer.cannot_beat: %s", error)
 
 
 class Successes:
-    """Remembers in the store which messages have succeeded, so that no second copy of them is retried or buried.
+    """Remembers in the store which messages have succeeded, so that no second copy is retried or becomes a dead letter.
 
     It writes the success before the delivery is acknowledged. If the consumer dies in between, the message is handled
     again; a failure of that attempt then has no effect. If the store does not answer, the message is still

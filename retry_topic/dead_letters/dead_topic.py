@@ -35,8 +35,9 @@ class LetterToMessage:
     Args:
         group: the consumer group.
         own: the group's topics, by purpose.
-        to: the topic that receives the messages. When it is not the group's redelivery topic it becomes their origin;
-            otherwise its consumers would take them for stray copies.
+        to: the topic that receives the messages. If it is not the group's redelivery topic, the headers name it as the
+            topic on which the messages first failed. With another topic in the headers, consumers of `to` would take
+            the headers for copies from another message.
         dead_id: id of the dead topic. Together with the letter's position it makes the new id, so a repeated
             conversion gives the same id.
         secrets: the first one signs. Defaults to none: letters must not be signed.

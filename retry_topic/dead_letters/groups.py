@@ -15,10 +15,10 @@ class Group:
     Args:
         topic: the topic on which they first failed.
         fingerprint: the fingerprint of the error; without one, the first word of the reason.
-        count: how many they are.
-        first_ms: when the first one died.
-        last_ms: when the last one died.
-        sample: the first one.
+        count: the number of letters.
+        first_ms: when the first letter died.
+        last_ms: when the last letter died.
+        sample: the first letter.
     """
 
     topic: str

@@ -30,11 +30,14 @@ class DeadLetters:
         self._secrets = secrets
 
     def select(self, selection: DeadLetterFilter | None = None) -> Iterator[DeadLetterInfo]:
-        """Dead letters in order of death, page by page."""
+        """Iterate over the dead letters that `selection` chooses (by default all), in order of death.
+
+        Letters that are chosen by id come in the order of the ids. The letters are read page by page.
+        """
         return select(self._store, selection or DeadLetterFilter())
 
     def groups(self, selection: DeadLetterFilter | None = None) -> list[Group]:
-        """Dead letters by topic and fingerprint, the largest group first."""
+        """Group the dead letters that `selection` chooses (by default all) by topic and fingerprint, largest first."""
         return group_letters(self.select(selection))
 
     def replay(
@@ -128,7 +131,16 @@ class DeadLetters:
     def delete(
         self, selection: DeadLetterFilter | None = None, *, dry_run: bool = False, limit: int | None = None
     ) -> int:
-        """Delete dead letters for good. Returns the number of deleted letters."""
+        """Delete dead letters for good.
+
+        Args:
+            selection: which letters. Defaults to all.
+            dry_run: change nothing, only count. Defaults to False.
+            limit: at most this many letters. Defaults to all.
+
+        Returns:
+            The number of deleted letters; in a dry run, of those that would be deleted.
+        """
         letters = [*itertools.islice(self.select(selection), limit)]
         if dry_run:
             return len(letters)

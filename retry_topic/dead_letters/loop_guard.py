@@ -1,4 +1,4 @@
-"""The loop guard: counts the replays of each message, so that a poisoned message cannot circle for ever.
+"""The loop guard: counts the replays of each message, so that a message that always fails is not replayed for ever.
 
 The store holds the count, beside the attempt count. Headers repeat the count but decide nothing, because every client
 that can write to a topic can write headers. A replay raises the count before it sends the message. So a crash in
@@ -18,7 +18,7 @@ _REMEMBER_MS = 90 * 86_400_000  # as long as dead letters are kept by default
 
 
 def replay_counts(store: DelayStore, roots: Sequence[str]) -> list[int]:
-    """Read the replay counts of messages. `roots` are the ids that all attempts of a message share.
+    """Read the replay counts of messages. `roots`: the names under which the store counts, see `RetryState.known_as`.
 
     Raises:
         StoreError: the store does not answer.
@@ -27,7 +27,7 @@ def replay_counts(store: DelayStore, roots: Sequence[str]) -> list[int]:
 
 
 def count_replays(store: DelayStore, replays: Sequence[tuple[str, int]], now_ms: int) -> None:
-    """Set the replay counts of messages. A count is never lowered, so the call may be repeated.
+    """Raise replay counts: pairs of root, as in `replay_counts`, and count. No count is lowered; repeating is harmless.
 
     Raises:
         StoreError: the store does not answer; some messages may be counted.

@@ -34,7 +34,7 @@ class Order:
 
 @dataclass(slots=True)
 class Replayed:
-    """The result of a replay, or of a dry run as if it had replayed.
+    """The result of a replay. The result of a dry run says what a replay would do.
 
     Args:
         matched: how many letters were selected.
@@ -60,8 +60,8 @@ class LetterReplay:
     Args:
         store: holds the letters and the counts of the loop guard.
         now_ms: the store's time at the start.
-        due_ms: gives the due time of a letter from its number among the replayed letters.
-        edit: gives the message that is sent for a letter; its second argument is the message that the letter holds.
+        due_ms: called with a letter and its number among the replayed letters; returns the due time.
+        edit: called with a letter and the message that it holds; returns the message that is sent.
         max_replays: the loop guard's limit.
         dry_run: whether the letters are only counted.
         target: send to this topic instead of the message's own. Defaults to None.
@@ -117,7 +117,7 @@ class LetterReplay:
         state = replayed_state(letter.state, replays)
         goes_to = message.topic if self.target is None else self.target
         if goes_to != message.topic:
-            state = replace(state, original_topic=self.target)  # else its new consumer would treat it as a stray copy
+            state = replace(state, original_topic=self.target)  # else consumers would ignore its headers
         message = self.edit(letter, message)
         if not isinstance(message, Message):
             raise Rejected(f"expected edit to return a Message, got: {message!r:.200}; {letter.id} stays dead")

@@ -40,7 +40,7 @@ class DeadLetterInfo:
 
     @property
     def root(self) -> str:
-        """The message's id, which all its attempts and replays share."""
+        """The name under which the store counts the replays of the message, see `RetryState.known_as`."""
         return self.id if self.state.id is None else self.state.known_as
 
 
@@ -81,7 +81,7 @@ class DeadLetterFilter:
 
 
 def read_dead(found: Found) -> DeadLetterInfo:
-    """Read an item as a dead letter. A letter that cannot be read keeps its reason."""
+    """Read an item as a dead letter. An unreadable letter has its reason, but no message and an empty state."""
     try:
         message: Message | None = decode_body(found.body)
     except Rejected:

@@ -44,7 +44,7 @@ class Attempt(NamedTuple):
     shard: int | None = None
 
     def encode(self) -> bytes:
-        """The row in the form of the log."""
+        """The row as an entry of the store's log."""
         return json.dumps([VERSION, *self], ensure_ascii=True, separators=(",", ":")).encode()
 
 

@@ -38,7 +38,7 @@ class Exported:
 
 
 def attempts_in(store: DelayStore, shard: int, seen: Exported | None = None) -> Iterator[Attempt]:
-    """The rows of a shard's log, oldest first, each once. `seen` counts them.
+    """The rows of a shard's log, oldest first, each once. The counts in `seen` are raised for each row.
 
     Raises:
         StoreError: the shard cannot be reached.

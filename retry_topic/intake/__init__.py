@@ -3,13 +3,13 @@
 | module | what it does |
 |---|---|
 | `worker` | the thread that reads the retry topic, and waits while store or broker do not answer |
-| `from_queue` | carries out plans for a queue (Redis Streams, memory): stores, then acknowledges |
+| `from_queue` | carries out plans for a queue (Redis Streams, memory): first stores, then acknowledges |
 | `from_log` | carries out plans for a log (Kafka): stores a log batch together with its position |
 | `transport` | the common part of both: answers a plan's questions, logs and reports the results |
 | `plan` | decides; a pure function of the records, the store's knowledge, the time and the rules |
-| `templates` | the decision cache of `plan`: decides and writes records with the same headers alike |
+| `templates` | the decision cache of `plan`: decides about similar records by a template, which costs less |
 | `records` | a record that was read, a record that was decided, the report about it, and the rules for all three |
 | `origins` | the topics to which due messages may return |
 
-A failed message goes through them in this order. Nothing below `transport` calls a store, a broker or a clock.
+A failed message goes through them in this order. `plan`, `templates` and `records` call no store, broker or clock.
 """

@@ -7,12 +7,13 @@ another position and stores nothing. A store that lost writes in a failover gets
 of a retry topic is taken in exactly once, even if its message was sent long ago.
 
 Usually the attempt counts in headers are right and the ids are free. So the intake does not ask the store beforehand.
-The script compares the counts and raises them. It refuses the whole batch when a count is greater or an id is taken.
-Then the intake asks the store and plans the batch again. Nothing of a batch is ever stored behind its position.
+The script compares the counts and raises them. It refuses the whole batch when the store has a greater count or an id
+is taken. Then the intake asks the store and plans the batch again. No item of a batch is ever stored after the batch's
+position.
 
-Messages of ordering keys belong in the shard of their key. If that is not the batch's shard, they are stored there
-first, with a position of the same source in that shard. If the process crashes in between and the batch is read again,
-that shard already has the records before that position.
+Messages of ordering keys belong in the shard of their key. If that is not the shard with the position of the batch's
+source, they are stored in the key's shard first, with a position of the same source in that shard. If the process then
+crashes and the batch is read again, the key's shard already has the records before that position.
 
 One batch ahead: the intake reads and plans the next batch while the store works on the last (`offer`, `finish`). It
 sends the next batch after the last one is stored. So at most one batch is in flight, and no batch is sent after one
@@ -45,7 +46,7 @@ from wheel_sched.store.ordering import route_of
 class _Batch:
     """A log batch in flight: its records, its plan, and the pending answer of the store.
 
-    `elsewhere`: the messages that were already stored in other shards.
+    `elsewhere`: the messages with ordering keys that were already stored in other shards.
     """
 
     reader: LogReader
@@ -62,8 +63,9 @@ class _Batch:
 class IntakeFromLog(Transport):
     """Takes in log batches. Only one thread may use it.
 
-    `until_available` repeats a call until store and broker are available. If it raises, the batch in flight has no
-    answer. The store's position then shows whether the batch was stored, and a new reader continues from there.
+    The argument `until_available` of each method repeats a call until store and broker are available. If it raises an
+    error, the batch in flight has no answer. The store's position then shows whether the batch was stored, and a new
+    reader continues from that position.
     """
 
     from_log = True
@@ -91,9 +93,9 @@ class IntakeFromLog(Transport):
         return [*self.offer(reader, part, until_available), *self.finish(until_available)]
 
     def offer(self, reader: LogReader, part: LogBatch, until_available: UntilAvailable) -> list[Taken]:
-        """Send a batch after the one before it is stored. Returns the results of the one before.
+        """Wait until the batch in flight is stored, and then send this batch. Returns the results of the stored batch.
 
-        If the store refused the batch before it of the same source, this batch is dropped: the reader reads it again.
+        If the store refused that batch and both have one source, this batch is dropped: the reader reads it again.
         """
         now_ms = until_available(self._store.now_ms)  # asked after the read: no due time is early by the store's clock
         made = self._plan(part.deliveries, Known(), now_ms, self._route(part))
@@ -120,10 +122,10 @@ class IntakeFromLog(Transport):
         return self._intake.positions(sources)
 
     def look_back(self, reader: LogReader, until_available: UntilAvailable) -> None:
-        """Check the store's positions, because its server may be another one that has lost writes.
+        """Compare the store's positions with the reader's, because the server may be another one that has lost writes.
 
-        The reader reads records again that the store has lost. The next batch would also find that out, but it may come
-        late. This call first waits for the batch in flight, so that the reader expects the store's latest position.
+        The reader then reads again the records that the store has lost. The next batch would also show the loss, but it
+        may come late. This call first waits for the batch in flight, so that the reader expects the latest position.
         """
         self._end(until_available)
         expected = reader.expected()
@@ -144,7 +146,7 @@ class IntakeFromLog(Transport):
         until_available(lambda: reader.rewind(source, position))
 
     def _end(self, until_available: UntilAvailable) -> tuple[list[Taken], str | None]:
-        """The results of the batch in flight, and its source if the reader reads it again from another position."""
+        """The results of the batch in flight, and its source if the store refused it and the reader reads it again."""
         batch, self._underway = self._underway, None
         if batch is None:
             return [], None
@@ -158,7 +160,7 @@ class IntakeFromLog(Transport):
         return self._report([*batch.elsewhere, *batch.plan.decided]), None
 
     def _note(self, batch: _Batch, until_available: UntilAvailable) -> None:
-        """Count the stored messages, for statistics."""
+        """Write the history rows of the stored messages, and count those whose due time was spread."""
         if self._history:
             rows = self._rows(batch.plan.fresh, batch.now_ms)
             until_available(lambda: self._log.append(rows, keep=self._history))
@@ -167,11 +169,11 @@ class IntakeFromLog(Transport):
     # -- planning
 
     def _route(self, part: LogBatch) -> str | None:
-        """The route of a batch's items: all lie in one shard, with its position."""
+        """The key that chooses the shard of a batch's items: its source, whose position is there. None: their ids."""
         return part.source if self._connection.by_source else None
 
     def _adopt(self, batch: _Batch, made: Plan, known: Known, until_available: UntilAvailable) -> None:
-        """Give a batch its plan: answer the questions, and send the dead letters to the dead topic."""
+        """Give a batch its plan: answer the plan's questions, and send its dead letters to the dead topic."""
         route = self._route(batch.part)
         batch.plan, batch.now_ms = self._finish(made, known, batch.now_ms, until_available, route)
         self._announce(batch, until_available)

@@ -3,10 +3,11 @@
 A record is acknowledged only after it is stored. After a crash in between, the step is repeated and finds the id in the
 store.
 
-The store keeps an attempt count until the cap by age. For an hour it remembers which records were taken in. So a record
-that is handed out again after a crash is taken in exactly once, even if its message was sent long ago. The step that
-stores the message also writes both. With several shards, a separate call writes them. A crash between the two calls can
-deliver a message once more, under the same attempt id, if the message is sent before its record is read again.
+The store keeps a message's attempt count until the policy's cap by age. For an hour it remembers which records were
+taken in. So a record that is handed out again after a crash is taken in exactly once, even if its message was sent long
+ago. With one shard, the call that stores waiting messages also writes both. With several shards, and for dead letters,
+a second call writes both. A crash between the two calls can deliver a waiting message once more, under the same attempt
+id, if the message is sent before its record is read again.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ class IntakeFromQueue(Transport):
 
         Args:
             deliveries: the records that were read.
-            again: an earlier `store` of the same deliveries failed half-way. Defaults to False.
+            again: whether an earlier `store` of the same deliveries failed half-way. Defaults to False.
             until_available: makes the calls. A call whose reply was lost is repeated unchanged, under its token, and
                 gets the first answer. Defaults to making each call once.
 
@@ -73,7 +74,7 @@ class IntakeFromQueue(Transport):
         return [one for one in made.entries if isinstance(one, Decided)]
 
     def _schedule(self, waiting: Sequence[Decided], until_available: UntilAvailable) -> None:
-        """Store waiting messages. If another message has a record's id, the record is stored under its own id."""
+        """Store waiting messages. If another message has a record's id, the record is stored under another id."""
         while waiting:
             items, token = [one.item for one in waiting if one.item is not None], new_token()
             notes = [note for one in waiting for note in one.notes()]
@@ -134,12 +135,12 @@ class IntakeFromQueue(Transport):
         broker = self._connection.broker
         if self._dead_kept and self._dead_sent >= TRIM_EVERY and isinstance(broker, TrimBroker):
             self._dead_sent = 0
-            with contextlib.suppress(BrokerError):  # the next time
+            with contextlib.suppress(BrokerError):  # it is trimmed after the next TRIM_EVERY letters
                 broker.trim(self._dead_topic, self._dead_kept)
 
 
 def _refused(consumer: BrokerConsumer, pairs: Sequence[tuple[Delivery, Message]]) -> list[tuple[Delivery, Message]]:
-    """Forward the pairs. Returns those that the broker refuses for good."""
+    """Publish the message of each pair and settle its delivery. Returns the pairs that the broker refuses for good."""
     if not pairs:
         return []
     refused = []

@@ -70,8 +70,8 @@ class Plan:
     Args:
         questions: open questions. If there are any, all fields below `entries` are empty.
         entries: the batch in order: decided records, and records that wait for an answer.
-        odd: records with odd headers, of those that were read for this plan.
-        copies: second copies of known failures.
+        odd: records with faults in their headers (`RetryState.oddities`), of those that were read for this plan.
+        copies: records whose failure or end is already known.
         renamed: records that got another id than the one they came with.
         fresh: entries with something to store.
         items: waiting messages.
@@ -93,7 +93,7 @@ class Plan:
 
     @property
     def decided(self) -> list[Entry]:
-        """The entries of a plan without questions."""
+        """The entries that are decided. In a plan without questions, all are."""
         return [one for one in self.entries if not isinstance(one, IntakeRecord)]
 
 
@@ -114,7 +114,7 @@ def plan(
         now_ms: the store's time.
         rules: the intake's rules.
         templates: the decision cache, for deliveries. Defaults to none.
-        route: the route of items without an ordering key. Defaults to None: their id.
+        route: the key that chooses the shard of items without an ordering key. Defaults to None: their id chooses it.
     """
     questions = Questions()
     entries: list[IntakeRecord | Decided | Prepared] = []
@@ -170,7 +170,7 @@ def plan(
 def _count(
     record: IntakeRecord, known: Known, numbers: dict[str, int], rules: Rules, questions: Questions
 ) -> Decided | None:
-    """The record with the greater count of header and store, or marked as known; None when a question is open."""
+    """The record with the greater attempt count of headers and store, or marked as known. None: ask the store first."""
     message, given = record.delivery.message, record.state
     of_replays = replays_key(given.known_as)
     replays = known.counts.get(of_replays)
@@ -201,7 +201,7 @@ def _count(
 
 
 def _with_replays(state: RetryState, replays: int) -> RetryState:
-    """The state of a failed message with this replay count."""
+    """The state with this replay count. Its attempt is at least 1, because the message has failed."""
     attempt = max(1, state.attempt)
     if (state.attempt, state.replays) == (attempt, replays):
         return state
@@ -209,8 +209,8 @@ def _with_replays(state: RetryState, replays: int) -> RetryState:
 
 
 def _next_number(state: RetryState, key: str, count: int, shared: dict[str, int]) -> RetryState:
-    """The state with the next attempt number of an id that several records may share. It follows the store's count and
-    the earlier records."""
+    """The state with the next attempt number. Several records may share the id: the number is one above the store's
+    count and above the numbers of earlier records."""
     shared[key] = max(count, shared.get(key, 0)) + 1
     return replace(state, attempt=min(shared[key], MAX_COUNT))
 
@@ -235,7 +235,7 @@ def is_copy(state: RetryState, replays: int, count: int) -> bool:
 
 
 def _count_again(one: Decided, count: int, taken_in: bool, known: Known, questions: Questions) -> Decided | None:
-    """Decide about a record whose attempt is counted already: a repeat, or one more. None: the store must be asked."""
+    """Decide if a record whose attempt is already counted is a repeat or another attempt. None: ask the store first."""
     claimed = one.state.attempt
     one.state = replace(one.state, attempt=max(count, claimed))
     if one.member not in known.items:
@@ -244,7 +244,7 @@ def _count_again(one: Decided, count: int, taken_in: bool, known: Known, questio
     found = known.items[one.member]
     here = one.is_in(found)
     if here and found is not None and found.state == "dead" and one.record.repeated:
-        return one  # a queue repeats a record after a crash between storing a dead letter and telling the dead topic
+        return one  # a queue repeats a record after a crash between storing a dead letter and publishing it
     if here or taken_in:
         one.duplicate = True
     elif not (one.record.repeated and claimed == one.state.attempt):

@@ -1,7 +1,7 @@
 """The records of the intake: how they are read, which policy decides about them, and how they are written. No I/O.
 
-A record is read (`IntakeRecord`), decided (`Decided`) and reported (`Taken`); `Rules` reads and writes. The id of an
-attempt in the store is `<retry id>[r<replay>].<attempt>`.
+A record is read (`IntakeRecord`), decided (`Decided`) and reported (`Taken`). `Rules` reads records and writes the
+items of decided ones. The id of an attempt in the store is `<retry id>[r<replay>].<attempt>`.
 """
 
 from __future__ import annotations
@@ -165,12 +165,12 @@ class Decided:
 
     @property
     def key_lock(self) -> str | None:
-        """The lock of its ordering key."""
+        """The lock of the message's ordering key; None without such a key."""
         return self.state.key_lock
 
     @property
     def offset(self) -> int:
-        """The offset of its record in the log."""
+        """The offset of the record in the log."""
         source = self.delivery.message.source
         return -1 if source is None else int(source.offset)
 
@@ -179,7 +179,7 @@ class Decided:
         self.duplicate, self.decision, self.due_ms, self.dead = True, None, None, None
 
     def is_in(self, found: Found | None) -> bool:
-        """Whether the store's item with this id is the same message."""
+        """Whether the store's item `found` holds the same message."""
         if found is None:
             return False
         try:
@@ -223,8 +223,8 @@ class Known:
     Args:
         ask: whether to read every count from the store. Otherwise the plan uses the counts of the headers, and the
             store compares them when it stores the batch. Defaults to False.
-        counts: by key: attempts, replays, and records that were taken in.
-        items: by id, for records that are not the first of their attempt.
+        counts: by key: counts of attempts, counts of replays, and 1 for each record that was taken in.
+        items: by id: the store's items of attempts that were already counted; None for an item that is gone.
         origins: topics about which the broker has answered.
     """
 
@@ -272,7 +272,7 @@ class Rules:
     rng: random.Random
 
     def read(self, delivery: Delivery, *, again: bool = False) -> IntakeRecord:
-        """The record with the verified part of its headers.
+        """Read a record of the retry topic, with the verified part of its headers.
 
         Args:
             delivery: the record.
@@ -300,7 +300,10 @@ class Rules:
         return policy
 
     def returns_to_origin(self, one: Decided) -> bool:
-        """Whether the message returns to the topic on which it first failed: that topic is one of `origins`."""
+        """Whether the message may return to the topic on which it first failed, if that topic is one of `origins`.
+
+        Messages with an ordering key and unsigned messages may not.
+        """
         record, state = one.record, one.state
         elsewhere = record.topic != record.delivery.message.topic
         return self.origins is not None and elsewhere and state.key_lock is None and not state.unsigned
@@ -342,8 +345,8 @@ def fingerprint_of(one: Decided) -> str:
 
 
 def _item(one: Decided, message: Message) -> tuple[Item, str | None]:
-    """The item, and why it cannot wait in the store (None if it can). Only the dead topic keeps a message that the
-    store cannot hold."""
+    """The item, and why it cannot wait in the store (None if it can). A message that the store cannot hold at all is
+    kept by the dead topic only; its item has no body."""
     topic, key_lock = one.record.topic[:_MAX_NAME], one.state.key_lock
     refs, route = ((), None) if key_lock is None else ((ref_of(key_lock),), route_of(key_lock))
     try:

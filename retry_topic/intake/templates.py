@@ -1,4 +1,4 @@
-"""The decision cache of the intake: it decides and writes records with the same headers alike.
+"""The decision cache of the intake: it decides about similar records and writes their items, by a template.
 
 Often many messages fail for one reason. A `Template` describes records whose headers have the same names in the same
 order, and the same values for all fields that decide: topics, attempt, error, status and the like. The other values are
@@ -9,7 +9,7 @@ Invariant: for each record, a template makes the same item as `plan`, byte for b
 special record: odd headers, dead, ordered, by reference, too large. The plan then decides that record itself. The third
 record of a kind makes a template, and only if the template would make the same item of it.
 
-Cost: about a third of the plan's own. Only one thread may use it.
+Cost: about a third of what the plan costs for a record. Only one thread may use it.
 """
 
 from __future__ import annotations
@@ -82,9 +82,9 @@ class Template:
 
 @dataclass(slots=True)
 class Prepared:
-    """A record that a template has decided. It is never dead, ordered or known. `decided` makes the full form of it.
+    """A record that a template has decided. It is no dead letter, has no ordering key, and its failure is new.
 
-    It keeps few objects, because thousands of records can be in flight.
+    It keeps few objects, because thousands of records can be in flight. `decided` converts it to a `Decided`.
     """
 
     template: Template
@@ -126,7 +126,7 @@ class Prepared:
         return IntakeRecord(Delivery(message, None), state, state, template.topic, template.group, repeated=False)
 
     def decided(self) -> Decided:
-        """The same decision in the form that the plan makes."""
+        """The same decision as a `Decided`, as the plan makes it."""
         record = self.record
         one = Decided(record, record.state)
         one.due_ms, one.decision, one.item = self.item.due_ms, self.decision, self.item
@@ -175,7 +175,7 @@ class _Names:
 
 
 def _picking(places: Sequence[int]) -> Pick:
-    """A function that gives the values of these places."""
+    """A function that returns the values at these places of a sequence."""
     if len(places) > 1:
         return itemgetter(*places)
     if places:
@@ -327,7 +327,7 @@ def _template(one: Decided, known: _Names, values: Sequence[bytes], policies: Po
 
 
 def _form(stored: Message, is_gap: Sequence[bool]) -> bytes:
-    """The body of a message as a format; the first headers have gaps where `is_gap` says so."""
+    """The body of a message as a `%` format. `is_gap`: which of the first headers have a gap for their value."""
     lengths, parts = [], []
 
     def put(part: bytes | None) -> None:

@@ -39,7 +39,7 @@ class UntilAvailable(Protocol):
 
 
 def once(call: Callable[[], T]) -> T:
-    """Make a call once."""
+    """Make a call once: an `UntilAvailable` that does not repeat."""
     return call()
 
 
@@ -51,7 +51,7 @@ class Transport:
         group: the owner of the retry topic.
         policies: the retry policies.
         redelivery: "group": due messages go to the group's own redelivery topic. "origin": they go to the topic on
-            which they first failed, where every group sees them.
+            which they first failed, where every group sees them. Defaults to "group".
         origins: the topics that "origin" may send to. Defaults to none: the topics that the group reads.
         spring: write Spring Kafka's headers beside ours. Defaults to False.
         secrets: to verify signatures with; the first one signs. Defaults to none: headers are not signed.
@@ -122,7 +122,7 @@ class Transport:
     def _finish(
         self, made: Plan, known: Known, now_ms: int, until_available: UntilAvailable, route: str | None = None
     ) -> tuple[Plan, int]:
-        """The plan with all its questions answered, and the time that it used."""
+        """Answer a plan's questions and plan again, until none is open. Returns the plan, and the time that it used."""
         while True:
             self._open_keys([(one.key_lock, one.head) for one in made.copies if one.ended], until_available)
             if not made.questions:
@@ -165,15 +165,15 @@ class Transport:
     def _open_keys(self, heads: Iterable[tuple[str | None, str]], until_available: UntilAvailable) -> None:
         """Open ordering keys whose heads are dead or have ended, so that the next messages follow.
 
-        A key whose head has failed stays closed: the retry of the first copy opens it. But if a failing copy of an
-        ended message has closed the key, it would wait for ever.
+        A head that has failed needs no such call: its retry opens the key. But a second copy of a message that has
+        ended can fail and close the key. Then no retry follows, and without this call the key would stay closed.
         """
         rows = [(key_lock, head) for key_lock, head in heads if key_lock is not None]
         if rows:
             until_available(lambda: self._locks.given_up(rows))
 
     def _open_renamed(self, renamed: Sequence[Decided], until_available: UntilAvailable) -> None:
-        """Report records that got their own id. Their keys wait for the old id, which belongs to another message."""
+        """Log records that got another id, and open their ordering keys, which wait for the id that they came with."""
         for one in renamed:
             taken = f"{one.head}.{one.state.attempt}"
             logger.warning("intake.id_is_taken: %s is another message's; stored as %s", taken, one.member)
@@ -198,7 +198,7 @@ class Transport:
         return [(row.id, row.encode()) for row in rows]
 
     def _report(self, entries: Sequence[Entry]) -> list[Taken]:
-        """Log the results of stored records and pass them to the observer."""
+        """Log the results of stored records and pass them to the observer `seen`."""
         done = [one.taken() for one in entries]
         _log_decisions(entries, done)
         if self._seen is not None:

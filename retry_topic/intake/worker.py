@@ -33,7 +33,7 @@ _HEALTHY_S = 10.0  # after this long without a failure the reader counts as heal
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """The settings of reading.
+    """What an `IntakeWorker` reads, and how.
 
     Args:
         topic: the group's retry topic.
@@ -56,7 +56,7 @@ class IntakeWorker:
     Args:
         broker: holds the topic.
         intake: an intake from a log if the broker's topics are logs, else from a queue.
-        reading: the settings of reading.
+        reading: what it reads, and how.
     """
 
     def __init__(self, broker: Broker, intake: IntakeFromQueue | IntakeFromLog, reading: Reading) -> None:
@@ -70,12 +70,12 @@ class IntakeWorker:
 
     @property
     def alive(self) -> bool:
-        """Whether its thread runs."""
+        """Whether the worker's thread runs."""
         return self._thread.is_alive()
 
     @property
     def ready(self) -> bool:
-        """Whether it reaches the broker and may read there. The log names a missing permission."""
+        """Whether the worker reaches the broker and may read the topic. The log names a missing permission."""
         return self._thread.works and not self._away and not self._refused
 
     def start(self) -> None:
@@ -119,12 +119,15 @@ class IntakeWorker:
         self._failures += 1
 
     def _read(self) -> Generator[None]:
-        """Read with one consumer: one poll in each step of the generator, until it is closed or fails."""
+        """Read with one consumer until the generator is closed or fails. Each step of the generator polls once."""
         intake = self._intake
         return self._read_log(intake) if isinstance(intake, IntakeFromLog) else self._read_queue(intake)
 
     def _polled(self, since_s: float, *, anything: bool) -> None:
-        """Record a poll that did not fail. `since_s`: when the reader was made."""
+        """Forget earlier failures after a poll that succeeded, if it read `anything` or the reader is old enough.
+
+        `since_s`: when the reader was made, by `time.monotonic`.
+        """
         if self._failures and (anything or time.monotonic() - since_s >= _HEALTHY_S):
             self._refused, self._failures = False, 0
 
@@ -199,7 +202,7 @@ class IntakeWorker:
         )
 
     def _until_available(self, beat: Callable[[], None] | None, call: Callable[[], T]) -> T:
-        """Repeat a call until store and broker are available. Meanwhile `beat` keeps the read records.
+        """Repeat a call until store and broker are available. Meanwhile, `beat` keeps the records for this reader.
 
         Raises:
             _Stopped: the service stops before they are available.

@@ -20,8 +20,8 @@ A message by reference has its payload elsewhere. A line before its push form sa
 
     R1["<topic>",<partition>,<offset>,<length>,"<digest>"]\n<push form with an empty value>
 
-No server pushes such a body. A release that does not know this line holds the item for an operator; it does not send
-the message without its payload.
+No server pushes such a body. An older version of this package, which does not know this line, holds the item for an
+operator; it does not send the message without its payload.
 
 A body contains no partition and no time. A failed message has both in its headers, and `headers.return_to_origin`
 restores them. For any other message the topic decides.
@@ -60,7 +60,7 @@ def to_fields(message: Message) -> list[bytes]:
 
 @lru_cache(maxsize=1024)
 def field_of(name: str) -> bytes:
-    """The field of a header. It is cached, because the same names occur in every message."""
+    """The field for a header of this name. It is cached, because the same names occur in every message."""
     field = name.encode("utf-8", "surrogateescape")
     return ESCAPE + field if field in (VALUE, KEY) or field.startswith(ESCAPE) else field
 
@@ -91,7 +91,7 @@ def _headers(names: Sequence[bytes], contents: Sequence[bytes]) -> Headers:
 
 @lru_cache(maxsize=1024)
 def _name(field: bytes) -> str:
-    """The header of a field. It is cached, because the same names occur in every message."""
+    """The name of the header that a field holds. It is cached, because the same names occur in every message."""
     return field.removeprefix(ESCAPE).decode("utf-8", "surrogateescape")
 
 

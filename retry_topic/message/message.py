@@ -89,7 +89,7 @@ class Message:
         return None
 
     def to(self, topic: str, headers: Headers | None = None) -> Message:
-        """The same message, addressed to `topic`. Given `headers` replace those of the message."""
+        """The same message, addressed to `topic`. If `headers` are given, they replace the message's headers."""
         headers = self.headers if headers is None else headers
         return Message(topic, self.value, self.key, headers, None, self.reference, self.partition, self.timestamp_ms)
 

@@ -14,7 +14,7 @@ def check_group(group: str) -> str:
     """Check that topics can be named after `group`, and return it.
 
     Raises:
-        ConfigError: they cannot.
+        ConfigError: topics cannot have such a name.
     """
     if _GROUP.fullmatch(group) is None:
         raise ConfigError(f"expected group to be 1 to 200 characters without blanks or braces, got: {group!r}")
@@ -97,7 +97,10 @@ NAMED_AFTER_GROUP = GroupTopics()
 
 
 def intake_group_of(group: str) -> str:
-    """The group in which the retry service reads a retry topic that is a log; the consumers see no rebalance."""
+    """The group in which the retry service reads a retry topic that is a log.
+
+    It differs from the consumers' group, so consumers see no rebalance when a service starts or stops.
+    """
     return f"{check_group(group)}.intake"
 
 

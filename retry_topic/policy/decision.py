@@ -109,7 +109,7 @@ def decide(policy: RetryPolicy, failure: Failure, now_ms: int, rng: random.Rando
 
 
 def decide_by(match: Match | None, policy: RetryPolicy, failure: Failure, now_ms: int, rng: random.Random) -> Decision:
-    """Like `decide`, for a caller that already knows the matching rule. Does not keep `failure`."""
+    """Like `decide`, for a caller that already knows the matching rule. The decision has no reference to `failure`."""
     rule = match.rule if match else None
     max_attempts = rule.max_attempts if rule and rule.max_attempts is not None else policy.max_attempts
     max_age_ms = rule.max_age_ms if rule and rule.max_age_ms is not None else policy.max_age_ms

@@ -149,7 +149,7 @@ class Exponential:
 
 @lru_cache(maxsize=1024)  # many messages fail at the same few attempts
 def _curve(base_ms: int, factor: float, cap_ms: int, attempt: int) -> tuple[str, int, bool]:
-    """An exponential curve at an attempt: its formula, its capped value, and whether the cap lowered it."""
+    """The exponential curve at an attempt: its formula, its value after the cap, and whether the cap lowered it."""
     exponent = min(max(0, attempt - 1), _highest_exponent(base_ms, factor, cap_ms))
     # Round to a microsecond first: 1000 * 1.1**2 is 1210.0000000000002 and must not become 1211.
     raw_ms = math.ceil(round(base_ms * factor**exponent, 3))
@@ -159,7 +159,7 @@ def _curve(base_ms: int, factor: float, cap_ms: int, attempt: int) -> tuple[str,
 
 
 def _highest_exponent(base_ms: int, factor: float, cap_ms: int) -> int:
-    """The first exponent whose curve is above the cap. A larger exponent changes nothing."""
+    """The first exponent at which the curve is above the cap. A larger exponent changes nothing."""
     if base_ms == 0 or factor == 1:
         return 0
     # One more than needed: the logarithm may be slightly too low, and `capped` needs a value above the cap.
@@ -168,7 +168,7 @@ def _highest_exponent(base_ms: int, factor: float, cap_ms: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Decorrelated:
-    """`uniform(base, 3 * previous delay)`, at most `cap`. It grows on average, and messages do not stay in step.
+    """`uniform(base, 3 * previous delay)`, at most `cap`. It grows on average, and differs between messages.
 
     Args:
         base_ms: least delay; for the first failure it is also the previous delay. Defaults to 1,000 (1 s).
@@ -236,7 +236,7 @@ KINDS: dict[str, type[Delay]] = {
 
 
 def check_delay(value: Any) -> list[str]:
-    """`value` must be one of the kinds."""
+    """`value` must be one of the kinds of delay."""
     if isinstance(value, tuple(KINDS.values())):
         return []
     return [f"expected delay to be one of {', '.join(cls.__name__ for cls in KINDS.values())}, got: {value!r}"]

@@ -16,14 +16,14 @@ from wheel_sched.duration import format_duration
 
 
 def dump_policies(policies: PolicySet) -> str:
-    """TOML text with every key; `load_policies(dump_policies(p)) == p`."""
+    """The policies as TOML text with every key; `load_policies(dump_policies(p)) == p`."""
     blocks = [_policy(policies.default, ("default",))]
     blocks += [_policy(policy, ("topic", topic)) for topic, policy in policies.topics.items()]
     return "\n".join(blocks)
 
 
 def content_hash(policy: RetryPolicy) -> str:
-    """12 hex characters. They change with every change of the policy, also when its version stays the same."""
+    """A hash of the policy: 12 hex characters that differ after every change, also when the version stays the same."""
     return blake2b(_policy(policy, ("default",)).encode(), digest_size=6).hexdigest()
 
 

@@ -69,7 +69,9 @@ class Budget:
 
 @dataclass(frozen=True, slots=True)
 class Breaker:
-    """A circuit breaker per destination. It opens when too many attempts fail and closes when a probe succeeds.
+    """A circuit breaker per destination. While it is open, the destination's retries wait in the store.
+
+    It opens when too many attempts fail. After `open_ms`, one retry is sent as a probe. When that succeeds, it closes.
 
     Args:
         percent: failed attempts per hundred that open it. Defaults to 50.
@@ -97,13 +99,13 @@ class Breaker:
 
 
 def parse_rate(text: object) -> Rate | None:
-    """ "100/s", "30/m" or "5/h"; None for anything else."""
+    """Read a rate such as "100/s", "30/m" or "5/h". Returns None for anything else."""
     match = _RATE.fullmatch(text) if isinstance(text, str) else None
     return None if match is None or not 1 <= int(match[1]) <= _MOST else Rate(int(match[1]), match[2])
 
 
 def parse_percent(text: object) -> int | None:
-    """ "20%" as 20; None for anything else."""
+    """Read a share: "20%" as 20. Returns None for anything else."""
     match = _SHARE.fullmatch(text) if isinstance(text, str) else None
     return None if match is None or not 1 <= int(match[1]) <= 100 else int(match[1])
 
@@ -111,7 +113,7 @@ def parse_percent(text: object) -> int | None:
 def describe(
     rate: Rate | None, burst: int, spread_ms: int, budget: Budget | None, breaker: Breaker | None
 ) -> list[str]:
-    """What the settings do, in words, one line each."""
+    """What the settings of flow control do, in words, one line for each setting that is on."""
     lines = []
     if spread_ms:
         lines.append(f"spread: each due time is delayed by a random time up to {format_duration(spread_ms)}")

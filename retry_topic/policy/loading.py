@@ -166,12 +166,16 @@ class _Table:
         return None
 
     def given(self, *settings: tuple[str, str, Callable[[str], Any]]) -> dict[str, Any]:
-        """The values of the settings (key, field, reader) that the table has, by field; wrong values are left out."""
+        """The values of the settings that the table has, by field. A wrong value is left out or becomes a harmless one.
+
+        Args:
+            settings: for each setting its key in the table, the field of the policy, and the getter that reads it.
+        """
         read = ((field, reader(key)) for key, field, reader in settings if key in self.data)
         return {field: value for field, value in read if value is not None}
 
     def limit(self, key: str, read: Callable[[str], _Made | None]) -> _Made | None:
-        """None for "unlimited", else the value that `read` returns."""
+        """The value of the setting `key`, read by `read`; None for "unlimited"."""
         return None if self.data[key] == UNLIMITED else read(key)
 
     def _parsed(self, key: str, text: str) -> int | None:
@@ -183,7 +187,7 @@ class _Table:
 
 
 def _made(make: Callable[[], _Made], place: Sequence[str], problems: list[str]) -> _Made | None:
-    """The value that `make` returns; None when it raises, with its problems added under `place`."""
+    """The value that `make` returns. When it raises `ConfigError`: None; the problems are added with their `place`."""
     try:
         return make()
     except ConfigError as error:

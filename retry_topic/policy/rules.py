@@ -91,7 +91,7 @@ class Match:
 
 
 def first_match(rules: Sequence[Rule], failure: Failure) -> Match | None:
-    """The first rule that matches, or None."""
+    """The first rule that matches the failure, and why; None if no rule matches."""
     for number, rule in enumerate(rules, 1):
         error = _error_match(rule.errors, failure)
         status = _status_match(rule.statuses, failure.status)

@@ -21,7 +21,7 @@ class BrokerPublisher:
         self.traits = PublisherTraits(never_waits=isinstance(broker, InstantBroker) and broker.instant)
 
     def publish(self, batch: Batch) -> None:
-        """Implements `Publisher.publish`."""
+        """Send the messages of a batch to the broker, and give each item its answer. Implements `Publisher.publish`."""
         found = entries_of(batch)
         if not found:
             return
@@ -52,7 +52,7 @@ class BrokerPublisher:
 
 
 def entries_of(batch: Batch) -> list[tuple[int, Entry]]:
-    """The place and the entry of each item that has no answer yet. An unreadable item is held for an operator."""
+    """The place in the batch and the stream entry of each item without an answer. Unreadable items are held."""
     found: list[tuple[int, Entry]] = []
     for place, item in enumerate(batch.items):
         if batch.answers[place] is not None:  # a limit holds it back, see `flow`

@@ -5,7 +5,7 @@ this module. Any dispatcher of a namespace releases any group's messages, so all
 same policies. The store holds the state of the limits (granted slots, results of attempts), so all dispatchers share
 one limit.
 
-The intake chooses the due time and its spread. This module only counts the spread messages.
+The intake chooses the due time and its spread. This module only counts the messages whose due time was spread.
 """
 
 from __future__ import annotations
@@ -58,12 +58,12 @@ def limits_of(policy: RetryPolicy) -> Limits:
 
 
 def is_limited(policies: PolicySet) -> bool:
-    """Whether any policy limits the releases of a topic."""
+    """Whether any of the policies has a rate, a budget or a circuit breaker."""
     return policies.default.limited or any(policy.limited for policy in policies.topics.values())
 
 
 def count_spread(control: RateLimits, group: str, policies: PolicySet, stored: Iterable[tuple[str, object]]) -> None:
-    """Count for `stats` how many of the pairs (topic, decision) got a spread due time. Logs a call that fails.
+    """Count in the store, for `stats`, how many of the pairs (topic, decision) got a spread due time. Logs errors.
 
     Cost: one call for each topic whose policy spreads; nothing without such a topic.
     """
@@ -95,7 +95,7 @@ class FlowPublisher:
         self._limits: dict[RetryPolicy, Limits] = {}
 
     def publish(self, batch: Batch) -> None:
-        """Implements `Publisher.publish`."""
+        """Give messages beyond the limits a later due time, and pass the batch on. Implements `Publisher.publish`."""
         wanted: dict[tuple[str, RetryPolicy], dict[str, list[int]]] = {}
         for place, item in enumerate(batch.items):
             policy = self._policies.for_topic(item.topic)
@@ -110,7 +110,7 @@ class FlowPublisher:
         self._publisher.publish(batch)
 
     def refuse(self, item: Claimed, reason: str) -> Answer:
-        """Implements `Publisher.refuse`."""
+        """The answer for an item that the server could not push. Implements `Publisher.refuse`."""
         return self._publisher.refuse(item, reason)
 
     def _hold_back(self, batch: Batch, flow: str, policy: RetryPolicy, places: dict[str, list[int]]) -> None:
@@ -133,12 +133,12 @@ class FlowPublisher:
 
 
 def due_of(answer: Admitted, number: int) -> int:
-    """The new due time (ms, rounded up) of held-back message number `number`, which is then checked again."""
+    """The due time (ms, rounded up) at which the message that is number `number` of those held back is tried again."""
     return -(-(answer.first_us + number * answer.step_us) // 1000)
 
 
 def _read(item: Claimed, policy: RetryPolicy) -> tuple[str | None, str]:
-    """The group that gets the item back (None if the item is no retry), and its destination."""
+    """The group that gets the item back (None if the item is no retry), and the destination in the item's header."""
     try:
         fields = decode_push(split_reference(item.body)[1]).pieces
     except Rejected:

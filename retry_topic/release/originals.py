@@ -36,7 +36,7 @@ class OriginalsPublisher:
         self._broker = broker
 
     def publish(self, batch: Batch) -> None:
-        """Implements `Publisher.publish`."""
+        """Add the payloads to the messages of a batch, and pass the batch on. Implements `Publisher.publish`."""
         wanted: dict[int, Reference] = {}
         room = MOST_BYTES
         for place, item in enumerate(batch.items):
@@ -59,7 +59,7 @@ class OriginalsPublisher:
         self._publisher.publish(batch)
 
     def refuse(self, item: Claimed, reason: str) -> Answer:
-        """Implements `Publisher.refuse`."""
+        """The answer for an item that the server could not push. Implements `Publisher.refuse`."""
         return self._publisher.refuse(item, reason)
 
     def _put_in(self, batch: Batch, wanted: dict[int, Reference]) -> None:

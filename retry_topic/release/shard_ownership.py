@@ -77,7 +77,7 @@ class ShardOwner:
         return f"<ShardOwner owned={sorted(shard for shard, owned in self._owned.items() if owned.ready)}>"
 
     def acquire(self, shard: int) -> OwnedShard | None:
-        """Return the shard if this process owns it and has taken it over, else None. Requests a shard without an owner.
+        """Return the shard if it is ours and taken over, else None. Asks the store for a shard that is not ours yet.
 
         Raises:
             StaleEpoch: the store has another epoch. The next call asks who owns the shard.
@@ -116,7 +116,7 @@ class ShardOwner:
             return [owned.refused for owned in self._owned.values() if owned.refused is not None]
 
     def broker_failed(self, shard: int, error: Exception) -> None:
-        """Record that the broker failed to do a request for a shard."""
+        """Record that a request to the broker for a shard has failed."""
         if isinstance(error, BrokerError) and not isinstance(error, BrokerUnavailable | Fenced):
             with self._lock:
                 owned = self._owned.get(shard)
@@ -212,7 +212,7 @@ class ShardOwner:
                 owned.suspect = True
 
     def check_server(self) -> None:
-        """Check that the store's server is still the same. Claims of another server are suspect."""
+        """Check if the store's server has changed. It may then lack writes: `acquire` checks the open claims again."""
         with self._lock:
             known = [owned for owned in self._owned.values() if owned.ready]
         if known:
@@ -383,7 +383,7 @@ class ShardOwner:
                 return
 
     def _spared(self, shard: int, owned: OwnedShard) -> int | None:
-        """The number of the claim that may be in flight now. Our later claims are released and not sent."""
+        """The number of the claim that may be in flight now. Our later claims are not sent: their items wait again."""
         with self._lock:
             ours = self._ours(shard, owned)
             for number in ours[1:]:

@@ -3,8 +3,8 @@
 `OwnedShards` claims only from shards that this process owns, in the current ownership epoch, with a number above that
 of the last sent claim. Such a claim has no lease end, because only the broker knows whether it was sent. The publisher
 ends the claim, or the next owner of the shard does. A claim is ours while we own its shard. The dispatcher extends the
-ownership while it works on the claim. A process acquires a shard for its due items, but also for open claims of another
-process: no due item may follow them.
+ownership while it works on the claim. A process acquires a shard when it has due items. It also acquires a shard that
+has only open claims of another process, because that process may be dead.
 
 `TransactionalPublisher` sends a claim's messages and its number in one transaction, all or nothing. Messages that the
 broker refuses for good first leave the claim in the store. Then the publisher sends the rest. Messages that already
@@ -67,7 +67,7 @@ class OwnedShards:
         return f"<OwnedShards {self._ownership!r}>"
 
     def look(self, shard: int) -> Call[Window]:
-        """The call that reads a shard's next due items. A dispatcher makes it after each reconnect."""
+        """The call that reads when a shard's next items are due. A dispatcher makes it after each reconnect."""
         self._ownership.check_server()
         return Call(shard, Look(0, 0))
 
@@ -152,7 +152,10 @@ class TransactionalPublisher:
         self._stopping = threading.Event()
 
     def publish(self, batch: Batch) -> None:
-        """Implements `Publisher.publish`."""
+        """Send a claim in one transaction, and give each item its answer when the result is known.
+
+        Implements `Publisher.publish`.
+        """
         claim = batch.claim
         assert isinstance(claim, Claim)  # noqa: S101  # with transactions, the server pushes nothing
         messages = {place: from_fields(*entry) for place, entry in entries_of(batch)}
@@ -168,11 +171,11 @@ class TransactionalPublisher:
             logger.warning("ownership.not_refreshed: %s", error)
 
     def refuse(self, item: Claimed, reason: str) -> Answer:
-        """Implements `Publisher.refuse`."""
+        """The answer for an item that the server could not push: it is dead. Implements `Publisher.refuse`."""
         return Dead(item.id, reason)
 
     def stop(self) -> None:
-        """End a `publish` that waits for the broker."""
+        """Let a `publish` that waits for the broker give up."""
         self._stopping.set()
 
     def _send(self, batch: Batch, claim: Claim, messages: dict[int, Message], answers: dict[int, Answer]) -> bool:
@@ -221,7 +224,7 @@ class TransactionalPublisher:
         return True
 
     def _failed(self, claim: Claim, error: Exception, failures: int) -> None:
-        """Note a failed call, and log the first of several."""
+        """Record that a call has failed. Log it if it is the first failure in a row."""
         self._ownership.broker_failed(claim.shard, error)
         if failures == 0:
             logger.warning("ownership.away: %s", error)
@@ -234,7 +237,7 @@ class TransactionalPublisher:
         return False
 
     def _leave(self, batch: Batch, claim: Claim, answers: dict[int, Answer], early: set[int]) -> None:
-        """Take messages that will not be sent out of the claim, before the rest is sent.
+        """Settle the messages that will not be sent, so that they leave the claim before the rest is sent.
 
         Raises:
             StoreError: some messages may have left the claim. Repeat the call.
@@ -259,7 +262,7 @@ class TransactionalPublisher:
         return True
 
     def _ask(self, claim: Claim) -> bool | None:
-        """Whether a claim in doubt was sent; None if this process cannot learn it."""
+        """Ask the broker whether a claim in doubt was sent. Returns None if this process cannot learn it."""
         failures = 0
         while True:
             try:

@@ -1,4 +1,4 @@
-"""Runs a user's handler under a user's policy in the simulated world of retry topics."""
+"""Runs a user's handler under a user's policy in a simulated system of consumers, retry services and servers."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def _draw(seed: int, messages: int, faults: int | Sequence[str], options: dict[s
 
 
 class HandlerWorld(RetryWorld):
-    """The simulated world of retry topics, with a user's handler in place of the scenario's."""
+    """A `RetryWorld` (a simulated system of consumers, retry services and servers) that calls a user's handler."""
 
     def __init__(self, handler: Handler, policy: RetryPolicy, scenario: Scenario, values: Sequence[bytes]) -> None:
         super().__init__(scenario, policy, MOST_STEPS)
@@ -117,7 +117,7 @@ class HandlerWorld(RetryWorld):
         self.errors: dict[int, str] = {}  # by the number of the call
 
     def value_of(self, send: HandIn) -> bytes:
-        """Overrides `RetryWorld.value_of`."""
+        """The payload of a message, as the user gave it."""
         return self._values[send.number]
 
     def _handle(self, message: Message) -> Any:

@@ -16,7 +16,8 @@ class AttemptSeen:
         began_s: when it began, in seconds since the start.
         process: the simulated process that ran it.
         outcome: "ok", "failed", or "cut off" if its process died during the call.
-        error: class and text of the exception that the handler raised; "" if it raised none.
+        error: class and text of the exception that the handler raised, or the `Retry` or `DeadLetter` that it returned;
+            "" if there was neither.
     """
 
     number: int
@@ -79,7 +80,7 @@ class Report:
     trace: tuple[str, ...]
 
     def ended(self, end: str) -> list[MessageSeen]:
-        """The messages whose `end` is this."""
+        """The messages that ended in this way, see `MessageSeen.end`."""
         return [one for one in self.messages if one.end == end]
 
     @property

@@ -5,11 +5,11 @@ store until the head has succeeded or is given up. Then they come back one by on
 
 | module | what it does |
 |---|---|
-| `reader` | the thread that reads one ordered topic and survives all errors; base of the two readers |
-| `leased_topic` | a reader for brokers whose members compete: one consumer of the group owns the topic under a lease |
-| `assigned_partitions` | a reader for brokers that assign partitions: each partition is read by its member |
+| `reader` | the thread that reads one ordered topic and continues after all errors; base class of the two readers |
+| `leased_topic` | for brokers that give records to any member: one consumer of the group leases the whole topic |
+| `assigned_partitions` | for brokers that assign partitions: the member that has a partition reads it |
 | `assignment` | one assignment of a partition to a reader: the lease, the deliveries in flight, their settler |
 | `key_queues` | one queue per key; decides which message is handled, parked or settled |
 | `key_heads` | the same for messages that come back on the redelivery topic |
-| `settler_thread` | the thread in which both decide |
+| `settler_thread` | the thread in which `key_queues` and `key_heads` decide; their base class |
 """

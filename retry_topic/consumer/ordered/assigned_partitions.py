@@ -2,9 +2,9 @@
 
 The key of a record decides its partition, and one member of the group at a time reads a partition. So the reader of the
 partition keeps the order of the key, and all consumers of the group share the work. Each assigned partition has a
-`PartitionAssignment` and a *scope*: the name under which the store keeps the locks of the partition's keys. Its first
-records wait until this member owns the scope. A member that has lost the partition gives up the scope as soon as it
-notices the loss. A member that died leaves a lease that ends with its membership.
+`PartitionAssignment` and a *scope*: the name under which the store keeps the locks of the partition's keys. The
+partition's first records wait until this member owns the scope under a lease. A member that has lost the partition
+gives up the scope as soon as it notices the loss. A member that died leaves a lease that ends with its membership.
 
 During a rebalance the old and the new reader may both handle an unsettled record. That is a repeat and breaks no order:
 neither reader begins a later record before this one has ended, and the store accepts only the newer reader.
@@ -31,7 +31,7 @@ Place = tuple[str, int]
 
 
 class OrderedPartitions(OrderedReader):
-    """One ordered topic of a consumer; see the module.
+    """Reads one ordered topic for a consumer, in the partitions that the broker assigns to it; see the module.
 
     Args:
         context: what to read and for which consumer.
@@ -90,7 +90,7 @@ class OrderedPartitions(OrderedReader):
                         assignment.add(delivery)
 
     def _follow(self, consumer: PartitionedConsumer) -> None:
-        """Begin and end assignments as partitions come and go."""
+        """Begin an assignment for each newly assigned partition. End the assignments of lost partitions."""
         ours = consumer.assignments()
         for place, (number, assignment) in list(self._assignments.items()):
             if ours.get(place) != number:
@@ -107,7 +107,7 @@ class OrderedPartitions(OrderedReader):
             self._assignment(consumer, place, number)
 
     def _assignment(self, consumer: PartitionedConsumer, place: Place, number: int) -> PartitionAssignment | None:
-        """The assignment of a partition. An assignment with a new number begins. None if the assignment is over."""
+        """The assignment of a partition with this number. A new one begins now. None if it is already over."""
         known = self._assignments.get(place)
         if known is not None and known[0] == number:
             return known[1]

@@ -1,10 +1,11 @@
 """PartitionAssignment: the assignment of one ordered partition or leased topic to a reader, until its end or loss.
 
-It holds the deliveries that were read and are not settled, and keeps them alive at the broker. It owns the scope of the
-partition's keys under a lease in the store. The next owner of the scope gets a greater epoch. Then the store refuses
-all later calls of this owner. So the order does not depend on how soon a reader notices that it has lost the partition.
+It holds the deliveries that were read and are not settled, and renews them at the broker. Under a lease in the store,
+it owns the *scope*: the name under which the store keeps the locks of the partition's keys. The next owner of the scope
+gets a greater epoch. Then the store refuses all later calls of this owner. So the order does not depend on how soon a
+reader notices that it has lost the partition.
 
-Deliveries that come before the scope is owned wait. The closed keys are loaded when the scope is owned.
+Deliveries that come before this reader owns the scope wait. When it owns the scope, it loads the closed keys.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ logger = logger_of("retry_topic.consumer")
 
 @dataclass(frozen=True, slots=True)
 class ReaderContext:
-    """The common part of all assignments of a reader.
+    """What all assignments of one reader have in common.
 
     Args:
         connection: the connection (store and broker).
@@ -59,7 +60,7 @@ class ReaderContext:
 
 
 def new_holder() -> str:
-    """A name for the owner of scopes that no other process has."""
+    """A new name for an owner of scopes. No other process has the same name."""
     return f"{socket.gethostname()[:60]}-{random_bytes.token_hex(8)}"
 
 
@@ -67,13 +68,13 @@ class PartitionAssignment:
     """The time in which one reader reads one ordered partition or leased topic.
 
     Args:
-        context: the common part of all assignments of its reader.
+        context: what all assignments of its reader have in common.
         consumer: the broker consumer that reads the records.
-        scope: the scope of the partition's keys.
+        scope: the name under which the store keeps the locks of the partition's keys.
         holder: the name under which the scope is owned; no two assignments share one.
         lease_s: the length of the lease.
-        patience_s: the reader gives up when it could not renew the lease for this time. Defaults to None: only the
-            store decides.
+        patience_s: the reader gives up when it could not renew the lease for this time. Defaults to None: it gives up
+            only when the store names another owner.
         topic_id: the permanent id of the topic, for the ids of its messages. Defaults to the topic's name.
         changed: notified whenever deliveries are settled. Defaults to a new condition.
     """
@@ -122,12 +123,12 @@ class PartitionAssignment:
         return f"<PartitionAssignment {self._context.topic} {self._scope} {state} in_flight={len(self.in_flight)}>"
 
     def begin(self, epoch: int, asked: float) -> None:
-        """Begin with a scope that is owned in this epoch. `asked` (`time.monotonic`): when the lease was requested."""
+        """Begin: the reader owns the scope in this epoch. `asked` (`time.monotonic`): when it asked for the lease."""
         self._owned(epoch, asked)
         self._holding = self._thread(lambda: self._hold(epoch), "hold", self._over)
 
     def begin_when_free(self) -> None:
-        """Own the scope as soon as it is free. Deliveries that come earlier wait."""
+        """Begin in a thread, as soon as this reader could acquire the scope. Deliveries that come earlier wait."""
 
         def wait_and_hold() -> None:
             epoch = self._own()
@@ -146,14 +147,14 @@ class PartitionAssignment:
                     self._queues.arrived(delivery)
 
     def lose(self) -> None:
-        """Stop all work on the partition's deliveries, because another reader has the partition."""
+        """Forget the partition's deliveries, because another reader has the partition and receives them."""
         self.lost.set()
         self.in_flight.drop_all()
 
     def end(self, until: float) -> bool:
         """End the assignment: wait for running handlers until `until` (`time.monotonic`), and settle their deliveries.
 
-        Returns whether nothing is in flight.
+        Returns whether all deliveries are settled and no other reader has the partition.
         """
         with self._lock:
             if self._queues is None:  # the scope was never owned: another reader gets the waiting deliveries
@@ -173,13 +174,13 @@ class PartitionAssignment:
         return empty
 
     def leave(self) -> None:
-        """Give up the scope, so that another can own it immediately. If the store does not answer, its lease ends."""
+        """Give up the scope, so that another reader can own it now. If that fails, it is free when the lease ends."""
         self._over.set()
         with contextlib.suppress(StoreError):
             self._locks.release(self._scope, self._holder)
 
     def _own(self) -> int:
-        """Wait for the scope. Returns its epoch, or 0 when the assignment is over."""
+        """Wait until this reader owns the scope. Returns the epoch, or 0 when the assignment is over."""
         pause_s = 0.0
         while not self._over.wait(pause_s) and not self.lost.is_set():
             asked = time.monotonic()
@@ -223,8 +224,7 @@ class PartitionAssignment:
             self._early.clear()
 
     def _hold(self, epoch: int) -> None:
-        """Renew the lease, independently of all other work. Give up when another owner has it or renewing fails too
-        long."""
+        """Renew the lease until the assignment is over or lost, independently of all other work."""
         while not self._over.wait(self._lease_s / 6) and self.renew(epoch):
             pass
 

@@ -1,9 +1,9 @@
 """KeyQueues: one queue per key of an ordered partition. One message of each queue is handled at a time.
 
-When a message fails, its key is closed in the store before any other step of the key. The messages behind it, and all
-later ones of the key, are parked in the store until the retry has succeeded or is given up. The closed keys are loaded
-when the partition's scope is owned. From then on this class knows them, because only the owner can close a key. So an
-open key costs no call.
+When a message fails, `KeyQueues` closes its key in the store, and only then settles the message or continues with the
+key. The messages behind it, and all later ones of the key, are parked in the store until the retry has succeeded or is
+given up. The closed keys are loaded when the reader becomes the owner of the partition's keys. From then on `KeyQueues`
+knows them, because only the owner can close a key. So a message of an open key needs no call to the store.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _PARKED_AT_ONCE = 100  # messages of one queue; this bounds the bytes as well
 
 @dataclass(slots=True, eq=False)
 class KeyQueue:
-    """The messages of a key. `running` is handled now; `head` says whether it is the head of a closed key."""
+    """The messages of a key. `running` is the one that is handled now. `head`: whether it is its closed key's head."""
 
     key_lock: str
     waiting: deque[tuple[Delivery, RetryState]] = field(default_factory=deque)
@@ -64,7 +64,8 @@ class KeyQueues(SettlerThread):
         parked_cap: how many messages may be parked behind one head.
         give: hands a delivery to the handlers.
         sink: settles outcomes.
-        lost: set when another reader owns the partition, by this class or by the thread that renews the lease.
+        lost: an event that is set when another reader owns the partition. This class sets it, or the thread that renews
+            the lease.
         topic_id: the permanent id of the topic, for the ids of its messages. Defaults to the topic's name.
         topics: the group's own topics. Defaults to those named after it.
         failure_log: gets each message that cannot be parked. Defaults to one without a hook.
@@ -199,7 +200,7 @@ class KeyQueues(SettlerThread):
         self._give(delivery, state, self)
 
     def _park(self, queue: KeyQueue) -> None:
-        """Park the queue of a closed key, in order. If the key is open by now, handle its messages."""
+        """Park the waiting messages of a closed key, in order. If the key is open by now, handle them."""
         head, left = False, 0  # how many stay in front: the head, and messages for which there is no room
         for answer in self._park_answers(queue):
             if answer is Outcome.STALE:
@@ -231,11 +232,11 @@ class KeyQueues(SettlerThread):
             self._wake(queue.full_until)
 
     def _park_answers(self, queue: KeyQueue) -> Iterator[Outcome]:
-        """Ask the store to park the messages of a queue. Yields its answer for each, from the first on.
+        """Ask the store to park the messages of a queue. Yields the store's answer for each message, in order.
 
-        Only the head makes room. Without room, the head may be further back in the queue, because it was read again
-        together with messages that have ended. So this asks the store about all other messages too, with a cap of 0,
-        which parks none of them.
+        When the cap is reached, only the end of the head makes room. The head can be further back in this queue: the
+        broker can deliver it again, behind messages that have ended. So this method then asks about the remaining
+        messages as well, with a cap of 0. The store parks none of them, but says which one is the head.
         """
         waiting = list(queue.waiting)
         rows, problem = self._rows(queue, waiting[:_PARKED_AT_ONCE])
@@ -252,7 +253,7 @@ class KeyQueues(SettlerThread):
     def _rows(
         self, queue: KeyQueue, waiting: Iterable[tuple[Delivery, RetryState]], *, bodies: bool = True
     ) -> tuple[list[tuple[str, str, bool, Item]], Rejected | None]:
-        """The rows for the store up to the first message that cannot be parked, and the reason for that one."""
+        """The rows that park these messages, up to the first one that cannot be parked, and why it cannot."""
         rows: list[tuple[str, str, bool, Item]] = []
         refs, route = (ref_of(queue.key_lock),), route_of(queue.key_lock)
         for delivery, state in waiting:

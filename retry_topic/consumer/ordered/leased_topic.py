@@ -10,9 +10,9 @@ The lease ends by the store's clock. When that clock steps forward, or when the 
 may acquire the topic too early. So a consumer that has seen another owner waits until that owner's lease has ended by
 its own clock too, unless the owner has given up the topic.
 
-When the reply of a poll is lost, the broker may have handed out records that nobody has. The owner reads no more, waits
-until they are handed out again, and gives up the topic. The lost poll may reach the broker late. The owner allows
-`idle_ms` for that, so it waits for twice `idle_ms`.
+When the reply of a poll is lost, the broker may have handed out records that no consumer received. The owner reads no
+more, waits until the broker hands them out again, and gives up the topic. The lost poll may reach the broker late. The
+owner allows `idle_ms` for that, so it waits for twice `idle_ms`.
 
 All consumers of the group read the redelivery topic: of each key, one message at a time is in flight (`key_heads`).
 """

@@ -39,7 +39,7 @@ class OrderedReader:
         self.thread = RevivedThread(self._run, f"{context.group}-read-{context.topic}", self._stopping)
 
     def start(self) -> None:
-        """Begin to read, or to wait for the topic."""
+        """Start the thread. It reads the topic, or waits until it may read it."""
         self.thread.start()
 
     def stop(self, until: float) -> None:
@@ -52,10 +52,10 @@ class OrderedReader:
         self.thread.join(timeout_s)
 
     def step(self) -> None:
-        """Poll once, and hand over the deliveries. After an error it waits, and the next step starts again.
+        """Poll at most once, and pass the deliveries on. After an error, wait; the next step tries again.
 
-        It blocks while it polls, while too many messages are in flight, and while it waits. Only one thread may call
-        it.
+        The method blocks while it polls, while too many messages are in flight, and while it waits. Only one thread may
+        call it.
         """
         try:
             next(self._turns)
@@ -63,7 +63,7 @@ class OrderedReader:
             self._failed(error)
 
     def _read(self) -> Generator[None]:
-        """Read, with one poll in each step of the generator, until it is closed or fails."""
+        """Read until the generator is closed or fails. Each step of the generator polls at most once."""
         raise NotImplementedError
 
     def _run(self) -> None:
@@ -81,7 +81,7 @@ class OrderedReader:
         self._pause(error)
 
     def _polled(self, consumer: BrokerConsumer, limit: int, wait_ms: int) -> list[Delivery]:
-        """The next deliveries; none, after a pause, when the broker does not answer."""
+        """The next deliveries. When the broker does not answer, there are none, after a pause."""
         try:
             deliveries = consumer.poll(limit, wait_ms)
         except BrokerError as error:

@@ -27,7 +27,7 @@ Succeeded = tuple[str, str, HandlerOutcome]  # key lock, id base, and the outcom
 
 
 class SettlerThread:
-    """The thread and the reports that it has not read.
+    """The thread, and the reports (deliveries and outcomes) that it has not read yet.
 
     Args:
         locks: the key locks in the store.
@@ -65,7 +65,7 @@ class SettlerThread:
             self._reports.put(outcome)
 
     def finish(self, timeout_s: float) -> None:
-        """Do the remaining work, for at most `timeout_s`, and end."""
+        """Let the thread do the remaining work for at most `timeout_s`, and wait until it ends."""
         self._until = time.monotonic() + timeout_s
         self._finishing.set()
         self._reports.put(None)
@@ -126,7 +126,10 @@ class SettlerThread:
         self._wake_at = at if self._wake_at is None else min(self._wake_at, at)
 
     def _pass_on(self) -> None:
-        """Tell the store which heads succeeded, so that their keys continue. Only then settle the heads."""
+        """Tell the store which heads succeeded, so that the next messages of their keys follow. Then settle the heads.
+
+        If the process died between the two steps in the other order, the key would stay closed.
+        """
         while self._succeeded:
             succeeded = self._succeeded[:200]
             self._locks.succeeded([(key_lock, id_base) for key_lock, id_base, _ in succeeded])

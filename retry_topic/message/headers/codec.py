@@ -2,7 +2,7 @@
 
 Invariants: `read(write(h, state)) == state` for every state within its bounds. `read` never raises, whatever the bytes.
 `write` keeps all other headers, in order, writes each of ours at most once, and keeps ours within `MAX_TOTAL_BYTES`, so
-that headers do not grow from hop to hop.
+that headers do not grow from attempt to attempt.
 
 No header can raise a limit. A broken value counts as absent, and a count that is too large stays large;
 `RetryState.oddities` names each such fault. A client that can write to the topic can leave headers out, and so
@@ -47,7 +47,7 @@ _Reading = Callable[[bytes], tuple[Any, str | None]]
 
 
 def _reading(field: Field) -> tuple[_Reading, _Reading]:
-    """The decoders of a short and of a long value of a field. Messages that fail together mostly have equal values."""
+    """Two decoders of a field: for short values, with a cache if many messages have the same value; for long values."""
     plain = partial(decode, field)
     return (lru_cache(maxsize=1024)(plain) if field.shared else plain), plain
 
@@ -56,7 +56,7 @@ _READERS = {header: (name, *_reading(field)) for name, header, field in _ROWS}
 
 
 def read(headers: Headers) -> RetryState:
-    """The retry state in `headers`; an empty one when there is none."""
+    """The retry state in `headers`; an empty state when there are no retry headers."""
     values: dict[str, Any] = {}
     oddities: list[str] = []
     for header, data in headers:
@@ -118,7 +118,7 @@ class HeaderRewriter:
         self._pairs_of = lru_cache(maxsize=4096)(lambda values: tuple(_pairs(fields, values)))
 
     def __call__(self, headers: Headers, state: RetryState, shared: tuple[Any, ...], own: tuple[Any, ...]) -> Headers:
-        """`headers`, from which `state` was read, with these values of the fields; None leaves a field out."""
+        """`headers` with new values of the fields. `state` was read from `headers`; a value None leaves a field out."""
         replaced = self._replaced
         kept = [pair for pair in headers if pair[0] not in replaced]
         if state.dialect != "own" or state.oddities or sum([len(data) for _, data in kept]) > AMPLE:
@@ -137,7 +137,7 @@ def _pairs(fields: Sequence[Field], values: Sequence[Any]) -> list[tuple[str, by
 def published(message: Message, message_id: str, now_ms: int | None = None) -> Message:
     """`message` with its id as a header. A message for later also gets its publishing time and its topic as headers.
 
-    So the handler sees the same id at every delivery, on every way to it.
+    So the handler sees the same id at every delivery, whether the message comes from its topic or from the store.
 
     Args:
         message: the message that is sent, or stored until it is due.
@@ -164,7 +164,7 @@ def published(message: Message, message_id: str, now_ms: int | None = None) -> M
 
 
 def without_ours(headers: Headers) -> Headers:
-    """The headers of a message without ours: a handler may have copied those from another message."""
+    """The headers of a message without our retry headers, which a handler may have copied from another message."""
     return tuple(pair for pair in headers if pair[0] not in HEADER_NAMES)
 
 
@@ -192,7 +192,7 @@ def return_to_origin(message: Message) -> Message:
     """A failed message with the partition and the timestamp of its original record, taken from its headers.
 
     Use it for messages that leave the delay store or go to a dead topic. The headers of any other message may be copies
-    that a handler made from another message. A header that is absent or not a number is left to the topic.
+    that a handler made from another message. Where a header is absent or not a number, the topic decides.
 
     Source: Spring Kafka's `DeadLetterPublishingRecoverer`, which also keeps the partition.
     """

@@ -64,7 +64,7 @@ def sign(state: RetryState, message: Message, secret: bytes) -> RetryState:
 
 
 def verify(state: RetryState, message: Message, secrets: bytes | Sequence[bytes], group: str) -> RetryState:
-    """`state` itself when its signature fits, else the part of it that `unsigned` keeps.
+    """`state` itself when its signature fits the message, else the part of `state` that `unsigned` keeps.
 
     Args:
         state: as read from the headers of `message`.

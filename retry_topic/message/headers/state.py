@@ -143,7 +143,7 @@ class RetryState:
 
     @property
     def id_base(self) -> str:
-        """The message id base: the ids of all its attempts in the delay store begin with it. A replay has a new one."""
+        """The message id base, with which the store's ids of all attempts begin. Each replay has a new one."""
         return f"{self.known_as}r{self.replays}" if self.replays else self.known_as
 
     @property
@@ -158,7 +158,7 @@ def replays_key(known_as: str) -> str:
 
 
 def attempts_key(state: RetryState, message: Message) -> str:
-    """The key under which the store counts a message's attempts. Another payload under one id is another message."""
+    """The key under which the store counts a message's attempts. It differs for two payloads under the same id."""
     return f"{state.known_as}:{state.replays}:{content_print(message.value, message.key)}"
 
 
@@ -234,7 +234,7 @@ HEADER_NAMES = frozenset(field.header for field in FIELDS.values())
 
 
 def decode(field: Field, data: bytes) -> tuple[Any, str | None]:
-    """The value and the fault of the bytes; each is None if there is none."""
+    """The value that the bytes encode, and their fault in words. Each is None if there is none."""
     if field.kind == "integer":
         if data.isdigit() and len(data) < 19 and field.low <= (value := int(data)) <= field.high:
             return value, None  # the usual case
@@ -263,7 +263,7 @@ def encode(field: Field, value: Any) -> bytes | None:
 
 
 def clamp_integer(field: Field, value: int) -> tuple[int | None, str | None]:
-    """The integer within its bounds, or None; and its fault, or None."""
+    """The integer within the field's bounds (None: it is ignored), and its fault in words (None: it has none)."""
     if field.low <= value <= field.high:
         return value, None
     if value > field.high and field.clamp:
