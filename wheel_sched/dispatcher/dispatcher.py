@@ -22,8 +22,8 @@ class Dispatcher:
     Args:
         store: an open delay store.
         publisher: publishes the items. It also decides about items that the server refused to push.
-        push: when given, the server pushes due items itself (exactly once), and the publisher only gets those that the
-            server refused. You cannot give `claims` as well. Defaults to None.
+        push: when given, the server pushes due items itself (exactly once), and the publisher only decides about items
+            that the server refused. You cannot give `claims` as well. Defaults to None.
         claims: the claim source of this dispatcher. Defaults to `SharedLeases`.
         config: see `DispatcherConfig`. Defaults to its defaults.
         clock: local monotonic time and waiting. Defaults to the machine's.

@@ -70,7 +70,7 @@ class Batch:
             on_answered(self)
 
     def outcomes_with(self, outcomes: Sequence[Outcome]) -> list[Outcome]:
-        """The outcomes of all items, in order: from `ended_early` for the items in it, from `outcomes` for the others."""
+        """The outcomes of all items, in order: from `ended_early` for items in it, from `outcomes` for the others."""
         early, rest = self.ended_early or {}, iter(outcomes)
         return [early[item.id] if item.id in early else next(rest) for item in self.items]
 
