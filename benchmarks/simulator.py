@@ -53,7 +53,7 @@ QUICK = Sizes(histories=200, seeds=0)
 
 
 def run(sizes: Sizes) -> dict[str, Any]:
-    """Measure. Returns the figures by key."""
+    """Run the benchmark. Returns the value of each figure by its key."""
     known = kinds()
     narration = Narration(len(known) + 1)
     worlds: dict[str, int] = {}

@@ -67,7 +67,7 @@ QUICK = Sizes(rounds=3, rows=60_000, stored=500_000, attempts=200_000)
 
 
 def run(sizes: Sizes) -> dict[str, Any]:
-    """Measure. Returns the figures by key."""
+    """Run the benchmark. Returns the value of each figure by its key."""
     narration = Narration(3 * sizes.rounds + 5)
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="wheel-sched-bench-")))

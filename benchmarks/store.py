@@ -69,7 +69,7 @@ QUICK = Sizes(rounds=5, messages_per_round=10_000, messages=200_000, stall_round
 
 
 def run(sizes: Sizes) -> dict[str, Any]:
-    """Measure. Returns the figures by key."""
+    """Run the benchmark. Returns the value of each figure by its key."""
     narration = Narration(3 * sizes.rounds + 1 + 2 * sizes.stall_rounds)
     with bench_server() as server:
         names = ids(sizes.messages_per_round)
