@@ -25,7 +25,7 @@ COUNT = 60
 
 
 def consume(url: str) -> None:
-    """The child: every fourth message fails once. It ends when its stdin is closed."""
+    """The child process consumes messages; every fourth message fails once. It ends when its stdin is closed."""
 
     def handle(message: Message) -> None:
         if int(message.value) % 4 == 0 and read(message.headers).attempt == 0:
@@ -63,7 +63,7 @@ def main(folder: str) -> None:
 
 
 def number_of(child: subprocess.Popen[bytes]) -> int:
-    """The next number a child prints."""
+    """Read the next number that a child prints."""
     assert child.stdout is not None  # noqa: S101 - a pipe was asked for
     return int(child.stdout.readline())
 
