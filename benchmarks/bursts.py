@@ -40,7 +40,7 @@ def to_memory(server: BenchServer, count: int) -> Burst:
     broker = MemoryBroker(create_topics=True)
     with Dispatcher(store, BrokerPublisher(broker)):
         gc.collect()
-        gc.freeze()  # as `wheel-sched serve` does
+        gc.freeze()  # `wheel-sched serve` freezes its objects too
         due_ms = store_ahead(store, count)
         wait_for(lambda: broker.topics().get(TOPIC, 0) >= count)
     gc.unfreeze()

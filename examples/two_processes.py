@@ -33,7 +33,7 @@ def consume(url: str) -> None:
         time.sleep(0.01)  # some work
         os.write(1, b"%s\n" % message.value)
 
-    config = ConsumerConfig(concurrency=4, idle_ms=500)  # after half a second of silence others take over
+    config = ConsumerConfig(concurrency=4, idle_ms=500)  # half a second after a consumer dies, others take its messages
     with connect(url) as connection, Consumer(connection, "orders", handle, group="billing", config=config):
         sys.stdin.read()
 

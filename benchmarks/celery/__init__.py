@@ -143,7 +143,7 @@ def run(sizes: Sizes) -> dict[str, Any]:
     with contextlib.ExitStack() as stack:
         sites: dict[Kind, Site] = {kind: stack.enter_context(site(kind)) for kind in KINDS}
         for kind in ("stock", "ours", "many"):
-            scenarios.enqueue(kind, 50, sites)  # connections, declarations, the library
+            scenarios.enqueue(kind, 50, sites)  # opens connections, declares queues, loads the scripts
         rates = interleaved(
             sizes.rounds,
             {

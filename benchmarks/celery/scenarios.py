@@ -10,10 +10,10 @@ from typing import Any
 from benchmarks.celery.site import Kind, Run, site
 from benchmarks.rounds import percentile
 
-# Stock's sweep of what nobody acknowledged runs every 100 s; with these it runs as often as it can.
+# Stock looks every 100 s for messages that nobody acknowledged; with these settings it looks as often as it can.
 EAGER_RESTORE = {"unacked_restore_interval": 1, "unacked_restore_throttle": 1}
 _DOUBLED_VISIBILITY_S = 5
-_OURS_WAIT_S = 60.0  # for the last of ours: one that has not run by then counts as lost
+_OURS_WAIT_S = 60.0  # for the last task of ours; a task that has not run by then counts as lost
 _CONCURRENCY = {"solo": 1, "threads": 4, "prefork": 2}
 _SETTLE_S = 0.5  # a worker that has just become ready still warms up
 
@@ -75,7 +75,8 @@ def _lateness(runs: list[Run], span_s: float, start_s: float) -> Lateness:
 def kill9(kind: Kind, tasks: int, due_in_s: float, limit_s: float, visibility_s: int) -> dict[str, Any]:
     """Kill one of two workers while all tasks wait.
 
-    Returns the 99th percentile of lateness in seconds, and how many runs were repeated, lost and early.
+    Returns the 99th percentile of lateness in seconds, how many runs were repeated or early, and how many tasks never
+    ran.
     """
     with site(kind, {**EAGER_RESTORE, "visibility_timeout": visibility_s}, workers=2) as place:
         due_s = time.time() + due_in_s
@@ -89,7 +90,7 @@ def kill9(kind: Kind, tasks: int, due_in_s: float, limit_s: float, visibility_s:
 def doubled(kind: Kind, tasks: int, due_in_s: float) -> dict[str, Any]:
     """Let two workers wait for tasks whose ETA is several visibility timeouts away.
 
-    Returns how many runs were repeated, lost and early.
+    Returns how many runs were repeated or early, and how many tasks never ran.
     """
     with site(kind, {**EAGER_RESTORE, "visibility_timeout": _DOUBLED_VISIBILITY_S}, workers=2) as place:
         due_s = time.time() + due_in_s
@@ -102,7 +103,7 @@ def doubled(kind: Kind, tasks: int, due_in_s: float) -> dict[str, Any]:
 def outage(kind: Kind, tasks: int, due_in_s: float, away_s: float, limit_s: float) -> dict[str, Any]:
     """Stop the server for `away_s` seconds before tasks are due, and start it again with its data.
 
-    Returns how many runs were repeated, lost and early.
+    Returns how many runs were repeated or early, and how many tasks never ran.
     """
     with site(kind, workers=1) as place:
         due_s = time.time() + due_in_s

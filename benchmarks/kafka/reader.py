@@ -72,7 +72,7 @@ def _read(pipe: Connection, servers: str, topic: str, partitions: int) -> None:
                 came.append((record.value(), now_ms))
 
     take(1.0)  # records before the first question count too
-    gc.disable()  # a collection stops it for 30 ms, which would count as lateness; it makes no cycles
+    gc.disable()  # a collection takes 30 ms, which would count as lateness; this code makes no reference cycles
     pipe.send("ready")
     wanted, until_s = 0, 0.0
     while True:

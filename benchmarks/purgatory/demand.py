@@ -41,7 +41,7 @@ class Latency:
         return array("q", (int(rng.lognormvariate(mean, deviation) * 1e6) for _ in range(_SAMPLES)))
 
 
-CASES: Final = {"low": Latency(60, 20), "high": Latency(400, 200)}  # named by how many time out
+CASES: Final = {"low": Latency(60, 20), "high": Latency(400, 200)}  # the name says how many requests time out
 
 
 def intervals_ms(rate: int, seed: int) -> array[int]:

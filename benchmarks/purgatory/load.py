@@ -142,10 +142,10 @@ def run(load: Load) -> Point:
         made = number + 1
     made_ns = time.monotonic_ns() - start_ns
     drained_by = time.monotonic() + DRAIN_S
-    through = False
-    while not through and time.monotonic() < drained_by:
+    drained = False
+    while not drained and time.monotonic() < drained_by:
         time.sleep(0.005)
-        through = completed.value >= made
+        drained = completed.value >= made
     cpu_s = time.process_time() - cpu_before
     memory = max(0, peak_bytes() - memory_before)
     completer.stop()
@@ -159,8 +159,8 @@ def run(load: Load) -> Point:
         round(achieved),
         round(cpu_s / made * 1e6, 2),
         round(memory / 2**20, 1),
-        through,
-        kept_up and through,
+        drained,
+        kept_up and drained,
     )
 
 

@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 class TimedQuery(Generic[T]):
-    """A function for whose result callers wait only a limited time.
+    """Calls a function, and waits only a limited time for its result.
 
     Args:
         ask: the function, which asks a server.

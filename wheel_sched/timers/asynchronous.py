@@ -97,7 +97,7 @@ class AsyncTimer(TimerFacade):
         return [] if self._registry.closed else self._registry.close()
 
     async def wait_closed(self) -> None:
-        """After `close`: wait until the coroutines of all callbacks have ended. A calling coroutine is not awaited."""
+        """After `close`: wait until the coroutines of all callbacks have ended, except one that makes this call."""
         while tasks := [task for task in self._tasks if task is not asyncio.current_task()]:
             await asyncio.wait(tasks)
 
