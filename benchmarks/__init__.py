@@ -1,5 +1,6 @@
-"""Benchmarks of each part, beside its peers: `python -m benchmarks NAME`.
+"""Benchmarks that compare each part of the project with similar software: `python -m benchmarks NAME`.
 
-Each benchmark starts its own server, measures a baseline in the same run, takes medians of rounds that take turns, and
-judges its figures by gates that are part of the code. docs/benchmarks.md says what each figure means.
+Each benchmark starts the servers that it needs, and measures a baseline in the same run. What it compares takes turns
+in several rounds, and a figure is a median over the rounds. A gate is a bound in the code that a figure must keep.
+docs/benchmarks.md says what each figure means.
 """

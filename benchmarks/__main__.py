@@ -1,8 +1,9 @@
-"""The command line: one JSON object or a table on stdout, progress on stderr.
+"""The command line of the benchmarks: it prints one JSON object or a table on stdout, and progress on stderr.
 
-A benchmark is a module of this package with `FIGURES`, `QUICK`, `FULL` and `run(sizes)`. It may add `sections(result)`
-(more tables for its page, by name), `write_plots(result, folder)`, and, when it also measures on the JVM,
-`JVM_FIGURES` and `run(sizes, jvm=True)`. The exit code is 0, or 1 with `--check` when a gate is missed.
+A benchmark is a module of this package with `FIGURES`, `QUICK`, `FULL` and `run(sizes)`. It may also have
+`sections(result)` (more tables for docs/benchmarks.md, by name), `write_plots(result, folder)`, and, when it also
+measures on the JVM, `JVM_FIGURES` and `run(sizes, jvm=True)`. The exit code is 0, or 1 with `--check` when a figure
+misses its gate.
 """
 
 from __future__ import annotations

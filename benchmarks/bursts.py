@@ -1,8 +1,8 @@
-"""Bursts: 10,000 messages are due at the same millisecond. The time counts until the receiver has the last one.
+"""Bursts: 10,000 messages are due at the same millisecond. The time counts from then until the last one has arrived.
 
-The messages are stored before they are due, while the dispatcher sleeps. The receiver's clock decides: a `MemoryBroker`
-notes when it took each record, and the id of a stream entry says when the server added it. Both are whole milliseconds,
-rounded down, so one millisecond is added to the time. The rate is never too high.
+The messages are stored before they are due, while the dispatcher sleeps. The receiver notes the arrival: a
+`MemoryBroker` notes when it took each record, and the id of a stream entry says when the server added it. Both times
+are whole milliseconds, rounded down. So one millisecond is added, and the reported rate is never too high.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _MARGIN_MS = 50  # all must be stored this long before they are due
 
 
 class Burst(NamedTuple):
-    """The result of one burst."""
+    """The result of one burst: messages per second, and how many messages came early or never."""
 
     msgs_per_s: float
     early: int
@@ -35,12 +35,12 @@ class Burst(NamedTuple):
 
 
 def to_memory(server: BenchServer, count: int) -> Burst:
-    """Send a burst by claim, publish to a `MemoryBroker`, and settle."""
+    """Measure a burst that a dispatcher claims, publishes to a `MemoryBroker`, and settles."""
     store = server.empty_store()
     broker = MemoryBroker(create_topics=True)
     with Dispatcher(store, BrokerPublisher(broker)):
         gc.collect()
-        gc.freeze()  # as `wheel-sched serve` does
+        gc.freeze()  # `wheel-sched serve` freezes its objects too
         due_ms = store_ahead(store, count)
         wait_for(lambda: broker.topics().get(TOPIC, 0) >= count)
     gc.unfreeze()
@@ -50,7 +50,7 @@ def to_memory(server: BenchServer, count: int) -> Burst:
 
 
 def to_stream(server: BenchServer, count: int) -> Burst:
-    """Send a burst by the one-script push to a stream of the same server."""
+    """Measure a burst that the server pushes to one of its streams, in the script that claims."""
     store = server.empty_store()
     with Dispatcher(store, NullPublisher(), push=PushTarget(create=True)):
         due_ms = store_ahead(store, count)
@@ -85,7 +85,7 @@ def store_ahead(store: DelayStore, count: int) -> int:
 
 
 def wait_for(done: Callable[[], bool]) -> None:
-    """Wait until `done` returns true. The figure does not depend on this wait."""
+    """Wait until `done` returns true. The figures use times that were noted elsewhere, so the wait may be inexact."""
     give_up = time.monotonic() + _GIVE_UP_S
     while not done():
         assert time.monotonic() < give_up, "the burst did not arrive"

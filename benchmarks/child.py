@@ -1,4 +1,4 @@
-"""Runs each measurement in its own process, whose memory and interpreter lock belong to that measurement alone."""
+"""Runs a measurement in its own process, so that no other code shares its memory and its interpreter lock."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ def run_module(module: str, *arguments: str, pure: bool = False) -> dict[str, An
     """Run `python -m module arguments`, which prints one JSON object. Returns that object.
 
     Args:
-        pure: use the wheel's core in Python. Defaults to False.
+        pure: whether the process uses the wheel's core in Python. Defaults to False.
 
     Raises:
-        RuntimeError: the process failed; the error has the end of its stderr.
+        RuntimeError: the process failed; the error quotes the end of its stderr.
     """
     environment = os.environ | ({"WHEEL_SCHED_PURE": "1"} if pure else {})
     done = subprocess.run(

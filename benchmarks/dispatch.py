@@ -1,7 +1,7 @@
-"""`python -m benchmarks dispatch`: what the dispatcher delivers, judged by the receiver.
+"""`python -m benchmarks dispatch`: how fast and how punctually a dispatcher delivers, measured at the receiver.
 
-`bursts` explains the bursts; `timing` explains lateness, wake-up and idleness. The baselines say what this machine can
-do at best: the wake-up of a sleeping thread for the latencies, a bare pipelined XADD for the bursts.
+`bursts` explains the bursts; `timing` explains lateness, wake-up and idleness. The baselines show the best that this
+machine can do: for lateness, how late a sleeping thread wakes; for bursts, the rate of a bare pipelined XADD.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ class Sizes:
         rounds: rounds of the bursts and their baseline. Defaults to 7.
         burst_messages: messages due at the same millisecond. Defaults to 10,000.
         lateness_rounds: rounds that measure lateness. Defaults to 5.
-        lateness_messages: messages in each of them. Defaults to 2,000.
-        lateness_s: the messages are due over so many seconds. Defaults to 5.
-        wakeups: samples of the wake-up. Defaults to 100.
-        sleeps: samples of the sleeping thread in each round of lateness. Defaults to 200.
-        idle_s: seconds in which no command may be sent. Defaults to 10.
+        lateness_messages: messages in each of these rounds. Defaults to 2,000.
+        lateness_s: the due times of these messages are spread over so many seconds. Defaults to 5.
+        wakeups: how often the wake-up is measured. Defaults to 100.
+        sleeps: how often the baseline's thread sleeps in each round of lateness. Defaults to 200.
+        idle_s: for how many seconds an idle dispatcher may send no command. Defaults to 10.
     """
 
     rounds: int = 7
@@ -67,7 +67,7 @@ QUICK = Sizes(rounds=3, lateness_rounds=1, wakeups=30)
 
 
 def run(sizes: Sizes) -> dict[str, Any]:
-    """Measure. Returns the figures by key."""
+    """Run the benchmark. Returns the value of each figure by its key."""
     narration = Narration(3 * sizes.rounds + 2 * sizes.lateness_rounds + 2)
     with bench_server() as server:
         rates: dict[str, Callable[[], Burst]] = {

@@ -1,7 +1,7 @@
-"""Figures and gates: one row of data per figure. The tables, the page and the verdict are made from these rows.
+"""Figures and their gates. The tables, docs/benchmarks.md and the exit code are made from them.
 
-A gate is a bound that must hold. A figure that is missing or not a number misses its gate, so a benchmark that measured
-nothing never passes.
+A gate is a bound that a figure must keep. A figure that is missing or not a number misses its gate, so a benchmark that
+measured nothing never passes.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ class Figure:
     """One figure of a result.
 
     Args:
-        key: its place in the JSON; a dot leads into an object.
-        unit: the unit of its value.
-        meaning: one line that explains it.
-        at_least: lower bound. Defaults to None: no bound.
-        at_most: upper bound. Defaults to None: no bound.
+        key: where the value stands in the result; "a.b" is the value `b` in the object `a`.
+        unit: the unit of the value.
+        meaning: one line that explains the figure.
+        at_least: the gate as a lower bound. Defaults to None: no bound.
+        at_most: the gate as an upper bound. Defaults to None: no bound.
     """
 
     key: str
@@ -32,7 +32,7 @@ class Figure:
     at_most: float | None = None
 
     def value(self, result: Result) -> float | None:
-        """The figure in `result`; None if it is absent or not a number."""
+        """The value of the figure in `result`; None if it is absent or not a number."""
         found: Any = result
         for step in self.key.split("."):
             found = found.get(step) if isinstance(found, Mapping) else None
@@ -40,13 +40,13 @@ class Figure:
 
     @property
     def bound(self) -> str:
-        """The gate as text, "" without a gate."""
+        """The gate as text; "" for a figure without a gate."""
         if self.at_least is not None:
             return f">= {self.at_least:,}"
         return "" if self.at_most is None else f"<= {self.at_most:,}"
 
     def met(self, result: Result) -> bool:
-        """Whether its gate holds; a figure without a gate always does."""
+        """Whether the figure keeps its gate; True for a figure without a gate."""
         if not self.bound:
             return True
         value = self.value(result)
@@ -66,7 +66,7 @@ def missed(figures: Sequence[Figure], result: Result) -> list[str]:
 
 
 def shown(value: float | None) -> str:
-    """A value as text."""
+    """A value as text; "missing" for None."""
     if value is None:
         return "missing"
     return f"{value:,.0f}" if isinstance(value, int) or abs(value) >= 1000 else f"{value:,.2f}"

@@ -1,9 +1,10 @@
-"""Kafka's timer, structure for structure: linked `TimerTaskList`s, wheels of 20 slots, a queue of buckets.
+"""Kafka's timer with Kafka's data structures: linked `TimerTaskList`s, wheels of 20 slots, a queue of buckets.
 
-A literal port of `org.apache.kafka.server.util.timer` (`TimingWheel`, `TimerTaskList`, `TimerTaskEntry`, `SystemTimer`)
-to virtual time, without threads and locks. Tests use it as an oracle, benchmarks as a peer. It keeps Kafka's faults: it
-rounds deadlines down, so a timer may fire up to a tick early, and of two timers of one tick the older one may come
-second. The delay queue of buckets is a heap of (expiration, bucket), as inside a `DelayQueue`.
+This is a literal port of `org.apache.kafka.server.util.timer` (`TimingWheel`, `TimerTaskList`, `TimerTaskEntry`,
+`SystemTimer`) to virtual time, without threads and locks. Tests and benchmarks compare our wheel with this port, which
+keeps two properties of Kafka's timer: it rounds deadlines down, so a timer may fire up to a tick early, and of two
+timers of one tick the older one may come second. The delay queue of buckets is a heap of (expiration, bucket), as
+inside a `DelayQueue`.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ class TimerTaskEntry:
         self.task = None
 
     def remove(self) -> None:
-        """Leave the bucket."""
+        """Remove the entry from its bucket, if it is in one."""
         if self.list is not None:
             self.list.remove(self)
 
@@ -48,7 +49,7 @@ class TimerTaskList:
         root.next = root.prev = root
 
     def set_expiration(self, expiration_ms: int) -> bool:
-        """Whether the expiration has changed."""
+        """Set the expiration. Returns whether it has changed."""
         changed = self.expiration_ms != expiration_ms
         self.expiration_ms = expiration_ms
         return changed
@@ -73,7 +74,7 @@ class TimerTaskList:
         self.counter[0] -= 1
 
     def flush(self) -> list[TimerTaskEntry]:
-        """Empty the bucket."""
+        """Empty the bucket. Returns its entries in order."""
         entries = []
         while (head := self.root.next) is not self.root:
             assert head is not None
@@ -84,7 +85,7 @@ class TimerTaskList:
 
 
 class TimingWheel:
-    """One level; the next one is made when a timer does not fit."""
+    """One level of the timer. The level makes the next level when a timer does not fit into its own slots."""
 
     def __init__(self, tick_ms: int, wheel_size: int, start_ms: int, timer: SystemTimer) -> None:
         self.tick_ms = tick_ms
@@ -96,7 +97,7 @@ class TimingWheel:
         self.buckets = [TimerTaskList(timer.counter, timer.next_number()) for _ in range(wheel_size)]
 
     def add(self, entry: TimerTaskEntry) -> bool:
-        """Whether the entry waits; False if it has expired."""
+        """Put the entry into a bucket. Returns False, and does nothing, if the entry has expired."""
         expiration_ms = entry.expiration_ms
         if expiration_ms < self.current_ms + self.tick_ms:
             return False
@@ -120,7 +121,7 @@ class TimingWheel:
 
 
 class SystemTimer:
-    """The timer over the wheels, driven by `advance`."""
+    """The timer over the levels. Time passes only in `advance`."""
 
     def __init__(self, now_ms: int = 0, *, tick_ms: int = 1, wheel_size: int = 20) -> None:
         self.counter = [0]
@@ -130,7 +131,7 @@ class SystemTimer:
         self.wheel = TimingWheel(tick_ms, wheel_size, now_ms, self)
 
     def next_number(self) -> int:
-        """The next number for a bucket."""
+        """Return the number for the next new bucket."""
         self._numbers += 1
         return self._numbers
 
@@ -138,14 +139,17 @@ class SystemTimer:
         return self.counter[0]
 
     def schedule(self, task: Any, deadline_ms: int) -> TimerTaskEntry:
-        """Kafka's `add`; unlike Kafka's it returns a handle."""
+        """Do what Kafka's `add` does, but return a handle."""
         entry = TimerTaskEntry(task, deadline_ms)
         if not self.wheel.add(entry):
             self._due.append(entry)
         return entry
 
     def advance(self, now_ms: int) -> list[TimerTaskEntry]:
-        """Call Kafka's `advanceClock` until no bucket is left that has expired by `now_ms`."""
+        """Do what Kafka's `advanceClock` does, until no bucket is left that has expired by `now_ms`.
+
+        Returns the due entries.
+        """
         while self.queue and self.queue[0][0] <= now_ms:
             expiration_ms, _, bucket = heappop(self.queue)
             self.wheel.advance_clock(expiration_ms)

@@ -1,7 +1,7 @@
-"""Items and messages for the benchmarks, with ids as the retry service makes them and bodies of 100 bytes.
+"""Items and messages for the benchmarks. Their ids look like those of the retry service.
 
-For the store's figures a body is the 100 bytes alone. For the dispatcher's figures it holds a whole message, with its
-due time and a number as headers, so that a receiver can judge each message by itself.
+For figures of the store a body has 100 bytes. For figures of the dispatcher a body holds a whole message: a value of
+100 bytes, and its due time and number as headers. So a receiver knows how late each message is.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def plain_items(names: Sequence[str], due_ms: int) -> list[Item]:
 
 
 def push_items(names: Sequence[str], dues_ms: Sequence[int], stream: str = TOPIC, first: int = 0) -> list[Item]:
-    """Items whose messages go to `stream`, numbered from `first` up; the server can push them by itself."""
+    """Items with messages for `stream`, numbered from `first` up. Their bodies have the push form."""
     return [
         Item(name, due, encode_body(message(due, number, stream)), TOPIC)
         for number, (name, due) in enumerate(zip(names, dues_ms, strict=True), first)
@@ -43,7 +43,7 @@ def message(due_ms: int, number: int, topic: str = TOPIC) -> Message:
 
 
 def in_batches(items: Sequence[Item]) -> Iterator[Sequence[Item]]:
-    """The items in batches of one call each."""
+    """Yield the items in batches, each as large as one call of the store may be."""
     for at in range(0, len(items), BATCH):
         yield items[at : at + BATCH]
 

@@ -9,7 +9,7 @@ _WIDTH = 24  # characters of the bar
 
 
 class Narration:
-    """Progress over a known number of steps.
+    """Shows progress over a known number of steps.
 
     Args:
         steps: how many `step` calls there will be.
@@ -23,7 +23,7 @@ class Narration:
         self._done = 0
 
     def step(self, what: str) -> None:
-        """Show the step that begins now."""
+        """Show that a step begins now."""
         if self._bar:
             full = _WIDTH * self._done // self._steps
             bar = "#" * full + "." * (_WIDTH - full)

@@ -1,7 +1,7 @@
-"""Processes beside the dispatcher's process: the judge of lateness, wake-ups and stalls shares no lock with it.
+"""Runs measuring tasks in processes beside the dispatcher's process, so that they share no lock with the dispatcher.
 
-A task runs in a fresh interpreter and speaks through a pipe: "ready" after its setup, its result at the end. All
-processes are on one machine and use its wall clock, which the server's TIME reads too.
+A task runs in a fresh interpreter. Through a pipe it sends "ready" after its setup, and its result at the end. All
+processes run on one machine and use its wall clock, which the server's TIME reads too.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _NS_PER_MS = 1_000_000
 
 
 class Arrival(NamedTuple):
-    """A message at its receiver: number, due time, when the server added it, when the receiver had it."""
+    """The arrival of a message: its number, its due time, when the server added it, and when the receiver had it."""
 
     number: int
     due_ms: int
@@ -42,16 +42,16 @@ class Arrival(NamedTuple):
 
     @property
     def early(self) -> bool:
-        """Whether it came before its due time, by the server's or the receiver's clock."""
+        """Whether the message came before its due time, by the server's or the receiver's clock."""
         return self.entry_ms < self.due_ms or self.lateness_ms < 0
 
 
 class Waits(NamedTuple):
-    """The longest times that an asker measured, in ms.
+    """The longest times, in ms, that the task `ask_the_time` measured.
 
-    `wait`: from its question until the server read it, by the server's clock. `stall`: the part of the wait in which
-    the server worked, see `benchmarks.stalls`. `withheld`: the time in which the server had no processor. `idle`: as
-    `wait`, at a server that nobody else calls. `oversleep`: how much longer the asker slept than it wanted.
+    `wait`: from a question until the server read it, by the server's clock. `stall`: the part of the wait in which the
+    server worked, see `benchmarks.stalls`. `withheld`: the part in which the server had no processor. `idle`: the wait
+    at a server that nobody else calls. `oversleep`: how much too long the task slept before a question.
     """
 
     wait: float
@@ -89,7 +89,7 @@ class Outside:
 
 
 def receive(pipe: Connection, url: str, stream: str, count: int) -> None:
-    """Read `count` entries of a stream; the result is a list of `Arrival`."""
+    """Task: read `count` entries of a stream. The result is a list of `Arrival`."""
     arrivals: list[Arrival] = []
     client = client_for(url)
     pipe.send("ready")
@@ -102,7 +102,10 @@ def receive(pipe: Connection, url: str, stream: str, count: int) -> None:
 
 
 def visit(pipe: Connection, url: str, stream: str, samples: int, pause_ms: tuple[int, int]) -> None:
-    """Repeat: schedule a message that is due now, wait for it, pause. The result is a list of `Arrival`."""
+    """Task: again and again schedule a message that is due now, wait for it, and pause.
+
+    The result is a list of `Arrival`.
+    """
     store, client = open_store(url, namespace=NAMESPACE), client_for(url)
     arrivals: list[Arrival] = []
     pauses = random.Random(7)
@@ -121,10 +124,10 @@ def visit(pipe: Connection, url: str, stream: str, samples: int, pause_ms: tuple
 
 
 def ask_the_time(pipe: Connection, url: str, pid: int, idle_url: str) -> None:
-    """Ask a server (`pid`) and an idle one for their time every 0.5 ms until `stop`; the result is `Waits`.
+    """Task: ask the server of process `pid` and an idle server for their time every 0.5 ms, until `stop`.
 
-    Both get the question at the same moment. The answer is the time at which the server read it. So no figure includes
-    the time that this process needs to read the answer.
+    Both servers get the question at the same moment. The answer is the time at which the server read the question. So
+    no figure includes the time that this process needs to read the answer. The result is `Waits`.
     """
     server, idle = DeferredConnection(client_for(url)), DeferredConnection(client_for(idle_url))
     processor = Processor(pid)

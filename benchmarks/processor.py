@@ -1,7 +1,7 @@
-"""What the kernel reports about a server process: processor time used, and time without a processor.
+"""What the kernel reports about a server process: processor time used, and time for which it waited for a processor.
 
-The waiting time is that of the main thread, which serves clients in a Redis or Valkey server. Only Linux reports it.
-Elsewhere the waiting time is 0 and all time counts as work, so nothing is subtracted from a figure.
+The waiting time is that of the main thread, which serves clients in a Redis or Valkey server. Only Linux reports the
+waiting time. Elsewhere it is 0 and all time counts as work, so nothing is subtracted from a figure.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from pathlib import Path
 
 
 class Processor:
-    """Processor time of a process, seen from another process.
+    """Reads the processor time of another process.
 
     Args:
         pid: the id of the process.
@@ -24,19 +24,19 @@ class Processor:
         self._clock = (~pid << 3) | 2  # as clock_getcpuclockid(3) makes it, which Python does not have
 
     def preemptions(self) -> int:
-        """How often another process took its processor while it had work to do (`status`)."""
+        """How often another process took the processor away while the main thread had work to do (`status`)."""
         lines = self._status.read_text().splitlines() if self._status.exists() else []
         return sum(int(line.split()[1]) for line in lines if line.startswith("nonvoluntary"))
 
     def withheld_ns(self) -> int:
-        """How long it was ready to run and had no processor, in nanoseconds (`schedstat`, second figure)."""
+        """How long the main thread was ready to run but had no processor, in ns (`schedstat`, second figure)."""
         try:
             return int(self._schedstat.read_bytes().split()[1])
         except FileNotFoundError:
             return 0
 
     def worked_ns(self) -> int:
-        """Processor time of all its threads, in nanoseconds, without time that a hypervisor took."""
+        """Processor time of all threads of the process, in ns, without time that a hypervisor took."""
         try:
             return time.clock_gettime_ns(self._clock)
         except OSError:

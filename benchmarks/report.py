@@ -1,4 +1,4 @@
-"""A result as a table for the terminal and as a table of docs/benchmarks.md."""
+"""Writes a result as a table for the terminal, and as a table of docs/benchmarks.md."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def markdown(figures: Sequence[Figure], result: Result | None) -> str:
 
 
 def write_section(page: Path, name: str, text: str) -> None:
-    """Replace the text of section `name` on the page.
+    """Replace the text of section `name` in the file `page`.
 
     Raises:
         ValueError: the page has no such section; nothing was written.

@@ -1,6 +1,6 @@
 """The memory of this process, in bytes.
 
-On Linux from /proc: `ru_maxrss` would include the memory of the parent from which the process was forked.
+On Linux the numbers come from /proc, because `ru_maxrss` would include memory of the parent before the fork.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def peak_bytes() -> int:
 
 
 def resident_bytes() -> int:
-    """The resident memory now. Without /proc: what Python has allocated since the first call."""
+    """The resident memory now. Without /proc: the memory that Python has allocated since the first call."""
     if _STATUS.exists():
         return _field("VmRSS")
     if not tracemalloc.is_tracing():

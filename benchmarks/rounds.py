@@ -1,4 +1,4 @@
-"""Rounds that take turns, so that a slow moment of the machine affects all measurements alike; medians over rounds."""
+"""Runs measurements in turns, so that a slow moment of the machine affects all alike, and takes medians over rounds."""
 
 from __future__ import annotations
 

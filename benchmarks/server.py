@@ -1,7 +1,7 @@
-"""The measured server: a real process over a temporary folder.
+"""The server that is measured: a real process with its data in a temporary folder.
 
-It has the settings of the embedded server (append-only file, synced each second), but never rewrites the file: a
-rewrite that one round starts would run into the next.
+The server has the settings of the embedded server (append-only file, synced each second), but it never rewrites the
+file. A rewrite that began in one round could still run in the next round.
 """
 
 from __future__ import annotations
@@ -25,8 +25,11 @@ _SLOWLOG_LENGTH = 200_000  # longer than any drain has commands
 
 
 class Stalls(NamedTuple):
-    """What the server recorded, in ms: the longest turn of its event loop, the longest script, and the longest of each
-    event of its latency monitor (whole ms, from 1 up). `preemptions`: how often it lost its processor."""
+    """What the server recorded, in ms.
+
+    `turn`: the longest turn of its event loop. `script`: the longest script. `events`: the longest time of each event
+    of its latency monitor (whole ms, from 1 up). `preemptions`: how often another process took its processor.
+    """
 
     turn: float
     script: float
@@ -35,7 +38,7 @@ class Stalls(NamedTuple):
 
 
 class BenchServer:
-    """A running server and one client of it; make it with `bench_server`."""
+    """A running server and one client of it. The function `bench_server` makes it."""
 
     def __init__(self, url: str, pid: int) -> None:
         self.url = url
@@ -45,23 +48,23 @@ class BenchServer:
         self.client: redis.Redis = client_for(url)
 
     def empty_store(self) -> DelayStore:
-        """A new store in an emptied server, over the same client; its library is loaded."""
+        """Empty the server, and open a new store in it with the same client. The scripts are loaded then."""
         self.client.flushall()
         return open_store(self.client, namespace=NAMESPACE)
 
     def used_memory(self) -> int:
-        """Bytes the server has allocated."""
+        """How many bytes the server has allocated."""
         return int(self._info("memory")["used_memory"])
 
     def commands(self) -> dict[str, int]:
-        """How often each command was called so far, without INFO, which reads this."""
+        """How often each command was called so far. INFO does not count, because this method calls it."""
         stats = self._info("commandstats")
         calls = {name.removeprefix("cmdstat_"): int(entry["calls"]) for name, entry in stats.items()}
         calls.pop("info", None)
         return calls
 
     def watch_stalls(self) -> None:
-        """Begin to record commands, turns of the event loop and latency events."""
+        """Let the server begin to record commands, turns of its event loop and latency events."""
         self.client.config_set("slowlog-max-len", _SLOWLOG_LENGTH)
         self.client.slowlog_reset()
         self.client.config_set("slowlog-log-slower-than", 0)
@@ -95,7 +98,7 @@ class BenchServer:
 
 @contextlib.contextmanager
 def bench_server() -> Iterator[BenchServer]:
-    """Yield a server that ends with the block."""
+    """Yield a server that runs until the `with` block ends."""
     with temporary_server(extra={"auto-aof-rewrite-percentage": "0"}) as process:
         server = BenchServer(process.url, process.pid)
         try:
@@ -105,7 +108,7 @@ def bench_server() -> Iterator[BenchServer]:
 
 
 def surroundings(server: BenchServer, rounds: int) -> dict[str, Any]:
-    """What the figures depend on: versions, processors, rounds."""
+    """On what the figures depend: the versions of Python and server, and the numbers of processors and rounds."""
     return {
         "python": platform.python_version(),
         "server": server.label(),

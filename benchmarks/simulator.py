@@ -1,9 +1,9 @@
 """`python -m benchmarks simulator`: how many histories the simulator runs, and whether its checker notices mistakes.
 
-A history is one run of a whole system: about three processes, 20 messages and up to 5 faults. `histories_per_minute`
-runs an equal number of histories of each kind of world, on two processors at most. `safeguards` are lines of the
-product that the benchmark switches off one at a time. A safeguard is missed when no history breaks a promise while that
-safeguard is off.
+A history is one run of a whole simulated system: about three processes, 20 messages and up to 5 faults. A world is a
+kind of system: a retry service, workers of Celery, or schedulers of APScheduler. For `histories_per_minute` an equal
+number of histories of each world runs, on at most two processors. A safeguard is a line of the product that the
+benchmark switches off, one at a time. A safeguard is missed when no history breaks a promise while it is off.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ class Sizes:
     """The sizes of a run.
 
     Args:
-        histories: the number of histories of each kind of world. Defaults to 5,000.
-        seeds: how many histories may run until one shows that a safeguard is off. 0: only the history that is known to
-            show it. Defaults to 1,000.
+        histories: the number of histories of each world. Defaults to 5,000.
+        seeds: how many histories may run until one breaks a promise because a safeguard is off. 0: only the history
+            runs that is known to break one. Defaults to 1,000.
     """
 
     histories: int = 5_000
@@ -53,7 +53,7 @@ QUICK = Sizes(histories=200, seeds=0)
 
 
 def run(sizes: Sizes) -> dict[str, Any]:
-    """Measure. Returns the figures by key."""
+    """Run the benchmark. Returns the value of each figure by its key."""
     known = kinds()
     narration = Narration(len(known) + 1)
     worlds: dict[str, int] = {}
@@ -90,7 +90,7 @@ def run(sizes: Sizes) -> dict[str, Any]:
 
 
 def _safeguards(seeds: int) -> tuple[int, list[str]]:
-    """The number of safeguards whose absence some history should show, and those that no history showed."""
+    """How many safeguards were switched off, and the names of those without which no history broke a promise."""
     known, found = kinds(), load()
     missed = []
     shown = [safeguard for safeguard in SAFEGUARDS if not safeguard.hidden]

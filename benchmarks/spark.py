@@ -1,10 +1,10 @@
-"""`python -m benchmarks spark`: the data source against a plain loop with the same calls, and the jobs on a million
-rows.
+"""`python -m benchmarks spark`: Spark's data source against a plain loop, and the Spark jobs on a million rows.
 
-`writer_vs_plain` is the rate of the Arrow stream writer divided by that of a loop in one Python process, which reads
-the same Parquet files and makes the same calls. The writer's time is the sink's own time in Spark's progress. The
-reader is compared with the same loop: it reads a full store on another server. The whole query counts, from planning to
-the last row (`reader_start_s` passes before the first one). The start of the session does not count.
+The plain loop runs in one Python process; it reads the same Parquet files as the stream writer and makes the same calls
+of the store. `writer_vs_plain` is the rate of the Arrow stream writer divided by the rate of that loop. The time of the
+writer is the time that Spark's progress reports for the sink. The reader reads a full store on another server. Its rate
+is divided by the rate of the same loop. The whole query counts, from planning to the last row; `reader_start_s` passes
+before the first row. The start of the Spark session does not count.
 
 Spark is not faster on one machine: the workers, the JVM and the server share its processors.
 """
@@ -67,7 +67,7 @@ QUICK = Sizes(rounds=3, rows=60_000, stored=500_000, attempts=200_000)
 
 
 def run(sizes: Sizes) -> dict[str, Any]:
-    """Measure. Returns the figures by key."""
+    """Run the benchmark. Returns the value of each figure by its key."""
     narration = Narration(3 * sizes.rounds + 5)
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="wheel-sched-bench-")))
@@ -108,7 +108,7 @@ def run(sizes: Sizes) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def session(folder: Path) -> Iterator[SparkSession]:
-    """A local session on two cores."""
+    """Yield a local Spark session on two cores, which ends with the `with` block."""
     from retry_topic.spark import spark_session
 
     logging.getLogger("py4j").setLevel(logging.ERROR)
@@ -135,7 +135,7 @@ def emptied(server: BenchServer) -> None:
 
 
 def plain_rate(server: BenchServer, files: Path, count: int) -> float:
-    """Rows per second of a plain loop in one process that makes the same calls."""
+    """How many rows per second a plain loop in one process stores with the writer's calls of the store."""
     import pyarrow.parquet as parquet
 
     from retry_topic.spark.source.writing import items_of
@@ -155,7 +155,7 @@ def plain_rate(server: BenchServer, files: Path, count: int) -> float:
 
 
 def stream_rate(spark: SparkSession, server: BenchServer, files: Path, count: int, folder: Path) -> float:
-    """Rows per second of a stream with one batch, by the sink's own time."""
+    """How many rows per second a stream with one batch stores, by the time that Spark reports for the sink."""
     emptied(server)
     frame = spark.readStream.schema("id string, due_ms bigint, topic string, value string").parquet(str(files))
     with tempfile.TemporaryDirectory(dir=folder) as checkpoint:
@@ -170,12 +170,12 @@ def stream_rate(spark: SparkSession, server: BenchServer, files: Path, count: in
 
 
 def read_rate(spark: SparkSession, server: BenchServer, count: int) -> float:
-    """Rows per second of reading every row and column."""
+    """How many rows per second Spark reads from a full store, with all columns."""
     return count / read_seconds(spark, server, "true")
 
 
 def read_seconds(spark: SparkSession, server: BenchServer, where: str) -> float:
-    """Seconds of a query from planning to its last row."""
+    """How many seconds a query takes from planning to its last row. `where` is its condition in SQL."""
     frame = spark.read.format("wheelsched").options(store=server.url, namespace=NAMESPACE).load().where(where)
     begun = time.perf_counter()
     frame.write.format("noop").mode("overwrite").save()
@@ -183,7 +183,7 @@ def read_seconds(spark: SparkSession, server: BenchServer, where: str) -> float:
 
 
 def job_seconds(spark: SparkSession, folder: Path, attempts: int, narration: Narration) -> dict[str, float]:
-    """Seconds of the jobs over Parquet."""
+    """How many seconds each job takes over Parquet files."""
     from retry_topic.spark.jobs import backtest, slo, triage
     from retry_topic.spark.jobs.history import load_history
 
@@ -204,7 +204,10 @@ def job_seconds(spark: SparkSession, folder: Path, attempts: int, narration: Nar
 
 
 def write_history(spark: SparkSession, path: str, attempts: int) -> None:
-    """Write a history of three topics and error classes. Each recovers by its own law; delays double, with jitter."""
+    """Write a history of attempts for three topics, each with its own error class, probability and time of recovery.
+
+    The delays between the attempts of a message double, with jitter.
+    """
     laws = [("orders", "shop.Timeout", 0.95, 20), ("mail", "smtplib.Down", 0.8, 120), ("stock", "http.Limited", 0.9, 5)]
     messages = attempts // 5
     cases = ", ".join(f"named_struct('t', '{t}', 'e', '{e}', 'p', {p}D, 'm', {m}000D)" for t, e, p, m in laws)

@@ -1,27 +1,27 @@
-"""How long a backlog makes other clients wait: 100,000 messages due at the same millisecond, drained by a dispatcher.
+"""How long other clients of the server wait while a dispatcher drains 100,000 messages due at the same millisecond.
 
-A server serves one client at a time, so all others wait while it works. A separate process asks the server for its TIME
-every 0.5 ms. The answer says, by the server's clock, when the server read the question. `max_stall_ms` is the part of
-the longest wait in which the server worked. Two bounds of this part are measured over the same wait; the lower one
-counts:
+A server serves one client at a time, so all others wait while it works. A separate process, the asker, asks the server
+for its TIME every 0.5 ms. The answer says, by the server's clock, when the server read the question. `max_stall_ms` is
+the part of the longest wait in which the server worked. Two times that this part cannot exceed are measured during the
+same wait; the shorter one counts:
 
 - the wait without the time in which the server was ready to run and had no processor (`schedstat`). On a machine with
   more work than processors every program waits, also an idle one;
 - the processor time that all threads of the server used between question and answer. It does not include time that a
   hypervisor takes.
 
-Where the kernel reports neither, the whole wait is the stall. Waiting for the disk is not part of it (see
+Where the kernel reports neither, the whole wait is the stall. Waiting for the disk is not part of a stall (see
 `stall_events`). A stall that begins while the asker sleeps is up to 0.5 ms longer than measured.
 
-The result also has the raw values, to judge the machine:
+The result also has raw values, which show how busy the machine was:
 
 - `max_wait_ms`: the whole of the longest wait;
 - `max_turn_ms`: `eventloop_duration_max` of the server, the longest time between two looks at its sockets;
 - `max_script_ms`: the longest FCALL in the slow log, which records every command during the drain;
 - `stall_events`: events of the latency monitor, such as a write to the append-only file that waited for the disk;
-- `idle_wait_ms`: the baseline, the same question at the same moment at a server that nobody else calls. No client can
-  notice a shorter stall;
-- `oversleep_ms`: how much longer the asker slept than it wanted, without a server;
+- `idle_wait_ms`: the baseline, the wait for the same question at the same moment at a server that nobody else calls. No
+  client can notice a shorter stall;
+- `oversleep_ms`: how much too long the asker slept between two questions, which depends on no server;
 - `withheld`, `preemptions`: the longest time without a processor in one wait, and how often in a drain another process
   took a processor from the server.
 
@@ -58,7 +58,11 @@ class Stall(NamedTuple):
 def measure_stalls(
     server: BenchServer, count: int, rounds: int, narration: Narration
 ) -> tuple[dict[str, Any], dict[str, float]]:
-    """The figures of the stalls, and the baselines. A figure is the median over rounds of the slower way."""
+    """Measure the stalls. Returns the figures, and the baselines.
+
+    There are two ways to drain: with claim and settle, and with the push. A figure is the median over rounds of the
+    slower way.
+    """
     names = ids(count)
     with bench_server() as idle:
         runs: dict[str, Callable[[], Stall]] = {
@@ -98,7 +102,7 @@ def _medians(stalls: Sequence[Stall]) -> dict[str, float]:
 
 
 def drain(server: BenchServer, idle: BenchServer, names: Sequence[str], push: PushTarget | None) -> Stall:
-    """Drain messages that are due now."""
+    """Store messages that are due now, and measure the stalls while a dispatcher drains them."""
     count = len(names)
     store = server.empty_store()
     due_ms = time.time_ns() // 1_000_000

@@ -1,9 +1,9 @@
-"""`python -m benchmarks store`: what the delay store costs.
+"""`python -m benchmarks store`: how fast the delay store is, and how much memory it takes.
 
-`schedule_vs_zadd` compares our schedule (duplicate check, record, counters, repeatable answer) with a pipelined ZADD of
-the same ids and due times by the same client, without bodies. It is a ratio, so it holds on any machine.
-`lifecycle_msgs_per_s` is one client that schedules, claims and settles, 500 messages a call. `bytes_per_message` is the
-growth of the server's `used_memory`. `stalls` explains the stalls.
+`schedule_vs_zadd` compares `DelayStore.schedule` (duplicate check, record, counters, repeatable answer) with a
+pipelined ZADD of the same ids and due times by the same client, without bodies. The figure is a ratio, so it holds on
+any machine. `lifecycle_msgs_per_s` is the rate of one client that schedules, claims and settles 500 messages a call.
+`bytes_per_message` is the growth of the server's `used_memory`. The module `stalls` explains the stalls.
 """
 
 from __future__ import annotations
@@ -51,9 +51,9 @@ class Sizes:
 
     Args:
         rounds: rounds that measure rates. Defaults to 7.
-        messages_per_round: messages in each of them. Defaults to 50,000.
+        messages_per_round: messages in each of these rounds. Defaults to 50,000.
         messages: messages that wait while memory is measured. Defaults to 1 M.
-        stall_rounds: rounds that measure stalls, for each of the two ways. Defaults to 5.
+        stall_rounds: rounds that measure stalls, for each of the two ways to drain. Defaults to 5.
         stall_messages: messages due at the same millisecond. Defaults to 100,000.
     """
 
@@ -69,7 +69,7 @@ QUICK = Sizes(rounds=5, messages_per_round=10_000, messages=200_000, stall_round
 
 
 def run(sizes: Sizes) -> dict[str, Any]:
-    """Measure. Returns the figures by key."""
+    """Run the benchmark. Returns the value of each figure by its key."""
     narration = Narration(3 * sizes.rounds + 1 + 2 * sizes.stall_rounds)
     with bench_server() as server:
         names = ids(sizes.messages_per_round)
@@ -99,7 +99,7 @@ def run(sizes: Sizes) -> dict[str, Any]:
 
 
 def zadd_rate(server: BenchServer, names: Sequence[str]) -> float:
-    """Messages per second of the bare ZADD."""
+    """How many messages per second a bare pipelined ZADD stores."""
     server.client.flushall()
     due_ms = _in_an_hour_ms()
     begun = time.perf_counter()
@@ -112,7 +112,7 @@ def zadd_rate(server: BenchServer, names: Sequence[str]) -> float:
 
 
 def schedule_rate(server: BenchServer, names: Sequence[str]) -> float:
-    """Messages per second of `schedule`; all messages are new."""
+    """How many messages per second `DelayStore.schedule` stores. All messages are new."""
     store = server.empty_store()
     items = plain_items(names, _in_an_hour_ms())
     accepted = 0
@@ -125,7 +125,7 @@ def schedule_rate(server: BenchServer, names: Sequence[str]) -> float:
 
 
 def lifecycle_rate(server: BenchServer, names: Sequence[str]) -> float:
-    """Messages per second through schedule, claim and settle."""
+    """How many messages per second one client schedules, claims and settles."""
     store = server.empty_store()
     items = plain_items(names, 0)
     settled = 0
@@ -141,7 +141,7 @@ def lifecycle_rate(server: BenchServer, names: Sequence[str]) -> float:
 
 
 def bytes_per_message(server: BenchServer, count: int) -> float:
-    """Growth of the server's memory for each message, with indexes and counters."""
+    """How many bytes the server's memory grows for each message, with indexes and counters."""
     store = server.empty_store()
     before = server.used_memory()
     due_ms = _in_an_hour_ms()

@@ -1,14 +1,16 @@
 """Lateness, wake-up and idleness of a dispatcher, measured from outside.
 
-Another process judges lateness and wake-up. It reads the stream with a blocking XREAD, takes its clock when it holds
-the message, and subtracts the due time that the message carries. So the hand-over, the server and the receiver's own
-wake-up are included. A message is early if the id of the server's entry or the receiver's clock says so.
+Lateness: another process, the receiver, reads the stream with a blocking XREAD. When it has a message, it reads its
+clock and subtracts the due time in the message. So the figure includes the time of the dispatcher, of the server and of
+the receiver's own wake-up. A message is early if the id of its stream entry or the receiver's clock is before its due
+time.
 
-Wake-up: the dispatcher sleeps on a message that is due in an hour. Another process stores one that is due now. This due
-time is the current millisecond, rounded down, so up to 1 ms had passed before the call began.
+Wake-up: the dispatcher sleeps until a message that is due in an hour. Another process stores a message that is due now,
+and measures its lateness. Its due time is the current millisecond, rounded down, so up to 1 ms of the figure has passed
+before the call began.
 
-Idleness: the commands that the server counted in ten seconds, over an empty store and, on a second server at the same
-time, over 1,000 messages that are due in an hour.
+Idleness: how many commands the server counts in ten seconds. One dispatcher has an empty store. At the same time,
+another has 1,000 messages that are due in an hour, on a second server.
 """
 
 from __future__ import annotations
@@ -33,7 +35,7 @@ _IDLE_MESSAGES = 1_000
 
 
 class Timed(NamedTuple):
-    """What receivers measured, in ms, and how many messages were early or lost."""
+    """The lateness that a receiver measured, in ms, and how many messages were early or lost."""
 
     lateness_ms: dict[str, float]
     early: int
@@ -54,7 +56,7 @@ def lateness(server: BenchServer, count: int, over_s: float) -> Timed:
 
 
 def wake_up(server: BenchServer, samples: int, pause_ms: tuple[int, int] = (20, 100)) -> Timed:
-    """Measure the wake-up: another process stores `samples` due messages while the dispatcher sleeps on a later one."""
+    """Measure the wake-up: another process stores due messages, one at a time, while the dispatcher sleeps."""
     store = server.empty_store()
     store.schedule(push_items(["later"], [time.time_ns() // 1_000_000 + _HOUR_MS], _STREAM))
     with Dispatcher(store, NullPublisher(), push=_PUSH_TO):
@@ -62,7 +64,7 @@ def wake_up(server: BenchServer, samples: int, pause_ms: tuple[int, int] = (20, 
 
 
 def idle_commands(seconds: float) -> dict[str, int]:
-    """The number of commands in `seconds` over an empty store, and over messages due in an hour."""
+    """How many commands idle dispatchers send in `seconds`: with an empty store, and with messages due in an hour."""
     waiting_for = {"empty": 0, "waiting": _IDLE_MESSAGES}
     with contextlib.ExitStack() as stack:
         servers = {name: stack.enter_context(bench_server()) for name in waiting_for}
@@ -79,7 +81,7 @@ def idle_commands(seconds: float) -> dict[str, int]:
 
 
 def sleeping_thread(samples: int, sleep_ms: int = 5) -> dict[str, float]:
-    """The baseline: how late a thread that waits on a condition wakes when the machine has nothing else to do."""
+    """The baseline: how late, in ms, a thread wakes that waits on a condition with a timeout."""
     late_ms = []
     condition = threading.Condition()
     for _ in range(samples):

@@ -20,7 +20,7 @@ done: set[bytes] = set()
 
 
 async def call_the_api(message: Message) -> None:
-    """Every third call times out the first time. The handler does not catch the error."""
+    """The handler. Every third message times out at its first attempt. The handler does not catch the error."""
     await asyncio.sleep(0.05)  # the network
     if int(message.value) % 3 == 0 and read(message.headers).attempt == 0:
         raise TimeoutError("no answer")

@@ -1,4 +1,4 @@
-"""From a plain confluent-kafka loop to one whose failures come back: the three lines that change.
+"""Turns a plain confluent-kafka loop into a consumer whose failed messages come back. Only three lines change.
 
 python examples/kafka_migration.py before localhost:9092 orders   # a failure stops the loop
 python examples/kafka_migration.py after localhost:9092 orders    # a failure comes back in 200 ms
@@ -22,7 +22,7 @@ shipped = threading.Semaphore(0)
 
 
 def ship(value: bytes) -> None:
-    """The same before and after; each order fails the first time."""
+    """Ship one order; the first attempt of each order fails. This function is the same before and after."""
     if value not in failed:
         failed.add(value)
         raise ConnectionError(f"the carrier does not answer for {value.decode()}")

@@ -1,8 +1,9 @@
-"""A consumer that posts each message of a Kafka topic to an HTTP endpoint, which fails now and then.
+"""A consumer that posts each message of a Kafka topic to an HTTP endpoint, which sometimes fails.
 
 python examples/kafka_webhooks.py localhost:9092 http://127.0.0.1:8080/ webhooks
 
-Retry-After is obeyed. After 5xx or a refused connection the message comes back. After other 4xx it is dead at once.
+After status 429, 5xx or a refused connection the message comes back, but not earlier than a Retry-After header says.
+After any other 4xx the message becomes a dead letter at once.
 """
 
 # ruff: noqa: S310 - the address is the caller's
@@ -34,7 +35,7 @@ def say(line: str) -> None:
 
 
 def post(address: str, message: Message) -> Retry | DeadLetter | None:
-    """Post one message; the verdict says what happens to it."""
+    """Post one message. The returned verdict says what happens to the message."""
     attempt = read(message.headers).attempt + 1
     try:
         with urllib.request.urlopen(urllib.request.Request(address, message.value), timeout=5) as reply:

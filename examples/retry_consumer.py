@@ -41,7 +41,7 @@ ended = threading.Semaphore(0)
 
 
 def ship(message: Message) -> Retry | DeadLetter | None:
-    """The return value says what happens to the message. The policy judges exceptions."""
+    """The handler. Its return value says what happens to the message. After an exception the policy decides."""
     attempt = read(message.headers).attempt + 1
     item = message.value.decode()
     print(f"attempt {attempt}: {item}")

@@ -3,9 +3,9 @@
     python examples/shared_jobs.py
 
 The parent opens the folder, so it owns the server of the folder. It adds jobs without a scheduler. Each child runs an
-ordinary BackgroundScheduler. One child is killed half-way. The other child gets the jobs that it was running, when
-their lease has ended. All processes share a secret and sign the jobs with it, so nobody else can add a job to the
-store.
+ordinary BackgroundScheduler. One child is killed half-way. The other child gets the jobs that the killed child was
+running, when their lease has ended. All processes share a secret and sign the jobs with it, so nobody else can add a
+job to the store.
 """
 
 # ruff: noqa: T201 - an example shows what it does
@@ -30,7 +30,7 @@ COUNT = 60
 
 
 def send_report(number: int) -> None:
-    """The job: prints its number and its occurrence, so that the parent can count."""
+    """The job. It prints its number and its occurrence, so that the parent can count the runs."""
     time.sleep(0.01)  # some work
     occurrence = current_occurrence()
     assert occurrence is not None  # noqa: S101 - a job of ours has one
@@ -38,7 +38,7 @@ def send_report(number: int) -> None:
 
 
 def run_scheduler(url: str) -> None:
-    """The child: an ordinary scheduler over our store. It ends when its stdin is closed."""
+    """The child process runs an ordinary scheduler over the shared store. It ends when its stdin is closed."""
     scheduler = BackgroundScheduler(timezone="UTC")
     scheduler.add_jobstore("wheel-redis", url=url, lease_s=2)
     scheduler.start()

@@ -25,7 +25,7 @@ COUNT = 60
 
 
 def consume(url: str) -> None:
-    """The child: every fourth message fails once. It ends when its stdin is closed."""
+    """The child process consumes messages; every fourth message fails once. It ends when its stdin is closed."""
 
     def handle(message: Message) -> None:
         if int(message.value) % 4 == 0 and read(message.headers).attempt == 0:
@@ -33,7 +33,7 @@ def consume(url: str) -> None:
         time.sleep(0.01)  # some work
         os.write(1, b"%s\n" % message.value)
 
-    config = ConsumerConfig(concurrency=4, idle_ms=500)  # after half a second of silence others take over
+    config = ConsumerConfig(concurrency=4, idle_ms=500)  # half a second after a consumer dies, others take its messages
     with connect(url) as connection, Consumer(connection, "orders", handle, group="billing", config=config):
         sys.stdin.read()
 
@@ -63,7 +63,7 @@ def main(folder: str) -> None:
 
 
 def number_of(child: subprocess.Popen[bytes]) -> int:
-    """The next number a child prints."""
+    """Read the next number that a child prints."""
     assert child.stdout is not None  # noqa: S101 - a pipe was asked for
     return int(child.stdout.readline())
 

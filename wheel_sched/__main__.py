@@ -1,4 +1,4 @@
-"""`python -m wheel_sched`: the same as `wheel-sched`, where scripts are not on PATH."""
+"""`python -m wheel_sched` does the same as `wheel-sched`, also where scripts are not on PATH."""
 
 from __future__ import annotations
 

@@ -4,8 +4,8 @@ Monotonic time drives the wheel and never steps. Wall time is for people and oth
 direction. All readings are rounded down, so a clock is never ahead. Any thread may use a clock. `SystemClock` is the
 machine's clock, `wheel_sched.testing.VirtualClock` is for tests.
 
-The stdlib injects time and waiting too (`sched.scheduler(timefunc, delayfunc)`). Here waiting takes a condition: a new,
-earlier deadline can wake the driver.
+The standard library passes time and waiting in the same way (`sched.scheduler(timefunc, delayfunc)`). The difference:
+`Clock.wait` waits on a condition, so that a new, earlier deadline can wake the driver.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Protocol, runtime_checkable
 
 @runtime_checkable
 class Clock(Protocol):
-    """Time and waiting for a driver."""
+    """Gives a driver (code that runs due timers, such as the reaper) the time, and a way to wait."""
 
     def monotonic_ns(self) -> int:
         """Nanoseconds since a fixed but arbitrary moment; never goes back."""
@@ -28,20 +28,20 @@ class Clock(Protocol):
         ...
 
     def wall_ms(self) -> int:
-        """Milliseconds since 1970-01-01 UTC, rounded down. It may step."""
+        """Milliseconds since 1970-01-01 UTC, rounded down. This time may step forward or back."""
         ...
 
     def wait(self, condition: threading.Condition, timeout_ms: float | None) -> bool:
         """Wait on `condition`, which the caller holds, for up to `timeout_ms` of this clock. None: without a limit.
 
-        Returns True after a notification and False after the timeout. As with every condition, both may happen without
-        a cause, so check the awaited state and the clock again.
+        Returns True after a notification and False after the timeout. As with every condition, either may come without
+        a cause, so the caller must check the awaited state and the clock again.
         """
         ...
 
 
 class SystemClock:
-    """The clocks of the machine. Stateless."""
+    """The clock of this machine. It has no state."""
 
     __slots__ = ()
 

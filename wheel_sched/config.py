@@ -1,11 +1,11 @@
-"""Settings of the command line. Four sources, in this order: flag, environment, `wheel-sched.toml`, default.
+"""Settings of the command line. The first of these sources that has a value decides: flag, environment, file, default.
 
     store = "redis://localhost:6379/0"       # wheel-sched.toml
     WHEEL_SCHED_NAMESPACE=orders             # environment
     wheel-sched --shards 4 stats             # flag
 
-A frozen dataclass declares settings: each field made by `setting` is a setting. `Settings` has those of the core. A
-package that extends the command line declares its settings in a subclass of `Settings`, so one object has both.
+A frozen dataclass declares settings: each field made by `setting` is a setting. `Settings` declares those of the core.
+A package that extends the command line declares its own in a subclass of `Settings`, so one object has both.
 
 Loading reports all mistakes at once, each with its source, and never uses a wrong value. Any thread may load.
 """
@@ -60,7 +60,7 @@ def setting(default: Any, spec: SettingSpec, *, shown: bool = True) -> Any:
 
     Args:
         default: the value when no other source has one.
-        spec: how it is checked and shown.
+        spec: how the value is checked and shown.
         shown: whether the repr of the dataclass shows the value. Defaults to True.
     """
     return field(default=default, repr=shown, metadata={_SPEC: spec})
@@ -73,8 +73,8 @@ class Settings:
     Args:
         store: redis://, rediss://, unix:// or embedded:FOLDER. Defaults to "embedded:.wheel-sched".
         namespace: prefix of all keys. Defaults to "wheel".
-        shards: shard count of a new namespace; must equal that of an existing one. Defaults to None: 1 for a new
-            namespace, any for an existing one.
+        shards: shard count of a new namespace. It must equal the shard count of an existing namespace. Defaults to
+            None: 1 for a new namespace, the stored count for an existing one.
         durability: memory, everysec, fsync or replicated. Defaults to "everysec".
         replicas: how many replicas confirm under "replicated". Defaults to 1.
     """
@@ -189,7 +189,7 @@ def _unknown_name(name: str, declared: Collection[str]) -> str:
 
 
 def _unknown_variables(env: Mapping[str, str], declared: Collection[str], others: Collection[str]) -> list[str]:
-    """Mistakes in names of the environment. Values are not quoted, because they may be secrets."""
+    """Mistakes in the names of environment variables. Their values are not shown, because they may be secrets."""
     known = [ENV_PREFIX + name.upper() for name in declared]
     problems = []
     for variable in env:
@@ -225,7 +225,7 @@ def _read(path: Path, problems: list[str]) -> dict[str, Any]:
 
 
 def _from_file(spec: SettingSpec, value: Any, path: Path | None) -> Any:
-    """The value of a settings file. A relative path starts from the folder of that file."""
+    """A value from a settings file. If it is a relative path, it is made to start from the folder of that file."""
     if path is not None and isinstance(value, str) and spec.file is not None and value.endswith(spec.file):
         return str(path.parent / value)
     return value
@@ -253,5 +253,5 @@ def _checked(name: str, spec: SettingSpec, value: Any, place: str, problems: lis
 
 
 def _shown(value: Any) -> str:
-    """A wrong value, short, and without a password that it may hold."""
+    """A wrong value as text for an error: shortened, and without passwords."""
     return redacted_text(reprlib.repr(value))

@@ -39,7 +39,7 @@ class StoreError(WheelSchedError):
 
 
 class StoreUnavailable(StoreError):
-    """The server is away, is busy or did not answer. Repeat the call; when in doubt, with the same token or id.
+    """The server is away, is busy or did not answer. Repeat the call. If it is in doubt, use the same token or id.
 
     Args:
         in_doubt: whether the server may have executed the call. Defaults to False.
@@ -54,9 +54,9 @@ class StoreUnavailable(StoreError):
 
 
 class InDoubt(StoreUnavailable):
-    """The write was executed, but its durability level was not confirmed. Repeat it with the same token.
+    """The write was executed, but its durability level was not confirmed. Repeat the write with the same token.
 
-    `answer` is the server's answer to the write, if known. It is true unless this server is lost.
+    `answer` is the server's answer to the write, if known. It stays true unless this server is lost.
     """
 
     in_doubt = True
@@ -88,7 +88,7 @@ class NamespaceMismatch(StoreError):
 
 
 class StaleEpoch(StoreError):
-    """The shard's epoch has changed, by a clock jump or a new owner: nothing was claimed. Read the window again."""
+    """The shard's epoch has changed, by a clock jump or a new owner: nothing was claimed. Read the shard again."""
 
 
 class StalePosition(StoreError):
@@ -118,7 +118,7 @@ class EmbeddedServerError(StoreError):
     """The embedded server cannot be started here. The message says why and what to use instead.
 
     Args:
-        last_words: the last lines of its log; they end the message. Defaults to none.
+        last_words: the last lines of the server's log. They stand at the end of the message. Defaults to none.
     """
 
     def __init__(self, *args: object, last_words: Sequence[str] = ()) -> None:

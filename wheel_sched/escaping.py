@@ -1,4 +1,4 @@
-"""Escapes foreign text for a terminal or a log: it stays on one line, is visible, and cannot control the terminal.
+"""Escapes foreign text for a terminal or a log. The text then stays on one line and cannot control the terminal.
 
 These characters are escaped: control characters (also those of ANSI and C1), line and paragraph separators, direction
 marks, zero-width and other format characters, lone surrogates, and unassigned characters. All functions are pure except
@@ -40,7 +40,7 @@ def _of(character: str) -> str:
 
 
 def safe(text: str) -> str:
-    """The text escaped and without passwords."""
+    """The text with unsafe characters escaped and passwords hidden."""
     return escaped(redacted_text(text))
 
 

@@ -1,10 +1,9 @@
 """Removes passwords from text for people and logs: from a URL, however malformed, and from text that quotes URLs.
 
 Invariant: these parts of a URL are always hidden: the text between the first colon after the scheme and the last `@`;
-the query, from its first parameter that is unknown or has an unusual value; a fragment; a user or host with an encoded
-`:` or `@`; and for redis:// a port or path that is not a number. In doubt more is hidden: people only need to recognise
-the URL.
-Pure functions. Any thread may call them.
+the query, from its first parameter that is unknown or has an unusual value; a fragment (except after embedded:, http:
+and https:); a user or host with an encoded `:` or `@`; and for redis:// a port or path that is not a number. In doubt,
+more is hidden: people only need to recognise the URL. All functions are pure. Any thread may call them.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ _PASSWORD = re.compile(  # in a JAAS setting
 
 
 def redacted(url: str) -> str:
-    """The URL without secrets, for people and logs."""
+    """The URL with its secrets hidden, for people and logs."""
     shown = _anonymous(url)
     scheme = shown.partition(":")[0].lower()
     at = len(shown)
@@ -54,7 +53,7 @@ def redacted(url: str) -> str:
 
 
 def redacted_text(text: str) -> str:
-    """A text that may quote URLs or settings, without secrets."""
+    """The text with the secrets of the URLs and settings in it hidden."""
     shown = text
     if "@" in shown:
         shown = _IN_TEXT.sub(_logged_in, shown)
@@ -97,7 +96,7 @@ def _addressed(found: re.Match[str]) -> str:
 
 
 def _asked(query: str) -> str:
-    """A query or fragment up to the first part that may be secret. Later text may belong to that part."""
+    """A query or fragment, hidden from its first part that may be secret: later text may belong to that part."""
     mark, parts, shown = query[:1], query[1:].split("&"), []
     if mark != "?" or not query[1:]:
         return mark and mark + (_HIDDEN if query[1:] else "")

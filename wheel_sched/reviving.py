@@ -1,7 +1,7 @@
 """A thread that starts its work again after an error, with a growing delay, and logs the error.
 
 Invariant: the thread ends only when the work returns, or when the work fails after `stopping` was set. Every exception
-counts as an error, also `SystemExit`, which would end only the thread.
+counts as an error, also `SystemExit`, which in a thread would not end the process but only the thread.
 
 The thread costs nothing while the work succeeds. Any thread may read `down` and `works`.
 """

@@ -1,7 +1,8 @@
-"""`python -m benchmarks apscheduler`: our job stores and schedulers beside APScheduler's own, in one run.
+"""`python -m benchmarks apscheduler` compares our jobstores and schedulers with APScheduler's own.
 
-Stock and ours take turns, and every figure is a median over rounds. A ratio of a burst is stock's time divided by ours.
-The other figures have both values, and the gate is on ours.
+"Stock" is APScheduler alone, "ours" is with this project. They take turns, and every figure is a median over rounds. In
+a burst all jobs are due at once. A figure of a burst is stock's time divided by ours. The other figures are given for
+both, and the gate is on ours.
 """
 
 from __future__ import annotations
@@ -58,9 +59,9 @@ class Sizes:
         drain: jobs of a burst in memory. Defaults to 20,000.
         redis: jobs of a burst on Redis. Defaults to 5,000.
         waiting_rounds: rounds that measure lateness and `add_job`. Defaults to 3.
-        stall_rounds: rounds of event-loop stalls, each the longest of thousands of turns. Defaults to 5.
-        lateness_s: how long the steady rate lasts. Defaults to 5.
-        million: jobs in memory for one update. Defaults to 1,000,000.
+        stall_rounds: rounds that measure the longest stall of an event loop. Defaults to 5.
+        lateness_s: for how many seconds jobs are due at a steady rate, while lateness is measured. Defaults to 5.
+        million: how many jobs are in memory while an update is measured. Defaults to 1,000,000.
     """
 
     rounds: int = 5
@@ -79,7 +80,7 @@ _PER_S, _ADD_DUE, _STALL_DUE = 10_000, 50_000, 3_000
 
 
 def run(sizes: Sizes) -> dict[str, Any]:
-    """Measure. Returns the figures by key."""
+    """Run the benchmark. Returns the value of each figure by its key."""
     logging.getLogger("apscheduler").setLevel(logging.ERROR)
     narration = Narration(7 * sizes.rounds + 4 * sizes.waiting_rounds + 2 * sizes.stall_rounds + 1)
     drains = {

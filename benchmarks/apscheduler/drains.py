@@ -1,4 +1,7 @@
-"""Bursts: the time per job in µs for jobs that are all due, from the resume of the scheduler to the last call."""
+"""Bursts: how long a scheduler takes per job, in µs, when all jobs are due.
+
+The time counts from the scheduler's `resume` to the last call of a job's function.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +32,7 @@ TRIGGERS = {"date": date_trigger, "interval": interval_trigger}
 
 
 def drain(kind: Any, store: Any, trigger: str, count: int) -> float:
-    """Measure one burst. Returns µs per job."""
+    """Measure one burst of `count` jobs with a scheduler of class `kind`. Returns µs per job."""
     due = datetime.now(UTC) - timedelta(seconds=1)
     with paused(kind, store) as scheduler:
         fill(store, make_jobs([due] * count, TRIGGERS[trigger]))
@@ -50,7 +53,7 @@ def fill(store: Any, jobs: Any) -> None:
 
 
 def memory_drains(trigger: str, count: int) -> dict[str, Callable[[], float]]:
-    """For each name a function that measures a drain in memory, with the stock scheduler and with ours."""
+    """Functions that measure a burst in memory, by name: with the stock scheduler and with ours."""
     return {
         f"stock, {trigger}": lambda: drain(BackgroundScheduler, MemoryJobStore(), trigger, count),
         f"ours, {trigger}": lambda: drain(WheelBackgroundScheduler, WheelJobStore(), trigger, count),
@@ -58,7 +61,7 @@ def memory_drains(trigger: str, count: int) -> dict[str, Callable[[], float]]:
 
 
 def redis_drains(server: BenchServer, count: int) -> dict[str, Callable[[], float]]:
-    """For each name a function that measures a drain on Redis.
+    """Functions that measure a burst on Redis, by name.
 
     They measure the stock store, our store in a stock scheduler, and our store in our scheduler.
     """
@@ -70,13 +73,13 @@ def redis_drains(server: BenchServer, count: int) -> dict[str, Callable[[], floa
 
 
 def stock_redis(server: BenchServer) -> RedisJobStore:
-    """APScheduler's own store in an empty server, over the same kind of connection."""
+    """Empty the server, and make APScheduler's own store in it, over the kind of connection that ours uses."""
     server.client.flushall()
     options = server.client.connection_pool.connection_kwargs
     return RedisJobStore(unix_socket_path=options["path"])
 
 
 def our_redis(server: BenchServer) -> RedisWheelJobStore:
-    """Our store in an empty server."""
+    """Empty the server, and make our store in it."""
     server.client.flushall()
     return RedisWheelJobStore(server.url, allow=ALLOWED)

@@ -1,4 +1,4 @@
-"""Many jobs at once, and functions for them that do nothing. A scheduler would need 20 to 40 µs to make each job."""
+"""Makes many jobs at once, because a scheduler takes 20 to 40 µs for each job. Their functions only count the calls."""
 
 from __future__ import annotations
 
@@ -24,25 +24,25 @@ _reached = threading.Event()
 
 
 def count() -> None:
-    """Count the call. The last expected call sets the event."""
+    """The function of the jobs: count the call. The last expected call ends `wait_counted`."""
     if next(_counter) >= _target:
         _reached.set()
 
 
 async def count_async() -> None:
-    """The same function as a coroutine."""
+    """Do the same as `count`, as a coroutine."""
     count()
 
 
 def expect(calls: int) -> None:
-    """Start a new count of `calls` calls."""
+    """Start to count anew, until `calls` calls were made."""
     global _counter, _target
     _counter, _target = itertools.count(1), calls
     _reached.clear()
 
 
 def wait_counted() -> None:
-    """Wait for the last call."""
+    """Wait until the last expected call was made."""
     assert _reached.wait(_GIVE_UP_S), "the jobs did not all run"
 
 
@@ -52,7 +52,7 @@ def counted() -> bool:
 
 
 def date_trigger(due: datetime) -> DateTrigger:
-    """A trigger that is due once."""
+    """A trigger that is due once, at `due`."""
     return DateTrigger(due, UTC)
 
 
@@ -64,7 +64,7 @@ def interval_trigger(due: datetime) -> IntervalTrigger:
 def make_jobs(
     dues: Iterable[datetime], trigger: Any, func: Any = count, *, due_as_argument: bool = False
 ) -> Iterator[Job]:
-    """A job for each due time. `trigger` is a trigger for all of them, or a function of the due time that makes one."""
+    """Yield a job for each due time. `trigger` is one trigger for all jobs, or makes a trigger from each due time."""
     scheduler = BackgroundScheduler(timezone=UTC)
     shared = None if callable(trigger) else trigger
     state: dict[str, Any] = {
@@ -95,7 +95,7 @@ def make_jobs(
 
 @contextmanager
 def paused(kind: Any, store: Any, **options: Any) -> Iterator[Any]:
-    """Yield a scheduler over `store` that is started and paused. It drops no late job, and ends with the block."""
+    """Yield a started and paused scheduler over `store`. It drops no late job, and is shut down when the block ends."""
     gc.collect()
     scheduler = kind(timezone=UTC, job_defaults={"misfire_grace_time": None}, **options)
     scheduler.add_jobstore(store)

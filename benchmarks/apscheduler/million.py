@@ -1,4 +1,4 @@
-"""A million jobs in memory: how long one update takes, and how much memory the store itself needs.
+"""Measures with a million jobs in memory how long one update takes, and how much memory the store itself needs.
 
 `python -m benchmarks.apscheduler.million ours|stock COUNT` prints one JSON object.
 """

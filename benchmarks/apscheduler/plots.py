@@ -1,6 +1,6 @@
-"""Draws the figures as one SVG, with a mark for stock and one for ours on a logarithmic scale, without a plot library.
+"""Draws the figures as one SVG without a plot library: a mark for stock and a mark for ours, on a logarithmic scale.
 
-Marks and not bars, because a bar needs a zero, which a logarithmic scale does not have.
+A bar would need a zero, which a logarithmic scale does not have.
 """
 
 from __future__ import annotations

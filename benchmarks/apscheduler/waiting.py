@@ -1,7 +1,7 @@
 """Waiting: how late jobs are at a steady rate, how long `add_job` takes beside a burst, how long an event loop stalls.
 
-Whoever waits measures: the job when it runs, the caller of `add_job` when it returns, a coroutine when it gets its
-turn.
+The code that waits takes the time: a job when it runs, the caller of `add_job` when the call returns, and a coroutine
+when the event loop runs it again.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def note(due_s: float) -> None:
 
 
 def lateness(kind: Any, store: Any, per_s: int, over_s: float) -> dict[str, float]:
-    """p50, p99 and maximum in ms of one-shot jobs at a steady rate."""
+    """The p50, the p99 and the maximum of the lateness, in ms, of jobs that run once and are due at a steady rate."""
     count = int(per_s * over_s)
     _late_s.clear()
     with paused(kind, store) as scheduler:
@@ -61,7 +61,7 @@ def lateness(kind: Any, store: Any, per_s: int, over_s: float) -> dict[str, floa
 
 
 def worst_add(kind: Any, store: Any, due: int) -> float:
-    """The longest `add_job` of another thread, in ms, while `due` jobs run."""
+    """The longest call of `add_job`, in ms, while the scheduler runs `due` jobs in another thread."""
     now = datetime.now(UTC)
     later = now + timedelta(hours=1)
     worst_s = 0.0
@@ -78,7 +78,7 @@ def worst_add(kind: Any, store: Any, due: int) -> float:
 
 
 def loop_stall(kind: Any, store: Any, due: int) -> float:
-    """The longest time in ms in which the event loop gave a coroutine no turn, while `due` coroutine jobs run."""
+    """The longest time, in ms, for which the event loop let a ready coroutine wait while `due` coroutine jobs ran."""
     gc.collect()
     return asyncio.run(_loop_stall(kind, store, due))
 

@@ -1,7 +1,7 @@
-"""`python -m benchmarks celery`: ETA tasks in stock Celery and with wheel_sched_celery, in real workers.
+"""`python -m benchmarks celery` compares ETA tasks in stock Celery ("stock") and with wheel_sched_celery ("ours").
 
-Both run the same scenarios in one run (see `scenarios`). Scenarios that measure milliseconds run alone, stock and ours
-by turns. Scenarios that count survivors and doubles run side by side, after the one that measures memory.
+Real workers run the same scenarios for both (see `scenarios`). Scenarios that measure milliseconds run alone, and stock
+and ours take turns. Scenarios that count lost and repeated runs run at the same time, after the one for memory.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ POOLS = ("solo", "threads", "prefork")
 
 @dataclass(frozen=True, slots=True)
 class NotAbove(Figure):
-    """A figure whose gate is another figure of the same run.
+    """A figure that must not be above another figure of the same run.
 
     Args:
-        peer: its key.
+        peer: the key of the other figure.
     """
 
     peer: str = ""
@@ -85,16 +85,18 @@ class Sizes:
         held: tasks that wait while memory is measured. Defaults to 50,000.
         late_rounds: how often the lateness of each pool is measured. Defaults to 3.
         late_tasks: tasks sent in each of these rounds. Defaults to 5,000.
-        late_s: the tasks of a round are due over so many seconds. Defaults to 10.
-        lead_s: how long before the first due time they are sent. Defaults to 10: stock's worker has them by then.
-        give_up_s: how long after the last due time a round waits for stock's missing runs. Defaults to 45.
+        late_s: the due times of these tasks are spread over so many seconds. Defaults to 10.
+        lead_s: how many seconds before the first due time the tasks are sent. Defaults to 10, which is long enough for
+            stock's worker to receive them.
+        give_up_s: how many seconds after the last due time a round waits for stock's missing runs. Defaults to 45.
         killed: tasks that wait when a worker is killed. Defaults to 1,000.
-        killed_s: when they are due. Defaults to 10.
-        visibility_s: the visibility timeout in that scenario. Defaults to 20; Celery's own is an hour.
-        doubled_s: the ETA beyond a visibility timeout of 5 s. Defaults to 20.
-        limit_s: how long after its due time such a task is waited for. Defaults to 40.
-        memory_first: measure memory before the rest begins, because stock's worker is busy with receiving the tasks.
-            With few tasks it may run beside the rest. Defaults to True.
+        killed_s: seconds from sending these tasks to their due time. Defaults to 10.
+        visibility_s: the visibility timeout when a worker is killed. Defaults to 20; Celery's own default is an hour.
+        doubled_s: seconds to the ETA of tasks that wait longer than a visibility timeout of 5 s. Defaults to 20.
+        limit_s: how many seconds after its due time the scenarios of a killed worker and of an outage wait for a task.
+            Defaults to 40.
+        memory_first: whether memory is measured before the other scenarios begin, because stock's worker is busy while
+            it receives the tasks. With few tasks the scenarios may run at the same time. Defaults to True.
         pools: the worker pools whose lateness is measured. Defaults to all three.
     """
 
@@ -135,13 +137,13 @@ QUICK = Sizes(
 
 
 def run(sizes: Sizes) -> dict[str, Any]:
-    """Measure. Returns the figures by key."""
+    """Run the benchmark. Returns the value of each figure by its key."""
     narration = Narration(3 * sizes.rounds + 2 * len(sizes.pools) * sizes.late_rounds + 11)
     aside = _side_by_side(sizes, narration)
     with contextlib.ExitStack() as stack:
         sites: dict[Kind, Site] = {kind: stack.enter_context(site(kind)) for kind in KINDS}
         for kind in ("stock", "ours", "many"):
-            scenarios.enqueue(kind, 50, sites)  # connections, declarations, the library
+            scenarios.enqueue(kind, 50, sites)  # opens connections, declares queues, loads the scripts
         rates = interleaved(
             sizes.rounds,
             {
@@ -199,7 +201,7 @@ def run(sizes: Sizes) -> dict[str, Any]:
 
 
 def _side_by_side(sizes: Sizes, narration: Narration) -> dict[str, dict[str, Any]]:
-    """Run the scenarios that do not measure milliseconds, stock and ours at once."""
+    """Run the scenarios that do not measure milliseconds, for stock and ours at the same time."""
     runs: dict[str, Callable[[Kind], dict[str, Any]]] = {
         "memory": lambda kind: scenarios.memory(kind, sizes.held),
         "kill9": lambda kind: scenarios.kill9(kind, sizes.killed, sizes.killed_s, sizes.limit_s, sizes.visibility_s),

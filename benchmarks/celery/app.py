@@ -1,6 +1,7 @@
-"""The Celery app of the benchmark's workers. Environment variables set it up.
+"""The Celery app of the benchmark's workers. Environment variables configure it.
 
-Each task records its number, its due time and the time at which it runs, so lateness includes all that Celery takes.
+Each task records its number, its due time and the time at which it runs. So its lateness includes all time that Celery
+takes.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ RUNS, READY = "bench-runs", "bench-ready"
 
 
 def make_app(broker: str, store: str | None, transport: dict[str, Any] | None = None, **settings: Any) -> Celery:
-    """The app, stock or (with a store) ours, with `settings`."""
+    """Make the app: stock without a `store`, ours with one. `settings` are those of `wheel_sched_celery.install`."""
     app = Celery("bench", broker=broker, set_as_current=False)
     app.conf.update(task_ignore_result=True, broker_transport_options=transport or {}, worker_hijack_root_logger=False)
     if store is not None:
@@ -36,7 +37,7 @@ _clients: dict[int, Any] = {}
 
 
 def _records() -> Any:
-    """A client of this process; a forked child has one of its own."""
+    """The redis-py client of this process. A forked child gets a client of its own."""
     client = _clients.get(os.getpid())
     if client is None:
         client = _clients[os.getpid()] = redis.Redis.from_url(os.environ["BENCH_RECORDS"])

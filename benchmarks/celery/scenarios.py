@@ -1,4 +1,4 @@
-"""The scenarios, for stock Celery and ours alike. Each returns plain figures."""
+"""The scenarios, which run in the same way with stock Celery and with ours. Each returns its figures."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from typing import Any
 from benchmarks.celery.site import Kind, Run, site
 from benchmarks.rounds import percentile
 
-# Stock's sweep of what nobody acknowledged runs every 100 s; with these it runs as often as it can.
+# Stock looks every 100 s for messages that nobody acknowledged; with these settings it looks as often as it can.
 EAGER_RESTORE = {"unacked_restore_interval": 1, "unacked_restore_throttle": 1}
 _DOUBLED_VISIBILITY_S = 5
-_OURS_WAIT_S = 60.0  # for the last of ours: one that has not run by then counts as lost
+_OURS_WAIT_S = 60.0  # for the last task of ours; a task that has not run by then counts as lost
 _CONCURRENCY = {"solo": 1, "threads": 4, "prefork": 2}
 _SETTLE_S = 0.5  # a worker that has just become ready still warms up
 
@@ -30,7 +30,7 @@ class Lateness:
 
 
 def memory(kind: Kind, tasks: int) -> dict[str, float]:
-    """How much the memory of a worker grows while tasks wait for ten minutes, and the worker's prefetch count."""
+    """How much a worker's memory and prefetch count grow when it gets `tasks` tasks that are due in ten minutes."""
     with site(kind) as place:
         worker = place.start("threads", 4)
         time.sleep(2 * _SETTLE_S)  # until the worker has started completely
@@ -43,9 +43,9 @@ def memory(kind: Kind, tasks: int) -> dict[str, float]:
 
 
 def lateness(kind: Kind, pool: str, tasks: int, over_s: float, lead_s: float, give_up_s: float) -> Lateness:
-    """How late one worker runs `tasks` tasks due over `over_s` seconds.
+    """How late one worker runs `tasks` tasks whose due times are spread over `over_s` seconds.
 
-    Stock has until `give_up_s` after the last due time.
+    A task of stock that has not run `give_up_s` seconds after the last due time counts as missing.
     """
     while True:
         with site(kind, workers=1, pool=pool, concurrency=_CONCURRENCY[pool]) as place:
@@ -73,7 +73,11 @@ def _lateness(runs: list[Run], span_s: float, start_s: float) -> Lateness:
 
 
 def kill9(kind: Kind, tasks: int, due_in_s: float, limit_s: float, visibility_s: int) -> dict[str, Any]:
-    """Kill one of two workers while all tasks wait. Returns the 99th percentile of lateness and the runs per task."""
+    """Kill one of two workers while all tasks wait.
+
+    Returns the 99th percentile of lateness in seconds, how many runs were repeated or early, and how many tasks never
+    ran.
+    """
     with site(kind, {**EAGER_RESTORE, "visibility_timeout": visibility_s}, workers=2) as place:
         due_s = time.time() + due_in_s
         place.send([due_s] * tasks)
@@ -84,7 +88,10 @@ def kill9(kind: Kind, tasks: int, due_in_s: float, limit_s: float, visibility_s:
 
 
 def doubled(kind: Kind, tasks: int, due_in_s: float) -> dict[str, Any]:
-    """How many runs were too many, for an ETA several visibility timeouts away and two workers."""
+    """Let two workers wait for tasks whose ETA is several visibility timeouts away.
+
+    Returns how many runs were repeated or early, and how many tasks never ran.
+    """
     with site(kind, {**EAGER_RESTORE, "visibility_timeout": _DOUBLED_VISIBILITY_S}, workers=2) as place:
         due_s = time.time() + due_in_s
         place.send([due_s] * tasks)
@@ -94,7 +101,10 @@ def doubled(kind: Kind, tasks: int, due_in_s: float) -> dict[str, Any]:
 
 
 def outage(kind: Kind, tasks: int, due_in_s: float, away_s: float, limit_s: float) -> dict[str, Any]:
-    """Take the server away for some seconds before tasks are due, and bring it back with its data."""
+    """Stop the server for `away_s` seconds before tasks are due, and start it again with its data.
+
+    Returns how many runs were repeated or early, and how many tasks never ran.
+    """
     with site(kind, workers=1) as place:
         due_s = time.time() + due_in_s
         place.send([due_s] * tasks)
@@ -108,7 +118,7 @@ def outage(kind: Kind, tasks: int, due_in_s: float, away_s: float, limit_s: floa
 
 
 def enqueue(kind: str, tasks: int, sites: dict[Kind, Any]) -> float:
-    """Tasks a second of `apply_async(countdown=600)`, or of `apply_many`."""
+    """How many tasks a second `apply_async(countdown=600)` sends; for the kind "many", how many `apply_many` sends."""
     from wheel_sched_celery import apply_many
 
     note = sites["stock" if kind == "stock" else "ours"].note
@@ -122,8 +132,10 @@ def enqueue(kind: str, tasks: int, sites: dict[Kind, Any]) -> float:
 
 
 def _late_p99_s(runs: list[Run], tasks: int, limit_s: float) -> float:
-    """The 99th percentile over all tasks, by each one's first run. A task that never ran counts as late by the whole
-    wait."""
+    """The 99th percentile of lateness over all tasks, in seconds. The first run of a task counts.
+
+    A task that never ran counts as late by `limit_s`.
+    """
     first: dict[int, float] = {}
     for run in runs:
         first[run.number] = min(run.late_s, first.get(run.number, run.late_s))

@@ -1,7 +1,7 @@
-"""A broker with Celery workers in processes: stock, or ours with its store in the same server.
+"""A broker with Celery workers in processes of their own: stock, or ours with its store in the same server.
 
-Messages are sent as `apply_async` makes them. Where sending thousands would take longer than the measurement, stock's
-messages are put into its queue ready-made. These are the bytes that a stock producer sends, and that ours holds.
+A site sends thousands of tasks at once: ours with `apply_many`; for stock it puts ready messages into the queue, as
+`apply_async` would take longer than the measurement. These messages have the bytes that a stock producer sends.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Run(NamedTuple):
 
 
 class Site:
-    """A server, a producer and workers. Make it with `site`."""
+    """A server, a producer and workers. The function `site` makes it."""
 
     def __init__(self, server: TemporaryServer, kind: Kind, transport: dict[str, Any]) -> None:
         self.server = server
@@ -55,7 +55,7 @@ class Site:
 
     @property
     def note(self) -> Any:
-        """The task, as an object that this kind of site sends."""
+        """The task `bench.note` of this site's app, with methods such as `apply_async`."""
         return self.app.tasks["bench.note"]
 
     def start(self, pool: str, concurrency: int) -> subprocess.Popen[bytes]:
@@ -100,7 +100,7 @@ class Site:
         return True
 
     def send(self, dues_s: list[float]) -> None:
-        """Send one task for each due time. Its number is its position in `due_s`."""
+        """Send one task for each due time. The number of a task is its position in `dues_s`."""
         from wheel_sched_celery import TaskCall, apply_many
         from wheel_sched_celery.management import HeldTasks
 
@@ -130,7 +130,7 @@ class Site:
             self.client.lpush(_QUEUE, *held[at : at + 500])
 
     def queued(self) -> int:
-        """The number of messages in the queue itself."""
+        """The number of messages in the queue that no worker has taken."""
         count: int = self.client.llen(_QUEUE)
         return count
 
@@ -154,7 +154,7 @@ class Site:
         return next(int(line.split()[1]) for line in status if line.startswith("VmRSS")) / 1024
 
     def prefetch(self) -> int:
-        """The prefetch count of the workers, added up."""
+        """The sum of the workers' prefetch counts."""
         stats = self.app.control.inspect(timeout=5).stats() or {}
         return sum(worker["prefetch_count"] for worker in stats.values())
 
@@ -180,7 +180,7 @@ def site(
     pool: str = "threads",
     concurrency: int = 4,
 ) -> Iterator[Site]:
-    """Yield a site with `workers` started workers. Its processes end with the block."""
+    """Yield a site with `workers` started workers. Its processes end when the `with` block ends."""
     with temporary_server(extra={"auto-aof-rewrite-percentage": "0"}) as server:
         place = Site(server, kind, transport or {})
         try:

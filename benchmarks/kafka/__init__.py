@@ -1,12 +1,12 @@
-"""`python -m benchmarks kafka`: the retry service over a real Kafka broker, judged by a reader of committed records.
+"""`python -m benchmarks kafka`: the retry service with a real Kafka broker, measured by a reader of committed records.
 
-Broker and server run on this machine; Java 17 and Maven are needed. What is compared with what:
+The broker and the store's server run on this machine. The benchmark needs Java 17 and Maven. It compares
 
-- intake: with a bare confluent-kafka loop that writes the same rows with the same script, without policies, headers and
+- intake with a bare confluent-kafka loop that writes the same rows with the same script, without policies, headers and
   positions;
-- redelivery and lateness: with bare loops over transactional producers, without a store;
-- lateness of mixed delays: with consumers that pause and seek, over a topic for each level of delay, as in Spring
-  Kafka, and over one topic for all.
+- redelivery and lateness with bare loops over transactional producers, without a store;
+- lateness of mixed delays with consumers that pause and seek: over one topic for each level of delay, as in Spring
+  Kafka, and over a single topic for all delays.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Sizes:
 
     Args:
         rounds: rounds of intake, redelivery and their baselines. Defaults to 5.
-        messages: messages in each of them. Defaults to 20,000.
+        messages: messages in each of these rounds. Defaults to 20,000.
         lateness_rounds: rounds that measure lateness. Defaults to 5.
         lateness_s: seconds in which 2,000 messages a second are due. Defaults to 5.
         mixed: number of messages with mixed delays. Defaults to 2,000.
@@ -81,7 +81,7 @@ QUICK = Sizes(rounds=3, messages=10_000, lateness_rounds=3, lateness_s=3.0, mixe
 
 
 def run(sizes: Sizes) -> dict[str, Any]:
-    """Measure. Returns the figures by key."""
+    """Run the benchmark. Returns the value of each figure by its key."""
     narration = Narration(4 * sizes.rounds + 2 * sizes.lateness_rounds + 2)
     with site() as where:
         early: list[int] = []
@@ -127,10 +127,10 @@ def run(sizes: Sizes) -> dict[str, Any]:
 
 
 def _spread(per_s: int, seconds: float) -> list[int]:
-    """Delays that make `per_s` messages due a second, from 2 s on."""
+    """Delays in ms with which `per_s` messages a second are due, for `seconds` seconds; the first delay is 2 s."""
     return [2_000 + round(n * 1000 / per_s) for n in range(round(per_s * seconds))]
 
 
 def _mixed(count: int, longest_s: float) -> list[int]:
-    """Evenly spread delays from 1 s up, in a mixed order."""
+    """Delays in ms, spread evenly from 1 s to `longest_s` seconds, in a mixed order."""
     return [1_000 + round((n * 7919 % count) * (longest_s * 1000 - 1_000) / count) for n in range(count)]

@@ -1,7 +1,7 @@
-"""Bare loops over transactional producers, as their manual shows them: the baseline of redelivery.
+"""The baseline of redelivery: bare loops over transactional producers, as the manual of these producers shows them.
 
-They send the same records in transactions, and commit an offset in each transaction. They have no store, no claims and
-no answers for single messages, and another process could not continue their work.
+The loops send the same records in transactions, and commit an offset in each transaction. They have no store, no claims
+and no answers for single messages, and another process could not continue their work.
 """
 
 from __future__ import annotations
@@ -24,7 +24,10 @@ _TIMEOUT_S = 30
 
 
 def bare_transactions(where: Site, count: int) -> float:
-    """Messages a second from the first transaction to the reader, in transactions as large as a claim."""
+    """Send `count` messages in transactions as large as a claim. Returns messages per second.
+
+    The time counts from the first transaction until the reader has the last message.
+    """
     with _Bare(where, producers=1, linger_ms=1) as bare, Reader(where.servers, bare.topic, 2) as reader:
         began_s = time.time()
         for start in range(0, count, MAX_BATCH):
@@ -35,7 +38,7 @@ def bare_transactions(where: Site, count: int) -> float:
 
 
 def bare_lateness(where: Site, delays_ms: Sequence[int]) -> Timed:
-    """How late messages with these delays reach the reader, if a loop sends what is due and then sleeps."""
+    """How late messages with these delays reach the reader, when a loop sends all due messages and then sleeps."""
     with _Bare(where, producers=2, linger_ms=0) as bare, Reader(where.servers, bare.topic, 2) as reader:
         for _ in range(2):  # one for each producer: its first transaction opens connections
             bare.send([b"0"])
@@ -56,7 +59,7 @@ def bare_lateness(where: Site, delays_ms: Sequence[int]) -> Timed:
 
 
 class _Bare:
-    """A topic, and producers that take turns."""
+    """A topic, and transactional producers that take turns."""
 
     def __init__(self, where: Site, *, producers: int, linger_ms: int) -> None:
         run = uuid4().hex[:8]

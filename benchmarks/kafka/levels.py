@@ -1,10 +1,9 @@
-"""Delays by pause and seek, as consumers without a delay store make them: a topic for each level of delay, or one for
-all.
+"""Delays by pause and seek, as consumers without a delay store make them.
 
-With Spring Kafka's retry topics a message goes to the topic of the shortest level that is not shorter than its delay.
-So it waits for no other message, and mostly longer than it should. In one topic for all delays each message waits for
-all before it. A consumer that reads a record too early pauses the partition, seeks back to the record and resumes when
-it is due. The lateness counts from the moment for which the message was meant, and from the end of its level.
+There are two designs: a topic for each level of delay, or a single topic for all delays. With Spring Kafka's retry
+topics a message goes to the topic of the shortest level that is not shorter than its delay. So it waits for no other
+message, but mostly longer than its delay. In a single topic each message waits for all messages before it. A consumer
+that reads a record too early pauses the partition, seeks back to the record, and resumes when the record is due.
 """
 
 from __future__ import annotations
@@ -25,7 +24,11 @@ PATIENCE_S = 180.0
 
 
 class Paused(NamedTuple):
-    """Lateness in ms, see `spread`. With a topic per level it counts from the message's due time or the level's end."""
+    """The p50, the p99 and the maximum of lateness, in ms.
+
+    `meant`: a topic per level, counted from the message's due time. `beyond_level`: the same messages, counted from the
+    end of the level. `one_topic`: a single topic, counted from the message's due time.
+    """
 
     meant: dict[str, float]
     beyond_level: dict[str, float]
@@ -38,7 +41,7 @@ class _Came(NamedTuple):
 
 
 def pause_and_seek(servers: str, delays_ms: Sequence[int], longest_s: float) -> Paused:
-    """How late messages with these delays are; both designs run at the same time, with the same messages."""
+    """Measure how late messages with these delays are. Both designs run at the same time, with the same messages."""
     run = uuid4().hex[:8]
     levels_ms = [level_s * 1000 for level_s in LEVELS_S if level_s < longest_s] + [round(longest_s * 1000)]
     topics = {f"levels-{run}-{level_ms}": level_ms for level_ms in levels_ms}

@@ -1,4 +1,7 @@
-"""The judge: a reader of committed records in a separate process, which shares no lock with the measured one."""
+"""A reader of committed records that measures when they arrive. It runs in a process of its own.
+
+So it shares no lock with the measured process.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +37,7 @@ class Reader:
         self._outside.stop()
 
     def wait(self, count: int) -> None:
-        """Wait for `count` records. Then `came` has the value of each record, and its time in ms.
+        """Wait for `count` records. Then `came` has the value of each record, and when it arrived (epoch ms).
 
         Raises:
             TimeoutError: fewer records arrived.
@@ -69,7 +72,7 @@ def _read(pipe: Connection, servers: str, topic: str, partitions: int) -> None:
                 came.append((record.value(), now_ms))
 
     take(1.0)  # records before the first question count too
-    gc.disable()  # a collection stops it for 30 ms, which would count as lateness; it makes no cycles
+    gc.disable()  # a collection takes 30 ms, which would count as lateness; this code makes no reference cycles
     pipe.send("ready")
     wanted, until_s = 0, 0.0
     while True:

@@ -1,4 +1,4 @@
-"""A broker, a server, and the retry service between them. Each run has its own topics and its own namespace."""
+"""Measures the retry service with a Kafka broker and the store's server. Each run has its own topics and namespace."""
 
 from __future__ import annotations
 
@@ -37,21 +37,21 @@ _BODY = b"x" * 200
 
 @dataclass(slots=True)
 class Site:
-    """The broker and the server of a benchmark."""
+    """The Kafka broker and the store's server of a benchmark."""
 
     servers: str
     server: BenchServer
     version = VERSION
 
     def connection(self) -> Connection:
-        """A new namespace over the same server, and a client of the broker."""
+        """Open a connection: a store in a new namespace of the server, and a client of the broker."""
         store: DelayStore = open_store(self.server.url, namespace=f"n{uuid4().hex[:8]}")
         return Connection(store, KafkaBroker(self.servers, partitions=2))
 
 
 @contextlib.contextmanager
 def site() -> Iterator[Site]:
-    """Yield a broker and a server that end with the block."""
+    """Yield a broker and a server that run until the `with` block ends."""
     with bench_server() as server, temporary_kafka() as kafka:
         yield Site(kafka.bootstrap, server)
 
@@ -86,7 +86,7 @@ def failed(connection: Connection, group: str, count: int) -> None:
 
 
 def intake(where: Site, count: int) -> float:
-    """Messages per second that the service's own intake takes in."""
+    """How many messages per second the intake of the retry service takes in."""
     group = f"g{uuid4().hex[:8]}"
     with where.connection() as connection:
         failed(connection, group, count)
@@ -113,7 +113,7 @@ def _once(call: Callable[[], T]) -> T:
 
 
 def plain_loop(where: Site, count: int) -> float:
-    """Messages per second of a bare loop that consumes, stores the same rows by the same script, and commits."""
+    """How many messages per second a bare loop consumes, stores as the same rows by the same script, and commits."""
     group = f"g{uuid4().hex[:8]}"
     with where.connection() as connection:
         failed(connection, group, count)
@@ -150,7 +150,11 @@ def plain_loop(where: Site, count: int) -> float:
 
 
 def redeliver(where: Site, count: int, early: Callable[[int], object]) -> float:
-    """Messages a second from their common due time to the reader; `early` gets the number of early messages."""
+    """Release `count` messages that are due at once. Returns messages per second.
+
+    The time counts from the due time until the reader has the last message. `early` is called with the number of
+    messages that came early.
+    """
     group = f"g{uuid4().hex[:8]}"
     with where.connection() as connection:
         service = RetryService(connection, group)
@@ -164,7 +168,7 @@ def redeliver(where: Site, count: int, early: Callable[[int], object]) -> float:
 
 
 def lateness(where: Site, delays_ms: Sequence[int]) -> Timed:
-    """How late messages with these delays reach the reader."""
+    """Measure how late messages with these delays reach the reader."""
     group = f"g{uuid4().hex[:8]}"
     with where.connection() as connection:
         service = RetryService(connection, group)
@@ -180,20 +184,20 @@ def lateness(where: Site, delays_ms: Sequence[int]) -> Timed:
 
 
 def timed(reader: Reader) -> Timed:
-    """Lateness of the records. Their values are their due times in ms; a value of 0 is a warm-up and does not count."""
+    """The lateness of the reader's records. A record's value is its due time in ms; a value of 0 does not count."""
     late_ms = [at_ms - int(value) for value, at_ms in reader.came if value != b"0"]
     return Timed(spread(late_ms), sum(late < 0 for late in late_ms))
 
 
 def _warm(connection: Connection, reader: Reader, group: str) -> None:
-    """Send one message before the measurement, so that the service acquires the shard."""
+    """Let one message be released before the measurement, so that the service acquires the shard."""
     topic = redelivery_topic_of(group)
     connection.store.schedule([Item("warm", 0, encode_body(Message(topic, b"0")), topic)])
     reader.wait(1)
 
 
 def _schedule(connection: Connection, group: str, delays_ms: Sequence[int]) -> int:
-    """Store messages whose value is their due time. Returns the due time of the first."""
+    """Store a message for each delay; its value is its due time. Returns the due time of the first, in epoch ms."""
     topic = redelivery_topic_of(group)
     now_ms = connection.store.now_ms()
     for start in range(0, len(delays_ms), _BATCH):

@@ -1,8 +1,9 @@
 """`python -m benchmarks purgatory`: the benchmark of Kafka's purgatory redesign, old design against new.
 
-The rate rises until a design no longer sustains it: at least 98 % of the requests are made in time, and the backlog is
-gone shortly after the last. A rate that was missed is tried once more, because the machine is shared. Every point is a
-separate process, and the designs take turns.
+The rate of requests rises until a design no longer sustains it. A design sustains a rate when requests are made at 98 %
+of the rate or more, and all have ended shortly after the last was made. A rate that was missed is tried once more,
+because other programs may have disturbed the machine. A point is one design at one rate. Each point is measured in a
+process of its own, and the designs take turns.
 """
 
 from __future__ import annotations
@@ -45,15 +46,15 @@ class Sizes:
     """The sizes of a run.
 
     Args:
-        rates: target rates, rising.
-        new_from: the first rate of the new design.
+        rates: target rates in requests a second, rising.
+        new_from: the first rate at which the new design is measured.
         seconds: how long each point is measured; 0: until `requests` are made.
         requests: how many requests are made at each point.
-        rounds: rounds that compare new and bare.
+        rounds: rounds that compare the new design with the same without locks.
         bare_rate: the target rate of these rounds.
         tries: how often a rate is tried.
-        members, beats: members and beats of the heartbeats.
-        sizes: wheel sizes besides the default.
+        members, beats: how many members the heartbeat monitor has, and how many heartbeats they send.
+        sizes: wheel sizes that are measured besides the default.
     """
 
     rates: tuple[int, ...] = (10_000, 20_000, 40_000, 60_000, 80_000, 105_000, 120_000, 150_000, 200_000)
@@ -80,7 +81,7 @@ QUICK = Sizes(
 
 
 def run(sizes: Sizes) -> dict[str, Any]:
-    """Measure. Returns the figures by key."""
+    """Run the benchmark. Returns the value of each figure by its key."""
     narration = Narration(4 * len(sizes.rates) + 4 * sizes.rounds + 4)
     bench = _Bench(sizes, narration)
     best = dict.fromkeys(((design, case) for design in ("old", "new") for case in CASES), 0)
@@ -135,7 +136,7 @@ class _Bench:
         self.points: list[dict[str, Any]] = []
 
     def sustains(self, design: str, case: str, rate: int, core: str = CORE) -> bool:
-        """Whether the design sustains the rate in one of the tries."""
+        """Whether the design sustains the rate in at least one of the tries."""
         return any(
             self.point(design, case, rate, core=core, seed=1 + attempt)["sustained"]
             for attempt in range(self._sizes.tries)
@@ -144,7 +145,7 @@ class _Bench:
     def point(
         self, design: str, case: str, rate: int, *, core: str = CORE, wheel_size: int = 4096, seed: int = 1
     ) -> dict[str, Any]:
-        """Measure one point."""
+        """Measure one design at one rate. Returns the result, and adds it to `points`."""
         self._narration.step(f"{design}, {case} time-outs, {rate:,} a second, {core} core")
         seconds = self._sizes.seconds
         requests = int(rate * seconds) if seconds else self._sizes.requests

@@ -1,8 +1,9 @@
 """The load on a purgatory, as in Kafka's TestPurgatoryPerformance.
 
-Requests arrive at exponential intervals, in whole milliseconds; the remainder is carried over, as in the original. A
-request is complete after a log-normal latency, which two percentiles describe. If the latency is not below the timeout,
-the request expires. (Kafka's later rewrite in Java uses the timeout as the latency, so nothing completes early there.)
+Requests arrive at exponential intervals, in whole milliseconds; the fraction is added to the next interval, as in the
+original. A request is complete after a log-normal latency, which two percentiles describe. If the latency is not below
+the timeout, the request expires. (Kafka's later rewrite in Java uses the timeout as the latency, so there no request
+completes early.)
 """
 
 from __future__ import annotations
@@ -26,25 +27,25 @@ class Latency:
     """A log-normal latency.
 
     Args:
-        pct75_ms, pct50_ms: its percentiles.
+        pct75_ms, pct50_ms: the 75th and the 50th percentile, in ms.
     """
 
     pct75_ms: int
     pct50_ms: int
 
     def samples_ns(self, seed: int) -> array[int]:
-        """Latencies in nanoseconds."""
+        """Draw latencies in nanoseconds."""
         rng = random.Random(seed)
         mean = math.log(self.pct50_ms)
         deviation = (math.log(self.pct75_ms) - mean) / _P75
         return array("q", (int(rng.lognormvariate(mean, deviation) * 1e6) for _ in range(_SAMPLES)))
 
 
-CASES: Final = {"low": Latency(60, 20), "high": Latency(400, 200)}  # named by how many time out
+CASES: Final = {"low": Latency(60, 20), "high": Latency(400, 200)}  # the name says how many requests time out
 
 
 def intervals_ms(rate: int, seed: int) -> array[int]:
-    """Intervals between arrivals at `rate` a second, in whole milliseconds, the remainder carried to the next."""
+    """Draw intervals in whole ms between arrivals at `rate` a second. A fraction is added to the next interval."""
     rng = random.Random(seed)
     carried = 0.0
     intervals = array("q")

@@ -1,4 +1,4 @@
-"""The designs that are compared: ours, Kafka's old one, and a floor without locks."""
+"""The designs that are compared: our purgatory, Kafka's old purgatory, and ours without locks as a lower bound."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PURGE_INTERVAL = 1000  # Kafka's `purgatory.purge.interval.requests`
 
 
 class Request(Protocol):
-    """A request, as the harness makes and completes it."""
+    """A request that the benchmark makes and completes."""
 
     def force_complete(self) -> bool: ...
 
@@ -25,7 +25,7 @@ class Design(Protocol):
     """One design under load."""
 
     def request(self, completes_at_ns: int, done: Callable[[], object]) -> Request:
-        """Make a request that can complete from `completes_at_ns` on and then calls `done` once."""
+        """Make a request that can complete from `completes_at_ns` on. When it completes, it calls `done` once."""
         ...
 
     def try_complete_else_watch(self, operation: Any, keys: Sequence[str], /) -> bool: ...
@@ -49,7 +49,10 @@ class NewRequest(DelayedOperation):
 
 
 class New:
-    """Our purgatory: a lock per operation, two tries, lists that completed operations leave at once, a timing wheel."""
+    """Our purgatory. Each operation has a lock, is tried twice, and leaves its lists as soon as it completes.
+
+    A timing wheel holds the timeouts.
+    """
 
     def __init__(self, wheel_size: int) -> None:
         self._reaper = Reaper(wheel_size=wheel_size)
@@ -94,7 +97,7 @@ class BareRequest:
 
 
 class Bare:
-    """The floor: the same tries, lists and wheel, without locks and statistics. It is not safe for threads."""
+    """The lower bound: tries, lists and wheel as in `New`, without locks and statistics. It is not safe for threads."""
 
     def __init__(self, wheel_size: int) -> None:
         self._reaper = Reaper(wheel_size=wheel_size)
@@ -145,12 +148,13 @@ class OldRequest:
 
 
 class Old:
-    """Kafka's purgatory before the redesign: one heap entry per request, and scans for what is completed.
+    """Kafka's purgatory before the redesign: one heap entry per request, and scans that remove completed requests.
 
     A completed request stays in the heap and in its watcher lists. After each expired request, or after 200 ms, the
     reaper purges all lists if they hold `PURGE_INTERVAL` entries, and the heap if it holds so many. So if this many
-    requests really wait, it scans all of them for each request that expires. To remove an entry it searches the heap,
-    as the original does (`DelayQueue`'s iterator). It filters a list in one pass, which is faster than the original.
+    requests really wait, the reaper scans all of them for each request that expires. To remove an entry, the reaper
+    searches the heap, as the original does (`DelayQueue`'s iterator). The reaper filters a list in one pass, which is
+    faster than the original.
 
     Source: `ExpiredOperationReaper.doWork` before KAFKA-1989 (0.8.2).
     """

@@ -1,13 +1,13 @@
-"""One point of the benchmark: a design under one load.
+"""Measures one point of the benchmark: one design under one load.
 
 `python -m benchmarks.purgatory.load '{"design": "new", "case": "low", "rate": 100000, ...}'` prints one JSON object.
 
 The calling thread makes requests at their arrival times, or as fast as it can when it is behind. A second thread
-completes each request when its latency is over. The design's own thread expires the rest. Completions may fall behind;
-`drained` says that all requests ended soon after the last was made.
+completes each request when its latency is over. The reaper of the design expires all other requests. Completions may
+fall behind; `drained` says that all requests ended soon after the last one was made.
 
-The garbage collector runs every 50,000 allocations in every design, as a server that holds many live objects sets it.
-At its default of 700 a quarter of the processor time is spent on walking what waits.
+The garbage collector runs after every 50,000 allocations with every design, as a server with many live objects would
+configure it. With its default of 700 it would take a quarter of the processor time to visit the waiting requests.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ class Load:
 
     Args:
         design: "old", "new" or "bare".
-        case: "low" or "high".
+        case: "low": few requests time out; "high": half of the requests time out.
         rate: requests a second.
-        requests: how many.
-        wheel_size: slots per level. Defaults to the library's own, 4096.
+        requests: how many requests are made.
+        wheel_size: slots per level of the wheel. Defaults to 4096, as in the library.
         seed: the seed of the random samples. Defaults to 1.
     """
 
@@ -60,8 +60,8 @@ class Point:
         achieved: requests a second that were made.
         cpu_us: processor time of the whole process per request, in microseconds.
         peak_mib: the largest memory of the process, minus its memory at the start.
-        drained: whether all were completed within `DRAIN_S` after the last was made.
-        sustained: at least 98 % of the rate were made, and drained.
+        drained: whether all requests were completed within `DRAIN_S` seconds after the last one was made.
+        sustained: whether `achieved` is at least 98 % of the rate, and `drained` is true.
     """
 
     design: str
@@ -75,7 +75,7 @@ class Point:
 
 
 class Completer:
-    """Completes requests when their latency is over; a bucket per millisecond."""
+    """A thread that completes requests when their latency is over. It has one bucket of requests per millisecond."""
 
     def __init__(self, start_ns: int, span_ms: int) -> None:
         self._start_ns = start_ns
@@ -104,7 +104,7 @@ class Completer:
 
 
 def run(load: Load) -> Point:
-    """Put the load on the design."""
+    """Measure the design under the load."""
     intervals = intervals_ms(load.rate, load.seed)
     latencies = CASES[load.case].samples_ns(load.seed + 1)
     planned_ms = int(load.requests / load.rate * 1000)
@@ -142,10 +142,10 @@ def run(load: Load) -> Point:
         made = number + 1
     made_ns = time.monotonic_ns() - start_ns
     drained_by = time.monotonic() + DRAIN_S
-    through = False
-    while not through and time.monotonic() < drained_by:
+    drained = False
+    while not drained and time.monotonic() < drained_by:
         time.sleep(0.005)
-        through = completed.value >= made
+        drained = completed.value >= made
     cpu_s = time.process_time() - cpu_before
     memory = max(0, peak_bytes() - memory_before)
     completer.stop()
@@ -159,13 +159,13 @@ def run(load: Load) -> Point:
         round(achieved),
         round(cpu_s / made * 1e6, 2),
         round(memory / 2**20, 1),
-        through,
-        kept_up and through,
+        drained,
+        kept_up and drained,
     )
 
 
 def main() -> None:
-    """Measure the load that the argument describes."""
+    """Measure the point that the argument describes, and print it as JSON."""
     arguments: dict[str, Any] = json.loads(sys.argv[1])
     gc.freeze()
     gc.set_threshold(*_COLLECT_AT)

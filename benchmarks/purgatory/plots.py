@@ -27,7 +27,7 @@ def write_plots(result: Mapping[str, Any], folder: Path) -> list[Path]:
 def _plot(
     points: Points, path: Path, title: str, axis: str, value: Callable[[Mapping[str, Any]], float], *, log: bool = False
 ) -> None:
-    """Plot one line for each design and case, through the median of each target."""
+    """Plot one line for each design and case, through the median of the values at each target rate."""
     import matplotlib as mpl
 
     mpl.use("svg")

@@ -1,8 +1,9 @@
-"""`python -m benchmarks wheel`: what a timer costs, ours and others', in one run.
+"""`python -m benchmarks wheel`: how much a timer costs, with our wheel and with other timers for Python.
 
-A ratio "a vs b" is b's time divided by a's: above 1, a is faster. `_vs_floor` and `_vs_handle` are our time divided by
-that of a call and an object alone. Times are CPU time of the thread, in nanoseconds. Ratios are taken within a round;
-figures are medians over rounds. `mixes` explains the mixes, `subjects` the peers.
+A ratio "a vs b" is b's time divided by a's: above 1, a is faster. The exceptions are `_vs_floor` (our time divided by
+that of a C call and an object) and `_vs_handle` (divided by that of a handle). Times are CPU time of the thread, in
+nanoseconds. A ratio is computed in each round; a figure is the median over rounds. A subject is a timer that is
+measured, see `subjects`. A mix is a set of deadlines, see `mixes`.
 """
 
 from __future__ import annotations
@@ -72,18 +73,18 @@ class Sizes:
     """The sizes of a run.
 
     Args:
-        rounds: rounds of all but the largest counts. Defaults to 7.
+        rounds: rounds for counts below `large`. Defaults to 7.
         counts: numbers of pending timers. Defaults to 1 k, 10 k, 100 k and 1 M.
-        large: counts from here on get `large_rounds` rounds. Defaults to 1 M.
-        large_rounds: rounds of these. Defaults to 3.
+        large: the least count that is measured in `large_rounds` rounds. Defaults to 1 M.
+        large_rounds: rounds for these counts. Defaults to 3.
         mixes: the mixes to measure. Defaults to both.
-        live: numbers of live timers in the programs with 90 % cancelled. Defaults to 1 k, 10 k and 100 k.
-        constant_most: counts above it are measured with uniform deadlines only. Defaults to 1 M.
+        live: numbers of live timers in the programs that cancel 90 %. Defaults to 1 k, 10 k and 100 k.
+        constant_most: the greatest count that is measured with constant deadlines too. Defaults to 1 M.
         all: whether subjects without a gate run the programs too. Defaults to True.
-        memory: timers in the measurement of memory. Defaults to 1 M.
+        memory: how many timers wait while memory is measured. Defaults to 1 M.
         lateness_rounds: rounds that measure lateness. Defaults to 3.
-        timers: timers in each of them. Defaults to 2,000.
-        over_s: seconds over which they are due. Defaults to 2.
+        timers: timers in each of these rounds. Defaults to 2,000.
+        over_s: the deadlines of these timers are spread over so many seconds. Defaults to 2.
     """
 
     rounds: int = 7
@@ -138,7 +139,10 @@ Rounds = dict[str, list[float]]
 
 
 def run(sizes: Sizes, *, jvm: bool = False) -> dict[str, Any]:
-    """Measure. Returns the figures by key, and `table`: nanoseconds by operation, mix, count and subject."""
+    """Run the benchmark. Returns the value of each figure by its key.
+
+    The key `table` has the nanoseconds by operation, mix, count and subject.
+    """
     narration = Narration(_steps(sizes) + on_the_jvm.STEPS * jvm)
     table: dict[str, dict[str, dict[str, dict[str, float]]]] = {"schedule": {}, "expire": {}, "cancelled90": {}}
     plain: dict[tuple[Mix, int], tuple[Rounds, Rounds]] = {}
@@ -172,7 +176,7 @@ def run(sizes: Sizes, *, jvm: bool = False) -> dict[str, Any]:
 
 
 def sections(result: Mapping[str, Any]) -> dict[str, str]:
-    """More tables for the page: all measurements."""
+    """A table of all measurements, for docs/benchmarks.md."""
     return {"wheel, all": full_table(result)}
 
 
@@ -183,12 +187,12 @@ def _steps(sizes: Sizes) -> int:
 
 
 def _mixed_subjects(sizes: Sizes, live: int) -> list[str]:
-    """The subjects that have a gate. In a full run also the others."""
+    """The subjects that run the programs: those with a gate, and in a full run all others that are fast enough."""
     return [name for name in MIXED if name.startswith(("wheel", "heapq")) or (sizes.all and live < _SLOW_TO_DRAIN)]
 
 
 def _subjects(count: int) -> list[str]:
-    """Subjects that can handle this many timers."""
+    """The subjects that are fast enough for this many timers."""
     if count < _SLOW_TO_DRAIN:
         return list(SUBJECTS)
     kept = [name for name in SUBJECTS if name not in ("sched", "asyncio", "uvloop")]
@@ -196,7 +200,10 @@ def _subjects(count: int) -> list[str]:
 
 
 def _plain(mix: Mix, count: int, rounds: int, narration: Narration) -> tuple[Rounds, Rounds]:
-    """Nanoseconds to schedule and to expire, by subject and round. The first also has the floor."""
+    """Measure the nanoseconds to schedule and to expire a timer. Returns both by subject, with a value per round.
+
+    The times to schedule also have the subject "floor", see `floor_ns`.
+    """
     due_ms = deadlines_ms(mix, count, seed=count)
     steps_ms = moments_ms(due_ms)
     runs: dict[str, Any] = {"floor": lambda: (floor_ns(due_ms), None)}
@@ -219,7 +226,7 @@ def _fresh(name: str, due_ms: list[int], steps_ms: list[int]) -> tuple[float, fl
 
 
 def _mixed(sizes: Sizes, mix: Mix, live: int, rounds: int, narration: Narration) -> Rounds:
-    """Nanoseconds a request costs, by subject and round, without the loop."""
+    """Measure the nanoseconds that a request of the program costs, without the loop. Returns a value per round."""
     plan = program(mix, live, seed=live)
     label = f"{mix}, 90 % cancelled, {_LABELS.get(live, live)}"
     runs = {f"loop ({label})": lambda: run_program(None, plan)}

@@ -1,5 +1,7 @@
-"""Our side of the comparison with the JVM, in a fresh process. It reads names of files from stdin, as the JVM's side
-does."""
+"""Measures our compiled core for the comparison with timers on the JVM, in a process of its own.
+
+The process reads names of files from stdin and answers in JSON, as the program on the JVM does.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,7 @@ _MOST = 100_000
 
 
 def main() -> None:
-    """Answer each line that names a file of delays with a line of JSON."""
+    """Read from stdin names of files with delays, one per line. Answer each with a line of JSON."""
     gc.disable()
     kept: list[Any] = []
     for line in sys.stdin:
@@ -33,10 +35,10 @@ def main() -> None:
 
 
 def _pages(timers: int) -> list[Any]:
-    """Cancel many entries and return a few of them.
+    """Make and cancel many entries, and return a few of them.
 
-    As long as these few live, Python keeps the memory of all, as a JVM keeps its heap. Otherwise Python would free the
-    memory after each round, and the kernel would fill it with zeros again.
+    As long as these few live, Python keeps the memory pages of all entries, as a JVM keeps its heap. Otherwise Python
+    would free the pages after each round, and the kernel would have to fill new pages with zeros.
     """
     wheel = CORES["compiled"]()
     entries = [wheel.schedule(None, HOUR_MS) for _ in range(timers)]
@@ -46,7 +48,7 @@ def _pages(timers: int) -> list[Any]:
 
 
 def measured(due_ms: list[int]) -> dict[str, float]:
-    """Nanoseconds of CPU a timer takes."""
+    """Measure the nanoseconds of CPU that a timer takes: `add`, `caller` and `expire`, see `benchmarks.wheel.jvm`."""
     steps_ms = [HOUR_MS * step // _STEPS for step in range(1, _STEPS + 1)]
     add, caller = _only_handed_out(due_ms, steps_ms)
     return {"add": add, "caller": caller, "expire": _run(due_ms, steps_ms)}

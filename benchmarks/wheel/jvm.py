@@ -1,19 +1,20 @@
-"""Kafka's `SystemTimer` and Netty's `HashedWheelTimer`, from their published jars, beside our compiled core.
+"""Compares our compiled core with Kafka's `SystemTimer` and Netty's `HashedWheelTimer`, from their published jars.
 
-Each side is a separate process with the same delays. It warms up for some rounds, which do not count. The sides take
-turns: while one measures, the other waits for its stdin. Maven builds the driver of the JVM (`benchmarks/jvm`) into
-`target/` the first time. Ours is `beside_the_jvm`.
+Each of the two sides, the JVM and Python, is a separate process with the same delays. Both warm up for some rounds,
+which do not count. The sides take turns: while one measures, the other waits for input. Maven builds the program of the
+JVM (`benchmarks/jvm`) into `target/` the first time. The program in Python is `beside_the_jvm`.
 
-Add is the call that users write. Kafka's makes its task and its entry, reads the clock and takes a lock; the clock is
-measured apart. Ours makes its entry and gets the deadline. Nobody keeps a handle.
+Add is the call with which users schedule a timer. Kafka's call makes its task and its entry, reads the clock and takes
+a lock; the time to read the clock is also measured alone. Our call makes its entry and gets the deadline. No side keeps
+the handles.
 
-Expire begins with waiting timers and ends when their tasks have run, an increment of a counter each, in the same
-thousand steps of time. Kafka's advance gives each task to another thread, so the CPU time of that thread counts. Ours
-returns the tasks, and the loop around it runs them. `caller` is the part without the runs: Kafka's advance with the
-hand-over, and our `advance` alone.
+Expire begins with waiting timers and ends when their tasks have run, in a thousand steps of time. Each task adds 1 to a
+counter. Kafka's timer gives each task to another thread, so the CPU time of that thread counts too. Our `advance`
+returns the tasks, and the loop of the benchmark runs them. `caller` is the part before the tasks run: in Kafka until
+they are given to the other thread, with ours the calls of `advance`.
 
-The JVM's collector and compiler run on threads that are not counted, so Python's collector is off. Netty expires timers
-on its own thread in real time, so only its add is compared.
+The garbage collector and the compiler of the JVM run on threads that do not count, so Python's collector is off. Netty
+expires timers on its own thread in real time, so only its add is compared.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ _FOLDER = _ROOT / "benchmarks" / "jvm"
 
 
 def compare(narration: Narration) -> dict[str, Any]:
-    """Returns `vs_kafka` and `vs_netty` at 100 k uniform timers, and the nanoseconds of all sides."""
+    """Run the comparison. Returns `vs_kafka` and `vs_netty` for 100 k timers, and `jvm`: all times in nanoseconds."""
     java = ["java", "-Xmx2g", "-cp", _built(), "org.wheelsched.benchmark.Timers"]
     python = [sys.executable, "-m", "benchmarks.wheel.beside_the_jvm"]
     table: dict[str, dict[str, float]] = {}
@@ -64,7 +65,7 @@ def compare(narration: Narration) -> dict[str, Any]:
 
 
 class _Side:
-    """One side of the comparison, in its own process. It reads the name of a file of delays and answers in JSON."""
+    """One side of the comparison, in its own process, which reads names of files with delays and answers in JSON."""
 
     def __init__(self, command: list[str]) -> None:
         self._command = command
@@ -76,7 +77,7 @@ class _Side:
         return self
 
     def ask(self, delays: Path) -> dict[str, float]:
-        """Run one round with the delays of a file."""
+        """Let the process run one round with the delays of a file. Returns its times in nanoseconds."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.write(f"{delays}\n")
@@ -101,7 +102,7 @@ class _Side:
 def _rounds(
     theirs: _Side, ours: _Side | None, count: int, folder: Path, label: str, narration: Narration
 ) -> list[dict[str, float]]:
-    """Nanoseconds by side and round."""
+    """Let both sides run all rounds with `count` timers. Returns the nanoseconds per timer by name, for each round."""
     found = []
     for number in range(-WARM_UP, ROUNDS):
         narration.step(f"JVM, {label}, " + (f"round {number + 1} of {ROUNDS}" if number >= 0 else "warm-up"))
@@ -134,7 +135,7 @@ def _delays(count: int, seed: int) -> bytes:
 
 
 def _over(rounds: list[dict[str, float]], theirs: str, ours: str) -> float | None:
-    """The median over rounds of their time divided by ours."""
+    """The median over rounds of the time `theirs` divided by the time `ours`. None: our core was not measured."""
     if ours not in rounds[0]:
         return None
     return round(median(one[theirs] / one[ours] for one in rounds), 2)

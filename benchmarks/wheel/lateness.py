@@ -1,7 +1,7 @@
-"""How late real timers are: `SystemTimer` and `AsyncTimer` on the machine's clock, judged by the callback.
+"""Measures how late `SystemTimer` and `AsyncTimer` are on the machine's clock. The callback reads the time.
 
-A timer is early if it runs before the nanosecond that was asked for, which is read from the same clock before the call.
-Lateness counts from `deadline_ms` of the handle, the millisecond to which the timer rounded up.
+A timer is early if its callback runs before the wanted time: the time that the clock shows before the call of
+`schedule`, plus the delay. Lateness counts from `deadline_ms` of the handle, which the timer has rounded up.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Late(NamedTuple):
 
 
 def on_threads(count: int, over_s: float) -> Late:
-    """`count` timers, evenly over `over_s` seconds, called by the reaper."""
+    """Measure `count` timers, spread evenly over `over_s` seconds, whose callbacks the reaper calls."""
     fired: dict[int, int] = {}
     done = threading.Event()
 
@@ -42,7 +42,7 @@ def on_threads(count: int, over_s: float) -> Late:
 
 
 def on_asyncio(count: int, over_s: float) -> Late:
-    """`count` timers, evenly over `over_s` seconds, called by one event loop."""
+    """Measure `count` timers, spread evenly over `over_s` seconds, whose callbacks an event loop calls."""
     return asyncio.run(_on_asyncio(count, over_s))
 
 
@@ -64,7 +64,7 @@ async def _on_asyncio(count: int, over_s: float) -> Late:
 def _ask(
     timer: SystemTimer | AsyncTimer, fire: Callable[[int], None], count: int, over_s: float
 ) -> list[tuple[int, int]]:
-    """Schedule the timers. Returns for each the nanosecond that was asked for, and the one that its handle names."""
+    """Schedule the timers. Returns for each the wanted time, and the deadline of its handle, both in nanoseconds."""
     asked = []
     for number in range(count):
         delay_ms = _LEAD_MS + number * over_s * 1000 / count

@@ -1,6 +1,6 @@
-"""Bytes that a pending timer takes, and bytes that stay after a million timers were cancelled.
+"""Measures how many bytes a pending timer takes, and how many bytes stay after all timers were cancelled.
 
-`python -m benchmarks.wheel.memory CORE COUNT` prints one JSON object. Bytes are the growth of the resident memory
+`python -m benchmarks.wheel.memory CORE COUNT` prints one JSON object. The bytes are the growth of the resident memory
 between an empty wheel and a full one whose handles are kept. They do not include the list of the handles, nor the
 integers of the deadlines, which the caller made.
 """
@@ -20,7 +20,11 @@ _HOUR_MS = 3_600_000
 
 
 def measure(core: str, count: int) -> dict[str, Any]:
-    """`bytes_per_timer`, `kept_bytes_per_timer` after all were cancelled, and the `wakeups` that follow."""
+    """Fill a wheel of `core` with `count` timers, and cancel them.
+
+    Returns `bytes_per_timer`; `kept_bytes_per_timer`, which stay after all were cancelled; and `wakeups`, for which the
+    empty wheel still asks.
+    """
     wheel: Any = CORES[core]()
     task = object()
     rng = random.Random(7)

@@ -1,13 +1,16 @@
-"""The mixes, and the CPU time that a timer costs in them, in nanoseconds.
+"""Measures the CPU time that a timer costs, in nanoseconds, with two mixes (sets of deadlines).
 
-Schedule and expire: n timers go into an empty timer, then time passes in a thousand steps until all are due. Uniform:
-due after 1 ms to 1 h. Constant: all after 200 ms, as request timeouts are, 50 begun each millisecond.
+The mix "uniform": timers are due after 1 ms to 1 h. The mix "constant": all timers are due after 200 ms, as request
+timeouts are, and 50 of them begin in each millisecond.
 
-90 % cancelled: n timers are live at any time. Each request schedules one. Nine of ten requests cancel it at a moment
-that is evenly spread over its time; one of ten lets it expire. Time moves on by ten requests a step, and each step
-takes what is due. A handle is kept until its request ends. The loop that drives this costs the same for all subjects;
-it is measured without a timer and subtracted. Four requests for each live timer come first, which is longer than any
-timer lives. Then so many are measured that rare work, such as compactions and garbage collections, has its share.
+Schedule and expire: a subject gets n timers. Then time passes in a thousand steps until all are due.
+
+90 % cancelled: a program of requests, in which n timers are live at any time. Each request schedules one timer. Nine of
+ten requests cancel their timer, at a moment that is spread evenly over its delay; one of ten lets it expire. In a step
+of the program ten requests begin, time moves on, and the due timers are taken. A handle is kept until its request ends.
+The loop that runs the program costs the same for all subjects; it is measured without a timer and subtracted. The
+program warms up with four requests for each live timer, which takes longer than any timer lives. Then it measures so
+many requests that rare work, such as compactions and garbage collections, has its share.
 """
 
 from __future__ import annotations
@@ -33,7 +36,7 @@ _MEASURED = 100_000  # requests, and at least two for each live timer
 
 
 def deadlines_ms(mix: Mix, count: int, seed: int) -> list[int]:
-    """When `count` timers are due."""
+    """The deadlines of `count` timers, in ms."""
     if mix == "uniform":
         rng = random.Random(seed)
         return [rng.randint(1, HOUR_MS) for _ in range(count)]
@@ -41,13 +44,13 @@ def deadlines_ms(mix: Mix, count: int, seed: int) -> list[int]:
 
 
 def moments_ms(due_ms: Sequence[int]) -> list[int]:
-    """The moments to which time moves, step by step."""
+    """The times, in ms, to which the clock moves step by step until all timers are due."""
     last_ms = max(due_ms)
     return [last_ms * step // _STEPS for step in range(1, _STEPS + 1)]
 
 
 def fill_and_drain(subject: Any, due_ms: Sequence[int], steps_ms: Sequence[int]) -> tuple[float, float | None]:
-    """Nanoseconds to schedule a timer and, where it can be measured, to let it expire."""
+    """Measure the nanoseconds to schedule a timer, and to let it expire; None where this cannot be measured."""
     gc.collect()
     gc.freeze()  # garbage collections skip what other subjects left behind
     try:
@@ -71,7 +74,7 @@ def fill_and_drain(subject: Any, due_ms: Sequence[int], steps_ms: Sequence[int])
 class Program:
     """The steps of a program. The first `warm_up` of them are not measured.
 
-    Each step has now, deadlines to schedule, requests to cancel, and requests that expire.
+    Each step has the time in ms, the deadlines to schedule, the requests to cancel, and the requests that expire.
     """
 
     steps: list[tuple[int, list[int], list[int], list[int]]]
@@ -80,7 +83,7 @@ class Program:
 
 
 def program(mix: Mix, live: int, seed: int) -> Program:
-    """Make the program: requests to warm up, then the measured ones."""
+    """Make the program: first the requests that warm up, then the requests that are measured."""
     rng = random.Random(seed)
     warm_up, measured = _WARM_UP * live, max(_MEASURED, 2 * live)
     count = warm_up + measured
@@ -100,7 +103,7 @@ def program(mix: Mix, live: int, seed: int) -> Program:
 
 
 def _ended(ends: deque[tuple[float, int]], before_ms: float) -> list[int]:
-    """Take from the front the requests that end before that moment."""
+    """Remove and return the requests that end before `before_ms`; they stand first in `ends`."""
     ended = []
     while ends and ends[0][0] < before_ms:
         ended.append(ends.popleft()[1])
@@ -108,7 +111,7 @@ def _ended(ends: deque[tuple[float, int]], before_ms: float) -> list[int]:
 
 
 def run_program(timer: Any, plan: Program) -> float:
-    """Nanoseconds that a request and the loop cost; without a timer, the loop alone."""
+    """Measure the nanoseconds that a request and the loop cost. Without a timer: the loop alone."""
     if timer is None:
         return _run_loop(plan)
     handles: list[Any] = []
@@ -154,7 +157,10 @@ class _Slotted:
 
 
 def floor_ns(due_ms: Sequence[int]) -> float:
-    """Nanoseconds to call a C function with two arguments and to make one object with slots that is kept."""
+    """Measure the floor, which no timer in C can undercut, in nanoseconds.
+
+    The floor is a call of a C function with two arguments, and a new object with slots that is kept.
+    """
     from operator import is_
 
     gc.collect()

@@ -1,7 +1,7 @@
-"""The timers that are measured: our cores and the timers that Python programs use, on virtual time where possible.
+"""The subjects: our cores and the timers that Python programs use, on virtual time where possible.
 
-Each gets deadlines in whole milliseconds and converts them inside its own loop, so no adapter adds to its time. No
-callback is called where the timer allows that, because its cost is the same everywhere.
+Each subject gets deadlines in whole milliseconds and converts them inside its own loop, so no adapter adds to its time.
+Where a timer can hand out tasks without calling them, they are not called, because a call costs the same everywhere.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ TASK = Task()
 
 
 class Filled:
-    """A timer with `schedule(task, deadline_ms)`, which can be filled and never expires."""
+    """A subject whose timer has `schedule(task, deadline_ms)`. It can be filled; its timers never expire."""
 
     def __init__(self, timer: Any) -> None:
         self.timer = timer
 
     def fill(self, deadlines_ms: Sequence[int]) -> list[Any]:
-        """Schedule all of them and keep the handles."""
+        """Schedule a timer for each deadline. Returns the handles."""
         schedule = self.timer.schedule
         return [schedule(TASK, deadline_ms) for deadline_ms in deadlines_ms]
 
@@ -45,7 +45,7 @@ class Handed(Filled):
     """A subject whose timer also has `advance(now_ms)`."""
 
     def drain(self, moments_ms: Sequence[int]) -> int:
-        """Advance to each moment; how many expired."""
+        """Advance to each of the times. Returns how many timers expired."""
         advance = self.timer.advance
         return sum([len(advance(now_ms)) for now_ms in moments_ms])
 
@@ -74,14 +74,14 @@ class LazyEntry:
 
 
 class LazyHeap:
-    """The usual timer over `heapq`, at its best: tuples, cancel by mark, compaction."""
+    """The usual timer over `heapq`, well made: with tuples, marks for cancelled entries, and compaction."""
 
     def __init__(self) -> None:
         self.queue: list[tuple[int, int, LazyEntry]] = []
         self.dead = self.number = 0
 
     def schedule(self, task: Any, deadline_ms: int) -> LazyEntry:
-        """Entries with the same deadline keep their order."""
+        """Add an entry. Entries with the same deadline keep their order."""
         entry = LazyEntry()
         entry.task = task
         entry.cancelled = False
@@ -91,7 +91,7 @@ class LazyHeap:
         return entry
 
     def advance(self, now_ms: int) -> list[LazyEntry]:
-        """The due entries."""
+        """Remove and return the due entries."""
         due = []
         queue = self.queue
         while queue and queue[0][0] <= now_ms:
@@ -108,15 +108,15 @@ class HandleOnly:
     """Creates a handle and returns it. No timer in Python can cost less."""
 
     class Handle:
-        """It has as many fields as our handle."""
+        """A handle with as many fields as a handle of our pure core."""
 
         __slots__ = ("deadline_ms", "slot", "state", "task", "wheel")
 
         def cancel(self) -> None:
-            """Does nothing."""
+            """Do nothing."""
 
     def schedule(self, task: Any, deadline_ms: int) -> HandleOnly.Handle:
-        """A handle with the fields that a timer needs."""
+        """Make a handle with the fields that a timer needs."""
         handle = HandleOnly.Handle()
         handle.task = task
         handle.deadline_ms = deadline_ms
@@ -124,7 +124,7 @@ class HandleOnly:
         return handle
 
     def advance(self, now_ms: int) -> tuple[()]:
-        """No timer waits, so none is due."""
+        """Return no entries, because no timer waits."""
         return ()
 
 
@@ -136,7 +136,7 @@ class _VirtualLoop(asyncio.SelectorEventLoop):
 
 
 class AsyncioLoop:
-    """A timer over `loop.call_at`. The loop runs once at each moment."""
+    """A timer over `loop.call_at` of asyncio. The loop runs once at each time."""
 
     def __init__(self) -> None:
         self.loop = _VirtualLoop()
@@ -161,7 +161,7 @@ class AsyncioLoop:
 
 
 class Uvloop:
-    """A timer over `loop.call_at` of uvloop. Its clock is that of libuv, so it cannot run on virtual time."""
+    """A timer over `loop.call_at` of uvloop, which reads libuv's clock. So it cannot run on virtual time."""
 
     def __init__(self) -> None:
         import uvloop
@@ -208,7 +208,7 @@ class Kombu:
 
 
 class Sched:
-    """The standard library's `sched.scheduler`; its cancel is O(n) and not measured."""
+    """The standard library's `sched.scheduler`. Its `cancel` is O(n) and is not measured."""
 
     def __init__(self) -> None:
         self.now_ms = 0

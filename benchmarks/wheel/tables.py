@@ -1,4 +1,4 @@
-"""The full table of a wheel benchmark in Markdown: one row per subject, one column per count."""
+"""Writes the full table of the wheel benchmark in Markdown: one row per subject, one column per count of timers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A producer that knows nothing of wheel-sched: the workers take its ETA tasks over.
+"""A producer that knows nothing of wheel-sched. The workers move its ETA tasks into the delay store.
 
 python stock_producer.py 20
 """

@@ -1,4 +1,4 @@
-"""The app of workers and producers: one line more than without wheel-sched."""
+"""The Celery app of workers and producers. wheel-sched needs one line more than a stock app."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`python -m wheel_sched.cli`: the same as `wheel-sched`, where scripts are not on PATH."""
+"""`python -m wheel_sched.cli` does the same as `wheel-sched`, also where scripts are not on PATH."""
 
 from __future__ import annotations
 

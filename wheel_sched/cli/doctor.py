@@ -1,7 +1,8 @@
 """`wheel-sched doctor`: checks every setting that a guarantee depends on, and says how to fix what it finds.
 
-The checks run in order of dependence: this machine, the server, the namespace. Extensions add checks of the last two.
-When the server cannot be reached, one finding reports this, and the checks that need the server are left out.
+The checks examine first this machine, then the server, then the namespace. Extensions add checks of the server and of
+the namespace. When the server cannot be reached, one finding reports this, and the checks that need the server do not
+run.
 """
 
 from __future__ import annotations
@@ -54,9 +55,10 @@ _MARKS = {"ok": ("ok", "green"), "warn": ("warn", "yellow"), "problem": ("PROBLE
 @json_option
 @pass_session
 def doctor(session: Session, as_json: bool) -> int:
-    """Check every setting that a guarantee depends on. Exit code 1 means a problem, 69 no server.
+    """Check every setting that a guarantee depends on.
 
-    It writes only into a scratch namespace.
+    Exit code 1: a check has found a problem. Exit code 69: the server cannot be reached. The checks write only into a
+    scratch namespace.
 
     \b
     Examples:
@@ -115,9 +117,9 @@ def server_findings(
     """Examine the server and the namespace. Yields each finding as soon as its check has run.
 
     Args:
-        settings: which server and namespace.
-        server_checks: run after the core's checks of a server. Defaults to none.
-        namespace_checks: run after the core's checks of a namespace. Defaults to none.
+        settings: name the server and the namespace.
+        server_checks: more checks of the server, which run after those of the core. Defaults to none.
+        namespace_checks: more checks of the namespace, which run after those of the core. Defaults to none.
 
     Raises:
         StoreUnavailable: the server cannot be reached. Earlier findings stay valid.
@@ -138,7 +140,7 @@ def say_finding(finding: Finding) -> None:
 
 
 def _check_of(name: str, loaded: Loaded) -> Check:
-    """The check of an extension that "module:function" names."""
+    """Import the check "module:function" of an extension, and pass it the loaded settings."""
     check = resolve(name)
 
     @wraps(check)
@@ -150,7 +152,10 @@ def _check_of(name: str, loaded: Loaded) -> Check:
 
 
 def _examined(check: Check, target: ExaminedTarget) -> Finding:
-    """Run a check. When the check itself fails, this is a finding, and the other checks still run."""
+    """Run a check. Its error becomes a finding, so that the other checks still run.
+
+    `StoreUnavailable` is raised, and so are errors that are no `WheelSchedError`.
+    """
     try:
         return check(target)
     except StoreUnavailable:
@@ -161,7 +166,7 @@ def _examined(check: Check, target: ExaminedTarget) -> Finding:
 
 @contextlib.contextmanager
 def _target(settings: Settings) -> Iterator[ExaminedTarget]:
-    """The server and the namespace. When an embedded folder does not exist, a scratch folder replaces it."""
+    """Yield the server and the namespace to examine. A scratch folder replaces an embedded folder that is missing."""
     import redis
 
     from wheel_sched.store.redis.faults import translate

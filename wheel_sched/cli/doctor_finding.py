@@ -43,7 +43,7 @@ class ExaminedTarget:
         client: redis-py client of the server.
         info: the server's INFO, with `ping_ms`.
         config: the answers of CONFIG GET. Defaults to {}: the server hides them.
-        shards: shard count of the namespace. Defaults to 0: it does not exist.
+        shards: shard count of the namespace. Defaults to 0: the namespace does not exist.
         counts: counts of each shard, read in one round trip. Defaults to none.
         now_ms: the server's clock when the counts were read. Defaults to 0.
     """

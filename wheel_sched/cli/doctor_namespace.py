@@ -1,4 +1,4 @@
-"""Checks of `doctor` on a namespace. They read counters and heads, never `KEYS`, and change nothing."""
+"""Checks of `doctor` on a namespace. They read counters and some items, never call `KEYS`, and change nothing."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _SAMPLE = 100  # items of each shard whose place is checked
 
 
 def frozen(target: ExaminedTarget) -> Finding:
-    """Check that no maintenance is unfinished."""
+    """Check that no interrupted maintenance, such as a reshard, has left the namespace frozen."""
     reasons = {f"shard {shard}: {counts.frozen}" for shard, counts in enumerate(target.counts) if counts.frozen}
     if reasons:
         return problem("frozen", "; ".join(sorted(reasons)[:3]), "wheel-sched reshard --resume")
@@ -90,7 +90,7 @@ def clock_jumps(target: ExaminedTarget) -> Finding:
 
 
 def dead_letters(target: ExaminedTarget) -> Finding:
-    """Check that the number of dead letters is far below the cap."""
+    """Check that each shard holds far fewer dead letters than the cap, above which the oldest are deleted."""
     dead = [counts.sizes["dead"] for counts in target.counts]
     trimmed = sum(counts.happened("trimmed") for counts in target.counts)
     text = f"{sum(dead):,} dead letters" + (f", {trimmed:,} trimmed so far" if trimmed else "")
@@ -104,7 +104,7 @@ def dead_letters(target: ExaminedTarget) -> Finding:
 
 
 def readable(target: ExaminedTarget) -> Finding:
-    """Check that no record was unreadable and became a dead letter."""
+    """Check that no record became a dead letter because it was unreadable."""
     count = sum(counts.unreadable for counts in target.counts)
     if not count:
         return ok("records", "none unreadable")
@@ -116,7 +116,10 @@ def readable(target: ExaminedTarget) -> Finding:
 
 
 def places(target: ExaminedTarget) -> Finding:
-    """Check that items are in the shard of their route. A process with an old shard count stores items elsewhere."""
+    """Check that sampled items are in the shard that their route (or else their id) selects.
+
+    A process that uses an old shard count stores items in other shards.
+    """
     from wheel_sched.store.core.call import Call
     from wheel_sched.store.core.get import Get
     from wheel_sched.store.core.items import MAX_DUE_MS

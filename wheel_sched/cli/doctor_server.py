@@ -26,7 +26,7 @@ def python() -> Finding:
 
 
 def packages() -> Finding:
-    """Report which packages are installed."""
+    """Report the versions of installed packages, and check that redis and hiredis are among them."""
     found = [f"wheel-sched {_version('wheel-sched') or 'from a source tree'}"]
     names = (*_PACKAGES, *installed().packages)
     found += [f"{name} {number}" for name in names if (number := _version(name))]
@@ -72,7 +72,7 @@ def server_version(target: ExaminedTarget) -> Finding:
 
 
 def eviction(target: ExaminedTarget) -> Finding:
-    """Check that the server never drops waiting items."""
+    """Check that the server drops no item to free memory, and that its memory is not nearly full."""
     policy = target.info.get("maxmemory_policy") or target.config.get("maxmemory-policy")
     limit = int(target.info.get("maxmemory", 0) or 0)
     used = int(target.info.get("used_memory", 0) or 0)
@@ -88,7 +88,7 @@ def eviction(target: ExaminedTarget) -> Finding:
 
 
 def persistence(target: ExaminedTarget) -> Finding:
-    """Check that the server writes to disk as the durability in the settings requires."""
+    """Check that the server gives the durability level of the settings."""
     asked = target.settings.durability
     aof = str(target.info.get("aof_enabled", "0")) == "1"
     fsync = target.config.get("appendfsync", "unknown")
@@ -115,7 +115,7 @@ def persistence(target: ExaminedTarget) -> Finding:
 
 
 def _confirmed(target: ExaminedTarget, text: str) -> Finding:
-    """Check a level whose writes wait for a confirmation: the server can give one, and enough replicas confirm."""
+    """Check that the server can confirm writes ("fsync", "replicated"), and that enough replicas must confirm."""
     from wheel_sched.store.redis.durability import Durability
 
     replicas = target.settings.replicas
@@ -165,7 +165,7 @@ def failover(target: ExaminedTarget) -> Finding:
 
 
 def round_trip(target: ExaminedTarget) -> Finding:
-    """Check that scripts load: store, claim and settle an item in a scratch namespace."""
+    """Check that scripts load and work, by storing, claiming and settling an item in a scratch namespace."""
     from wheel_sched.store import DelayStore, Done, Item
     from wheel_sched.store.redis.backend import RedisBackend
     from wheel_sched.store.redis.library import shard_keys
@@ -191,7 +191,10 @@ def round_trip(target: ExaminedTarget) -> Finding:
 
 
 def _forget(client: Any, keys: tuple[bytes, ...]) -> None:
-    """Delete the scratch namespace; the stored answers for repeats expire within a minute."""
+    """Delete the keys of the scratch namespace. If the server refuses this, let them expire within a minute.
+
+    The server also stores answers for repeated calls; they always expire within a minute.
+    """
     import redis
 
     try:
@@ -221,7 +224,7 @@ def clock_skew(target: ExaminedTarget) -> Finding:
 
 
 def libraries(target: ExaminedTarget) -> Finding:
-    """Check that the server has no script libraries of other releases."""
+    """Check that the server holds no script libraries of other releases of this package."""
     import redis
 
     from wheel_sched.store.redis.library import library

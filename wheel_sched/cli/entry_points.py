@@ -1,7 +1,7 @@
 """Finds entry points without `importlib.metadata`, whose import alone would make `--help` a quarter slower.
 
 For packages in folders of `sys.path` the result equals that of `importlib.metadata.entry_points(group=...)`. When
-`sys.path` names a file, such as a zip file, this module calls `importlib.metadata` after all.
+`sys.path` names a file, such as a zip file, this module calls `importlib.metadata` instead.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class EntryPoint(NamedTuple):
 
 
 def entry_points(group: str) -> list[EntryPoint]:
-    """The entry points of a group, sorted by name. Of two installed versions of a package the first one counts."""
+    """The entry points of a group, sorted by name. If a package is installed twice, the first in `sys.path` counts."""
     if any(os.path.isfile(place) for place in sys.path):  # noqa: PTH113  # pathlib is slow to import too
         from importlib.metadata import entry_points
 
@@ -38,7 +38,7 @@ def entry_points(group: str) -> list[EntryPoint]:
 
 
 def _packages(place: str) -> Iterator[tuple[str, str]]:
-    """The installed packages of a folder: name without version, and the folder of the metadata."""
+    """Yield for each package installed in the folder `place`: its name without version, and its metadata folder."""
     try:
         with os.scandir(place) as entries:
             for entry in entries:
@@ -50,7 +50,7 @@ def _packages(place: str) -> Iterator[tuple[str, str]]:
 
 
 def _of_group(folder: str, group: str) -> Iterator[EntryPoint]:
-    """The entry points of a package, which are lines `name = value` below the line `[group]`."""
+    """Yield a package's entry points of one group: the lines `name = value` below the line `[group]`."""
     try:
         with open(f"{folder}/entry_points.txt", encoding="utf-8") as file:  # noqa: PTH123
             lines = file.read().splitlines()

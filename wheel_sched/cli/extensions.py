@@ -1,6 +1,6 @@
 """Extensions: what installed packages add to the command line `wheel-sched`.
 
-A package names one `Extension` in its entry points. The core finds it there and knows none by name:
+A package names one `Extension` in its entry points, where the core finds it. The core names no extension itself:
 
     [project.entry-points."wheel_sched.extensions"]
     my-package = "my_package.extension:EXTENSION"
@@ -47,7 +47,7 @@ class Extension:
         title: heading of its commands in `wheel-sched --help`.
         commands: its commands by name. Defaults to none.
         examples: lines of `wheel-sched --help`: a command line and its purpose. Defaults to none.
-        settings: a subclass of `Settings` that declares its settings. Defaults to None.
+        settings: a subclass of `Settings` that declares its settings. Defaults to None: it declares none.
         variables: environment variables, without the prefix WHEEL_SCHED_, that it reads itself. Defaults to none.
         dispatchers: names of programs that release due items, for hints such as "start a Celery worker". Defaults to
             none.
@@ -77,7 +77,7 @@ class StatsPart(NamedTuple):
 
     Args:
         fields: values for the output of --json.
-        lines: lines for people, as pairs of a word and a text.
+        lines: lines for people, as pairs of a label and a text.
     """
 
     fields: Mapping[str, Any] = MappingProxyType({})
@@ -98,7 +98,7 @@ class Installed:
 
     @property
     def settings(self) -> tuple[type[Settings], ...]:
-        """The core's settings and those of each extension."""
+        """The dataclasses that declare settings: the core's `Settings` and those of the extensions."""
         return (Settings, *(one.settings for one in self.extensions if one.settings is not None))
 
     @property
@@ -115,7 +115,7 @@ class Installed:
 
     @property
     def dispatchers(self) -> str:
-        """The programs that release due items: `a Celery worker or ...`."""
+        """The programs that release due items, as text for hints, such as `a Celery worker or a retry service`."""
         words = [words for one in self.extensions for words in one.dispatchers] or ["a dispatcher"]
         return " or ".join(filter(None, [", ".join(words[:-1]), words[-1]]))
 

@@ -2,7 +2,7 @@
 
     0    done                          69   the store or the broker cannot be reached (EX_UNAVAILABLE)
     1    failed, or problems found     130  interrupted by Ctrl-C
-    2    wrong usage or configuration
+    2    wrong usage or configuration, or a package is not installed
 
 A command returns None (0) or its exit code.
 """
@@ -52,12 +52,12 @@ def code_of(error: BaseException) -> int:
 
 
 def drop_output() -> None:
-    """Discard all further output: the reader of stdout is gone."""
+    """Discard all further output on stdout. Commands call this when the reader of stdout has closed the pipe."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def is_unread() -> bool:
-    """Whether the reader of stdout is gone. A BrokenPipeError alone may also come from a connection."""
+    """Whether the reader of stdout has closed the pipe. A BrokenPipeError may also come from a network connection."""
     if not hasattr(select, "poll"):  # Windows
         return True
     poll = select.poll()
@@ -66,7 +66,7 @@ def is_unread() -> bool:
 
 
 def in_sight(error: click.ClickException) -> click.ClickException:
-    """The error with its message escaped and without passwords."""
+    """Make the message of an error safe to show: escaped and without passwords. Returns the same error."""
     error.message = safe(error.message)  # type: ignore[misc]  # click declares it final
     return error
 

@@ -24,7 +24,7 @@ def now_ms() -> int:
 if TYPE_CHECKING:
     _Milliseconds = click.ParamType[int]
 else:
-    _Milliseconds = click.ParamType  # click 8.1's takes no type argument
+    _Milliseconds = click.ParamType  # the class of click 8.1 takes no type argument
 
 
 class DurationType(_Milliseconds):

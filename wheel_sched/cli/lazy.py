@@ -46,7 +46,7 @@ class LazyGroup(click.Group):
         self.format_section(formatter, "Commands", self._lazy)
 
     def format_section(self, formatter: click.HelpFormatter, title: str, commands: Mapping[str, Lazy]) -> None:
-        """Write a list of commands below a title."""
+        """Write a list of commands below a title into the help text."""
         with formatter.section(title):
             formatter.write_dl([(name, lazy.short_help) for name, lazy in commands.items()])
 

@@ -1,4 +1,4 @@
-"""Errors for packages that are not installed: the command that installs them, instead of a traceback."""
+"""Errors for packages that are not installed. Users see the command that installs them instead of a traceback."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ def install_line(error: ImportError, store: str = "", extra: str = "") -> str | 
 
     Args:
         error: the failed import.
-        store: the store of the settings. An embedded store needs more than its client. Defaults to "": any store.
+        store: the address of the store in the settings. "embedded:..." needs the extra `embedded` and not only `redis`.
+            Defaults to "": no embedded store.
         extra: the extra that the command needs. Defaults to "": the extra of the missing package.
     """
     package = package_of(error)
@@ -40,7 +41,7 @@ def _extra_of(package: str) -> str | None:
 
 
 def store_named_by(flags: dict[str, Any]) -> str:
-    """The store that the settings name; "" if the settings are wrong, which another error reports."""
+    """The address of the store that the settings name; "" when the settings cannot be loaded."""
     try:
         named = load_settings({"store": flags.get("store")}, file=flags.get("file"), refuse_unknown=False)
     except ConfigError:
@@ -49,7 +50,7 @@ def store_named_by(flags: dict[str, Any]) -> str:
 
 
 def missing_package(command: str, error: ImportError, *, store: str = "", extra: str = "") -> ConfigError | None:
-    """The error for users: which package is missing, that nothing was changed, and what installs it."""
+    """Make the error for users: which package is missing and what installs it. None: no extra would install it."""
     line = install_line(error, store, extra)
     if line is None:
         return None

@@ -1,4 +1,4 @@
-"""Opens the store that the settings name: finds the embedded server, and reads how the namespace was created.
+"""Opens the store that the settings name: starts or finds the embedded server, and reads the namespace's shard count.
 
 Only commands that store new items create a folder or a namespace. For all others a mistyped name is an error, not an
 empty list.
@@ -30,15 +30,17 @@ def embedded_folder(settings: Settings) -> Path | None:
 
 @contextlib.contextmanager
 def server_url(settings: Settings, *, create: bool = False, made_by: str = "") -> Iterator[str]:
-    """The address of the store's server. An embedded server runs at least as long as the block.
+    """Yield the address of the store's server. An embedded server runs at least until the `with` block ends.
 
     Args:
-        settings: which store.
+        settings: name the store.
         create: whether an absent data folder is created. Defaults to False.
-        made_by: the command or program that creates a store, for errors. Defaults to "": the extensions' dispatchers.
+        made_by: the command or program that creates a store; error messages name it. Defaults to "": the programs
+            that the extensions name as dispatchers.
 
     Raises:
         CommandFailed: the data folder does not exist and may not be created.
+        ConfigError: the store is in memory.
         StoreError: the server cannot be started.
     """
     folder = embedded_folder(settings)
@@ -62,7 +64,9 @@ def server_url(settings: Settings, *, create: bool = False, made_by: str = "") -
 
 
 def created_as(url: str, namespace: str) -> Mapping[str, str]:
-    """Read how a namespace was created (schema, shards, clock) and why it is frozen; empty when it does not exist.
+    """Read the fields `schema`, `shards`, `clock` and `frozen` of a namespace; empty when it does not exist.
+
+    `frozen` is the reason why the namespace is frozen. It is missing when the namespace is not frozen.
 
     Raises:
         StoreError: the server did not answer.
@@ -83,7 +87,9 @@ def created_as(url: str, namespace: str) -> Mapping[str, str]:
 
 
 def shards_of(settings: Settings, url: str, *, create: bool = False, made_by: str = "") -> int:
-    """The shard count of the namespace; for a new namespace that of the settings. Arguments: see `server_url`.
+    """The shard count with which to open the namespace: that of the settings, else the stored one, else 1.
+
+    Arguments: see `server_url`.
 
     Raises:
         CommandFailed: the namespace does not exist and may not be created.
@@ -99,7 +105,7 @@ def shards_of(settings: Settings, url: str, *, create: bool = False, made_by: st
 
 @contextlib.contextmanager
 def opened(settings: Settings, *, create: bool = False, made_by: str = "") -> Iterator[DelayStore]:
-    """Open the store for the block. Arguments: see `server_url`."""
+    """Yield the open store, and close it at the end of the `with` block. Arguments and errors: see `server_url`."""
     with server_url(settings, create=create, made_by=made_by) as url:
         shards = shards_of(settings, url, create=create, made_by=made_by)
         with open_store(

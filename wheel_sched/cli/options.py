@@ -1,4 +1,4 @@
-"""Options and questions that several commands share, and the session that commands get from click."""
+"""Options and questions that several commands share, and the `Session` that click passes to commands."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ dry_run_option = click.option(
 
 
 def confirm(question: str, yes: bool) -> None:
-    """Ask on a terminal. Without a terminal --yes is required.
+    """Ask the user on a terminal, unless `yes` is true. Without a terminal --yes is required.
 
     Raises:
         UsageError: there is no terminal.
@@ -78,7 +78,7 @@ def confirm(question: str, yes: bool) -> None:
 
 
 def may_replace(file: str, force: bool) -> bool:
-    """Whether `file` exists. If so, the user allows to replace it.
+    """Whether `file` exists. In this case the user has just allowed to replace it, by an answer or by `force`.
 
     Raises:
         CommandFailed: `file` exists and may not be replaced, or it is `-`; nothing was written.

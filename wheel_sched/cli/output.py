@@ -29,7 +29,7 @@ _CODES = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33"}
 
 
 def emit(value: Any) -> None:
-    """Write a JSON value as a line of stdout."""
+    """Write a value as one line of JSON to stdout."""
     sys.stdout.write(json.dumps(value) + "\n")
 
 
@@ -39,12 +39,12 @@ def say(text: str = "") -> None:
 
 
 def note(text: str) -> None:
-    """Write a comment as a line of stderr."""
+    """Write a comment as one line to stderr; control characters are shown as escapes."""
     sys.stderr.write(_shown(text) + "\n")
 
 
 def blame(program: str, error: BaseException) -> None:
-    """Write an error to stderr after the program's name: each problem on its own line, without passwords.
+    """Write the program's name and an error to stderr. Each problem has its own line. Passwords are hidden.
 
     A line break inside a problem is escaped.
     """
@@ -61,7 +61,7 @@ def blame(program: str, error: BaseException) -> None:
 
 
 def paint(text: str, style: str, stream: TextIO | None = None) -> str:
-    """The text in a style, if the stream shows styles."""
+    """Return the text in a style, or unchanged when the stream shows no styles. The stream defaults to stdout."""
     target: TextIO = sys.stdout if stream is None else stream
     if not target.isatty() or os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
         return text
@@ -75,7 +75,7 @@ def _shown(text: str) -> str:
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]], *, right: Sequence[int] = ()) -> None:
-    """Write columns to stdout; `right` holds the numbers of right-aligned columns."""
+    """Write a heading and rows to stdout in aligned columns; the columns numbered in `right` are right-aligned."""
     cells = [
         [cell if _MARK in cell else escaped(one_line(cell)) for cell in row] for row in rows
     ]  # escaped before the widths are measured
@@ -90,7 +90,7 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]], *, right: Sequence
 
 
 def one_line(text: str, limit: int = 0) -> str:
-    """The text on one line, cut to `limit` characters. 0: not cut."""
+    """The text on one line, cut to at most `limit` characters; 0: not cut."""
     flat = " ".join(text.split()) if any(c in text for c in "\n\r\t\v\f\x1c\x1d\x1e\x85\u2028\u2029") else text
     return flat if not limit or len(flat) <= limit else flat[: limit - 3] + "..."
 
@@ -134,7 +134,7 @@ def when(at_ms: int, now_ms: int) -> str:
 
 
 class Progress:
-    """A line of stderr that is rewritten at most ten times a second, on terminals only."""
+    """A line of progress on stderr, rewritten at most ten times a second. Without a terminal it shows nothing."""
 
     def __init__(self, words: str) -> None:
         self._words = words

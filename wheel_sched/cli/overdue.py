@@ -1,4 +1,4 @@
-"""Overdue items, which no dispatcher releases, for `stats` and `doctor`."""
+"""Counts overdue items for `stats` and `doctor`: items that are due but not released."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class OverdueItems:
 
     Args:
         count: how many were counted.
-        more: whether there are more than `count`.
+        more: whether there may be more than `count`.
         late_ms: how late the first item is.
     """
 
@@ -34,7 +34,7 @@ class OverdueItems:
 
 
 def overdue(store: DelayStore) -> OverdueItems:
-    """Count the items that are due now, up to a thousand per shard. One small read per shard."""
+    """Count the items that are due now, up to a thousand per shard. This costs one small read per shard."""
     windows = store.windows(0, _COUNTED)
     late = (part.now_us // 1000 - part.due_head_ms for part in windows if part.due_head_ms is not None)
     dues = [len(part.dues) for part in windows]

@@ -50,7 +50,7 @@ def _help(found: Installed) -> str:
 
 
 def _options(found: Installed) -> list[click.Parameter]:
-    """A global option for each setting that has a flag."""
+    """Make a global option for each setting that has a flag."""
     options: list[click.Parameter] = []
     for name, spec in specs(found.settings).items():
         if not spec.flag_help:
@@ -65,9 +65,9 @@ def _options(found: Installed) -> list[click.Parameter]:
 
 
 class RootGroup(LazyGroup):
-    """The outermost group: its commands and options come from the core and the extensions.
+    """The command `wheel-sched` itself: its subcommands and options come from the core and the extensions.
 
-    It ends the process with an exit code, see `failing`.
+    `main` ends the process with an exit code, see `failing`.
     """
 
     def __init__(self, *args: Any, found: Installed | None = None, **kwargs: Any) -> None:

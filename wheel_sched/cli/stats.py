@@ -24,7 +24,9 @@ _EVENTS = ("accepted", "completed", "cancelled", "lapsed", "died", "requeued", "
 @json_option
 @pass_session
 def stats(session: Session, as_json: bool) -> None:
-    """Count the items that wait, are in flight, are held or are dead. Show the next due time, and all-time totals.
+    """Count the items that wait, are in flight, are held or are dead.
+
+    Also show the next due time, and totals of all events so far.
 
     \b
     Examples:
@@ -113,7 +115,7 @@ _STATES = {"c": "closed", "o": "open", "h": "half open"}
 
 
 def _flow(flow: Flow) -> dict[str, Any]:
-    """A rate limit or a circuit as plain data."""
+    """A rate limit or a circuit as data for JSON."""
     names = (
         ("granted", "rate", "budget", "interval", "spread")
         if flow.destination is None
@@ -143,7 +145,7 @@ def _flow_line(flow: Flow, now_ms: int) -> str:
 
 
 def as_dict(counts: Counts, shards: int, namespace: str) -> dict[str, Any]:
-    """The counters as JSON data."""
+    """The counters as data for JSON."""
     now_ms = counts.now_us // 1000
     head_ms = counts.due_head_ms
     return {

@@ -1,12 +1,13 @@
 """The dispatcher: a timing wheel in front of a delay store.
 
-It reads the next due times into the wheel, sleeps until the next one, claims due items, gives them to the publisher and
-settles them. A blocking read on the store's marker reports an item that is due earlier than all others. Between sweeps
-an idle dispatcher sends nothing. Any number of dispatchers may run over one store: claims and leases keep them apart.
+The dispatcher reads the next due times into the wheel, sleeps until the next one, claims due items, gives them to the
+publisher and settles them. A blocking read of the store's markers reports an item that is due earlier than all others.
+Apart from this read, an idle dispatcher sends only a sweep every 60 s to each shard with waiting items. Any number of
+dispatchers may run over one store, because a claimed item belongs to one dispatcher until its lease ends.
 
     dispatcher    the owner thread, with workers and listeners around it
     owner_loop    what the owner does in each step; it runs without a thread, for example in a simulator
-    in_flight     batches from their claim to their settling; from answers to settlements
+    in_flight     batches from their claim to their settling; turns a publisher's answers into settlements
     due_shards    the state of each shard: unread, due, to be swept, or asleep until its alarm
     claim_source  from which shards the dispatcher may claim, how long it owns a claim, how a claim ends
     publisher     the contract of publishers: batches, answers, declared traits

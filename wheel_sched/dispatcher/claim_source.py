@@ -29,10 +29,10 @@ logger = logger_of("wheel_sched.dispatcher")
 
 
 class ClaimSource(Protocol):
-    """Gives a dispatcher its calls for claims, and follows their answers."""
+    """Makes the calls with which a dispatcher claims, and receives the store's answers to these calls."""
 
     def look(self, shard: int) -> Call[Window]:
-        """The call that reads the next items of a shard."""
+        """The call that reads when the next items of a shard are due."""
         ...
 
     def looked(self, window: Window) -> None:
@@ -43,7 +43,7 @@ class ClaimSource(Protocol):
         """The call that claims up to `limit` due items of a shard; the call of `look` while this process may not claim.
 
         Args:
-            shard: where items are due.
+            shard: the number of a shard in which items are due.
             limit: greatest number of items.
             epoch: the shard's epoch as the dispatcher last read it; None: not read yet.
 
@@ -65,8 +65,8 @@ class ClaimSource(Protocol):
 
         Args:
             shard: the number of the shard.
-            due_head_ms: the earliest due in the shard, as the store has just answered.
-            lease_head_ms: the earliest lease end in the shard.
+            due_head_ms: the earliest due time in the shard, as the store has just answered; None: no item waits.
+            lease_head_ms: the earliest lease end in the shard; None: no item is in flight.
             now_ms: the store's time.
         """
         ...
@@ -86,7 +86,9 @@ class ClaimSource(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class PushTarget:
-    """Settings for the server that pushes due items itself. Target and store share a server (in a cluster, a slot).
+    """Settings of the push, with which the server itself sends due items to streams of the same server.
+
+    In a cluster, a stream must be in the same hash slot as the shard.
 
     Args:
         prefix: put in front of every target name. Defaults to "".
@@ -128,13 +130,13 @@ class SharedLeases:
         return Call(shard, PushDue(limit, lease_ms, push.prefix, push.create, push.maxlen, epoch, lapse_cap))
 
     def claimed(self, call: Call[Any], claim: Claim) -> None:
-        """Implements `ClaimSource.claimed`: the store keeps the lease."""
+        """Implements `ClaimSource.claimed`: nothing to do, because the store keeps the lease."""
 
     def failed(self, call: Call[Any], error: Exception) -> None:
-        """Implements `ClaimSource.failed`. If the store has made the claim, its items wait again at the lease's end."""
+        """Implements `ClaimSource.failed`: nothing to do. Items that were claimed nevertheless wait again later."""
 
     def next_look_ms(self, shard: int, due_head_ms: int | None, lease_head_ms: int | None, now_ms: int) -> int | None:
-        """Implements `ClaimSource.next_look_ms`. The items of an ended lease are due again, so its end counts too."""
+        """Implements `ClaimSource.next_look_ms`. The items of an ended lease are due again, so lease ends count too."""
         if due_head_ms is None or lease_head_ms is None:
             return lease_head_ms if due_head_ms is None else due_head_ms
         return min(due_head_ms, lease_head_ms)

@@ -15,7 +15,7 @@ class DispatcherConfig:
     """Settings of a `Dispatcher`.
 
     Args:
-        batch: items per claim. The claim and the settling of the batch before are two calls; with 80 items, each call
+        batch: items per claim. Claiming a batch and settling the previous batch are two calls; with 80 items, each call
             keeps the server busy for about half a millisecond. Defaults to 80.
         push_batch: items per claim-and-publish script, which does more per item. Defaults to 30.
         lease_ms: how long a claimed batch belongs to this dispatcher. The dispatcher extends the lease while it
@@ -28,8 +28,8 @@ class DispatcherConfig:
             doubt and released. Defaults to 60 s.
         backoff_ms: first delay of an item whose publishing failed, doubled each time. Defaults to 200 ms.
         backoff_max_ms: greatest delay of an item, and of a reconnect to the store. Defaults to 30 s.
-        lapse_cap: how often the lease of an item may run out before the item is dead as poison, 0 = any. Defaults to
-            10.
+        lapse_cap: how often the lease of an item may run out before the item becomes a dead letter, 0 = any number.
+            Defaults to 10.
         dead_cap: dead letters kept, 0 = all. Defaults to 100,000.
         dead_age_ms: how long dead letters are kept, 0 = for ever. Defaults to 90 days.
 

@@ -22,8 +22,8 @@ class Dispatcher:
     Args:
         store: an open delay store.
         publisher: publishes the items. It also decides about items that the server refused to push.
-        push: when given, the server pushes due items itself (exactly once), and the publisher only gets those that the
-            server refused. You cannot give `claims` as well. Defaults to None.
+        push: when given, the server pushes due items itself (exactly once), and the publisher only decides about items
+            that the server refused. You cannot give `claims` as well. Defaults to None.
         claims: the claim source of this dispatcher. Defaults to `SharedLeases`.
         config: see `DispatcherConfig`. Defaults to its defaults.
         clock: local monotonic time and waiting. Defaults to the machine's.
@@ -91,7 +91,7 @@ class Dispatcher:
         self.stop()
 
     def ailing(self) -> list[str]:
-        """Why a restart would help, in words: a thread has ended, or a step of the owner lasts over a minute."""
+        """The problems that a restart would solve: a thread has ended, or a step of the owner lasts over a minute."""
         if not self._owner.is_alive():
             return ["its thread has ended"]
         threads = (*self.loop.workers.threads, *self._listeners.threads)
@@ -100,7 +100,7 @@ class Dispatcher:
 
     @property
     def ready(self) -> bool:
-        """Whether all threads run, every shard was read, and store and publisher answer in time."""
+        """Whether the owner and the listeners run, every shard was read, and store and publisher answer in time."""
         watchdog = self.loop.watchdog
         runs = self._owner.is_alive() and self._state == "running"
         reads = self.loop.reads_store and not watchdog.store_is_slow() and not self._listeners.down
@@ -108,7 +108,7 @@ class Dispatcher:
 
     @property
     def purgatory(self) -> Purgatory[Hashable]:
-        """The purgatory in which in-flight batches and a drain wait; for inspection only."""
+        """The purgatory in which in-flight batches and a drain wait. Use it for inspection only."""
         return self.loop.in_flight.purgatory
 
     def start(self) -> None:
@@ -121,9 +121,10 @@ class Dispatcher:
             self._owner.start()
 
     def stop(self, timeout_s: float = 10.0) -> None:
-        """Drain: claim no more, wait up to `timeout_s` for the batches being published, settle them, end.
+        """Drain and end: claim no more, wait up to `timeout_s` for the answers of publishers, and settle the batches.
 
-        Items without an answer after this time are in doubt and released, so another dispatcher can claim them at once.
+        Items without an answer after this time are in doubt. They wait again in the store, where another dispatcher
+        can claim them.
         """
         with self._state_lock:
             if self._state == "new":

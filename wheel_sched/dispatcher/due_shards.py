@@ -1,9 +1,10 @@
-"""Due shards: when the owner must look at which shard, and the owner's calls about shards.
+"""Due shards: when a dispatcher's owner loop must look at which shard, and the calls that it sends for this.
 
 A shard is *unread* until the store has answered what it releases next. It is *due* when items may be claimed from it.
-It must be *swept* when nothing happened for long. Each other shard with waiting items has one alarm in a timing wheel:
-at its earliest due time or lease end, or one sweep from now if that is earlier. Every reply of the store has the next
-due time of the shard, so one alarm per shard is enough.
+It must be *swept* when its last sweep was long ago: a sweep ends leases that have run out, finds items whose marker was
+lost, and deletes old dead letters. Each other shard with waiting items has one alarm in a timing wheel: at its earliest
+due time or lease end, or after `sweep_ms` if that is earlier. Every reply of the store has the next due time of the
+shard, so one alarm per shard is enough.
 
 This module does no I/O: the caller passes the time, in ms of the store's clock. One owner makes all calls.
 
@@ -71,11 +72,11 @@ class DueShards:
     # -- time
 
     def next_ms(self) -> int | None:
-        """When the next alarm goes off; None when there is none."""
+        """When the next alarm goes off, in ms of the store's clock; None when no shard has an alarm."""
         return self._queue.next_ms()
 
     def run_due(self, now_ms: int) -> int:
-        """Mark the shards whose alarm has gone off. Returns how many.
+        """Mark the shards whose alarm has gone off as due, or as to be swept. Returns how many alarms went off.
 
         A `now_ms` before the last one sets the wheel back: an alarm goes off only when its time has come again.
         """
@@ -104,7 +105,7 @@ class DueShards:
         return [self._claim_source.look(shard) for shard in sorted(self.unread)]
 
     def sweep_calls(self) -> list[Call[Any]]:
-        """The calls that sweep the shards in which nothing happened for long."""
+        """The calls that sweep the shards whose last sweep was long ago."""
         config = self._config
         shards = sorted(self._to_sweep - self.unread)
         return [Call(shard, Sweep(config.dead_cap, config.dead_age_ms, config.lapse_cap)) for shard in shards]
@@ -114,7 +115,7 @@ class DueShards:
     ) -> list[Call[Any]]:
         """The calls that claim from the due shards that have waited longest.
 
-        A shard is then no longer due, until an answer or a marker makes it due again.
+        These shards are then no longer due, until an answer or a marker makes them due again.
 
         Args:
             most: greatest number of shards.
@@ -156,12 +157,15 @@ class DueShards:
         self._swept_ms[shard] = now_ms
 
     def replied(self, shard: int, reply: Heads, now_ms: int, *, keep: bool = False) -> None:
-        """Set the alarm of a shard to the time of its next claim, given a reply. `keep`: an earlier alarm stays."""
+        """Set the alarm of a shard to the time of its next claim, which follows from `reply`.
+
+        `keep`: an earlier alarm stays.
+        """
         at_ms = self._claim_source.next_look_ms(shard, reply.due_head_ms, reply.lease_head_ms, now_ms)
         self.look_at(shard, at_ms, now_ms, keep=keep)
 
     def marked(self, shard: int, due_ms: int | None, now_ms: int) -> None:
-        """Handle a marker: an item is due earlier than all others. Without its due time the shard is read again."""
+        """Handle a marker: an item at `due_ms` is due earlier than all others. None: read the shard again."""
         if due_ms is None:
             self.read_anew([shard])
         else:

@@ -5,9 +5,10 @@
 A batch waits for its answers as a `DelayedProduce` whose partitions are its items: it completes with the last answer,
 and expires at the publish timeout with the answers it has. A drain is a `DelayedJoin` of the batches. Until a batch is
 settled, an alarm extends its lease. All these waits use local monotonic time, which does not depend on the store's
-clock. This module does no I/O except for extending leases, and starts no thread: the owner makes all calls.
+clock. This module does no I/O except for extending leases, and starts no thread: the owner loop makes all calls.
 
-`Backoff` turns answers into settlements. An item that was not published waits, each time twice as long, or is dead.
+`Backoff` turns answers into settlements. An item that was not published waits, each time twice as long, or becomes a
+dead letter.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ _UNANSWERED = Failed("no answer from the broker", in_doubt=True)
 
 
 class OwnerTimer:
-    """A timer on local time. Its owner calls `run_due` at `next_ms`."""
+    """A timer on local time, without a thread. Its owner must call `run_due` at `next_ms`."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -64,7 +65,7 @@ class OwnerTimer:
 
 
 class BatchAnswers(DelayedProduce[int, Answer]):
-    """Waits for the answers about a batch; the publisher puts each answer into the batch."""
+    """Waits until a batch has all its answers. The publisher puts each answer into the batch."""
 
     __slots__ = ("_answered", "batch")
 
@@ -78,7 +79,7 @@ class BatchAnswers(DelayedProduce[int, Answer]):
         return all(answer is not None for answer in self.batch.answers)
 
     def on_complete(self) -> None:
-        """End the wait for the batch's answers."""
+        """Mark the batch as over, and report it to `answered`."""
         self.batch.over = True
         self._answered(self.batch)
 
@@ -135,7 +136,7 @@ class InFlightBatches:
     # -- claimed
 
     def claimed(self, claim: Claim, limit: int) -> None:
-        """Remember whether the shard has more due items than this claim of up to `limit` items brought."""
+        """Remember whether this claim has `limit` items, so that its shard may have more due items."""
         (self._more_due.discard if len(claim.items) < limit else self._more_due.add)(claim.shard)
 
     def admits(self, shard: int) -> bool:
@@ -150,7 +151,10 @@ class InFlightBatches:
         return out == 0 or (out == 1 and shard in self._more_due)
 
     def hold(self, batch: Batch, sent_us: int) -> None:
-        """Keep a claimed batch, and extend its lease until it is settled. `sent_us`: when its claim was sent, local."""
+        """Keep a claimed batch, and extend its lease until it is settled.
+
+        `sent_us`: when its claim was sent, in microseconds of local monotonic time.
+        """
         batch.lease_until_ns = sent_us * 1000 + self._config.lease_ms * 1_000_000
         self._stats.in_flight += len(batch.items)
         self._extend_later(batch)
@@ -180,7 +184,7 @@ class InFlightBatches:
         self.purgatory.check_and_complete(batch)
 
     def end(self, batch: Batch) -> None:
-        """Settle the batch with the answers that it has: no more will come."""
+        """Let the batch be settled with the answers that it has, because no more will come."""
         answers = self._unanswered.get(batch)
         if answers is not None:
             answers.force_complete()
@@ -194,7 +198,7 @@ class InFlightBatches:
     def settle_calls(self, now_ms: int) -> tuple[list[Request], list[int]]:
         """The calls that settle the answered batches, and the shards of batches that cannot be settled.
 
-        The claim source cannot settle a batch when it does not know whether the batch was published. The batch is
+        A batch cannot be settled when the claim source does not know whether the batch was published. Such a batch is
         forgotten, and its shard must be read again.
         """
         calls: list[Request] = []
@@ -233,10 +237,10 @@ class InFlightBatches:
             alarm.cancel()
 
     def after_failure(self) -> None:
-        """Settle again, after a failed step of the owner, the batches that no part of the dispatcher works on.
+        """Repair the state after a failed step of the owner, which may have lost batches that were claimed.
 
-        A batch gets this second chance once, under the same token. Other batches that nobody works on are forgotten:
-        their items wait again when the lease ends.
+        A lost batch that had its answers is settled again, under the same token, but only once. All other lost batches
+        are forgotten: their items wait again when the lease ends.
         """
         known = {*self.ready, *self.answered, *self._unanswered}
         lost = [batch for batch in self._held if batch not in known]
@@ -256,7 +260,10 @@ class InFlightBatches:
         self.purgatory.try_complete_else_watch(self._drain, (_DRAIN,))
 
     def give_up(self, batches: Iterable[Batch]) -> None:
-        """Wait for no more answers: the time of the drain is over. Batches that no publisher has stay unpublished."""
+        """Settle these batches with the answers that they have, because the time of the drain is over.
+
+        Batches that no publisher has got yet are not published.
+        """
         for batch in batches:
             if batch in self.ready:
                 batch.answers = [Failed("its dispatcher stopped before it was published")] * len(batch.items)
@@ -269,9 +276,9 @@ class InFlightBatches:
 class Backoff:
     """Turns a publisher's answers into settlements.
 
-    The failures of an item are counted here and not in the store: they describe the broker's health as this dispatcher
-    sees it, not the message. The memory is bounded: the item that failed longest ago is forgotten, and starts with the
-    first delay again.
+    The failures of an item are counted here and not in the store, because they tell about the broker's health as this
+    dispatcher sees it, and not about the message. The number of remembered items is bounded: the item that failed
+    longest ago is forgotten, and starts with the first delay again.
     """
 
     def __init__(self, config: DispatcherConfig, stats: DispatcherStats) -> None:
@@ -291,7 +298,7 @@ class Backoff:
         return [self.settlement(item, answer, now_ms) for item, answer in pairs]
 
     def settlement(self, item: Claimed, answer: Answer | None, now_ms: int) -> Settlement:
-        """The settlement of `item`. An item without an answer (None) is in doubt and released as after a failure."""
+        """The settlement of `item`. Without an answer (None) the item is in doubt, and is tried again after a delay."""
         if type(answer) is Done and answer.id == item.id:
             if self._failures:
                 self._failures.pop(item.id, None)
@@ -320,7 +327,7 @@ class Backoff:
 
 
 def _report(pairs: Sequence[tuple[Claimed, Answer | None]]) -> None:
-    """Log each item that is given up. Log all items of a batch that are tried again in one line."""
+    """Log one line for each item that is given up, and one line for all items of the batch that are tried again."""
     failed = [(item, _UNANSWERED if answer is None else answer) for item, answer in pairs]
     again: list[tuple[Claimed, Failed]] = []
     for item, answer in failed:
@@ -340,7 +347,7 @@ def _report(pairs: Sequence[tuple[Claimed, Answer | None]]) -> None:
 
 
 def _problem(item: Claimed, answer: object) -> str | None:
-    """Why the store cannot settle `item` with this answer; a publisher's mistake must not stop other messages."""
+    """Why the store cannot settle `item` with this answer of the publisher; None: the store can."""
     if not isinstance(answer, Done | Next | Held | Dead):
         return f"expected Done, Next, Held, Dead or Failed, got: {answer!r}"
     if answer.id != item.id:

@@ -1,8 +1,8 @@
 """The listener: one thread that blocks on the store's markers. A marker reports an item that is due before all others.
 
-The blocking read is only a signal, never a timer: a quiet server may wake a blocked client 100 ms late. The listener
-has its own connection, whose socket waits longer than the read. Markers are durable: after a lost connection the
-listener reads the markers that were written meanwhile.
+The blocking read only signals markers and never measures time: an idle server may wake a blocked client 100 ms late.
+The listener has its own connection, with a socket timeout longer than the read. Markers are durable: after a lost
+connection the listener reads the markers that were written meanwhile.
 
 No error ends the thread: it logs an unexpected error and starts again, after a growing delay.
 """
@@ -90,7 +90,7 @@ class Listener:
             waiter.close()
 
     def stop(self) -> None:
-        """End the thread; a blocked read is interrupted by shutting its socket down."""
+        """End the thread and wait for its end. A blocked read is interrupted: its socket is shut down."""
         self._stopping.set()
         for _ in range(STOP_TRIES):
             waiter = self._waiter
@@ -124,7 +124,7 @@ class Listeners:
 
     @property
     def down(self) -> bool:
-        """Whether any listener has failed and waits now."""
+        """Whether any listener waits after a failure, or has ended."""
         return any(listener.down or not listener.thread.is_alive() for listener in self._all)
 
     def start(self, marks: Mapping[int, bytes]) -> None:

@@ -2,19 +2,19 @@
 
     step:  run posts ─► run alarms ─► round trip (settle, look, sweep, claim) ─► hand to workers ─► next deadline
 
-The owner holds all state and makes all store calls except the blocking read of the listeners, so nothing here needs a
-lock. Other threads (listeners, workers, callers of `stop`) only `post` a callback. Shards and their alarms run on the
-store's time, batches on local time. A claim source says from which shards to claim and how a claim ends.
+The owner, which is the thread that calls `step`, holds all state and makes all store calls except the blocking read of
+the listeners. So nothing here needs a lock. Other threads (listeners, workers, callers of `stop`) only `post` a
+callback. Alarms of shards use the store's time, batches use local time. A claim source says from which shards to claim
+and how a claim ends.
 
 Invariant: every shard has an alarm no later than the earliest due time or lease end known here. A caller that inserts
-an earlier item writes the shard's marker. So a sleeping dispatcher always wakes in time. The sweep (60 s) covers
-markers that were lost with a server's memory.
+an earlier item writes the shard's marker. So a sleeping dispatcher always wakes in time. The sweep finds items whose
+markers were lost with a server's memory.
 
-At most `workers` batches are between the start of their publishing and the answer to their settling: when this process
-dies, at most this many batches are published twice. While a publisher that never waits publishes one batch, the server
-already claims the next one. The next batch waits here until the one before is settled; when this process dies, it is
-late by its lease, but not published twice. A transactional publisher gets the next batch early when more items are due
-than one claim brings.
+At most `workers` batches at a time are being published or settled. So when this process dies, at most this many batches
+are published twice. While a publisher that never waits publishes one batch, the server already claims the next batch.
+That next batch is published after the one before is settled; when this process dies, it is late by its lease, but not
+published twice. A transactional publisher gets the next batch early when one claim does not bring all due items.
 Source: Kafka's `SystemTimer` and its reaper. The delay store takes the place of Kafka's purgatory.
 """
 
@@ -56,17 +56,17 @@ class OwnerLoop:
         while not loop.finished:
             wait_until(loop.step())
 
-    `Dispatcher` drives the loop in a thread. A simulator drives it in its own loop, on a virtual clock: its publisher
-    declares `never_waits`, so that `step` publishes, and it calls `marked` when the store has written a marker.
+    `Dispatcher` drives the loop in a thread. A simulator drives it in the simulator's loop, on a virtual clock. There,
+    the publisher declares `never_waits`, so that `step` publishes, and the simulator calls `marked` for each marker.
 
     Args:
         store, publisher, push, claims, config, clock, on_settled: see `Dispatcher`.
         wake: called after each post, in any thread.
-        listen: called once, with the last marker of each shard, when all shards were read: from then on the driver
+        listen: called once, when all shards were read, with the last marker of each shard. From then on the driver
             must call `marked` for each newer marker.
 
     Attributes:
-        finished: whether the loop has drained and must not be driven any more.
+        finished: whether the drain is over, so that the driver must not call `step` any more.
 
     Thread rules: `post`, `drain`, `marked` and `reconnected` from any thread; all other calls from one thread.
     """
@@ -125,7 +125,7 @@ class OwnerLoop:
     # -- from any thread
 
     def post(self, callback: Callable[[], None]) -> None:
-        """Have the next step run `callback`."""
+        """Let the next step call `callback`."""
         self._posts.append(callback)
         self._wake()
 
@@ -211,7 +211,7 @@ class OwnerLoop:
         return bool(pending)
 
     def _hand_to_workers(self) -> bool:
-        """Give ready batches to the workers, as many at once as there are workers; False when no batch was ready."""
+        """Give ready batches to free workers, or all to a transactional publisher. Returns False if none was given."""
         ready = self.in_flight.ready
         count = len(ready)
         while ready and (self._transactional or len(self.in_flight) - len(ready) < self._config.workers):
@@ -252,7 +252,7 @@ class OwnerLoop:
         return calls
 
     def _shard_calls(self, free: int, failures: list[Exception]) -> list[Request]:
-        """The calls that look at unread shards, sweep shards without news for long, and claim from due shards."""
+        """The calls that look at unread shards, sweep the shards that need a sweep, and claim from due shards."""
         calls = self.shards.look_calls() + self.shards.sweep_calls()
         # one batch per worker: more is no faster, and more could be published twice when this process dies
         calls += self._claim_calls(self._store.shards if self._claims_all_shards else free, failures)
@@ -364,7 +364,7 @@ class OwnerLoop:
         self.shards.clock_jumped(self._now_ms())
 
     def _back_off(self, error: BaseException) -> None:
-        """Send nothing for a while, then read all shards again: the store did not answer, or a step failed."""
+        """Send nothing for a while, then read all shards again, because the store did not answer or a step failed."""
         self.stats.store_errors += 1
         self._store_failures += 1
         if not isinstance(error, StoreError):
@@ -386,7 +386,7 @@ class OwnerLoop:
         self.in_flight.drain(max(0, left_ns // 1_000_000), self._end_drain)
 
     def _end_drain(self, batches: Joined[Batch]) -> None:
-        """End the drain: release the items that still have no answer. They are in doubt."""
+        """End the drain. Items that still have no answer are in doubt, and wait again in the store."""
         self.in_flight.give_up(batches.missing)
         self._run_round_trip()
         self.finished = True

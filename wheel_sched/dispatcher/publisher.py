@@ -54,10 +54,9 @@ class Batch:
         self.answers = [None] * len(self.items)
 
     def acknowledge(self, place: int, answer: Answer) -> None:
-        """Give the answer for the item at `place`. Any thread may call it, also after `publish` has returned.
+        """Give the answer for the item at index `place`. Any thread may call it, also after `publish` has returned.
 
-        See `PublisherTraits.acknowledges_later`. Cost: all calls for a batch together look at each answer once, for any
-        number of threads and in any order.
+        See `PublisherTraits.acknowledges_later`. Cost: all calls for a batch together check each answer about once.
         """
         answers, on_answered = self.answers, self.on_answered
         answers[place] = answer
@@ -71,21 +70,23 @@ class Batch:
             on_answered(self)
 
     def outcomes_with(self, outcomes: Sequence[Outcome]) -> list[Outcome]:
-        """The outcomes of all items, in order: those of the items that ended early, and `outcomes` for the others."""
+        """The outcomes of all items, in order: from `ended_early` for items in it, from `outcomes` for the others."""
         early, rest = self.ended_early or {}, iter(outcomes)
         return [early[item.id] if item.id in early else next(rest) for item in self.items]
 
 
 @dataclass(frozen=True, slots=True)
 class PublisherTraits:
-    """What a dispatcher may rely on when it calls a publisher. A wrapper derives its own with `dataclasses.replace`.
+    """What a dispatcher may rely on when it calls a publisher.
+
+    A publisher that wraps another one makes its traits from those of the other with `dataclasses.replace`.
 
     Args:
         never_waits: `publish` waits for nothing, because the broker is in this process. The dispatcher calls it in its
             own thread, which saves two changes of thread per batch. Defaults to False.
         acknowledges_later: `publish` only sends, and the answers come by `Batch.acknowledge`. The dispatcher settles
-            the batch with the last answer, or at the publish timeout with the answers there are. Defaults to False: an
-            item without an answer is in doubt when `publish` returns.
+            the batch after the last answer, or at the publish timeout with the answers that it has then. Defaults to
+            False: an item that has no answer when `publish` returns is in doubt.
         transactional: each claim is published completely or not at all, and never twice, whichever process dies. The
             dispatcher gives the publisher the claims of a shard one at a time, in the order of their numbers. Timeouts
             do not end a claim: only the publisher learns from its broker whether it was published. Needs a claim source
@@ -102,17 +103,20 @@ class Publisher(Protocol):
 
     @property
     def traits(self) -> PublisherTraits:
-        """The properties that the dispatcher may rely on. It reads them once, in its constructor."""
+        """The properties that the dispatcher may rely on. The dispatcher reads them only in its constructor."""
         return PublisherTraits()
 
     def publish(self, batch: Batch) -> None:
-        """Publish `batch.items` and put an answer for each into `batch.answers`; called from a worker thread.
+        """Publish `batch.items`, and put an answer for each item into `batch.answers`.
+
+        A worker thread makes this call, or the dispatcher's owner thread when the trait `never_waits` is set.
 
         Raises:
-            Exception: the items without an answer are in doubt. They are released with backoff, and counted.
+            Exception: the items without an answer are in doubt. The dispatcher counts them and tries them again after
+                a delay.
         """
         ...
 
     def refuse(self, item: Claimed, reason: str) -> Answer:
-        """Decide about an item that the server could not push (only when the server pushes)."""
+        """Decide about an item that the server could not push. Called only when the server pushes items itself."""
         ...

@@ -1,7 +1,8 @@
 """The work of a dispatcher, as counters and as events.
 
-Lateness is measured by the dispatcher, from due to answered, for operators; tests and benchmarks measure it at the
-receiver. Buckets follow Prometheus practice: upper bounds in seconds, from 1 ms to 1 h.
+The dispatcher measures lateness from an item's due time until the store has settled it, by the store's clock. This is
+for operators; tests and benchmarks measure lateness at the receiver. The buckets of lateness have upper bounds from
+1 ms to 1 h, as is usual with Prometheus.
 """
 
 from __future__ import annotations
@@ -71,7 +72,7 @@ class DispatcherStats:
         self.late(now_us // 1000, done_ms)
 
     def late(self, now_ms: int, dues_ms: Iterable[int]) -> None:
-        """Count the lateness of items answered at `now_ms`."""
+        """Count the lateness of items that the store has settled at `now_ms`, by the store's clock."""
         for due_ms, count in Counter(dues_ms).items():  # items with the same due are counted together
             lateness_ms = now_ms - due_ms
             self.lateness_counts[bisect_left(LATENESS_BUCKETS_MS, lateness_ms)] += count
@@ -85,7 +86,7 @@ def report_settled(
     settled: Iterable[tuple[Claimed, Settlement, Outcome]],
     now_ms: int,
 ) -> None:
-    """Call `on_settled` for each item that the store has settled. Its errors are logged and not raised."""
+    """Call `on_settled` for each item that the store has settled. Errors of `on_settled` are logged and not raised."""
     for item, settlement, outcome in settled:
         if outcome is not Outcome.STALE:
             try:

@@ -24,7 +24,7 @@ Request = tuple[Call[Any], Batch | None]  # a call, and the batch that it settle
 
 
 class Reply(NamedTuple):
-    """A call, the batch that it settles, and its answer or error."""
+    """A call, the batch that it settles (None for other calls), and its answer or error."""
 
     call: Call[Any]
     batch: Batch | None
@@ -53,7 +53,7 @@ class PendingCalls(NamedTuple):
 
 
 def _usable(answer: Any) -> Any:
-    """Return the answer of a call. For a write that was executed but not confirmed it is the server's answer.
+    """Return the answer of a call. A write that was executed but not confirmed counts as answered.
 
     A dispatcher that waited for lost replicas would release no more items. If the server is lost before it confirms,
     settled items are released again when their lease ends.
@@ -65,7 +65,7 @@ def _usable(answer: Any) -> Any:
 
 
 def send(store: DelayStore, requests: Sequence[Request], sent_us: int, *, ahead: bool = False) -> PendingCalls:
-    """Send calls, without waiting for their replies."""
+    """Send calls, without waiting for their replies. `sent_us` and `ahead`: see `PendingCalls`."""
     try:
         begun = store.begin([call for call, _ in requests])
     except WheelSchedError as error:
@@ -78,9 +78,10 @@ class ServerTime:
 
     The estimate is a lower bound, so that no item is ever claimed too early. Let a be the local time of a call, b the
     local time of its reply, and s the server time in the reply. Then server minus local time lies in [s - b, s - a].
-    The greatest recent lower end is the offset: `local + offset` never runs ahead of the server, and lags by about the
-    way back of one reply. Between replies the estimate follows the local clock. After a minute without replies, clocks
-    that drift by 100 ppm are 6 ms apart; a server that uses its own clock then answers an early claim with nothing.
+    The greatest recent lower end is the offset: `local + offset` never runs ahead of the server, and is behind it by
+    about the travel time of one reply. Between replies the estimate follows the local clock. After a minute without
+    replies, clocks that drift by 100 ppm are 6 ms apart. Then a claim may come too early, and a server that uses its
+    own clock answers it with no items.
     """
 
     __slots__ = ("_at_us", "_offset_us")
@@ -94,7 +95,7 @@ class ServerTime:
         return self._offset_us is not None
 
     def observe(self, server_us: int, asked_us: int, answered_us: int) -> int:
-        """Take a sample. Returns the signed step in us when the server's clock jumped by more than 5 s, else 0."""
+        """Use a reply for the estimate. Returns the signed step in us if the server's clock jumped over 5 s, else 0."""
         low, high = server_us - answered_us, server_us - asked_us + 1
         if self._offset_us is None:
             self._offset_us, self._at_us = low, answered_us

@@ -26,9 +26,10 @@ SLOW_STORE_MS: Final = 2_000
 class Watchdog:
     """Finds working threads that have sent no heartbeat for too long.
 
-    While a thread works, it is a member of a `HeartbeatMonitor` and sends a heartbeat at each step. It leaves before it
-    waits for work, so an idle dispatcher does not wake up for heartbeats. Only probes drive the monitor: they call
-    `stuck`. It works as Kafka's `DelayedHeartbeat`, with steps instead of sessions. Any thread may use it.
+    While a thread works, it is a member of a `HeartbeatMonitor` and sends a heartbeat at each step. The thread leaves
+    the monitor before it waits for work, so an idle dispatcher does not wake up for heartbeats. The monitor looks for
+    late heartbeats only when a probe calls `stuck`. It works as Kafka's `DelayedHeartbeat`, with steps instead of
+    sessions. Any thread may use a watchdog.
 
     Args:
         clock: local time.
@@ -55,14 +56,14 @@ class Watchdog:
             self._stuck.pop(name, None)
 
     def stuck(self, *names: str) -> list[str]:
-        """One line for each thread whose step has lasted too long, among `names` or among all threads."""
+        """One line for each thread that is stuck. `names` limits the answer to these threads; default: all threads."""
         with self._lock:
             self._monitor.run_due()
             return [f"{name} is stuck at one step" for name in self._stuck if not names or name in names]
 
     @contextlib.contextmanager
     def round_trip(self) -> Iterator[None]:
-        """Mark the time in which the owner waits for the store's answer, from the start to the end of the block."""
+        """Mark the time of a `with` block, in which the owner waits for the store's answer."""
         self._round_trip_since_ms = self._clock.monotonic_ms()
         try:
             yield
@@ -70,7 +71,7 @@ class Watchdog:
             self._round_trip_since_ms = None
 
     def store_is_slow(self) -> bool:
-        """Whether an answer of the store is late. This notices a server that hangs before the call times out."""
+        """Whether an answer of the store is late. So a server that hangs is noticed before the call times out."""
         since_ms = self._round_trip_since_ms
         return since_ms is not None and self._clock.monotonic_ms() - since_ms > SLOW_STORE_MS
 
@@ -82,12 +83,12 @@ class Watchdog:
 
 
 class Workers:
-    """A fixed number of publishing threads; see `PublisherTraits` for which of them gets a batch.
+    """A fixed number of threads that publish. With a transactional publisher one thread gets all batches of a shard.
 
     Args:
         publisher: publishes the batches.
         config: number of workers, and how long a publisher may take.
-        clock: the clock for leases.
+        clock: local time, with which a worker checks that a batch still has its lease.
         watchdog: receives the heartbeats of each thread while it publishes.
         returned: called from a worker when the publisher has returned; items without an answer are then in doubt. Not
             called for batches of a publisher that acknowledges later.
@@ -131,14 +132,14 @@ class Workers:
             thread.start()
 
     def give(self, batch: Batch) -> None:
-        """Publish a batch: in a worker, or in the caller's thread when the publisher never waits."""
+        """Publish a batch in a worker, or in the caller's thread when the publisher never waits."""
         if self._never_waits:
             self._publish(batch)
         else:
             self._queues[batch.claim.shard % len(self._queues)].put(batch)
 
     def refuse(self, refused: Refused) -> Answer:
-        """Ask the publisher about an item that the server could not push; in the caller's thread."""
+        """Ask the publisher, in the caller's thread, about an item that the server could not push."""
         try:
             return self._publisher.refuse(refused.item, refused.reason)
         except BaseException as error:

@@ -1,7 +1,7 @@
 """Observability: metrics for Prometheus, and probes for a process supervisor.
 
-No other part needs this one. The collector reads counters that exist anyway, and a probe is answered from this process
-alone.
+The scheduler works without this package. The collector reads counters that the scheduler keeps in any case. To answer a
+probe, the process asks no server.
 """
 
 from wheel_sched.observability.endpoint import Endpoint, parse_address, verdict

@@ -1,7 +1,7 @@
-"""A small HTTP server for operators: `/metrics`, `/livez`, `/readyz`.
+"""A small HTTP server for operators, with pages such as `/metrics`, `/livez` and `/readyz`.
 
-It binds to loopback by default, answers only GET, and serves only these pages. Each request has its own thread, so a
-slow scrape does not delay a probe.
+An address without a host means loopback. The server answers only GET, and only for the pages that it was given. Each
+request has its own thread, so a slow scrape does not delay a probe.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _TEXT = "text/plain; charset=utf-8"
 
 
 def verdict(problems: Callable[[], list[str]]) -> Page:
-    """Make the page of a probe: 200 and "ok", or 503 and the problems, one per line."""
+    """Make the page of a probe. It answers 200 and "ok", or 503 and what `problems` returns, one problem per line."""
 
     def page() -> PageReply:
         found = problems()
@@ -97,7 +97,7 @@ class Endpoint:
                 self.wfile.write(reply.body)
 
             def log_message(self, format: str, *args: object) -> None:  # noqa: A002  # the name in the base class
-                """Write no line: probes come every few seconds."""
+                """Log nothing, because probes come every few seconds."""
 
         class Server(ThreadingHTTPServer):
             daemon_threads = True
@@ -130,7 +130,7 @@ class Endpoint:
         return f"http://{f'[{self.host}]' if ':' in self.host else self.host}:{self.port}"
 
     def close(self) -> None:
-        """Stop listening."""
+        """Stop listening, and wait until the thread that listens has ended."""
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()

@@ -13,7 +13,10 @@ from typing import Protocol
 
 
 class Watched(Protocol):
-    """A part that can be probed, such as a dispatcher or a retry service. Any thread may ask; no I/O follows."""
+    """A part of the process that can be probed, such as a dispatcher or a retry service.
+
+    Threads: any thread may call the methods. They do no I/O.
+    """
 
     def ailing(self) -> list[str]:
         """The problems that a restart would solve, in words; empty when there are none."""
@@ -26,12 +29,12 @@ class Watched(Protocol):
 
 
 def dead_parts(parts: Mapping[str, Watched]) -> list[str]:
-    """The problems that a restart would solve, in words; empty when there are none."""
+    """The problems of all parts that a restart would solve, one line for each problem; empty when there are none."""
     return [f"{name}: {problem}" for name, part in parts.items() for problem in part.ailing()]
 
 
 def unready_parts(parts: Mapping[str, Watched]) -> list[str]:
-    """One line for each part that does no work now, in words."""
+    """One line for each part that is not ready; empty when all are ready."""
     return [
         f"{name}: not started, or the store or the broker is away" for name, part in parts.items() if not part.ready
     ]

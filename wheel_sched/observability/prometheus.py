@@ -78,8 +78,8 @@ class MetricsCollector(Collector):
         dispatchers: dispatchers or services by name; the name becomes the label `dispatcher`.
         store: queried once per scrape, with three commands per shard. When it does not answer within two seconds,
             `wheel_sched_store_up` is 0. Defaults to None: no metrics of a store.
-        purgatories: purgatories by name; the name becomes the label `purgatory`. A dispatcher's own is its attribute
-            `purgatory`. Defaults to none.
+        purgatories: purgatories by name; the name becomes the label `purgatory`. The attribute `purgatory` of a
+            dispatcher is one. Defaults to none.
 
     Thread rules: any thread may call `collect`.
     """
@@ -143,12 +143,12 @@ def _filled(family: GaugeMetricFamily | CounterMetricFamily, samples: _Samples) 
 
 
 def _field(stats: Mapping[str, Any], field: str) -> _Samples:
-    """The samples of one field: its value in each statistics object, labelled with the object's name."""
+    """The samples of one field: the field's value in each statistics object, labelled with the object's name."""
     return [((name,), getattr(one, field)) for name, one in stats.items()]
 
 
 def _lateness(name: str, text: str, label: str, bounds_ms: Sequence[int], stats: Mapping[str, Any]) -> Metric:
-    """A histogram in seconds. Its buckets count the values up to each bound; the last bound is infinite."""
+    """A histogram of lateness in seconds. Each bucket counts the values up to its bound; the last bound is infinite."""
     family = HistogramMetricFamily(f"wheel_sched_{name}", text, labels=[label])
     bounds = [str(bound_ms / 1000) for bound_ms in bounds_ms] + ["+Inf"]
     for owner, one in stats.items():
@@ -208,7 +208,7 @@ def _of_keys(locked: int, parked: Mapping[str, int]) -> Iterator[Metric]:
 
 
 def _of_flows(flows: Sequence[Flow]) -> Iterator[Metric]:
-    """The metrics of rate limits and circuits by topic. Destinations are too many to be labels."""
+    """The metrics of rate limits and circuits by topic. There are too many destinations for a label of their own."""
     limits = [flow for flow in flows if flow.destination is None]
     opens, refused = Counter({flow.topic: 0 for flow in limits}), Counter[str]()
     for flow in flows:
@@ -228,7 +228,7 @@ def _of_flows(flows: Sequence[Flow]) -> Iterator[Metric]:
 
 
 def metrics_page(collector: MetricsCollector) -> Page:
-    """Make the page of these metrics. The global registry of the process is not touched."""
+    """Make the page that shows the collector's metrics. It does not use the global registry of the process."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(collector)
 

@@ -1,7 +1,7 @@
 """A query with a time limit, which is not started again while it is still running.
 
-A metrics page must not wait for a server that hangs: a scraper gives up on the page and gets none of its metrics.
-Each query has its own thread. Any thread may ask.
+A metrics page must not wait for a server that hangs: otherwise the scraper gives up and gets no metrics at all. Each
+query runs in its own thread. Threads: any thread may call `answer`.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ T = TypeVar("T")
 
 
 class TimedQuery(Generic[T]):
-    """A function whose result is awaited for a limited time.
+    """Calls a function, and waits only a limited time for its result.
 
     Args:
-        ask: the function.
+        ask: the function, which asks a server.
         within_s: how many seconds `answer` waits.
     """
 

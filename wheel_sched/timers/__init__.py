@@ -2,10 +2,11 @@
 
 `SystemTimer` runs callbacks on threads, `AsyncTimer` on an event loop. Both have the same methods.
 
-    system, asynchronous  who sleeps and who calls the callbacks
-    facade                the public methods of both
+    system                `SystemTimer`: a thread sleeps until the next deadline, and threads call the callbacks
+    asynchronous          `AsyncTimer`: the event loop waits for the next deadline and calls the callbacks
+    facade                the public methods that both share
     handle                one timer: its state, and what its user may do with it
-    registry              all timers of one facade: keys, deadline queues, what is due
+    registry              all timers of one `SystemTimer` or `AsyncTimer`: keys, deadline queues, what is due
     deadlines             dates, slack and recurrence, as pure functions
     queue                 the deadline queue
 """

@@ -6,7 +6,7 @@
 
 The timer keeps one `call_later` of the loop, set for the earliest deadline. Time comes from a clock of integer
 nanoseconds, not from `loop.time()`: uvloop's time stands still while a callback runs, and asyncio's is not exact beyond
-2**24 seconds. On a `wheel_sched.testing.virtual_loop.VirtualEventLoop` it is the loop's virtual clock.
+2**24 seconds. On a `wheel_sched.testing.virtual_loop.VirtualEventLoop` the timer reads the loop's virtual clock.
 
 Threads: only the loop's thread may call a timer. Other threads use `loop.call_soon_threadsafe(timer.schedule, ...)`.
 """
@@ -35,7 +35,7 @@ class AsyncTimer(TimerFacade):
     """Callbacks and coroutines after a delay, at a time, or again and again, on one event loop.
 
     Args:
-        tick_ms: deadlines round up to it. Defaults to 1.
+        tick_ms: length of a tick; each deadline is rounded up to a whole tick. Defaults to 1.
         wheel_size: slots per level of the wheel, a power of two. Defaults to 4096.
         max_pending: how many timers may wait. Defaults to None (no limit).
         on_error: called with the handle and the exception when a callback or its coroutine has raised. Defaults to
@@ -85,7 +85,7 @@ class AsyncTimer(TimerFacade):
         return handle.state if tasks else state
 
     def close(self) -> list[PendingTimer]:
-        """Stop. Cancels and returns the timers that have not begun, by deadline. Idempotent.
+        """Stop. Cancels all waiting timers and returns them in order of their deadlines. Idempotent.
 
         Running coroutines continue; `wait_closed` waits for them. Afterwards `schedule` raises `Rejected`, and `touch`
         and `reschedule` return False.
@@ -97,7 +97,7 @@ class AsyncTimer(TimerFacade):
         return [] if self._registry.closed else self._registry.close()
 
     async def wait_closed(self) -> None:
-        """After `close`: wait until the coroutines of all callbacks have ended, except the one that calls this."""
+        """After `close`: wait until the coroutines of all callbacks have ended, except one that makes this call."""
         while tasks := [task for task in self._tasks if task is not asyncio.current_task()]:
             await asyncio.wait(tasks)
 

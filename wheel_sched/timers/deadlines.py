@@ -16,8 +16,8 @@ class Jump(Enum):
     """What a step of the wall clock does to a waiting timer.
 
     FOLLOW: the timer runs when the wall clock shows its time: sooner after a step forward, later after a step back.
-    The timer notices a step within a second. ELAPSE: the timer runs after as much time as lay ahead when it was
-    scheduled, and ignores steps.
+    The timer notices a step within a second. ELAPSE: when the timer is scheduled, the time that is left is measured.
+    The timer runs when this time has passed, and ignores steps.
     """
 
     FOLLOW = "follow"
@@ -39,7 +39,7 @@ def slack_of(slack_ms: Any) -> int:
     """Check `slack_ms` and return it.
 
     Raises:
-        Rejected: it is not an int of at least 0.
+        Rejected: `slack_ms` is not an int of at least 0.
     """
     if type(slack_ms) is not int or slack_ms < 0:
         raise Rejected(
@@ -51,8 +51,8 @@ def slack_of(slack_ms: Any) -> int:
 def coalesced(deadline_ms: int, slack_ms: int) -> int:
     """The roundest moment from `deadline_ms` to `slack_ms` later, so that timers close together share a wake-up.
 
-    Round means: divisible by a high power of two. Source: `apply_slack` of the Linux kernel's timer wheel, which
-    takes a later moment even when the deadline itself is the roundest one.
+    The roundest moment is the one that is divisible by the highest power of two. It may be the deadline itself.
+    Source: `apply_slack` of the Linux kernel's timer wheel, but the kernel takes a later moment even in that case.
     """
     if deadline_ms <= 0:
         return deadline_ms
@@ -63,10 +63,10 @@ def coalesced(deadline_ms: int, slack_ms: int) -> int:
 
 
 class CatchUp(Enum):
-    """What to do about runs of a fixed rate whose time has passed.
+    """What a timer with a fixed rate does about missed runs, whose time has passed.
 
-    ALL: run each of them at once, one after the other. ONCE: run once at once for all of them, and then at the fixed
-    rate. SKIP: forget them and wait for the next regular run.
+    ALL: it makes all missed runs at once, one after the other. ONCE: it makes a single run at once instead of the
+    missed runs, and then keeps the fixed rate. SKIP: it waits for the next regular run.
     """
 
     ALL = "all"
@@ -108,7 +108,7 @@ class Every:
             raise ConfigError(problems)
 
     def next_ms(self, deadline_ms: int, now_ms: int) -> int:
-        """The deadline that follows `deadline_ms` when its run ended at `now_ms`. It may be in the past."""
+        """The next deadline, when the run for `deadline_ms` ended at `now_ms`. The next deadline may be in the past."""
         if self.fixed == "delay":
             return now_ms + self.interval_ms
         missed = max(now_ms - deadline_ms, 0) // self.interval_ms

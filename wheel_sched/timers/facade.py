@@ -1,6 +1,6 @@
-"""The public methods of a timer, for threads and asyncio. The subclasses decide who sleeps and who calls callbacks.
+"""The public methods of a timer, for threads and asyncio. The subclasses wait for deadlines and call the callbacks.
 
-Threads: see the subclass. `schedule` without a key takes no lock.
+Threads: see the subclass. Without a key and without `max_pending`, `schedule` takes the lock only to wake the timer.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class TimerStatistics:
     """The counters of a timer.
 
     Args:
-        pending: timers that have neither begun nor been cancelled.
+        pending: timers that wait for a run.
         fired: runs of callbacks that have begun.
         failed: runs that have raised.
         wakeups: how often the reaper or the event loop has looked for due timers.
@@ -89,11 +89,11 @@ class TimerFacade(ABC):
 
     @property
     def statistics(self) -> TimerStatistics:
-        """The counters, at this moment."""
+        """A copy of the counters, as they are now."""
         return TimerStatistics(len(self), self._fired, self._failed, self._wakeups)
 
     def __len__(self) -> int:
-        """The exact number of timers that have neither begun nor been cancelled."""
+        """The exact number of timers that wait for a run."""
         with self._lock:
             return len(self._registry)
 
@@ -120,12 +120,12 @@ class TimerFacade(ABC):
         """Call `callback(*args)` once `delay_ms` have passed, in a copy of the caller's context variables.
 
         Args:
-            delay_ms: milliseconds, rounded up; 0 or less: at once, but never from within this call.
+            delay_ms: milliseconds, rounded up. 0 or less: the callback runs at once, but not before this call returns.
             callback: the function to call.
             args: the callback's arguments.
             slack_ms: how much later the callback may run, so that timers share a wake-up. Defaults to 0.
-            key: replace the timer that waits under this key; the old timer does not begin after this call. Defaults to
-                None (no key).
+            key: the new timer replaces the timer that waits under this key; the old timer begins no run after this
+                call. Defaults to None (no key).
 
         Raises:
             Rejected: the delay, slack, key or callback is invalid, `max_pending` timers wait, or the timer is closed;
@@ -135,7 +135,7 @@ class TimerFacade(ABC):
         return self._add(handle, slack_ms, key)
 
     def add(self, task: TimerTask) -> TimerHandle:
-        """Schedule a task as Kafka's `Timer.add` does. If the task waits already, move it.
+        """Schedule a task as Kafka's `Timer.add` does. If the task waits already, move it to the new deadline.
 
         Raises:
             Rejected: see `schedule`.
@@ -145,7 +145,7 @@ class TimerFacade(ABC):
     def schedule_if_absent(
         self, key: Hashable, delay_ms: float, callback: Callable[..., Any], *args: Any, slack_ms: int = 0
     ) -> TimerHandle:
-        """Schedule a timer under a key unless one waits there. Returns the handle of the timer that waits.
+        """Schedule a timer under a key, unless a timer waits under that key. Returns the handle of the waiting timer.
 
         Raises:
             Rejected: see `schedule`.
@@ -167,7 +167,7 @@ class TimerFacade(ABC):
         """Call `callback(*args)` at a date and time.
 
         Args:
-            when: a date and time with a time zone. In the past: at once.
+            when: a date and time with a time zone. If it is in the past, the callback runs at once.
             on_jump: what happens to the timer when the wall clock is set. Defaults to `Jump.FOLLOW`.
             callback, args, slack_ms, key: see `schedule`.
 
@@ -214,7 +214,7 @@ class TimerFacade(ABC):
         return self._add(handle, slack_ms, key)
 
     def get(self, key: Hashable) -> TimerHandle | None:
-        """The timer that waits under `key`. A recurring timer keeps its key while it runs."""
+        """The timer that waits under `key`, or None. A recurring timer keeps its key while it runs."""
         with self._lock:
             return self._registry.keys.get(key)
 
@@ -232,7 +232,10 @@ class TimerFacade(ABC):
 
     @abstractmethod
     def _look_by(self, look_ms: int) -> None:
-        """Empty the inbox soon, and look for due timers at `look_ms` at the latest. The caller holds the lock."""
+        """Put the timers of the registry's inbox into their queue soon, and look for due timers by `look_ms`.
+
+        The caller holds the lock.
+        """
 
     def _due_at(self, look_ms: int) -> None:
         """Make sure that this timer looks for due timers at `look_ms` or earlier. The caller holds the lock."""

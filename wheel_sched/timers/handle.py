@@ -19,7 +19,7 @@ from wheel_sched.wheel import EntryState, TimerTaskEntry
 
 @dataclass(eq=False, slots=True)
 class TimerTask:
-    """Kafka's `TimerTask`: an argument of `add`. A task waits only once; adding it again moves it.
+    """Kafka's `TimerTask`: an argument of `add`. A task waits only once: a second `add` moves it.
 
     Args:
         delay_ms: see `schedule`. It may be changed before the task is added again.
@@ -37,7 +37,7 @@ class PendingTimer:
     """A timer that `close` has cancelled, with everything that is necessary to schedule it elsewhere.
 
     Args:
-        delay_ms: the rest of its delay, by its own clock; 0 when it was due.
+        delay_ms: the rest of its delay, by the clock of its deadline (monotonic or wall); 0 when it was due.
         callback: the function that it would have called.
         args: the callback's arguments.
         key: its key; None: it had no key.
@@ -121,17 +121,18 @@ class TimerHandle:
         return max(self._deadline_ms - self._registry.now_ms(self), 0)
 
     def cancel(self) -> EntryState:
-        """Prevent all further runs of the callback, and drop it and its arguments. Returns the new state.
+        """Prevent all further runs of the callback. Returns the new state.
 
-        CANCELLED: the callback will not run. RUNNING: the callback runs and is not interrupted; a recurring timer ends
-        with this run. FIRED: the last run had ended already.
+        CANCELLED: the timer waited; the callback will not run, and the handle has dropped it and its arguments.
+        RUNNING: the callback runs and is not interrupted; a recurring timer ends with this run. FIRED: the last run
+        had ended already.
         """
         registry = self._registry
         with registry.lock:
             return registry.cancel(self)
 
     def touch(self, delay_ms: float) -> bool:
-        """Set the deadline of a waiting timer to `delay_ms` from now. A later deadline is cheap: made for heartbeats.
+        """Set the deadline of a waiting timer to `delay_ms` from now. A later deadline costs little, for heartbeats.
 
         The timer may run before or after other timers of its new tick, in any order. Returns False and changes nothing
         when the timer does not wait, or when its `SystemTimer` or `AsyncTimer` is closed.
@@ -142,7 +143,7 @@ class TimerHandle:
         return self._registry.touch(self, delay_ms)
 
     def reschedule(self, delay_ms: float) -> bool:
-        """Set the deadline to `delay_ms` from now, as if scheduled now. Also possible when it runs or has fired.
+        """Set the deadline to `delay_ms` from now, as if scheduled now. The timer may also be running or have fired.
 
         Returns False and changes nothing when the timer was cancelled (its callback is gone), when another timer waits
         under its key, or when its `SystemTimer` or `AsyncTimer` is closed.

@@ -5,7 +5,7 @@
     for task in queue.take(now_ms): ...         # then sleep until queue.next_ms()
 
 The queue is sans-I/O: it has no clock, thread or lock, and `now` is an argument. It adds three things to the timing
-wheel: it hands out tasks, it follows a clock that was set back, and it restarts at another time.
+wheel: it hands out tasks instead of entries, it follows a clock that was set back, and it can restart at another time.
 
 Cost: `schedule`, `advance` and `next_ms` are the wheel's own bound methods, so the queue adds no call to them.
 
@@ -32,12 +32,12 @@ class DeadlineQueue(Generic[T]):
 
     Args:
         now_ms: the clock's reading. Defaults to 0. A reading below 0 counts as 0.
-        tick_ms: deadlines round up to it. Defaults to 1.
+        tick_ms: length of a tick; each deadline is rounded up to a whole tick. Defaults to 1.
         wheel_size: slots per level of the wheel, a power of two. Defaults to 4096.
 
     Attributes:
-        schedule: `schedule(task, deadline_ms)` adds a task and returns its entry. A caller may keep this method,
-            unless it calls `follow` or `restart`, which replace it.
+        schedule: `schedule(task, deadline_ms)` adds a task and returns its entry. A caller may keep this bound method
+            until the next call of `follow` or `restart`, which replace the method.
         advance: `advance(now_ms, limit)` hands out the due entries by deadline, first come first served inside a tick.
         next_ms: `next_ms()` returns exactly when the next task is due; None when no task waits.
         count: `count()` returns how many tasks wait. It is faster than `len`.
@@ -69,7 +69,7 @@ class DeadlineQueue(Generic[T]):
 
     @property
     def any_thread(self) -> bool:
-        """Whether each call is atomic. Then any thread may call, also a finalizer in the middle of another call."""
+        """Whether each call is atomic. Then any thread may make calls, and a finalizer may even interrupt a call."""
         return self._wheel.any_thread
 
     def take(self, now_ms: int, limit: int | None = None) -> list[T]:
@@ -83,8 +83,8 @@ class DeadlineQueue(Generic[T]):
     def follow(self, now_ms: int) -> list[TimerTaskEntry[T]]:
         """Set the queue back to `now_ms` when its clock was set back.
 
-        A task is then due only when its time has come again. Returns the new entries of all waiting tasks, or an empty
-        list when `now_ms` is not before the queue's time.
+        A task is then due when the clock shows its deadline again. Returns the new entries of all waiting tasks, or an
+        empty list when `now_ms` is not before the queue's time.
         """
         if now_ms >= self._wheel.now_ms:
             return []

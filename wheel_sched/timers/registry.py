@@ -1,11 +1,11 @@
 """The timer registry: every decision about timers, without a thread and without an event loop.
 
 The registry holds handles (`handle.py` has their states), their keys, and two deadline queues: one for monotonic time,
-and one for the wall clock while a timer waits for it. The facade (a reaper thread or an event loop) takes the `due`
-handles, calls `start`, the callback and `finish` for each one, and sleeps until `next_ms`.
+and one for the wall clock, made when a timer first waits for it. The facade (a `SystemTimer` or `AsyncTimer`) takes
+the `due` handles, calls `start`, the callback and `finish` for each one, and sleeps until `next_ms`.
 
 Invariant: a PENDING handle is in one of three places: the inbox, a deadline queue, or `_handed_out` (due, and given to
-the facade). `start` and `cancel` run under the facade's lock, so each firing has one winner: the callback or `cancel`.
+the facade). `start` and `cancel` run under the facade's lock, so at each firing either the callback or `cancel` wins.
 
 Threads: all methods run under the facade's lock. Two ways to schedule need no lock. Any thread may append to `inbox`.
 Where each call of the queue is atomic (`DeadlineQueue.any_thread`), any thread may also call `new_entry` and then
@@ -41,7 +41,8 @@ class TimerRegistry:
     Args:
         clock: monotonic and wall time.
         lock: the facade's lock.
-        look_by: called under the lock with the time (monotonic ms) at which a timer is due, when this changes.
+        look_by: called after a deadline was set, with the monotonic ms by which the facade must look for due timers.
+            The caller holds the lock.
         tick_ms, wheel_size: see `DeadlineQueue`.
     """
 
@@ -69,12 +70,12 @@ class TimerRegistry:
         self._busy = False  # a queue works: a call that comes now is from a finalizer on the same thread
 
     def __len__(self) -> int:
-        """The exact number of timers that have neither begun nor been cancelled. The caller holds the lock."""
+        """The exact number of timers that wait for a run. The caller holds the lock."""
         self.drain_inbox()
         return len(self._queue) + (0 if self._wall_queue is None else len(self._wall_queue)) + len(self._handed_out)
 
     def now_ms(self, handle: TimerHandle) -> int:
-        """Now, by the clock of the handle."""
+        """The current time in ms, by the clock of the handle's deadline (monotonic or wall)."""
         return self._clock.wall_ms() if handle._wall else self._clock.monotonic_ms()
 
     def drain_inbox(self) -> None:
@@ -105,7 +106,7 @@ class TimerRegistry:
         self.arm(handle, handle._deadline_ms)
 
     def arm(self, handle: TimerHandle, deadline_ms: int) -> None:
-        """Have the handle wait for `deadline_ms`."""
+        """Let the handle wait until `deadline_ms`."""
         self._handed_out.pop(handle, None)
         handle._deadline_ms = deadline_ms
         handle._state = _PENDING
@@ -179,7 +180,7 @@ class TimerRegistry:
             if handle._state is not _PENDING:
                 continue  # a finalizer cancelled it meanwhile
             if handle._deadline_ms > (wall_ms if handle._wall else now_ms):
-                self._update_queue(handle)  # a finalizer put it off
+                self._update_queue(handle)  # a finalizer postponed it
                 continue
             self._handed_out[handle] = None
             handles.append(handle)
@@ -206,9 +207,9 @@ class TimerRegistry:
         return check_ms if next_ms is None else min(next_ms, check_ms)
 
     def start(self, handle: TimerHandle) -> bool:
-        """Set a handed-out handle to RUNNING. Returns False if it was cancelled, put off or replaced since."""
+        """Set a handed-out handle to RUNNING. Returns False if it was cancelled, postponed or replaced meanwhile."""
         if handle not in self._handed_out:
-            return False  # cancelled, put off or replaced since
+            return False
         del self._handed_out[handle]
         handle._state = _RUNNING
         handle._runs += 1
@@ -217,7 +218,7 @@ class TimerRegistry:
         return True
 
     def take_back(self, handles: list[TimerHandle]) -> None:
-        """Let the handles that have not begun wait again."""
+        """Let those of the handed-out handles wait again whose callback has not begun."""
         for handle in handles:
             if handle in self._handed_out:
                 self.arm(handle, handle._deadline_ms)
@@ -237,7 +238,10 @@ class TimerRegistry:
         self.arm(handle, handle._every.next_ms(handle._deadline_ms, now_ms))
 
     def close(self) -> list[PendingTimer]:
-        """Cancel and return all timers that have not begun, by deadline. Accept no more. The caller holds the lock."""
+        """Cancel and return all waiting timers, in order of their deadlines. The registry accepts no more timers.
+
+        The caller holds the lock.
+        """
         self.drain_inbox()
         self.closed = True
         handles = list(self._handed_out)
@@ -283,7 +287,7 @@ class TimerRegistry:
         return deadline_after(self._clock.monotonic_ns(), delay_ms)
 
     def _wall_check_ms(self, left_ms: int) -> int:
-        """When to read the wall clock again, by monotonic time. It may be set before `left_ms` have passed."""
+        """When to read the wall clock again, in monotonic ms. The wall clock may step before `left_ms` have passed."""
         return self._clock.monotonic_ms() + min(max(left_ms, 0), WALL_CHECK_MS)
 
     def _queue_of(self, handle: TimerHandle) -> DeadlineQueue[TimerHandle]:

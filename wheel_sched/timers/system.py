@@ -6,13 +6,13 @@
 One thread, the reaper, sleeps until the earliest deadline and gives due timers to the executor. A new timer wakes the
 reaper only when it is due earlier. An idle timer causes no wake-ups, and an unused timer has no thread.
 
-Threads: any thread may call any method, also from a callback. `schedule` without a key or `max_pending` takes no lock.
-With the compiled core it calls the wheel directly; each call is atomic under the GIL. Otherwise it appends to a deque,
-which the reaper empties. Callbacks run without a lock.
+Threads: any thread may call any method, also from a callback. Without a key and without `max_pending`, `schedule` takes
+the lock only to wake the reaper. With the compiled core it calls the wheel directly; each call is atomic under the GIL.
+Otherwise it appends to a deque, which the reaper empties. Callbacks run without a lock.
 
-Processes: a child made by `fork` has none of its parent's threads, and its locks are as they were at that instant. So
-the child starts with an empty timer that works, and pending timers fire in the parent. The interpreter stops daemon
-threads in the middle of their work when it ends, so each timer ends its reaper before that.
+Processes: a child made by `fork` has none of its parent's threads, and a lock that another thread held stays locked in
+the child. So the child starts with an empty timer and new locks, and pending timers fire in the parent. When the
+interpreter ends, it stops daemon threads in the middle of their work, so each timer ends its reaper before that.
 
 Source: `org.apache.kafka.server.util.timer.SystemTimer` and `SystemTimerReaper`.
 """
@@ -57,10 +57,11 @@ class SystemTimer(TimerFacade):
     """Callbacks after a delay, at a time, or again and again, on threads.
 
     Args:
-        tick_ms: deadlines round up to it. Defaults to 1.
+        tick_ms: length of a tick; each deadline is rounded up to a whole tick. Defaults to 1.
         wheel_size: slots per level of the wheel, a power of two. Defaults to 4096.
-        executor: calls the callbacks. "inline": the reaper itself; a slow callback delays all others. "threads": a pool
-            of this timer. Or an executor of yours, which `close` does not shut down. Defaults to "inline".
+        executor: calls the callbacks. "inline": the reaper itself, where a slow callback delays all others. "threads":
+            a thread pool of this timer. Or an executor of yours, which `close` does not shut down. Defaults to
+            "inline".
         max_pending: how many timers may wait. Defaults to None (no limit).
         on_error: called with the handle and the exception when a callback has raised, or when your executor has refused
             it. Defaults to None: the error is logged with its traceback.
@@ -95,10 +96,10 @@ class SystemTimer(TimerFacade):
         _living.add(self)
 
     def cancel_and_wait(self, handle: TimerHandle, timeout_s: float | None = None) -> EntryState:
-        """Cancel a timer. If its callback runs, wait until it has ended, at most `timeout_s` real seconds.
+        """Cancel a timer. If its callback runs, wait until it has ended, at most `timeout_s` seconds of real time.
 
-        A callback that calls this for its own handle does not wait. Returns the new state: RUNNING within the callback
-        or after the timeout.
+        A callback that calls this for its own handle does not wait. Returns the new state. RUNNING: the callback has
+        not ended, because the callback itself made this call or the time is over.
         """
         state = handle.cancel()
         if state is not EntryState.RUNNING or handle in self._this_thread.running:
@@ -108,10 +109,10 @@ class SystemTimer(TimerFacade):
             return handle.state
 
     def close(self) -> list[PendingTimer]:
-        """Stop. Cancels and returns the timers that have not begun, by deadline. Idempotent.
+        """Stop. Cancels all waiting timers and returns them in order of their deadlines. Idempotent.
 
-        Waits for running callbacks, unless one of them calls this. Afterwards `schedule` raises `Rejected`, and `touch`
-        and `reschedule` return False.
+        Waits for running callbacks, unless one of them calls this, or an executor of yours runs them. Afterwards
+        `schedule` raises `Rejected`, and `touch` and `reschedule` return False.
         """
         with self._guard:
             pending = [] if self._registry.closed else self._registry.close()
@@ -153,7 +154,7 @@ class SystemTimer(TimerFacade):
         self._registry.closed = before.closed
 
     def _at_exit(self) -> None:
-        """End the reaper before the interpreter ends. Waits for a callback for `AT_EXIT_SECONDS` at most."""
+        """End the reaper before the interpreter ends. Waits at most `AT_EXIT_SECONDS` for a running callback."""
         with self._guard:
             if not self._registry.closed:
                 self._registry.close()
@@ -163,7 +164,7 @@ class SystemTimer(TimerFacade):
             thread.join(AT_EXIT_SECONDS)
 
     def _look_by(self, look_ms: int) -> None:
-        """Wake or start the reaper. The caller holds the lock."""
+        """Wake the reaper, or start it when this timer has none yet. The caller holds the lock."""
         if self._registry.closed:
             return
         if self._thread is None:
@@ -182,7 +183,7 @@ class SystemTimer(TimerFacade):
                 self._hand_over(handle)
 
     def _next_batch(self, registry: TimerRegistry) -> list[TimerHandle]:
-        """The due handles. When none is due, sleep and return an empty list. The caller holds the timer's lock."""
+        """The due handles. When none is due, sleep, then return an empty list. The caller holds the timer's lock."""
         self._sleeps_until = AWAKE
         self._wakeups += 1
         registry.drain_inbox()

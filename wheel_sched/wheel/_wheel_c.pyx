@@ -252,10 +252,10 @@ cdef class TimerTaskEntry:
         return True
 
     def touch(self, deadline_ms):
-        """Postpone a waiting entry. It only notes the new deadline; the entry moves when its old deadline comes.
+        """Postpone a waiting entry: note the new deadline now, and move the entry only when its old deadline comes.
 
-        The cheapest way to postpone one deadline again and again, as heartbeats do. For an earlier deadline it does
-        what `reschedule` does. Returns False and changes nothing when the entry does not wait.
+        This is the cheapest way to postpone one deadline again and again, as heartbeats do. For an earlier deadline
+        `touch` does what `reschedule` does. Returns False and changes nothing when the entry does not wait.
         """
         cdef int overflow = 0
         cdef int64_t deadline
@@ -351,7 +351,7 @@ cdef class TimingWheel:
 
     @property
     def counters(self):
-        """The counters of work done, and the number of waiting entries per level. O(levels)."""
+        """The counters of work done, and the number of waiting entries per level. A call costs O(levels)."""
         cdef int level
         levels = []
         for level in range(self.used):

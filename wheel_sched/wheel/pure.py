@@ -125,7 +125,7 @@ class TimingWheel(Generic[T]):
 
     @property
     def counters(self) -> WheelCounters:
-        """The counters of work done, and the number of waiting entries per level. Counted at each call: O(slots)."""
+        """The counters of work done, and the number of waiting entries per level. A call costs O(slots)."""
         clock, levels = self._clock, [0]
         held = [(max(-(-entry._deadline_ms // self._tick_ms), clock), 1) for entry in self._run]
         for level in (self._near, *self._far):
@@ -369,7 +369,7 @@ class TimingWheel(Generic[T]):
         self._far_start = math.inf
 
     def _take_run(self, last: int, most: int, due: list[TimerTaskEntry[T]]) -> bool:
-        """Hand out the run's entries up to tick `last`, or up to a postponed one. Returns False if there is none."""
+        """Hand out entries of the run up to tick `last`, or up to a postponed one. Returns False if it has none."""
         run, tick_ms = self._run, self._tick_ms
         taken = -1
         touched: TimerTaskEntry[T] | None = None
@@ -451,7 +451,7 @@ class TimingWheel(Generic[T]):
         self._relocations += len(touched)
 
     def _holds_due(self, slot: TimerTaskList[T], tick: int) -> bool:
-        """Whether `slot` has an entry that is due at the slot's `tick`. Moves the postponed entries before it."""
+        """Whether `slot` has an entry that is due at the slot's `tick`. Moves the postponed entries in front of it."""
         slot_ms, touched = tick * self._tick_ms, []
         for entry in slot:
             if entry._deadline_ms <= slot_ms:

@@ -1,4 +1,4 @@
-"""The entry of the pure core, which `schedule` returns. For speed, it and the wheel use each other's private fields."""
+"""The entry that `schedule` of the pure core returns. For speed, entry and wheel use each other's private fields."""
 
 from __future__ import annotations
 
@@ -94,10 +94,10 @@ class TimerTaskEntry(Generic[T]):
         return True
 
     def touch(self, deadline_ms: int) -> bool:
-        """Postpone a waiting entry. It only notes the new deadline; the entry moves when its old deadline comes.
+        """Postpone a waiting entry: note the new deadline now, and move the entry only when its old deadline comes.
 
-        The cheapest way to postpone one deadline again and again, as heartbeats do. For an earlier deadline it does
-        what `reschedule` does. Returns False and changes nothing when the entry does not wait.
+        This is the cheapest way to postpone one deadline again and again, as heartbeats do. For an earlier deadline
+        `touch` does what `reschedule` does. Returns False and changes nothing when the entry does not wait.
         """
         if type(deadline_ms) is not int:
             deadline_ms = whole("deadline_ms", deadline_ms)
