@@ -208,7 +208,7 @@ def _agreed(parts: Any, previous: datetime | None, now: datetime) -> Any:
 
 
 def lateness_until(claimed_at: datetime, misfire: Misfire) -> datetime | None:
-    """The moment at which the lateness of a job is measured that was claimed at `claimed_at`. None: when it begins."""
+    """The moment at which the lateness of a job is measured; None: when it begins. `claimed_at`: time of the claim."""
     return None if misfire == "stock" else claimed_at
 
 

@@ -29,16 +29,16 @@ MARK = b"s"
 
 
 class BadSignature(StoreError):
-    """A stored job without a valid signature. It was not read."""
+    """A stored job has no valid signature. The job was not read."""
 
 
 class Signer:
     """Signs with the first secret, and accepts signatures of every secret.
 
     Args:
-        given: at least one secret, each of at least 16 bytes. Put a new one in front, and drop the old one when no job
-            signed with it is left. One text holds several as "new,old", for files of settings and the environment. A
-            function gives one when it is first needed.
+        given: at least one secret, each of at least 16 bytes. To change the secret, put the new one in front, and drop
+            the old one when the store has no more jobs that it has signed. A text may hold several secrets, "new,old".
+            A function that returns a secret is called when a secret is first needed.
 
     Raises:
         ConfigError: a secret is missing or too short.
@@ -84,7 +84,7 @@ class Signer:
 
 
 def _listed(given: str | bytes) -> list[str | bytes]:
-    """The secrets of a text with commas, without blanks around them. Bytes are one secret."""
+    """The secrets in a text, separated by commas, without blanks around them. Bytes are always one secret."""
     if isinstance(given, bytes) or "," not in given:
         return [given]
     return [secret.strip() for secret in given.split(",")]
@@ -96,7 +96,7 @@ def _mac(secret: bytes, job_id: str, body: bytes) -> bytes:
 
 
 def secret_for(target: Any) -> Secret | None:
-    """The secret of a store that got none from its user. None = jobs are not signed.
+    """The secret of a store to whose settings the user gave none. None = jobs are not signed.
 
     Args:
         target: the store's URL, or a client.

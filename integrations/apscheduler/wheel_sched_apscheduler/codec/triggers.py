@@ -1,4 +1,4 @@
-"""Triggers as data: APScheduler's six by their own names, others by the name of their class.
+"""Triggers as data: the six of APScheduler have short names, other triggers have the name of their class.
 
 Each is written as [name, state]. A built-in trigger is rebuilt by assigning its known fields. A user's class is rebuilt
 by its own `__setstate__`, from its own `__getstate__`; both may hold only plain values.
@@ -55,10 +55,10 @@ def is_built_in(trigger: Any) -> bool:
 
 
 class Triggers:
-    """Triggers to JSON-able data and back.
+    """Writes triggers as data for JSON, and reads them back.
 
     Args:
-        values: writes and reads states.
+        values: writes and reads the states of triggers.
         extra: further trigger classes that stored jobs may name, or their names "module:name".
 
     Raises:
