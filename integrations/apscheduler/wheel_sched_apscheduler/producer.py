@@ -109,7 +109,7 @@ class Producer:
     def add_jobs(
         self, jobs: Iterable[Job], *, metadata: Mapping[str, Any] | None = None, tags: Sequence[str] = ()
     ) -> list[str]:
-        """Store jobs that `make` has made, 500 to a round trip. Returns the ids that exist; those jobs stay as they are."""
+        """Store jobs that `make` has made, 500 to a round trip. Returns the ids that exist; these jobs stay."""
         return self.jobstore.add_jobs(list(jobs), metadata=metadata, tags=tags)
 
     def remove_job(self, job_id: str) -> None:

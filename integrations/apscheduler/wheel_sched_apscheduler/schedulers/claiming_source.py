@@ -146,7 +146,7 @@ class ClaimingJobSource:
         return []
 
     def _plan(self, occurrence: Occurrence, now: datetime) -> bool:
-        """Decide the run times and the next run time. Returns False if the occurrence does not run now."""
+        """Set the run times of an occurrence and the job's next run time. Returns False if it does not run now."""
         job = occurrence.job
         try:
             if occurrence.run_times:

@@ -156,7 +156,7 @@ class EventLoopAdapter(ExecutorAdapter):
         self._begun = threading.Event()
 
     def wait_begun(self, patience_s: float) -> None:
-        """Wait until the event loop has started all submissions, at most `patience_s`. The scheduler's thread calls this."""
+        """Wait until the event loop has started all submissions, at most `patience_s`. Do not call it on the loop."""
         self._begun.wait(patience_s)
 
     def _report(self, accepted: list[Submission], refused: list[Submission]) -> None:

@@ -87,7 +87,7 @@ class ExecutorAdapter:
             self._run(accepted)
 
     def check_workers(self) -> bool:
-        """Start workers if jobs wait too long. Each pass of the scheduler calls this. Returns whether to call again soon."""
+        """Start workers if jobs wait too long. Each pass calls this. Returns whether the next call must come soon."""
         return False
 
     def abandon(self) -> None:

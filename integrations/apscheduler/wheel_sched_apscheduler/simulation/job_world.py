@@ -128,7 +128,7 @@ class JobWorld:
         self.world.run(END_MS + sum(abs(step) for step in steps), self._ended, QUIET_MS)
 
     def _ended(self) -> bool:
-        """Whether nothing is left to do: every call has its answer, no job waits, and no body runs."""
+        """Whether the history has ended: every call has its answer, no job waits, and no body runs."""
         if sum(answer.answered_ms >= 0 for answer in self.answers.values()) < len(self.steps):
             return False
         if any(item.state in ("due", "leased") for item in self.store.contents.items()):
