@@ -25,7 +25,7 @@ def leaks(history: JobWorld, undone: set[int]) -> list[str]:
 
 
 def is_paused(history: JobWorld, item_id: str, undone: set[int]) -> bool:
-    """Whether the producer may have paused this job. A job that was added without a future run time counts as paused."""
+    """Whether the producer may have paused this job. A job without a future run time counts as paused."""
     for answer in history.answers.values():
         step = answer.step
         if item_id != f"job{step.number}" or (answer.outcome == "absent" and not answer.doubts):
