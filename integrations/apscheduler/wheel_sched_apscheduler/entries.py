@@ -69,7 +69,7 @@ class JobPage:
 
 @dataclass(frozen=True, slots=True)
 class InFlightRun:
-    """An occurrence that a process holds.
+    """An occurrence that a process has claimed and not settled.
 
     Args:
         job_id: the id of the job.

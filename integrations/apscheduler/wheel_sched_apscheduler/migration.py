@@ -1,4 +1,4 @@
-"""Migration: copies jobs from a stock store and back, and reads each copy again to verify it.
+"""Migration: copies jobs from a stock store and back. `migrate` reads each copy again to verify it.
 
 Stock stores hold pickles. An unpickler that makes only APScheduler's triggers, dates, zones and plain data reads them;
 it refuses every other name. So a migration runs no code, even if attackers could write to the old store. It copies the
@@ -58,7 +58,7 @@ class MigrationReport:
 
     Args:
         found: number of jobs in the source.
-        copied: number of jobs that were written and verified; in a dry run, that can be copied.
+        copied: number of jobs that were written, and by `migrate` verified; in a dry run, that can be copied.
         existing: ids that the target already has; those jobs were not copied.
         failed: id -> why the job cannot be copied.
     """

@@ -104,7 +104,7 @@ class Occurrence:
 
     @property
     def id(self) -> str:
-        """`job:run_time_ms`, the same at every hand-out."""
+        """`job:run_time_ms`, the same each time the occurrence is handed out."""
         return f"{self.job_id}:{to_ms((self.run_times or [self.scheduled])[0])}"
 
     @property
@@ -220,7 +220,7 @@ class Answered:
 
 
 class ClaimedJob(Job):
-    """A job that carries its occurrence, so that a stock scheduler can run it.
+    """A job that has an occurrence, so that a stock scheduler can run it.
 
     An executor of APScheduler compares the lateness of a run time with the grace when the run begins. So the grace of a
     claimed job grows with time: a run time that was in time at the claim stays in time.

@@ -36,13 +36,15 @@ UNSET: Final[Any] = _Unset()
 
 @dataclass(frozen=True, slots=True)
 class WheelSettings:
-    """How tasks are held and released. Durations are whole milliseconds; users give texts, seconds or timedeltas.
+    """How tasks are held and released. Durations are in whole milliseconds.
+
+    Users may give durations as texts, seconds or timedeltas.
 
     Args:
         url: address of the delay store (redis://, rediss://, unix://, embedded:FOLDER or a redis-py client); None = no
             store, only a better timer in the worker. Defaults to the broker's URL if the broker is a Redis.
-        horizon: a task due later than this waits in the store. None = no task is held; tasks that are held already
-            are still released. Defaults to 2 s, at most half of the broker's visibility timeout.
+        horizon: a task due later than this from now waits in the store. None = no task is held; tasks that are held
+            already are still released. Defaults to 2 s, at most half of the broker's visibility timeout.
         namespace: prefix of the store's keys. Defaults to "celery".
         shards: number of shards of the namespace, fixed when it is created. Defaults to 1.
         durability: "memory", "everysec", "fsync" or "replicated". Defaults to "everysec".

@@ -104,7 +104,7 @@ class StoreThread:
         return max(0, dropped)
 
     def step(self, *, wait: bool = True) -> bool:
-        """Run the next job, in the calling thread. Without `wait`, return False when there is no job."""
+        """Run the next job in the calling thread. If `wait` is False, returns False when there is no job."""
         try:
             job = self._jobs.get(wait)
         except queue.Empty:

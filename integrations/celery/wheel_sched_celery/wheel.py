@@ -74,7 +74,7 @@ class Wheel:
 
     @property
     def settings(self) -> WheelSettings:
-        """Settings, read from the app's configuration at the first use.
+        """The settings, read from the app's configuration at the first use.
 
         Raises:
             ConfigError: names every wrong setting.
@@ -98,7 +98,7 @@ class Wheel:
             return self._store
 
     def open_store(self, timeout_ms: int | None = None) -> DelayStore:
-        """Another handle on the store, which the caller closes.
+        """Open the store once more. The caller closes the result.
 
         Args:
             timeout_ms: how long one call may take. Defaults to the timeout of the store's client.
@@ -132,7 +132,7 @@ class Wheel:
         """Call `function` with the store. If it fails, all calls of the next `AWAY_S` seconds fail at once.
 
         Raises:
-            StoreError: the store did not answer. Or it did not answer a moment ago, and was not asked again.
+            StoreError: the store did not answer now, or did not answer a moment ago and was not asked again.
         """
         self._check_up()
         try:

@@ -1,8 +1,9 @@
 """Signatures of stored jobs: HMAC-SHA256 over id and body. Only a process with a secret can make or move a job.
 
-The secret comes from the store's setting, or from the environment, `WHEEL_SCHED_APS_SECRET`. Over a folder
-(`embedded:FOLDER`) a secret is made at the first use and kept beside the data, readable by its owner alone. A store
-behind a URL has no place that its writers cannot read, so there the user must give a secret.
+The secret comes from the jobstore's setting `secret`, or from the environment, `WHEEL_SCHED_APS_SECRET`. For a store in
+a folder (`embedded:FOLDER`), this module makes a secret at the first use and keeps it beside the data, in a file that
+only its owner can read. A store behind a URL has no place that its writers cannot read, so there the user must give a
+secret.
 """
 
 from __future__ import annotations
@@ -96,7 +97,7 @@ def _mac(secret: bytes, job_id: str, body: bytes) -> bytes:
 
 
 def secret_for(target: Any) -> Secret | None:
-    """The secret of a store to whose settings the user gave none. None = jobs are not signed.
+    """The secret for a store whose settings have none: from the environment or the folder. None = do not sign jobs.
 
     Args:
         target: the store's URL, or a client.
@@ -114,7 +115,7 @@ def kept_secret(folder: Path) -> bytes:
     """The secret of a data folder. Makes one if there is none. If several processes do so, they all get the same one.
 
     Raises:
-        ConfigError: it cannot be read or written, or is empty.
+        ConfigError: it cannot be read or written, or has less than 16 bytes.
     """
     path = folder / FILE
     try:

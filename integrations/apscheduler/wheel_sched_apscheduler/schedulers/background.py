@@ -30,7 +30,7 @@ class WheelBlockingScheduler(WheelScheduler, BlockingScheduler):
 
 
 class WheelBackgroundScheduler(WheelScheduler, BackgroundScheduler):
-    """Replaces `BackgroundScheduler`, and also takes its `daemon`. See `WheelScheduler` for the other settings."""
+    """Replaces `BackgroundScheduler`, and accepts its setting `daemon`. See `WheelScheduler` for the others."""
 
     def start(self, paused: bool = False) -> None:
         """Start the loop's thread and return.

@@ -9,8 +9,8 @@ store for other processes. A claim takes due jobs of all executors. So when one 
 while before it claims more, because most of the next jobs are probably for that executor. An executor that stays full
 for `PATIENCE_S` counts as slow, and the other executors do not wait for it. The source then claims more, and puts jobs
 for the slow executor back into the store, where other processes may claim them. It limits how many jobs it puts back in
-a second, so that a backlog of any length costs a few percent of a core. At the default settings, this is still more
-jobs than a slow executor can run.
+a second, so that a backlog of any length costs a few percent of a core. At the default settings, these jobs are due
+again soon enough to keep a slow executor busy.
 """
 
 from __future__ import annotations
@@ -295,7 +295,7 @@ class InFlightLimits:
         return delay_s
 
     def leave(self, occurrence: Occurrence) -> bool:
-        """Note that an occurrence has ended. Returns whether to wake the thread that waits for room."""
+        """Note that an occurrence has ended. Returns whether to wake the thread that waits to claim more."""
         load = self._loads.get(occurrence.job.executor)
         if load is None:
             return False

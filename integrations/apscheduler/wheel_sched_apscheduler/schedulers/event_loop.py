@@ -31,7 +31,7 @@ _SLICE = 16  # tasks started in one turn of the loop, which takes much less than
 
 
 class WheelAsyncIOScheduler(WheelScheduler, AsyncIOScheduler):
-    """Replaces `AsyncIOScheduler`, and also takes its `event_loop`. See `WheelScheduler` for the other settings.
+    """Replaces `AsyncIOScheduler`, and accepts its setting `event_loop`. See `WheelScheduler` for the others.
 
     A thread of the scheduler claims and settles jobs. The event loop only starts the coroutines, a few at a time, and
     calls the listeners. `add_job` and the other methods call the store in the caller's thread, and block it. A

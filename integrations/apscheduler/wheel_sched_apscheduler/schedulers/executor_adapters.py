@@ -6,7 +6,7 @@ take jobs from the deque, and each takes the next job when it has finished the l
 
 Each adapter updates the executor's own count of running instances, so `max_instances` has the stock meaning. Each
 submission ends in an event, also when the executor was shut down, a worker process dies, or the arguments cannot be
-sent to it. In these cases stock only writes to the log.
+sent to a worker process. In these cases stock only writes to the log.
 
 Threads: only the scheduler's thread calls `submit`.
 """
@@ -151,7 +151,7 @@ class ExecutorAdapter:
 
 
 class GenericExecutorAdapter(ExecutorAdapter):
-    """Submits jobs to an executor of any other class, by its `submit_job`, one job at a time.
+    """Submits jobs to an executor that has no adapter of its own, by its `submit_job`, one job at a time.
 
     Such an executor reports the end of a run with the job id, without the submission, and sends no event for an error.
     So this adapter replaces the two methods by which this executor object reports the end of a run.

@@ -4,8 +4,8 @@ One thread runs the loop. In a pass, the loop takes one batch of jobs from each 
 the scheduler's lock while it calls a stock jobstore, and frees it while it submits jobs. So `add_job` in another thread
 waits for one batch at most. No error of a jobstore or a listener ends the loop.
 
-Everything else is APScheduler's own: `add_job`, `modify_job`, events, listeners, executors and jobstores. These classes
-are subclasses of its classes.
+Everything else is APScheduler's own: `add_job`, `modify_job`, events, listeners, executors and jobstores. Our
+schedulers are subclasses of its schedulers.
 """
 
 from __future__ import annotations

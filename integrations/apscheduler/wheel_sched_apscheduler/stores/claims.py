@@ -12,8 +12,8 @@ claim if possible.
     released                   settle the job as Next at its old due time, or later
     cannot be run here         settle the job as Next after a while, or as Held: see `loading`
 
-So an occurrence is in the store until it has ended. While the run is short, the job's own record stands for it. If the
-run takes longer than `SPLIT_AFTER_S`, or if the next run of the job is due, a split item stands for it. If the process
+So an occurrence is in the store until it has ended. While the run is short, the job's own record represents it. If the
+run takes longer than `SPLIT_AFTER_S`, or if the next run of the job is due, a split item represents it. If the process
 dies, the lease ends. The job or the split item is then due again, and the next process that claims gets it.
 
 Other processes may change a job while it is in flight. If they have replaced its record, the store refuses the

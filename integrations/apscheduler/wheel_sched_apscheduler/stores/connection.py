@@ -88,7 +88,7 @@ class StoreConnection:
         return time.time_ns() // 1_000_000 + self._server_ahead_ms
 
     def both_clocks_ms(self) -> int:
-        """The time that this machine's clock and the server's clock have both reached. Jobs are due by this time."""
+        """The earlier of this machine's time and the server's, in ms since 1970. Jobs are due by this time."""
         return time.time_ns() // 1_000_000 + min(self._server_ahead_ms, 0)
 
     def note_server_time(self, server_ms: int, local_ms: int) -> None:
@@ -138,7 +138,8 @@ class OccurrenceSettler:
         extend_leases: extends the leases of running jobs.
         next_s: returns after how many seconds there is something to send; None = not before the next `notify`.
         earlier_due: called with the due time of an earlier job, from the listener's thread.
-        opened: called by the settler when a store that did not answer at the start answers. Called again if it raises.
+        opened: called by the settler at the store's first answer, if that comes after `start`. If it raises, it is
+            called again.
         extend_every_s: seconds between two calls of `extend_leases`.
     """
 

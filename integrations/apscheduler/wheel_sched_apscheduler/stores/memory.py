@@ -329,7 +329,7 @@ class WheelJobStore(MemoryJobQueries):
             scheduler.wakeup()
 
     def _postpone(self, slot: Slot, delay_ms: int) -> None:
-        """Have the job handed out later than its next run time."""
+        """Let the job be handed out `delay_ms` from now, later than its next run time."""
         self._disarm(slot)
         slot.timer = self._queue.schedule(slot, SystemClock().wall_ms() + delay_ms)
 

@@ -59,7 +59,7 @@ slot_order = attrgetter("due_us", "job.id")
 
 
 class MemoryJobQueries(SchedulerPassStore):
-    """The part of a memory jobstore that needs no scheduler.
+    """The part of the jobstore in memory that needs no scheduler.
 
     Args:
         history: how many run records are kept.
@@ -205,7 +205,7 @@ class MemoryJobQueries(SchedulerPassStore):
             raise JobLookupError(job_id)
 
     def in_flight(self) -> list[InFlightRun]:
-        """Occurrences that are claimed and have not ended."""
+        """The occurrences that are claimed and have not ended."""
         owner = owner_name()
         return [
             InFlightRun(occurrence.job_id, occurrence.id, None, owner, occurrence.claimed_ms, occurrence.token)

@@ -39,7 +39,7 @@ class ClaimTracker:
         connection: the connection to the store.
         codec: reads and writes jobs.
         settings: the settings of the jobstore.
-        is_running: whether an occurrence runs, as far as this process can see.
+        is_running: returns whether an occurrence runs, as far as this process can see.
         lost: called with an occurrence that its executor has lost. The store hands the occurrence out again.
         earlier_due: called with the earliest due time, in ms, of the items that commands have stored.
     """

@@ -92,7 +92,7 @@ def _show_dry_run(verb: str, tasks: HeldTasks, meant: Sequence[WaitingTask], as_
 @click.command()
 @_changing
 def cancel(ctx: click.Context, **options: Any) -> int:
-    """Remove held tasks and announce that they are revoked: results, chords, events.
+    """Remove held tasks and announce that they are revoked: mark their results, fail their chords, send events.
 
     A single task that you name by its id is removed without a question. A task on its way to its queue is not removed:
     use `celery control revoke`.
@@ -165,10 +165,10 @@ def purge(ctx: click.Context, **options: Any) -> int:
 @json_option
 @click.pass_context
 def drain(ctx: click.Context, dry_run: bool, yes: bool, as_json: bool) -> int:
-    """Send all held tasks to their queues, ETA intact; workers then hold them in memory.
+    """Send all held tasks to their queues, with their ETA. The tasks then wait in the memory of workers.
 
     To uninstall: set `wheel_horizon = None` in producers and workers, restart them, drain, uninstall. Workers may be
-    up. If tasks stayed in the store, or producers held more tasks meanwhile, the exit code is 1.
+    up. If tasks stayed in the store, or producers held more tasks during the drain, the exit code is 1.
 
     \b
     Examples:

@@ -53,13 +53,13 @@ def mark_ms() -> int:
 
 
 class MessageTemplate:
-    """The template of one kind of task.
+    """Makes the items of tasks of one kind.
 
     Args:
         pattern: the message made for `mark_ms()`. Its id occurs only where a task id belongs.
         render: makes the item of a message, as `Wheel.item_of` does.
         lead_ms: see `release_ms`.
-        longest_repr: the longest text of arguments that Celery writes.
+        longest_repr: the greatest length of a text of arguments that Celery writes into a header.
 
     Raises:
         ValueError: the pattern gives no template.
@@ -128,12 +128,12 @@ class MessageTemplate:
         self._text = "".join(pieces)
 
     def fill(self, task_id: str, args: Sequence[Any], kwargs: dict[str, Any], eta_ms: int, iso: str) -> Item:
-        """The item of one task.
+        """Make the item of one task.
 
         Args:
-            task_id: its id.
-            args, kwargs: for the task.
-            eta_ms: when it is due.
+            task_id: the task's id.
+            args, kwargs: the task's arguments.
+            eta_ms: when the task is due, in ms since 1970.
             iso: the same time as Celery writes it into the header.
         """
         body = _encode([args, kwargs])[:-1] + self._embed

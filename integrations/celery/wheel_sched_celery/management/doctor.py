@@ -41,7 +41,7 @@ class Examined:
     Args:
         tasks: the app's store.
         counts: the counters of the store.
-        now_ms: the store's time.
+        now_ms: the store's time, in ms since 1970.
         stats: answers to `inspect wheel_stats` of the workers with the integration; None when no worker answered.
         pinged: names of the workers that are up.
         broker_away: why the broker cannot be reached; "" when it can.
@@ -66,7 +66,7 @@ def examine(app: Any, timeout_s: float = 1.0) -> Iterator[Finding]:
 
     Args:
         app: a Celery app with the integration installed.
-        timeout_s: how long workers have to answer. Defaults to 1.
+        timeout_s: how long to wait for the answers of workers, in seconds. Defaults to 1.
 
     Raises:
         ConfigError: the integration is not installed, or the app has no store.

@@ -83,7 +83,7 @@ class HeldTasks:
         return self.wheel.store
 
     def now_ms(self) -> int:
-        """The store's time."""
+        """The store's time, in ms since 1970."""
         return self.store.now_ms()
 
     def counts(self) -> Counts:
@@ -149,7 +149,7 @@ class HeldTasks:
                     break
 
     def cancel(self, tasks: Iterable[WaitingTask]) -> Changed:
-        """Remove tasks for good and announce that they are revoked: results, chords, events, signals; see `revoke`."""
+        """Remove tasks for good, mark their results as revoked, fail their chords, and send events and signals."""
         with Announcer(self.wheel.app) as announcer:
             return self.revoke(tasks, announcer)
 

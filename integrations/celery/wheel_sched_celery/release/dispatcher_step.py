@@ -1,6 +1,6 @@
 """The dispatcher in a worker. It starts after the pool and beat, so that they do not fork while its threads run.
 
-Any number of workers may run a dispatcher over the same store: leases prevent that two send the same task. Each
+Any number of workers may run a dispatcher over the same store: leases keep two from sending the same task. Each
 dispatcher has its own connections to the store and the broker, and waits until both answer. The worker itself does not
 wait for them.
 

@@ -1,8 +1,8 @@
 """Imports every module that the threads of a worker will need, before they start.
 
-If a process forks while one of its threads imports a module, the child can never import that module: its lock stays
-taken. Embedded beat once hung on its first ETA task for this reason. So no thread of this integration imports a module;
-a test watches all imports.
+If a process forks while one of its threads imports a module, the child can never import that module, because the
+module's lock stays locked in the child. Embedded beat once hung on its first ETA task for this reason. So no thread of
+this integration imports a module; a test watches all imports.
 
 Threads: the main thread calls this, before it forks.
 """

@@ -62,7 +62,7 @@ def request_of(app: Any, held: HeldTask, hostname: str | None = None) -> Any:
 
 
 def _priority(app: Any, held: HeldTask) -> int | None:
-    """The priority that the message has when a worker gets it: kombu's virtual transports give each message one."""
+    """The priority that the message has when a worker gets it: kombu's virtual transports always set one."""
     if held.priority is not None:
         return held.priority
     if app not in _priorities:

@@ -1,16 +1,16 @@
 """Takeover: ETA messages that reach a worker through the broker move into the store.
 
 Such messages come from producers without the integration or in other languages, or were sent before the integration was
-installed. The worker acknowledges a message once its task is durable in the store. It stores all
-messages of one turn of the event loop in one call.
+installed. The worker acknowledges a message once its task is durable in the store. It stores all messages of one turn
+of the event loop in one call.
 
 Some messages stay with stock Celery: broadcasts, messages whose source queue is not known, messages that are too large,
 messages that the store has sent (see `message.headers`), messages whose item is in flight, and all messages while the
 store is away. The worker acknowledges only a message whose item *waits* in the store.
 
 The store's clock decides what is due, also for messages that are due soon and stay in the worker's timer. So a worker
-whose clock is an hour off runs no task early or late and takes no dispatched message over again. The time that this
-module uses never goes back, even if the store's clock does.
+whose clock is an hour off runs no task early or late, and does not take over a message that a dispatcher has sent. The
+time that this module uses never goes back, even if the store's clock does.
 
 The consumer's loop never waits for the store: the store's thread decides while the message stays unacknowledged. If
 that takes too long, the loop hands the message to stock Celery, where it waits in the worker's timer. The store may
@@ -351,7 +351,7 @@ class Takeover:
         return None if any(value in (maybe_list(revoked.get(name)) or ()) for name, value in task.stamps) else task
 
     def _waits(self, task: HeldTask) -> bool:
-        """Whether the item of this message waits in the store: a worker stored it, and died before it acknowledged."""
+        """Whether the item of a redelivered message waits in the store, because a worker died before acknowledging."""
         try:
             waits = self._items.waits(task)
         except WheelSchedError as error:

@@ -127,7 +127,7 @@ class WheelTimer(Timer):
     def call_at(
         self, eta: Any, fun: Callable[..., Any], args: Any = (), kwargs: Any = None, priority: int | None = 0
     ) -> KombuEntry:
-        """Run `fun` at `eta`."""
+        """Run `fun` at `eta`, see `enter_at`."""
         return self.enter_at(self.Entry(fun, args, kwargs, once=True), eta, priority)
 
     def call_after(
