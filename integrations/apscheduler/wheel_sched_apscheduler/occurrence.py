@@ -253,7 +253,7 @@ class ClaimedJob(Job):
         oldest = (self.claimed_at or datetime.now(UTC)) - timedelta(seconds=self.grace_s)
         if self.claimed_at is None:
             return oldest
-        # the first one in time, or the claim: an executor that stands still before it compares drops the same ones
+        # of the first run time in grace, or of the claim: so it does not matter when the executor compares
         times = map(in_utc, self.occurrence.run_times or [self.occurrence.scheduled])
         return next((moment for moment in times if moment >= oldest), self.claimed_at)
 
@@ -363,7 +363,7 @@ def with_current_occurrence(
         times = occurrence.run_times or [occurrence.scheduled]
         run_time = times[min(turn, len(times) - 1)]
         oldest = oldest_in_grace()
-        if oldest is not None:  # the executor skips run times that it finds too late, without a word
+        if oldest is not None:  # the executor skips run times that are too late, and does not say so
             while run_time < oldest and turn < len(times) - 1:
                 turn += 1
                 run_time = times[turn]

@@ -36,7 +36,7 @@ logger = logger_of("wheel_sched.celery")
 
 T = TypeVar("T")
 
-AWAY_S = 2.0  # after a failure nobody calls the store for so long, else each caller would wait for a timeout
+AWAY_S = 2.0  # after a failure no caller calls the store for so long, else each would wait for a timeout
 STALE_S = 1.0  # a call over a dead connection fails sooner than this
 
 

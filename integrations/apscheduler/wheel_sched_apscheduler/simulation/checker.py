@@ -19,9 +19,9 @@ from wheel_sched_apscheduler.simulation.leaks import leaks
 from wheel_sched_apscheduler.simulation.scenario import LEASE_MS, JobStep, draw
 from wheel_sched_apscheduler.simulation.troubles import FOREVER_MS, Troubles
 
-SETTLED_MS = 300  # so long after its end a run may come again if its process dies
-CLAIMED_MS = 500  # so long after its claim a run begins, in a process that does not stand still
-RETRY_MS = 1_500  # a last run that found no room is tried again within this
+SETTLED_MS = 300  # a run whose process dies within this time after its end may be repeated
+CLAIMED_MS = 500  # a run begins within this time after its claim, in a process that does not stand still
+RETRY_MS = 1_500  # a last run that `max_instances` has refused is tried again within this time
 LONGEST_WAIT_MS = 30_000  # for the end of another run; no run lasts so long
 CHOSEN_GRACE_S = 2  # a grace of one second counts as none, see docs/apscheduler.md
 
@@ -76,7 +76,7 @@ class _JobJudge:
         return self._troubles.arrives_late(answer.began_ms, answer.answered_ms)
 
     def violations(self) -> list[str]:
-        """What is wrong with this job."""
+        """The promises that were broken for this job, one line each."""
         found = [*self._early(), *self._conflicts()]
         if not self._undone:
             found += [*self._lost(), *self._duplicates(), *self._changed(), *self._instances()]
@@ -181,7 +181,7 @@ class _JobJudge:
         return None
 
     def _counts_unbegun_until(self, handed_out: HandedOut) -> int:
-        """Until when a run counts as under way if its process died before the run began; -1 = that is not so."""
+        """Until when a run counts as under way if its process died before the run began; -1 = it began or lived."""
         if any((run.process, run.token) == (handed_out.process, handed_out.token) for run in self._runs):
             return -1
         died = self._troubles.death_of(handed_out.process, handed_out.at_ms)
@@ -230,7 +230,7 @@ class _JobJudge:
             if len(unexcused) > repeats + self._named_again(at, runs) + self._claims_lost(at):
                 found.append(f"duplicates: {self._name(at)}, came again at {unexcused[0].began_ns // MS} ms")
             tokens = Counter(run.token for run in runs)
-            lost = {one.token for one in self._lost_claims}  # the server gives their numbers again
+            lost = {one.token for one in self._lost_claims}  # the server uses their numbers again
             if any(count > 1 and token not in lost for token, count in tokens.items()):
                 found.append(f"token: {self._name(at)}, came twice under one token")
         return found
@@ -289,7 +289,7 @@ class _JobJudge:
         since, until = before.began_ns // MS, run.began_ns // MS
         if self._at_most_once:
             return False
-        if self._troubles.stood_still(run.process, self._claimed_ms(run), until):  # it goes on with what others ran
+        if self._troubles.stood_still(run.process, self._claimed_ms(run), until):  # it repeats runs of others
             return True
         if self._lost_lease(before, run):
             return True

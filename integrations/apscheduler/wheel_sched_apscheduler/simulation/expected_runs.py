@@ -26,7 +26,7 @@ class Period:
         possible_from: no run time before this one may run.
         owed_from: each run time from this one on must run, if the period is `owed`.
         owed: whether the producer got the answer that the job has these times.
-        open_until: from this time on, no run time must run, because a call that closes the period has begun.
+        open_until: a run time at or after this need not run, because a call that closes the period has begun.
         closed_at: no run time after this may run, because the producer has the answer of the closing call.
         closed_by: the action of the closing call.
         may_close: False if the call that opened the period may take effect again after the period was closed.

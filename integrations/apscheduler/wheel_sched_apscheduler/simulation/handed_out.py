@@ -105,7 +105,7 @@ class JobServer(StoreServer):
         elif isinstance(operation, Extend):
             pairs = zip(operation.ids, answer.outcomes, strict=True)
             ends = [(item_id, None) for item_id, outcome in pairs if outcome is Outcome.DONE]
-        elif isinstance(operation, Schedule):  # a run that now lies beside its job is due when the lease ends
+        elif isinstance(operation, Schedule):  # a run that is now stored beside its job is due when the lease ends
             ends = [(item.id, item.due_ms) for item in operation.items]
         elif isinstance(operation, Change):
             changes = zip(operation.alterations, answer, strict=True)
@@ -134,7 +134,7 @@ class JobServer(StoreServer):
 
     def _keep(self, call: Call[Any], claim: Claim) -> None:
         if any(one.call is call and one.token == claim.number for one in self.handed_out):
-            return  # the request came again, and got its first answer
+            return  # the request came a second time, and got the answer of the first
         scheduler = self.world.scheduler
         process, at_ms = scheduler.process.name, self.world.now_ms
         clock_ms = min(scheduler.wall_ns() // MS, claim.now_us // 1_000) - START_MS

@@ -239,7 +239,7 @@ class JobWorld:
         world = self.world
         known = place in self.answers
         answer = self.answers.setdefault(place, JobAnswer(step, world.now_ms))
-        answer.doubts += known  # the process before has died in the middle of it
+        answer.doubts += known  # an earlier process has died during this call
         for _ in range(TRIES):
             before = len(self.struck)
             try:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from wheel_sched.simulation.calls import START_NS
 from wheel_sched.simulation.scenario import HandIn, Scenario, Step, draw_faults
 
-SPAN_MS = 8_000  # in this time the producer acts, and faults of servers and lives come
+SPAN_MS = 8_000  # in this time the producer makes its calls, and faults strike
 LEASE_MS = 2_000
 MINUTE_S = 60
 START_S = START_NS // 1_000_000_000

@@ -11,7 +11,7 @@ AGAIN_MS = 700  # a process that died starts again after this time
 RECOVERY_MS = LEASE_MS + 3_000  # after a fault: a lease ends, and the schedulers' pauses between tries are over
 START_MS = 300  # the schedulers start
 SOON_MS = 400  # in a healthy time a due job is claimed within this
-LEASE_LOST_MS = 900  # a holder that is kept from the store for so long may lose its lease
+LEASE_LOST_MS = 900  # a process that is kept from the store for so long may lose its lease
 LONGEST_RUN_MS = 3_000
 KILLS = ("kill", "kill-before", "kill-after")
 

@@ -92,7 +92,7 @@ class InFlightClaims:
         self.in_flight: dict[str, Occurrence] = {}
         self._ended: deque[Occurrence] = deque()
         self._released: deque[tuple[Occurrence, int | None]] = deque()
-        self._young: deque[Occurrence] = deque()  # submitted, and the job runs again: may be split, oldest first
+        self._young: deque[Occurrence] = deque()  # submitted, of jobs that run again; may be split; oldest first
         self._unsent: list[PendingCommand] = []
         self._replaced: deque[PendingSettlement] = deque()  # their records must be read again
         self._decided: deque[PendingSettlement] = deque()  # ready to be sent
@@ -304,7 +304,7 @@ class InFlightClaims:
                 self._replaced.append(pending)
             elif pending.split:
                 if outcome is Outcome.STALE and pending.settlement.id == occurrence.job_id:
-                    # a new job has taken the id: the run lies beside it twice, as moved and as split
+                    # a new job has taken the id: the store has the run twice, as the moved item and as the split item
                     moved = split_item_id(occurrence.job_id, handle.due_ms)
                     self._decided.append(pending._replace(settlement=Done(moved)))
             elif outcome is Outcome.STALE and not handle.split_item:
@@ -321,7 +321,7 @@ class InFlightClaims:
         handle: ClaimHandle = occurrence.handle
         self._forget(occurrence)
         handle.stale = outcome is Outcome.STALE
-        if handle.unbegun and outcome is Outcome.DONE:  # it has left the store now, and nobody runs it
+        if handle.unbegun and outcome is Outcome.DONE:  # it has left the store now, and no process runs it
             handle.unbegun, handle.gone = False, True
             self._released.append((occurrence, None))
         if handle.stale and occurrence.finish is not None:

@@ -31,7 +31,7 @@ from wheel_sched.store.core.call import Call
 LINGER_S = 0.01  # how long an end waits for other ends, or for the scheduler's next pass
 BLOCK_MS = 20_000  # of a read on the markers; it returns at once when there is something
 RETRY_S = 0.5
-RETRY_AT_END_S = 0.1  # a user waits for the end
+RETRY_AT_END_S = 0.1  # a user waits for this thread to end
 OPEN_AT_ONCE_S = 1.0  # how long a start waits for a server to answer; a healthy one takes some milliseconds
 OPEN_AGAIN_S = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0)  # between two tries to open the store
 PATIENCE_S = 5.0  # at the end: how long a store that does not answer is tried, and how long `stop` waits

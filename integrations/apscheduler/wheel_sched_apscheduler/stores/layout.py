@@ -153,8 +153,8 @@ class ClaimHandle:
         self.stored = stored
         self.in_time = in_time  # the job has a misfire grace time, and was claimed within it
         self.version = item.version  # of the record from which the settlement is made
-        self.split_item = item.topic == OCCURRENCE  # the claimed item is one that an earlier holder split off
-        self.split = False  # the run has left the claim; its split item is due when the lease ends
+        self.split_item = item.topic == OCCURRENCE  # the claimed item is a split item of an earlier process
+        self.split = False  # this process has split the run; its split item is due when the lease ends
         self.running = False  # other runs of the job are under way
         self.stale = False  # the store did not find the claim under its id
         self.released = False  # it does not run here and goes back to the store

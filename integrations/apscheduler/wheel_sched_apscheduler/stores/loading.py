@@ -69,7 +69,7 @@ BACK_AFTER_MS = 100  # until a process that has not refused the job may claim it
 BACK_AT_MOST_MS = 30_000
 DEFER_MS = 200  # a process that has refused a job claims this much later than the others
 DEFER_FOR_S = 60.0  # for how long after its last refusal a process claims later
-DEFER_ROUNDS = 3  # after these it defers only for that job: no process seems able to run it, and other jobs wait too
+DEFER_ROUNDS = 3  # after these it claims later only for that job: no process seems able to run it, and other jobs wait
 _DUES_AT_MOST = 100
 _REFUSERS_AT_MOST = 10  # in the refs; this many also end a round, because some of them may be gone
 _REASON_AT_MOST = 90  # characters of the reason in the refs
@@ -287,7 +287,7 @@ class ClaimLoader:
             job.misfire_grace_time = None  # the process that was lost had claimed it in time
         elif item.lapses:
             job.misfire_grace_time = None  # as above
-        else:  # waiting for a process that can run the job, or for room, does not count as lateness
+        else:  # a wait for a process that can run the job, or for a free executor, is not lateness
             if refusal is not None:
                 claimed_at = min(now, from_ms(refusal.since_ms))
             put_back_ms = item.due_ms - (due_of(moment) or 0)

@@ -257,7 +257,7 @@ class JobQueries:
         moment: datetime | None = None
 
         def resumed(found: Found) -> Item:
-            # by the time after the record was read: so no earlier run time that was claimed meanwhile runs again
+            # after the record was read: a run time that was claimed since then must not run again
             nonlocal moment
             now = from_ms(self.store.now_ms() + 1)
             moment = self.codec.trigger(job_id, found.body).get_next_fire_time(None, now)

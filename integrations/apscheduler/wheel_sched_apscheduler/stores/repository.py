@@ -160,7 +160,7 @@ class JobRepository:
             now = max(now, moment)
         try:
             return missed_runs(job, now, quiet=True)
-        except Exception:  # a user's trigger may raise anything; the job's holder meets the same error
+        except Exception:  # a user's trigger may raise anything; the process that runs the job gets the same error
             return [], job.next_run_time
 
     def is_gone(self, found: Found) -> bool:
@@ -236,7 +236,7 @@ class JobRepository:
         outcome: Outcome = stored.outcomes[0]
         if runs and outcome is not Outcome.DUPLICATE:
             found = store.get([item.id])[0]
-            if found is not None and found.body == item.body:  # else it has run or was changed meanwhile
+            if found is not None and found.body == item.body:  # else it has already run or was changed
                 marked = replace(item, refs=(*item.refs, RUNNING))
                 store.replace(marked, keep_due=True, if_version=found.version, in_flight=True)
         return outcome
@@ -357,7 +357,7 @@ class JobRepository:
         if occurrence is not None and occurrence.planned and occurrence.next_run_time is None:
             found = self._connection.store.get([job_id])[0]
             if found is None or found.version == occurrence.handle.version:
-                raise JobLookupError(job_id)  # its last run is in flight: the job is gone, as in a stock jobstore
+                raise JobLookupError(job_id)  # its last run is in flight, so it counts as removed, as in stock
         outcome = self._connection.store.cancel([job_id])[0]
         if outcome is Outcome.ABSENT:
             raise JobLookupError(job_id)

@@ -83,7 +83,7 @@ def apply_limits(store: DelayStore, occurrences: Sequence[Occurrence]) -> None:
             [Call(each.handle.shard, Find(run_ref(each.job_id), max(100, each.job.max_instances))) for each in asked]
         )
     )
-    # a split item counts neither itself nor those decided after it: else two of them would wait for each other
+    # a split item counts neither itself nor those decided after it, else two would wait for each other
     undecided = {each.handle.item_id for each in asked if each.handle.split_item}
     for occurrence, found_ids in zip(asked, runs, strict=True):
         ids = found_ids
@@ -196,7 +196,7 @@ class RunHistory:
         self._keep = keep
         self._lease_ms = lease_ms
         self._owner = owner_name()
-        self._ends: deque[RunRecord] = deque(maxlen=50_000)  # bound for outages; the oldest are dropped first
+        self._ends: deque[RunRecord] = deque(maxlen=50_000)  # for an outage; the oldest are dropped first
         self.worker_id = f"\0{uuid4().hex}"
         self.announced = False
         self._last: list[Any] = []

@@ -66,8 +66,8 @@ def eta_of(body: Any, headers: Any, timezone: Callable[[], Any]) -> int | None:
 
 # -- the mark of messages that the store has sent
 
-# Without the mark, a worker with another horizon or another clock takes the message over just before the dispatcher
-# settles its item, and the task is lost. The mark names its message (task, retry, ETA), because Celery copies the
+# Without the mark, a worker with another horizon or clock could take the message over just before the dispatcher
+# settles its item, and the task would be lost. The mark names its message (task, retry, ETA), because Celery copies the
 # headers of a task into its retries: a mark that was copied into another message does not count.
 MARK: Final = "wheel-sched-sent"
 

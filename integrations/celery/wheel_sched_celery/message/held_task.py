@@ -235,7 +235,7 @@ class MessageKind:
     def digest(self, body: bytes | str, compression: str | None = None) -> str:
         """The digest of a message of this kind with this body."""
         if compression:
-            with contextlib.suppress(Exception):  # not really compressed: no worker can read it, so any digest will do
+            with contextlib.suppress(Exception):  # not compressed after all: no worker can read it
                 body = decompress(body, compression)
         digest = self._hash.copy()
         digest.update(body if isinstance(body, bytes) else str(body).encode("utf-8", "surrogatepass"))

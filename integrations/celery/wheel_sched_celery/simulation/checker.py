@@ -112,7 +112,7 @@ def _allows(fault: Fault, call: str, *, outlasts_visibility: bool) -> int:
             slow = fault.amount >= 200 and call.startswith(TAKEOVER_CALLS)
             return AT_ONCE if (long or slow) and not by_producer else 0
         case "late-request" if call == "store schedule":
-            return A_MESSAGE if by_producer else AT_ONCE  # it may arrive after its item has left the store
+            return A_MESSAGE if by_producer else AT_ONCE  # the request may arrive after its item has left the store
         case "lose-reply" if call == "store schedule":
             # the task is held, and the producer sends it the stock way, or the worker keeps it until it asks again
             return A_MESSAGE if by_producer else AT_ONCE

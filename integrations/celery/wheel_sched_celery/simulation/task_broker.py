@@ -78,7 +78,7 @@ class TaskBroker(SimulatedServer):
         visibility_ms: how long a message may stay unacknowledged; 0: for ever, as in RabbitMQ.
     """
 
-    current: TaskBroker  # of the history that runs now; kombu makes transports without arguments of ours
+    current: TaskBroker  # of the present history; kombu makes transports, and we cannot pass arguments
 
     def __init__(self, world: World, visibility_ms: int) -> None:
         super().__init__(world, "broker")

@@ -161,7 +161,7 @@ class Takeover:
         one.makes_room = qos.value < qos.increment_eventually()
         self._arrived.append(one)
         hub = self._consumer.hub
-        if hub is None:  # without an event loop a turn has no end
+        if hub is None:  # without an event loop there are no turns: decide about each message alone
             self.flush()
         elif len(self._arrived) == 1:
             hub.call_soon(self.flush)
@@ -207,7 +207,7 @@ class Takeover:
 
     def _let_go(self, one: _Arrival) -> None:
         one.over = True
-        if one.makes_room:  # for a message that it keeps, stock Celery makes room again
+        if one.makes_room:  # stock Celery itself raises the prefetch limit for a message that it keeps
             self._consumer.qos.decrement_eventually()
 
     def _carry_out(self, one: _Arrival, now_us: int | None) -> None:
