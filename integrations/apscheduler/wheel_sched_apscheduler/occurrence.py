@@ -50,7 +50,7 @@ class Occurrence:
     """One claimed run of a job.
 
     Args:
-        job: the job to run. No other occurrence has this object.
+        job: the job to run. A `ClaimedJob`, for a stock scheduler, belongs to one occurrence only.
         job_id: the id of the job.
         scheduled: the next run time of the job when it was claimed.
         token: fencing token; greater than all earlier tokens of this job.
