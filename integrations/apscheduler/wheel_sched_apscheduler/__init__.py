@@ -1,7 +1,7 @@
 """APScheduler 3 on wheel-sched: jobstores that many processes can share, on a timing wheel and a durable store.
 
-Names are imported when they are first used: the command line `wheel-sched` imports this package at every start, and
-must neither need APScheduler nor wait for it.
+Names are imported when they are first used. The command line `wheel-sched` imports this package at every start. It must
+also start where APScheduler is not installed, and must not wait for the import of APScheduler.
 """
 
 from importlib import import_module

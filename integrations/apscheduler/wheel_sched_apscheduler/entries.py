@@ -1,4 +1,4 @@
-"""Jobs and runs as plain values, from a jobstore in memory or on a server. No job's function is imported for them."""
+"""Jobs and runs as plain values, from a jobstore in memory or on a server. Making them imports no job's function."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def check_state(state: str) -> None:
     """Check that a text is a state of a job.
 
     Raises:
-        Rejected: it is not.
+        Rejected: the text is not one of `JOB_STATES`.
     """
     if state not in JOB_STATES:
         raise Rejected(f"expected state to be one of {', '.join(JOB_STATES)}, got: {state!r}; nothing was changed")
@@ -29,20 +29,20 @@ def check_state(state: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class JobEntry:
-    """One job as it lies in the store.
+    """One job as the store has it.
 
     Args:
         id: the id of the job.
-        state: where the job waits or runs.
+        state: one of `JOB_STATES`.
         func: reference of its function.
         name: the name of the job, for people.
         trigger: the trigger of the job, as text.
         next_run_time: None = paused.
         executor: alias of its executor.
-        reason: why it is quarantined, or why it was given back. Defaults to "".
+        reason: why the job is quarantined, or why a process could not run it and gave it back. Defaults to "".
         tags: names by which it can be found.
         metadata: as given when the job was added.
-        args, kwargs: as stored; values that JSON lacks have their tagged form.
+        args, kwargs: as stored. A value of a type that JSON lacks has its tagged form, see `codec.values`.
     """
 
     id: str
@@ -61,7 +61,7 @@ class JobEntry:
 
 @dataclass(frozen=True, slots=True)
 class JobPage:
-    """One page of a listing. Pass `cursor` on for the next page; None = this is the last."""
+    """One page of a listing. Pass `cursor` to the next call to get the next page; None = this page is the last."""
 
     jobs: list[JobEntry]
     cursor: str | None = None
@@ -69,14 +69,15 @@ class JobPage:
 
 @dataclass(frozen=True, slots=True)
 class InFlightRun:
-    """An occurrence that a process holds.
+    """An occurrence that a process has claimed and not settled.
 
     Args:
         job_id: the id of the job.
-        occurrence_id: `job:run_time_ms`; None when its holder has not announced it yet.
-        lease_until_ms: end of its lease, which its holder extends; None in a memory jobstore.
-        owner: `host:pid` of the holder; None when it has not announced the run yet (after half a second).
-        since_ms: when it was claimed.
+        occurrence_id: `job:run_time_ms`; None when it is not known, because the process has not announced the run yet.
+        lease_until_ms: end of the run's lease, which the process extends; None in a memory jobstore.
+        owner: `host:pid` of the process; None when it has not announced the run yet. A process announces a run half a
+            second after its claim.
+        since_ms: when the occurrence was claimed; None when the process has not announced the run yet.
         token: fencing token; 0 = unknown.
     """
 
@@ -105,7 +106,7 @@ class RunRecord:
 
     @property
     def lateness_ms(self) -> int:
-        """How long after its run time it started, in ms."""
+        """How long after its run time the occurrence started, in ms. If it did not run: until its claim."""
         return self.started_ms - self.run_time_ms if self.started_ms else self.claimed_ms - self.run_time_ms
 
 

@@ -1,8 +1,8 @@
-"""Migration: copies jobs from a stock store and back, and reads each copy again to verify it.
+"""Migration: copies jobs from a stock store and back. `migrate` reads each copy again to verify it.
 
 Stock stores hold pickles. An unpickler that makes only APScheduler's triggers, dates, zones and plain data reads them;
-it refuses every other name. So a migration runs no code, even if attackers could write to the old store. A job's
-function stays a name.
+it refuses every other name. So a migration runs no code, even if attackers could write to the old store. It copies the
+name of a job's function, and does not import the function.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class MigrationReport:
 
     Args:
         found: number of jobs in the source.
-        copied: number of jobs that were written and verified; in a dry run, that can be copied.
+        copied: number of jobs that were written, and by `migrate` verified; in a dry run, that can be copied.
         existing: ids that the target already has; those jobs were not copied.
         failed: id -> why the job cannot be copied.
     """
@@ -164,7 +164,7 @@ class StockSql:
 
 @contextlib.contextmanager
 def _translated() -> Iterator[None]:
-    """Raise errors of the stock store's library as ours."""
+    """In this block, raise errors of the stock store's library as `StoreError`."""
     try:
         yield
     except WheelSchedError:
@@ -176,7 +176,7 @@ def _translated() -> Iterator[None]:
 
 
 class _Unpickler(pickle.Unpickler):
-    """Makes triggers and plain data; any other name is refused before it is imported."""
+    """Makes triggers and plain data. Refuses any other name before it imports anything."""
 
     def __init__(self, data: bytes, classes: frozenset[str]) -> None:
         super().__init__(io.BytesIO(data))
@@ -201,7 +201,7 @@ def _zone_maker(kind: Any, name: Any) -> Any:
 
 
 def read_stock(job_id: str, state: bytes, classes: Iterable[str] = ()) -> Any:
-    """A job from a stock pickle. Its function stays a name.
+    """Read a job from a stock pickle. The job has the name of its function; the function is not imported.
 
     Raises:
         StoreError: the pickle names something that is not allowed, or is no job.
@@ -244,8 +244,8 @@ def migrate(
     Args:
         stock: see `open_stock`; it is not changed.
         store: the store to copy the jobs to; None = copy nothing.
-        classes: "module:name" of classes the pickles may hold besides the known ones. Defaults to none.
-        codec: without a store, how jobs would be written. Defaults to None: the defaults of a store.
+        classes: "module:name" of further classes that the pickles may hold. Defaults to none.
+        codec: if `store` is None, the codec with which to check the jobs. Defaults to None: a store's default codec.
 
     Raises:
         StoreError: a store does not answer. Repeat the call: it skips jobs that are copied already.
@@ -291,6 +291,11 @@ def _copy(jobs: list[Any], store: RedisWheelJobStore | None, report: MigrationRe
 
 def export(store: RedisWheelJobStore, stock: Stock, *, dry_run: bool = False) -> MigrationReport:
     """Copy every job back into a stock store.
+
+    Args:
+        store: the store to copy the jobs from; it is not changed.
+        stock: see `open_stock`. A job whose id it already has is not copied.
+        dry_run: whether to write nothing, and only check which jobs could be copied. Defaults to False.
 
     Raises:
         StoreError: a store does not answer.

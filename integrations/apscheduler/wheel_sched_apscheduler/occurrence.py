@@ -1,22 +1,22 @@
 """An occurrence: one claimed run of a job, on its way from the store through an executor to its end.
 
-    claimed ──► planned ──► finished ──► settled          planned: the scheduler has said what follows
-                   └──────► released                      (the next run time of the job, or none)
+    claimed ──► planned ──► finished ──► settled          planned: the scheduler has decided the next run time
+                   └──────► released                      of the job, or that there is none
 
 Several missed run times of one job that run together are one occurrence. Its id, `job:run_time_ms`, stays the same
-however often it is handed out. `token` grows with each hand-out of the same job. So an outside system that remembers
-the greatest token it has seen can refuse a holder that was believed dead (Kleppmann's fencing token).
+however often it is handed out. `token` grows each time the same job is handed out. So an outside system that remembers
+the greatest token it has seen can refuse a process that has lost its lease (Kleppmann's fencing token).
 
-`ClaimedJob` is the job as a stock scheduler gets it, with its occurrence. Jobs that are stored, listed or looked up are
-plain `Job` objects. A `Job` has slots and no room for an occurrence, so a subclass holds it. A `ClaimedJob`
-- notes the run times that the scheduler takes, so that ends can be matched with them;
-- of a coalesced job, gives only the last missed run time, without asking the trigger for each;
+A stock scheduler gets a `ClaimedJob`, a subclass of `Job` that also has the occurrence: a `Job` has slots, so it cannot
+have further attributes. Jobs that are stored, listed or looked up are plain `Job` objects. A `ClaimedJob`
+- notes the run times that the scheduler takes, so that the event of an end can be matched with its occurrence;
+- if the job is coalesced, gives only the last missed run time, without asking the trigger for each;
 - compares the lateness of its run times with the grace once, at the claim;
-- asks the trigger once a pass, and repeats its answer when the scheduler asks again. A trigger that raises would end a
-  stock scheduler's loop: the occurrence keeps the error, and nothing runs;
+- asks the trigger once a pass, and repeats the answer when the scheduler asks again. If the trigger raises, the
+  occurrence keeps the error and does not run, because the error would end a stock scheduler's loop;
 - runs the function with `current_occurrence()` set, in a pool of threads, an event loop or a pool of processes.
 
-Threads: one thread claims and plans; the flags that other threads set are single assignments.
+Threads: one thread claims and plans. Other threads only set flags, each by a single assignment.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from apscheduler.job import Job
 
 from wheel_sched_apscheduler.run_times import in_utc, missed_runs, to_ms
 
-UNSEEN_AT_MOST = 3  # for so many heartbeats the executor may not know a run that it was given
+UNSEEN_AT_MOST = 3  # after so many heartbeats at which the executor did not know a run, the run is lost
 
 
 class Finish(StrEnum):
@@ -50,11 +50,11 @@ class Occurrence:
     """One claimed run of a job.
 
     Args:
-        job: what to run; nobody else holds this object.
+        job: the job to run. A `ClaimedJob`, for a stock scheduler, belongs to one occurrence only.
         job_id: the id of the job.
         scheduled: the next run time of the job when it was claimed.
-        token: fencing token; greater than that of every earlier hand-out of this job.
-        redelivered: whether it was handed out before and its holder was lost.
+        token: fencing token; greater than all earlier tokens of this job.
+        redelivered: whether the occurrence was handed out before, to a process that was lost.
         claimed_ms: when it was claimed, in ms since 1970. Defaults to 0: the present time.
     """
 
@@ -104,39 +104,40 @@ class Occurrence:
 
     @property
     def id(self) -> str:
-        """`job:run_time_ms`, the same at every hand-out."""
+        """`job:run_time_ms`, the same each time the occurrence is handed out."""
         return f"{self.job_id}:{to_ms((self.run_times or [self.scheduled])[0])}"
 
     @property
     def alive(self) -> bool:
         """Whether the occurrence was submitted and its executor still knows it.
 
-        Between a run and its event, the executor does not know the occurrence for one heartbeat.
+        False only after `UNSEEN_AT_MOST` heartbeats in a row at which the executor did not know it: an executor forgets
+        a run shortly before it sends the event of the end.
         """
         return self.submitted and self.unseen < UNSEEN_AT_MOST
 
     def due_at(self, now: datetime) -> datetime:
-        """The moment up to which run times are due: the earlier of `now` and the store's time at the claim."""
+        """Run times up to this moment are due: the earlier of `now` and the store's time at the claim."""
         return now if self.reached is None else min(now, self.reached)
 
     def run_at(self, run_times: list[datetime]) -> list[datetime]:
-        """Note the run times that the executor gets, and return them."""
+        """Set the run times that the executor gets, and return them."""
         self.run_times = run_times
         self.left = len(run_times)
         return run_times
 
     def plan(self, next_run_time: datetime | None) -> None:
-        """Note the next run time of the job; None = the job has no next run."""
+        """Set the next run time of the job; None = the job has no next run."""
         self.next_run_time = next_run_time
         self.planned = True
 
     def mark_started(self) -> None:
-        """Record that the job's code begins. If the occurrence has several run times, the first call counts."""
+        """Note the time at which the job's code begins. With several run times, only the first call counts."""
         if not self.started_ms:
             self.started_ms = time.time_ns() // 1_000_000
 
     def mark_ended(self, finish: Finish, error: str = "") -> None:
-        """Note that the last of its run times has ended."""
+        """Note how the occurrence ended, when the last of its run times has ended."""
         self.finish, self.error = finish, error
         self.finished_ms = time.time_ns() // 1_000_000
 
@@ -199,7 +200,7 @@ _STATE = (
 
 
 class Answered:
-    """Repeats the answer of a trigger. A trigger that is asked twice may give two answers, or raise."""
+    """A trigger that repeats the answer of another one, which may give another answer, or raise, when asked again."""
 
     __slots__ = ("_following", "trigger")
 
@@ -208,7 +209,7 @@ class Answered:
         self._following = following
 
     def get_next_fire_time(self, _: datetime | None, __: datetime) -> datetime | None:
-        """The answer that the trigger gave."""
+        """The run time that the other trigger gave."""
         return self._following
 
     def __str__(self) -> str:
@@ -219,10 +220,10 @@ class Answered:
 
 
 class ClaimedJob(Job):
-    """A job that carries its occurrence, so that a stock scheduler can run it.
+    """A job that has an occurrence, so that a stock scheduler can run it.
 
-    An executor of APScheduler measures the lateness of each run time when it begins. So the grace of a claimed job
-    grows while it waits and runs: a run time that was in time at the claim stays in time.
+    An executor of APScheduler compares the lateness of a run time with the grace when the run begins. So the grace of a
+    claimed job grows with time: a run time that was in time at the claim stays in time.
     """
 
     __slots__ = ("claimed_at", "fixed", "grace_s", "occurrence", "plain_func")
@@ -237,7 +238,7 @@ class ClaimedJob(Job):
 
     @property
     def misfire_grace_time(self) -> float | None:
-        """The executor drops run times that lie further back than this, in seconds. None: it drops none."""
+        """The executor drops run times that are further back than this, in seconds. None: it drops none."""
         oldest = None if self.claimed_at is None else self.oldest_in_grace()
         return self.grace_s if oldest is None else (datetime.now(UTC) - oldest).total_seconds()
 
@@ -252,7 +253,7 @@ class ClaimedJob(Job):
         oldest = (self.claimed_at or datetime.now(UTC)) - timedelta(seconds=self.grace_s)
         if self.claimed_at is None:
             return oldest
-        # the first one in time, or the claim: an executor that stands still before it compares drops the same ones
+        # of the first run time in grace, or of the claim: so it does not matter when the executor compares
         times = map(in_utc, self.occurrence.run_times or [self.occurrence.scheduled])
         return next((moment for moment in times if moment >= oldest), self.claimed_at)
 
@@ -292,7 +293,7 @@ class ClaimedJob(Job):
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """In a process of a pool: restores as much of the occurrence as the job's code can see."""
+        """Restore the job in a process of a pool, with the part of its occurrence that the job's code can read."""
         super().__setstate__(state)
         claimed_at, job_id, scheduled, token, redelivered, run_times = state["occurrence"]
         self.occurrence = Occurrence(self, job_id, scheduled, token, redelivered)
@@ -315,7 +316,7 @@ class ClaimedJob(Job):
             token: fencing token.
             redelivered: whether the occurrence was handed out before. Defaults to False.
             fixed: its run times, if they are already decided. Defaults to None.
-            claimed_at: the moment up to which the lateness of its run times counts. Defaults to None: until each one
+            claimed_at: the moment at which the lateness of its run times is measured. Defaults to None: when each one
                 begins.
         """
         self.occurrence = Occurrence(self, self.id, self.next_run_time, token, redelivered)
@@ -328,14 +329,14 @@ class ClaimedJob(Job):
 def claimed_copy(
     job: Any, token: int, grace_s: int | None, *, redelivered: bool = False, claimed_at: datetime | None = None
 ) -> ClaimedJob:
-    """A copy of a plain job, with an occurrence.
+    """Copy a plain job into a `ClaimedJob` with a new occurrence.
 
     Args:
-        job: has a next run time.
+        job: a job that has a next run time.
         token: fencing token.
-        grace_s: the grace that the executor of the job applies.
+        grace_s: the grace that the executor of the job applies, in seconds.
         redelivered: whether the occurrence was handed out before. Defaults to False.
-        claimed_at: the moment up to which lateness counts. Defaults to None: until a run time begins.
+        claimed_at: the moment at which lateness is measured. Defaults to None: when a run time begins.
     """
     copy = ClaimedJob.__new__(ClaimedJob)
     for name in _STATE:
@@ -351,9 +352,9 @@ def with_current_occurrence(
     """Return a function that calls `func` with `current_occurrence()` set to the present run time.
 
     Args:
-        occurrence: has the run times.
+        occurrence: the occurrence, which has the run times.
         func: the job's function.
-        oldest_in_grace: tells before which moment the executor drops run times; None: it drops none.
+        oldest_in_grace: returns the moment before which the executor drops run times; None: it drops none.
     """
     turn = 0
 
@@ -362,7 +363,7 @@ def with_current_occurrence(
         times = occurrence.run_times or [occurrence.scheduled]
         run_time = times[min(turn, len(times) - 1)]
         oldest = oldest_in_grace()
-        if oldest is not None:  # the executor skips run times that it finds too late, without a word
+        if oldest is not None:  # the executor skips run times that are too late, and does not say so
             while run_time < oldest and turn < len(times) - 1:
                 turn += 1
                 run_time = times[turn]

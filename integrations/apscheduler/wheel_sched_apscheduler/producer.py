@@ -1,6 +1,7 @@
 """Producer: adds and removes jobs in a process that runs no scheduler.
 
-It has the calls of a scheduler, uses the same atomic scripts and wakes the schedulers of the store. No threads.
+It has some of a scheduler's calls, uses the same atomic scripts, and wakes the schedulers of the store. It starts no
+thread.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ class Producer:
     Args:
         jobstore: stores the jobs: a `RedisWheelJobStore` with the same settings as in the schedulers.
         timezone: for triggers without a time zone. Defaults to None: the local one.
-        job_defaults: as in a scheduler: misfire_grace_time, coalesce, max_instances. Defaults to none.
+        job_defaults: misfire_grace_time, coalesce and max_instances of jobs that set none. Defaults to none.
     """
 
     def __init__(
@@ -57,7 +58,7 @@ class Producer:
         executor: str = "default",
         **trigger_args: Any,
     ) -> Job:
-        """A job as `scheduler.add_job` makes it, not stored.
+        """Make a job as `scheduler.add_job` does, and do not store it.
 
         Raises:
             TypeError, ValueError: an argument is wrong, as in `scheduler.add_job`.
@@ -108,7 +109,7 @@ class Producer:
     def add_jobs(
         self, jobs: Iterable[Job], *, metadata: Mapping[str, Any] | None = None, tags: Sequence[str] = ()
     ) -> list[str]:
-        """Store jobs from `make`, 500 to a round trip. Returns the ids that already exist; those jobs do not change."""
+        """Store jobs that `make` has made, 500 to a round trip. Returns the ids that exist; these jobs stay."""
         return self.jobstore.add_jobs(list(jobs), metadata=metadata, tags=tags)
 
     def remove_job(self, job_id: str) -> None:

@@ -1,24 +1,29 @@
-"""Run times: as integers, of a trigger, and when one counts as missed.
+"""Run times: how to compare them, how to ask a trigger for them, and when a run counts as missed.
 
-*Integers.* Python compares and subtracts two datetimes of one time zone by their wall clock. In autumn that clock goes
+*Comparing.* Python compares and subtracts two datetimes of one time zone by their wall clock. In autumn that clock goes
 back: 02:35 of summer time is earlier than 02:30 of winter time, but Python says later. So this package compares run
-times by `to_us` or after `in_utc`. In milliseconds, due times round up and now rounds down, so nothing is due early.
+times as integers (`to_us`) or in UTC (`in_utc`). In milliseconds, due times are rounded up and the present time is
+rounded down, so nothing is due early.
 
-*Missed runs.* Stock asks the trigger once for each missed occurrence and then drops all but the last. For a job that
-runs each second, a week of downtime costs 604,801 calls under the scheduler's lock. `missed_runs` divides a coalesced
-interval, and searches a coalesced cron schedule backwards from now in steps that double. The trigger's first answer
-after now ends the search. It is the next run time, so the trigger is not asked again for it.
+*Missed runs.* If `coalesce` is set, stock asks the trigger for each missed run time and then drops all but the last.
+For a job that runs each second, a week of downtime costs 604,801 calls under the scheduler's lock. `missed_runs` asks
+less often. It first finds a run time close to the last missed one: for an interval trigger by a division, for a cron
+trigger by a search backwards from now in steps that double. From there it asks the trigger for later run times until
+one is after now. This one is the next run time of the job.
 
-A pass hands over at most `RUN_TIMES_AT_MOST` run times of a job. Without coalescing, all further missed run times
-become one run, the last: an interval of a microsecond has 10^12 run times in ten days, too many for any memory.
+A pass hands out at most `RUN_TIMES_AT_MOST` run times of a job. If a job without `coalesce` has missed more, one run at
+the last missed run time stands for all the others. An interval of a microsecond has 10^12 run times in ten days, too
+many for any memory.
 
-*Asking a trigger.* APScheduler's AndTrigger asks its parts again and again until they agree. With a previous run time
-each part repeats its answer. So parts that differ once never agree, and the loop never ends while it holds the
-scheduler's lock. `next_fire_time` gives up in that case.
+*Asking a trigger.* APScheduler's AndTrigger asks its parts for a run time again and again until all give the same one.
+It passes a later `now` each time. But a part that gets a previous run time computes its answer from that time, and so
+gives the same answer again. If the first answers differ, AndTrigger loops for ever, and holds the scheduler's lock.
+`next_fire_time` raises an error instead.
 
-*Misfires.* Stock checks `misfire_grace_time` in the worker, so time in the pool's queue counts, and its default of one
-second drops most of a burst. Here lateness is measured once, when the job is claimed. A job that is claimed in time
-runs. If it is put back instead, its lateness counts from then.
+*Misfires.* Stock compares the lateness of a run with `misfire_grace_time` when a worker of the executor takes the run.
+So the time in the executor's queue counts as lateness. With stock's default of one second, most jobs of a burst are
+dropped. This package measures the lateness once, when it claims the job. A job that is claimed in time runs. If the job
+is put back instead, its lateness is measured from the time to which it was put back.
 """
 
 from __future__ import annotations
@@ -64,22 +69,22 @@ def earliest(moments: Iterable[datetime | None]) -> datetime | None:
 
 
 def to_ms(moment: datetime) -> int:
-    """Milliseconds since 1970, rounded up."""
+    """Milliseconds since 1970, rounded up. Use it for due times."""
     return -(-to_us(moment) // 1000)
 
 
 def floor_ms(moment: datetime) -> int:
-    """Milliseconds since 1970, rounded down."""
+    """Milliseconds since 1970, rounded down. Use it for the present time."""
     return to_us(moment) // 1000
 
 
 def from_us(us: int) -> datetime:
-    """The moment in UTC."""
+    """The moment that is `us` microseconds after 1970, in UTC."""
     return EPOCH + us * _US
 
 
 def from_ms(ms: int) -> datetime:
-    """The moment in UTC; the first or last one of the calendar if it lies outside."""
+    """The moment that is `ms` milliseconds after 1970, in UTC. Limited to the years that a datetime can have."""
     return EPOCH + timedelta(milliseconds=min(max(ms, _FIRST_MS), _LAST_MS))
 
 
@@ -87,12 +92,13 @@ def missed_runs(job: Any, now: datetime, *, quiet: bool = False) -> tuple[list[d
     """The run times of `job` that were missed until `now`, and the first run time after `now`.
 
     Args:
-        job: with a next run time, at which the search starts.
-        now: up to which run times count as missed.
-        quiet: do not log that there were more than `RUN_TIMES_AT_MOST`. Defaults to False.
+        job: an APScheduler job. The search starts at its next run time.
+        now: run times up to this moment count as missed.
+        quiet: whether to log no warning about more than `RUN_TIMES_AT_MOST` run times. Defaults to False.
 
     Returns:
-        The missed run times in order, of a coalesced job only the last; and the next one, None when there is none.
+        The missed run times in order, for a coalesced job only the last one. And the first run time after `now`; None
+        if the trigger has no more.
 
     Raises:
         ValueError: the trigger gives no run time after now, however often it is asked.
@@ -123,7 +129,10 @@ def missed_runs(job: Any, now: datetime, *, quiet: bool = False) -> tuple[list[d
 
 
 def _walk(trigger: Any, moment: datetime | None, now: datetime, coalesce: bool) -> tuple[list[datetime], Any]:
-    """The run times from `moment` up to `now`, and the one that follows: before now if there are too many."""
+    """The run times from `moment` up to `now`, and the one that follows them.
+
+    Stops after `RUN_TIMES_AT_MOST` run times; the one that follows is then not after `now`.
+    """
     times: list[datetime] = []
     for _ in range(RUN_TIMES_AT_MOST):
         if moment is None or moment > now:
@@ -137,7 +146,7 @@ def _walk(trigger: Any, moment: datetime | None, now: datetime, coalesce: bool) 
 
 
 def _near_end(trigger: Any, first: datetime, now: datetime) -> datetime:
-    """A run time close to the last missed one, for any trigger. It asks the trigger more often than `_late_start`."""
+    """A run time close to the last missed one, for any trigger. May ask the trigger more often than `_late_start`."""
     start = _late_start(trigger, first, now)
     back = _US
     while start is first and back < now - first:
@@ -149,7 +158,7 @@ def _near_end(trigger: Any, first: datetime, now: datetime) -> datetime:
 
 
 def _late_start(trigger: Any, first: datetime, now: datetime) -> datetime:
-    """A run time close to the last missed one; `first` when there is no quick way to find one."""
+    """A run time close to the last missed one; `first` if this trigger offers no quick way to find one."""
     kind = type(trigger)
     if kind is IntervalTrigger and trigger.jitter is None:
         end = min(now.timestamp(), trigger.end_date.timestamp()) if trigger.end_date else now.timestamp()
@@ -169,10 +178,10 @@ def _late_start(trigger: Any, first: datetime, now: datetime) -> datetime:
 
 
 def next_fire_time(trigger: Any, previous: datetime | None, now: datetime) -> Any:
-    """The answer of `trigger.get_next_fire_time`.
+    """Call `trigger.get_next_fire_time`, without its endless loop for an AndTrigger whose parts never agree.
 
     Raises:
-        ValueError: the parts of an and-trigger never agree.
+        ValueError: the parts of an AndTrigger never agree.
     """
     kind = type(trigger)
     if kind is AndTrigger:
@@ -199,12 +208,12 @@ def _agreed(parts: Any, previous: datetime | None, now: datetime) -> Any:
 
 
 def lateness_until(claimed_at: datetime, misfire: Misfire) -> datetime | None:
-    """The moment up to which a job's lateness counts, if it was claimed at `claimed_at`; None = until it begins."""
+    """The moment at which the lateness of a job is measured; None: when it begins. `claimed_at`: time of the claim."""
     return None if misfire == "stock" else claimed_at
 
 
 def chosen_grace(job: Any, misfire: Misfire) -> int | None:
-    """The job's misfire grace time in seconds; None if lateness does not matter, see `grace_after_claim`."""
+    """The job's misfire grace time in seconds; None: it runs at any lateness. See `grace_after_claim` for `misfire`."""
     grace_s: int | None = job.misfire_grace_time
     return None if misfire == "lenient" and grace_s == STOCK_GRACE_S else grace_s
 
@@ -213,11 +222,11 @@ def grace_after_claim(job: Any, now: datetime, misfire: Misfire) -> int | None:
     """The grace that the executor must apply to a job claimed at `now`; None = run it at any lateness.
 
     Args:
-        job: with a next run time.
+        job: an APScheduler job that has a next run time.
         now: time of the claim.
-        misfire: "lenient": a grace of 1 s, APScheduler's default, counts as none, any other as in "claim".
-            "claim": a job that is claimed within its grace runs; one claimed later is MISSED. "stock": as the job says,
-            counted when a worker takes it.
+        misfire: when the lateness is measured. "claim": at the claim. A job that is claimed within its grace runs, and
+            a job that is claimed later is MISSED. "lenient": as "claim", but a grace of 1 s, APScheduler's default,
+            counts as None. "stock": when a worker of the executor takes the job.
     """
     grace_s = chosen_grace(job, misfire)
     if grace_s is None or misfire == "stock":

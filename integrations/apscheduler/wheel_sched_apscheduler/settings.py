@@ -1,6 +1,7 @@
 """Settings of jobstores and schedulers. An ini file or the environment gives them as text, so text is accepted too.
 
-Each function returns a usable value and adds to a list of problems what is wrong. So one error names all problems.
+Each function adds what is wrong to the list `problems`, and always returns a value that the caller can go on with. So
+the caller can raise one error that names all problems.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ class SharedStoreSettings:
 
 
 def whole(name: str, value: Any, least: int, greatest: int | None, problems: list[str]) -> int:
-    """Read a whole number within bounds. Reports any other value in `problems`."""
+    """Read a whole number from `least` to `greatest` (None: no limit). Adds any other value to `problems`."""
     number = _number(int, value)
     if type(number) is int and number >= least and (greatest is None or number <= greatest):
         return number
@@ -46,7 +47,7 @@ def whole(name: str, value: Any, least: int, greatest: int | None, problems: lis
 
 
 def seconds(name: str, value: Any, least: float, greatest: float, problems: list[str]) -> float:
-    """Read a time in seconds within bounds. Reports any other value in `problems`."""
+    """Read a time in seconds from `least` to `greatest`. Adds any other value to `problems`."""
     number = _number(float, value)
     if isinstance(number, int | float) and not isinstance(number, bool) and least <= number <= greatest:
         return number
@@ -55,7 +56,7 @@ def seconds(name: str, value: Any, least: float, greatest: float, problems: list
 
 
 def _number(kind: type, value: Any) -> Any:
-    """The number in a text; None = there is none. Other values stay."""
+    """The number that a text contains; None if it contains none. A value that is no text is returned unchanged."""
     try:
         return kind(value) if isinstance(value, str) else value
     except ValueError:
@@ -63,7 +64,7 @@ def _number(kind: type, value: Any) -> Any:
 
 
 def flag(name: str, value: Any, problems: list[str]) -> bool:
-    """Read true or false. Reports any other value in `problems`."""
+    """Read true or false. Adds any other value to `problems`."""
     if isinstance(value, bool):
         return value
     word = value.strip().lower() if isinstance(value, str) else None
@@ -73,7 +74,7 @@ def flag(name: str, value: Any, problems: list[str]) -> bool:
 
 
 def one_of(name: str, value: Choice, choices: Sequence[Choice], problems: list[str]) -> Choice:
-    """Read one of the words `choices`. Reports any other value in `problems`."""
+    """Read one of the words `choices`. Adds any other value to `problems`."""
     if value not in choices:
         listed = " or ".join(choices) if len(choices) == 2 else f"one of {', '.join(choices)}"
         problems.append(f"expected {name} to be {listed}, got: {value!r}")

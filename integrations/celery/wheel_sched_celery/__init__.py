@@ -1,7 +1,7 @@
-"""Celery integration of wheel-sched: ETA, countdown and retry wait durably, fire on time, and can be seen.
+"""Celery integration of wheel-sched: tasks with an ETA, a countdown or a retry wait durably and run on time.
 
-Names are imported when they are first used: the plugin of the `celery` program lies in this package, and must not cost
-every other command the import of a Redis client.
+Names are imported when they are first used. This package contains a plugin that every `celery` command imports, and a
+command that does not need a Redis client must not import one.
 """
 
 from importlib import import_module

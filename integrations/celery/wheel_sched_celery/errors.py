@@ -8,12 +8,12 @@ from wheel_sched.errors import InDoubt, StoreError, WheelSchedError
 
 
 class HoldRefused(WheelSchedError, OperationalError):
-    """The delay store is away, and the app wants an error instead of the stock way (`on_outage="refuse"`).
+    """The delay store is away, and the app has `on_outage="refuse"`, so the task is not sent the stock way.
 
-    Either the task was not sent, or it is in doubt: the store did not answer or confirm, and may hold the task. A held
-    task runs when it is due. `in_doubt` and the text say which of the two.
+    There are two cases, and `in_doubt` and the text say which one it is. Either the task was not sent. Or the store did
+    not answer or did not confirm, and may hold the task. A held task runs when it is due.
 
-    It is also kombu's `OperationalError`, which callers of `apply_async` catch when the broker is away.
+    It is a subclass of kombu's `OperationalError`, which callers of `apply_async` catch when the broker is away.
 
     Args:
         text: what happened.
@@ -28,7 +28,7 @@ class HoldRefused(WheelSchedError, OperationalError):
 
     @classmethod
     def because(cls, error: StoreError, what: str) -> HoldRefused:
-        """The error to raise after the store's `error`, when `what` was to be sent."""
+        """Make the error to raise after the store's `error`. `what` names the task that was to be sent."""
         if not error.in_doubt:
             return cls(f"{what}: not sent: {error}")
         why = "the delay store gave no answer and may hold what it was sent"

@@ -1,4 +1,4 @@
-"""`install`: sets an app up."""
+"""`install`: adds the integration to a Celery app."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ def install(
     Args:
         app: the Celery app.
         url: address of the store; None = no store, only a better timer in the worker. Defaults to `app.conf.wheel_url`,
-            else the broker's URL when it is a Redis.
-        horizon: tasks due later than this are held; None = stock behaviour. Defaults to "2s".
+            else to the broker's URL if the broker is a Redis.
+        horizon: a task due later than this from now is held; None = stock behaviour. Defaults to "2s".
         settings: the other fields of `WheelSettings`.
 
     Raises:
-        ConfigError: an argument is unknown, or the app has sent messages already.
+        ConfigError: an argument is unknown, the app has the integration already, or it has used `app.amqp` already.
     """
     unknown = sorted(set(settings) - set(NAMES))
     if unknown:

@@ -1,6 +1,7 @@
 """Settings of the integration: arguments of `install`, else `app.conf.wheel_*`, else defaults.
 
-Pure, except that it reads `app.conf`. It does so late, because an app may be configured after `install`.
+The integration calls `load_settings` when it first needs a setting, because an app may be configured after `install`.
+The functions are pure, except that they read `app.conf`.
 """
 
 from __future__ import annotations
@@ -35,13 +36,15 @@ UNSET: Final[Any] = _Unset()
 
 @dataclass(frozen=True, slots=True)
 class WheelSettings:
-    """How tasks are held and released. Durations are whole milliseconds; users give texts, seconds or timedeltas.
+    """How tasks are held and released. Durations are in whole milliseconds.
+
+    Users may give durations as texts, seconds or timedeltas.
 
     Args:
         url: address of the delay store (redis://, rediss://, unix://, embedded:FOLDER or a redis-py client); None = no
-            store, only a better timer in the worker. Defaults to the broker's URL when that is a Redis.
-        horizon: a task due later than this waits in the store. None = no task is held; tasks that are held already
-            are still released. Defaults to 2 s, at most half of the broker's visibility timeout.
+            store, only a better timer in the worker. Defaults to the broker's URL if the broker is a Redis.
+        horizon: a task due later than this from now waits in the store. None = no task is held; tasks that are held
+            already are still released. Defaults to 2 s, at most half of the broker's visibility timeout.
         namespace: prefix of the store's keys. Defaults to "celery".
         shards: number of shards of the namespace, fixed when it is created. Defaults to 1.
         durability: "memory", "everysec", "fsync" or "replicated". Defaults to "everysec".
@@ -82,10 +85,10 @@ NAMES = tuple(spec.name for spec in fields(WheelSettings))
 
 
 def load_settings(given: Mapping[str, Any], conf: Mapping[str, Any], broker_url: str | None) -> WheelSettings:
-    """Settings from what `install` was given and from the app's configuration.
+    """Make the settings from the arguments of `install` and from the app's configuration.
 
     Args:
-        given: arguments of `install`; UNSET ones are looked for in `conf`.
+        given: arguments of `install`. Those that are UNSET are read from `conf`.
         conf: the app's configuration.
         broker_url: the app's broker URL.
 

@@ -1,6 +1,6 @@
 """The worker's thread for calls on the store, so that the worker's loop never waits for a store that hangs.
 
-The thread starts with the first job, so that the worker forks no process beside it before it consumes.
+The thread starts with the first job. So it does not run yet when the worker forks its first processes.
 
 Threads: any thread may call any method. Jobs run in the thread of this module.
 """
@@ -27,7 +27,7 @@ STUCK_S: Final = 0.5  # after this time a call counts as stuck, and others do no
 
 
 class StoreThread:
-    """Runs jobs one after the other.
+    """Runs jobs in one thread, one after the other.
 
     Args:
         name: the name of the thread. Defaults to "wheel-sched-celery-store".
@@ -52,19 +52,18 @@ class StoreThread:
         self._jobs.put(job)
 
     def start(self) -> None:
-        """Start the thread. Idempotent. A simulation without threads overrides this, and calls `step` itself."""
+        """Start the thread. Idempotent."""
         with self._lock:
             if self._thread is None:
                 self._thread = threading.Thread(target=self._work, name=self._name, daemon=True)
                 self._thread.start()
 
     def ask(self, question: Callable[[], T], patience_s: float = PATIENCE_S) -> T:
-        """Run `question` in the thread; return what it returns, or raise what it raises.
-
-        While the thread is stuck this fails at once.
+        """Run `question` in the thread, and wait at most `patience_s`. Returns what it returns, or raises its error.
 
         Raises:
-            StoreUnavailable: there is no answer in time. A question that has begun is not stopped.
+            StoreUnavailable: there is no answer in time, or the thread is stuck (then this does not wait). A question
+                that has begun is not stopped.
         """
         if self.stuck:
             raise StoreUnavailable("the delay store has not answered for a while: nothing was sent to it")
@@ -105,7 +104,7 @@ class StoreThread:
         return max(0, dropped)
 
     def step(self, *, wait: bool = True) -> bool:
-        """Run the next job, in the calling thread. Without `wait`, return False when there is no job."""
+        """Run the next job in the calling thread. If `wait` is False, returns False when there is no job."""
         try:
             job = self._jobs.get(wait)
         except queue.Empty:

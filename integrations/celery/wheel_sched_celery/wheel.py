@@ -1,7 +1,7 @@
-"""The integration of one app, `app.wheel`: its settings, its store in this process, and holding tasks.
+"""The integration of one app, `app.wheel`. It has the settings and this process's store, and holds tasks.
 
-Each process opens the store once, when it holds its first task. A forked pool child opens its own and never touches the
-connections of its parent.
+Each process opens the store once, when it holds its first task. A forked process of the pool opens the store anew, and
+never uses the connections of its parent.
 
 Threads: any thread may call any method.
 """
@@ -36,12 +36,12 @@ logger = logger_of("wheel_sched.celery")
 
 T = TypeVar("T")
 
-AWAY_S = 2.0  # after a failure nobody calls the store for so long, else each caller would wait for a timeout
+AWAY_S = 2.0  # after a failure no caller calls the store for so long, else each would wait for a timeout
 STALE_S = 1.0  # a call over a dead connection fails sooner than this
 
 
 class Wheel:
-    """Stores tasks of one app.
+    """The integration of one app, which stores the app's tasks.
 
     Args:
         app: the Celery app.
@@ -58,9 +58,9 @@ class Wheel:
             os.register_at_fork(after_in_child=lambda: _start_anew(me()))
 
     def _forget(self) -> None:
-        """Begin without a store: a forked child must not use the parent's sockets.
+        """Begin without a store. A forked child calls this, because it must not use the parent's sockets.
 
-        It must not use the parent's lock either: another thread may have held the lock at the fork.
+        The child must not use the parent's lock either: another thread may have held the lock at the fork.
         """
         self._lock = threading.Lock()
         self._store: DelayStore | None = None
@@ -74,7 +74,7 @@ class Wheel:
 
     @property
     def settings(self) -> WheelSettings:
-        """Settings, read from the app's configuration at the first use.
+        """The settings, read from the app's configuration at the first use.
 
         Raises:
             ConfigError: names every wrong setting.
@@ -89,7 +89,7 @@ class Wheel:
         """The store of this process.
 
         Raises:
-            StoreError: it is away, or its namespace has another schema, shard count or clock.
+            StoreError: the store is away, or its namespace has another schema, shard count or clock.
             ConfigError: the app has no store.
         """
         with self._lock:
@@ -98,7 +98,7 @@ class Wheel:
             return self._store
 
     def open_store(self, timeout_ms: int | None = None) -> DelayStore:
-        """Another handle on the store, which the caller closes.
+        """Open the store once more. The caller closes the result.
 
         Args:
             timeout_ms: how long one call may take. Defaults to the timeout of the store's client.
@@ -123,16 +123,16 @@ class Wheel:
         """The store's time, in microseconds since 1970.
 
         Raises:
-            StoreError: it is away, or was a moment ago.
+            StoreError: the store is away, or was a moment ago.
         """
         (window,) = self.call(lambda store: values_of(store.execute([Call(0, Look(0, 0))])))
         return int(window.now_us)
 
     def call(self, function: Callable[[DelayStore], T]) -> T:
-        """Call `function` with the store. After a failure the next callers fail at once, for `AWAY_S`.
+        """Call `function` with the store. If it fails, all calls of the next `AWAY_S` seconds fail at once.
 
         Raises:
-            StoreError: the store did not answer, or was away a moment ago and got no request.
+            StoreError: the store did not answer now, or did not answer a moment ago and was not asked again.
         """
         self._check_up()
         try:
@@ -142,7 +142,7 @@ class Wheel:
             raise
 
     def call_in_thread(self, function: Callable[[DelayStore], T]) -> T:
-        """`call` for a caller that must not block: the store's thread makes the call, and the caller waits briefly.
+        """Do what `call` does, for a caller that must not block: the store's thread calls, the caller waits briefly.
 
         Raises:
             StoreError: the store did not answer, or not in time.
@@ -204,7 +204,7 @@ class Wheel:
         return stored
 
     def _begin(self, items: Sequence[Item]) -> Callable[[], object]:
-        """Send the items over a kept connection, which makes `apply_async` a tenth faster.
+        """Send the items over a connection that stays open, which makes `apply_async` a tenth faster.
 
         If that connection has died, send the items once more over another one. A repeat stores nothing twice.
         """
@@ -234,11 +234,11 @@ class Wheel:
         return finish
 
     def not_held(self, items: Sequence[Item], error: Exception) -> Collection[str]:
-        """After `schedule` failed with `error`: the ids of those items that the caller must send the stock way.
+        """The ids of those items that the caller must send the stock way, after `schedule` has failed with `error`.
 
-        The store may have written an item without confirming it. If the caller sends such a task too, it runs twice; if
-        not, a crash of the server loses it. So this method removes such items, and the caller sends them. An item that
-        has left the store meanwhile is with the broker, and the caller does not send it.
+        The store may have written an item without confirming it. If the caller sends such a task too, it runs twice. If
+        the caller does not send it, a crash of the server loses it. So this method removes such items, and the caller
+        sends them. An item that has already left the store is with the broker, and the caller does not send it.
         """
         ids = {item.id for item in items}
         if not isinstance(error, InDoubt):
@@ -266,7 +266,7 @@ class Wheel:
 
     @contextlib.contextmanager
     def collecting(self) -> Iterator[list[HeldTask]]:
-        """Inside the block, tasks that this thread would store go into the list instead. The caller stores them."""
+        """In this block, tasks that this thread would store are added to a list. The caller must store them."""
         tasks: list[HeldTask] = []
         self._collected.tasks = tasks
         try:
@@ -275,7 +275,7 @@ class Wheel:
             self._collected.tasks = None
 
     def item_of(self, task: HeldTask) -> Item | None:
-        """The item that stores a task; None when the store cannot take it."""
+        """Make the item that stores a task; None when the store cannot take the task."""
         lead_ms = self.settings.lead
         try:
             queue = self.shared_server.queue
@@ -313,7 +313,7 @@ class Wheel:
 
     @property
     def shared_server(self) -> SharedServer:
-        """The object that knows whether the broker's queues lie in the store's database."""
+        """The object that finds out whether the broker's queues are in the store's database."""
         with self._lock:
             if self._shared_server is None:
                 self._shared_server = SharedServer(

@@ -25,7 +25,7 @@ ids_argument = click.argument("job_ids", metavar="JOB...", nargs=-1, required=Tr
 @json_option
 @pass_session
 def run_now(session: Session, job_ids: tuple[str, ...], yes: bool, as_json: bool) -> int:
-    """Make jobs due at once, paused ones too. A recurring job continues from there.
+    """Make jobs due at once, paused ones too. A recurring job then runs again at the times of its trigger.
 
     \b
     Examples:
@@ -137,7 +137,7 @@ def release(session: Session, job_ids: tuple[str, ...], everything: bool, yes: b
 @json_option
 @pass_session
 def repoint(session: Session, old: str, new: str, dry_run: bool, yes: bool, as_json: bool) -> None:
-    """Give every job of the function OLD the function NEW (module:name), and release the quarantined ones.
+    """In every job of the function OLD, name NEW (module:name) instead. Release such jobs from quarantine.
 
     \b
     Examples:

@@ -19,10 +19,10 @@ _MADE_BY = "a scheduler with this job store, or run `wheel-sched aps migrate`"
 def opened_jobs(
     session: Session, *, create: bool = False, codec: Mapping[str, Any] | None = None
 ) -> Iterator[RedisWheelJobStore]:
-    """The jobstore, without a scheduler. It is closed at the end of the block.
+    """Open the jobstore that the settings name, without a scheduler. It is closed at the end of the `with` block.
 
     Args:
-        session: has the settings.
+        session: the command line's session, which has the settings.
         create: whether to create the namespace. Defaults to False.
         codec: settings of the codec, as `RedisWheelJobStore` takes them. Defaults to none.
     """

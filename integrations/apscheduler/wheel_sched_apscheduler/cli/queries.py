@@ -173,7 +173,7 @@ def history(session: Session, job_id: str | None, limit: int, as_json: bool) -> 
 
 
 def as_dict(entry: JobEntry) -> dict[str, Any]:
-    """A job as plain JSON-able data."""
+    """A job as plain data that can be written as JSON."""
     moment = entry.next_run_time
     fields = asdict(entry)
     fields["next_run_time"] = None if moment is None else moment.isoformat()

@@ -1,13 +1,13 @@
 """The allow-list: which functions a stored job may name.
 
-A stored reference is `module:name` or `module:Class.method`. It leads to a plain Python function, class or method that
-the module itself defines: `__module__` is that module and `__qualname__` is that name. What a module has only imported
-is out of reach. So are built-ins, special methods, and attributes of objects. A reference is checked before anything is
-imported.
+A stored reference is `module:name` or `module:Class.method`. It must name a plain Python function, class or method that
+the module itself defines: `__module__` is that module and `__qualname__` is that name. A reference cannot name what the
+module has only imported, a built-in, a special method, or an attribute of an object. This module checks a reference
+before it imports anything.
 
 A job may name functions of the modules in `allow`. Without such a list, a signed job may name any module but the
 standard library's and our own, because a process that knows the secret has stored the job. An unsigned job may name
-`__main__`, and functions of which this process itself has added a job (*registered* functions).
+functions of `__main__`, and functions of which this process itself has added a job (*registered* functions).
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ _registered: dict[str, Callable[..., Any]] = {}  # functions of which this proce
 
 
 class Forbidden(StoreError):
-    """A reference outside of the allow-list. Nothing was called, and no module outside of the list was imported."""
+    """A reference is outside of the allow-list. Nothing was called, and no module outside of the list was imported."""
 
 
 class NotRegistered(Forbidden, LookupError):
-    """A function that this process has not registered. Another one may have done so, or this one may do so later."""
+    """This process has not registered the function. Another process may have, and this process may do so later."""
 
 
 class Allowed:
@@ -48,7 +48,7 @@ class Allowed:
 
     Args:
         allow: modules (`myapp` also means `myapp.jobs`), single functions by name (`myapp.jobs:send`, of any kind), or
-            functions themselves. Defaults to None, see the module.
+            functions themselves. Defaults to None: see the top of this module.
         aliases: old reference -> new one, for functions that have moved; the new ones are allowed. Defaults to none.
         signed: whether every job that is read has a valid signature. Defaults to False.
 
@@ -98,7 +98,7 @@ class Allowed:
         return self._listed or self._signed or ref in _registered or ref.startswith("__main__:")
 
     def _storable(self, ref: str) -> bool:
-        """Whether some process with these settings may look this reference up."""
+        """Whether a process with these settings may look this reference up, if it has registered the function."""
         if ref in self._exact:
             return True
         module, colon, name = ref.partition(":")
@@ -109,10 +109,10 @@ class Allowed:
         return not _reserved(module)
 
     def check(self, ref: str) -> None:
-        """Check that a process with these settings may look a reference up.
+        """Check that a process with these settings may look a reference up, if it has registered the function.
 
         Raises:
-            Forbidden: no process may; the text says what to change.
+            Forbidden: no process with these settings may. The text of the error says what to change.
         """
         if not self._storable(ref):
             raise self._forbidden(ref)
@@ -122,7 +122,7 @@ class Allowed:
 
         Args:
             func: the function; None = only its reference is known.
-            ref: as APScheduler names the function.
+            ref: the reference by which APScheduler names the function.
 
         Raises:
             Forbidden: no process with these settings may look it up.
@@ -149,10 +149,11 @@ class Allowed:
         return ref
 
     def resolve(self, ref: str) -> Callable[..., Any]:
-        """The function behind a stored reference, imported if need be.
+        """The function that a stored reference names. Imports its module if needed.
 
         Raises:
-            Forbidden: the reference is not in the list (then nothing was imported), or leads out of it.
+            Forbidden: the list does not allow the reference (then nothing was imported), or the reference names an
+                object that its module does not define.
             NotRegistered: there is no list, the job is not signed, and this process has not registered the function.
             NotHere: there is no such module or function in this process.
         """
@@ -232,7 +233,7 @@ def _wrong(entry: Any) -> ConfigError:
 
 
 def _pairs(aliases: Any) -> dict[str, str]:
-    """Aliases as a dict; also from the text `old=new, ...` of a file of settings."""
+    """Aliases as a dict. A file of settings gives them as the text `old=new, ...`."""
     if isinstance(aliases, str):
         parts = [part.partition("=") for part in aliases.split(",") if part.strip()]
         aliases = {old.strip(): new.strip() for old, _, new in parts}
@@ -245,7 +246,7 @@ def _pairs(aliases: Any) -> dict[str, str]:
 
 
 def _plain(dotted: str) -> bool:
-    """Whether a text consists of names and dots, without special names."""
+    """Whether a text consists of names and dots, and no name begins with two underscores."""
     return all(part.isidentifier() and not part.startswith("__") for part in dotted.split("."))
 
 
@@ -277,10 +278,10 @@ def _parts_of(ref: str) -> tuple[str, str]:
 
 
 def _entry(holder: Any, name: str) -> tuple[Any, Any]:
-    """The module or class that defines a name, and the raw value there; no attribute lookup runs.
+    """The module or class that defines a name, and the value in its `__dict__`. Runs no code of the module.
 
     Raises:
-        KeyError: nothing defines it.
+        KeyError: neither the module nor the class, with its base classes, defines the name.
     """
     for owner in holder.__mro__ if isinstance(holder, type) else [holder]:
         if name in vars(owner):

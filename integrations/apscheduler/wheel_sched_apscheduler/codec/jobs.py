@@ -1,9 +1,10 @@
-"""JobCodec: a job as bytes and back.
+"""JobCodec: writes a job as bytes and reads it back.
 
     [s <32 bytes HMAC>] 1;<next run time in us, or ->;<its zone>;<JSON of everything that stays the same>
 
-The front holds what changes with every run, so the next occurrence of a job is written without making its JSON again.
-Metadata are part of the JSON. Tags are refs of the store, so that jobs can be found by them.
+The part before the JSON, the *front*, holds what changes with every run. So the codec writes the next occurrence of a
+job without making the JSON again. The JSON contains the job's metadata. Tags are not in these bytes: they are refs of
+the item, so that jobs can be found by them.
 """
 
 from __future__ import annotations
@@ -34,7 +35,11 @@ _loads = json.JSONDecoder().decode
 
 @dataclass(slots=True)
 class StoredJob:
-    """A job that was read: the job, its trigger as it was read, and its bytes in parts."""
+    """A job that was read from bytes.
+
+    `trigger` is the job's trigger as it was read. `zone` and `rest` are the parts of the bytes that hold the time zone
+    and the JSON.
+    """
 
     job: Any
     trigger: Any
@@ -43,15 +48,16 @@ class StoredJob:
 
 
 class JobCodec:
-    """Jobs to bytes and back. Any thread may use it.
+    """Writes jobs as bytes and reads them back. Any thread may use it.
 
     Args:
-        allow: modules or functions that stored jobs may name, see `Allowed`. Defaults to None: signed jobs may name own
-            functions of any application, other jobs only functions of which this process has added a job.
+        allow: modules or functions that stored jobs may name, see `Allowed`. Defaults to None: signed jobs may name any
+            function that a module of an application defines, other jobs only functions of which this process has added
+            a job.
         triggers: further trigger classes. Defaults to none.
         aliases: old function reference -> new one. Defaults to none.
-        secret: signs the jobs that are written; jobs that are read must have a signature. Of several secrets the first
-            signs. Defaults to None: jobs are not signed.
+        secret: signs the jobs that are written; jobs that are read must have a signature. If there are several secrets,
+            the first one signs. Defaults to None: jobs are not signed.
         allow_pickle: see `Values`. Defaults to False.
 
     Raises:
@@ -134,15 +140,15 @@ class JobCodec:
         return self._signer is not None
 
     def seal(self, item_id: str, body: bytes) -> bytes:
-        """The body, signed for this id if there is a secret."""
+        """The body with a signature for this item id; the body alone if there is no secret."""
         return body if self._signer is None else self._signer.sign(item_id, body)
 
     def unseal(self, item_id: str, raw: bytes) -> bytes:
-        """The body that `seal` was given.
+        """Check the signature that `seal` has added, and return the body without it.
 
         Raises:
-            BadSignature: none of our secrets has signed it for this id.
-            NotHere: it is signed, and this process has no secret; another process may have it.
+            BadSignature: none of our secrets has signed the body for this item id.
+            NotHere: the body is signed, and this process has no secret; another process may have it.
         """
         if self._signer is not None:
             return self._signer.verify(item_id, raw)
@@ -151,7 +157,7 @@ class JobCodec:
         return raw
 
     def decode(self, job_id: str, raw: bytes, kind: Any = Job, *, resolve: bool = True) -> StoredJob:
-        """The job in these bytes. Without `resolve` nothing is imported, and the job has no function, only its name.
+        """Read a job from bytes. If `resolve` is False, nothing is imported, and the job has only its function's name.
 
         Raises:
             BadSignature, Forbidden, Unreadable: the job may not or cannot be read. Nothing was imported.
@@ -180,7 +186,7 @@ class JobCodec:
         return StoredJob(job, trigger, zone, rest)
 
     def next_run_time(self, raw: bytes) -> datetime | None:
-        """The next run time in UTC; only the front is read.
+        """The next run time in UTC. Reads only the part of the bytes before the JSON, and checks no signature.
 
         Raises:
             Unreadable: the bytes are no job.
@@ -189,7 +195,7 @@ class JobCodec:
         return None if when is None else from_us(when)
 
     def head(self, job_id: str, raw: bytes, state: JobState = "scheduled") -> JobEntry:
-        """The job as an entry in this state. Nothing is imported, so this works for a job that may not run here.
+        """The job as a `JobEntry` in the given state. Imports nothing, so it also works for a job that cannot run here.
 
         Raises:
             Unreadable: the bytes are no job.
@@ -241,7 +247,7 @@ class JobCodec:
         return self._joined(job_id, next_run_time, zone or self._home_zone(doc), rest)
 
     def _home_zone(self, doc: Mapping[str, Any]) -> bytes:
-        """The time zone of a paused job: that of its trigger."""
+        """The time zone of a paused job, as text: the zone of its trigger, else UTC."""
         return zone_name(getattr(self._triggers.load(doc["t"]), "timezone", None) or UTC).encode()
 
     def trigger(self, job_id: str, raw: bytes) -> Any:
@@ -254,7 +260,7 @@ class JobCodec:
 
 
 def unsigned(raw: bytes) -> bytes:
-    """A body without its signature, which is not checked. Use it to show a job, never to run one."""
+    """Remove the signature from a body without checking it. Use the result to show a job, never to run one."""
     return raw[_HASHES:] if raw[:1] == MARK else raw
 
 
@@ -280,7 +286,7 @@ def _parts(body: bytes, *, whole: bool = True) -> tuple[int | None, bytes, bytes
 
 
 def _flaw_of_names(job_id: str, name: str, executor: str) -> str | None:
-    """What is wrong with one of these names. APScheduler logs them unescaped: a line break could forge a log line."""
+    """What is wrong with one of these names, else None. A line break in a name could forge a line of the log."""
     for field, text in (("id", job_id), ("name", name), ("executor", executor)):
         if _FORGING.search(text):
             return f"expected the job's {field} to be one line without control characters, got: {text[:60]!a}"

@@ -1,8 +1,9 @@
 """Signatures of stored jobs: HMAC-SHA256 over id and body. Only a process with a secret can make or move a job.
 
-The secret comes from the store's setting, or from the environment, `WHEEL_SCHED_APS_SECRET`. Over a folder
-(`embedded:FOLDER`) a secret is made at the first use and kept beside the data, readable by its owner alone. A store
-behind a URL has no place that its writers cannot read, so there the user must give a secret.
+The secret comes from the jobstore's setting `secret`, or from the environment, `WHEEL_SCHED_APS_SECRET`. For a store in
+a folder (`embedded:FOLDER`), this module makes a secret at the first use and keeps it beside the data, in a file that
+only its owner can read. A store behind a URL has no place that its writers cannot read, so there the user must give a
+secret.
 """
 
 from __future__ import annotations
@@ -29,16 +30,16 @@ MARK = b"s"
 
 
 class BadSignature(StoreError):
-    """A stored job without a valid signature. It was not read."""
+    """A stored job has no valid signature. The job was not read."""
 
 
 class Signer:
     """Signs with the first secret, and accepts signatures of every secret.
 
     Args:
-        given: at least one secret, each of at least 16 bytes. Put a new one in front, and drop the old one when no job
-            signed with it is left. One text holds several as "new,old", for files of settings and the environment. A
-            function gives one when it is first needed.
+        given: at least one secret, each of at least 16 bytes. To change the secret, put the new one in front, and drop
+            the old one when the store has no more jobs that it has signed. A text may hold several secrets, "new,old".
+            A function that returns a secret is called when a secret is first needed.
 
     Raises:
         ConfigError: a secret is missing or too short.
@@ -84,7 +85,7 @@ class Signer:
 
 
 def _listed(given: str | bytes) -> list[str | bytes]:
-    """The secrets of a text with commas, without blanks around them. Bytes are one secret."""
+    """The secrets in a text, separated by commas, without blanks around them. Bytes are always one secret."""
     if isinstance(given, bytes) or "," not in given:
         return [given]
     return [secret.strip() for secret in given.split(",")]
@@ -96,7 +97,7 @@ def _mac(secret: bytes, job_id: str, body: bytes) -> bytes:
 
 
 def secret_for(target: Any) -> Secret | None:
-    """The secret of a store that got none from its user. None = jobs are not signed.
+    """The secret for a store whose settings have none: from the environment or the folder. None = do not sign jobs.
 
     Args:
         target: the store's URL, or a client.
@@ -114,7 +115,7 @@ def kept_secret(folder: Path) -> bytes:
     """The secret of a data folder. Makes one if there is none. If several processes do so, they all get the same one.
 
     Raises:
-        ConfigError: it cannot be read or written, or is empty.
+        ConfigError: it cannot be read or written, or has less than 16 bytes.
     """
     path = folder / FILE
     try:

@@ -1,10 +1,10 @@
-"""Triggers as data: APScheduler's six by their own names, others by the name of their class.
+"""Triggers as data: the six of APScheduler have short names, other triggers have the name of their class.
 
-Each is written as [name, state]. A built-in trigger is rebuilt by assigning its known fields. A user's class is rebuilt
-by its own `__setstate__`, from its own `__getstate__`; both may hold only plain values.
+Each trigger is written as [name, state]. A built-in trigger is read by assigning its known fields. A trigger of a
+user's class is written with its `__getstate__` and read with its `__setstate__`. A state may have only plain values.
 
-APScheduler does not check the fields of a trigger. A wrong field raises, or loops for ever, only when a scheduler's
-loop asks the trigger for the next run time. So `flaw_of` checks each trigger that is added or read.
+APScheduler does not check the fields of a trigger. A trigger with a wrong field raises, or loops for ever, when a
+scheduler's loop asks it for the next run time. So `flaw_of` checks each trigger that is added or read.
 """
 
 from __future__ import annotations
@@ -55,10 +55,10 @@ def is_built_in(trigger: Any) -> bool:
 
 
 class Triggers:
-    """Triggers to JSON-able data and back.
+    """Writes triggers as data for JSON, and reads them back.
 
     Args:
-        values: writes and reads states.
+        values: writes and reads the states of triggers.
         extra: further trigger classes that stored jobs may name, or their names "module:name".
 
     Raises:
@@ -206,7 +206,7 @@ def _load_moment(data: Any) -> Any:
 
 @lru_cache(maxsize=1024)
 def _cron_fields(fields: tuple[tuple[str, str, bool], ...]) -> list[Any]:
-    """Parsed cron fields; they hold no state, so triggers with the same expressions share them."""
+    """Parse cron fields. Parsed fields have no state, so triggers with the same expressions share them."""
     if [name for name, _, _ in fields] != list(CronTrigger.FIELD_NAMES):
         raise Unreadable("its cron fields are not those of APScheduler 3")
     return [CronTrigger.FIELDS_MAP[name](name, text, default) for name, text, default in fields]

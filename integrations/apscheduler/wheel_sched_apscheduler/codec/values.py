@@ -40,19 +40,19 @@ _PROBES = [datetime(year, month, 15, 12, tzinfo=UTC) for year in range(1970, 203
 
 
 class NotSerializable(Rejected):
-    """A job that cannot be stored. Nothing was stored."""
+    """A job cannot be stored. Nothing was stored."""
 
 
 class Unreadable(StoreError):
-    """Stored bytes that this release cannot read as a job. They were not changed."""
+    """This release cannot read stored bytes as a job. They were not changed."""
 
 
 class NotHere(Unreadable, LookupError):
-    """A job that another process may be able to read or run: one of a newer release, or with other settings."""
+    """This process cannot read or run a job. A process with a newer release or other settings may be able to."""
 
 
 class Values:
-    """Values to JSON-able data and back.
+    """Writes values as data for JSON, and reads them back.
 
     Args:
         allow_pickle: store values of other types as pickle. Whoever can write to the store can then run code in every
@@ -63,7 +63,7 @@ class Values:
         self.allow_pickle = allow_pickle
 
     def dump(self, value: Any, place: str, depth: int = 0) -> Any:
-        """JSON-able data for a value; `place` names it in the error.
+        """Write a value as data for JSON. `place` says in an error where the value is.
 
         Raises:
             NotSerializable: the value has another type, or is nested too deeply.
@@ -100,7 +100,7 @@ class Values:
         )
 
     def load(self, data: Any) -> Any:
-        """The value behind `dump`.
+        """The value that `dump` has written as this data.
 
         Raises:
             Unreadable: the data is not what `dump` makes, or holds pickle that is not allowed.
@@ -157,7 +157,7 @@ def _dump_scalar(value: Any) -> dict[str, Any] | None:
 
 
 def zone_name(zone: tzinfo) -> str:
-    """A zone as text, see the module.
+    """A time zone as text, in one of the three forms at the top of this module.
 
     Raises:
         NotSerializable: the zone has neither a name nor a fixed offset.
@@ -185,10 +185,10 @@ def zone_name(zone: tzinfo) -> str:
 
 @lru_cache(maxsize=256)
 def zone_of(name: str) -> tzinfo:
-    """The zone behind `zone_name`.
+    """The time zone that a text from `zone_name` names.
 
     Raises:
-        NotHere: this machine does not have it.
+        NotHere: this machine does not have the time zone.
     """
     kind, _, key = name.partition(":")
     try:
@@ -210,10 +210,15 @@ def zone_of(name: str) -> tzinfo:
 
 
 def moment_of(us: int, zone: str) -> datetime:
-    """An aware datetime.
+    """The moment that is `us` microseconds after 1970, as a datetime in a time zone.
+
+    Args:
+        us: microseconds since 1970.
+        zone: a text from `zone_name`.
 
     Raises:
-        Unreadable: no calendar has this moment, or this machine does not know the zone.
+        Unreadable: a datetime cannot have this moment.
+        NotHere: this machine does not have the time zone.
     """
     try:
         return from_us(us).astimezone(zone_of(zone))
@@ -222,7 +227,7 @@ def moment_of(us: int, zone: str) -> datetime:
 
 
 def _can_be_made_again(zone: ZoneInfo) -> bool:
-    """Whether the key is a name in the database. A zone that was read from a file may have any key."""
+    """Whether the zone's key is a name in the time zone database. A zone that was read from a file may have any key."""
     try:
         zone.__reduce__()
     except Exception:  # PicklingError; a subclass may raise anything
@@ -248,14 +253,14 @@ def _at(zone: tzinfo, moment: datetime) -> timedelta | None:
 
 
 def _name_by_file(zone: Any) -> str | None:
-    """The name of a zone that was made from a file of the database, or from a copy like /etc/localtime."""
+    """The name of a zone that was made from a file of the time zone database, or from a copy like /etc/localtime."""
     file = getattr(zone, "_filename", None)  # dateutil's
     files = [Path(file)] if isinstance(file, str) else [*_environment_file(), *LOCAL_FILES]
     return next((name for path in files for name in _names_of(path) if _are_alike(zone, name)), None)
 
 
 def _are_alike(zone: tzinfo, name: str) -> bool:
-    """Whether a zone has the same offsets as a zone of the database."""
+    """Whether a zone has the same offsets as the zone with this name in the time zone database."""
     try:
         twin = ZoneInfo(name)
         return all(_at(zone, probe) == _at(twin, probe) for probe in _PROBES)
@@ -270,7 +275,7 @@ def _environment_file() -> list[Path]:
 
 @lru_cache(maxsize=16)
 def _names_of(path: Path) -> list[str]:
-    """The names of a zone file in the time zone database: by its path or link target, else by equal content."""
+    """The names of a zone file in the time zone database, found by its path or link target, else by its content."""
     folders = [Path(folder) for folder in zoneinfo.TZPATH if Path(folder).is_dir()]
     if not path.is_absolute():
         return [str(path)]

@@ -1,7 +1,7 @@
-"""Alarm: lets the scheduler sleep until the earliest requested moment.
+"""Alarm: lets its owner, the scheduler's loop, sleep until the earliest requested moment.
 
-Code that stores a job calls `ring_by` with the job's next run time. This does not wake an owner that wakes earlier
-anyway. A request that arrives while the owner is awake counts for its next sleep, so no request is lost.
+Code that stores a job calls `ring_by` with the job's next run time. If the owner wakes earlier anyway, this changes
+nothing. If the owner is awake, the request counts for its next sleep, so no request is lost.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _NEVER = float("inf")
 
 
 class Alarm:
-    """An alarm for one owner, which sleeps. Any thread can ring it.
+    """An alarm for one owner, which calls `sleep`. Any thread may ring it.
 
     Args:
         now: wall clock in seconds. Defaults to `time.time`.
@@ -40,7 +40,7 @@ class Alarm:
                 self._changed.notify()
 
     def sleep(self, until: float) -> None:
-        """Return at `until`. Return earlier only if `ring` or `ring_by` asked for it since the last sleep ended."""
+        """Sleep until `until` (seconds since 1970), or less if `ring` or `ring_by` was called since the last sleep."""
         with self._changed:
             while True:
                 self._until = min(until, self._asked)

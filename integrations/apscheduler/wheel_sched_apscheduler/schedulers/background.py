@@ -14,8 +14,8 @@ from wheel_sched_apscheduler.schedulers.scheduler import WheelScheduler
 class WheelBlockingScheduler(WheelScheduler, BlockingScheduler):
     """Replaces `BlockingScheduler`: `start` returns after a `shutdown` from another thread or a job.
 
-    See `WheelScheduler` for its settings. An interrupt (Ctrl-C) ends the loop and is raised from `start`; `running` is
-    then False, and `shutdown` ends executors and job stores.
+    See `WheelScheduler` for its settings. An interrupt (Ctrl-C) ends the loop, and `start` raises KeyboardInterrupt.
+    `running` is then False. Call `shutdown` to end executors and job stores.
     """
 
     def start(self, paused: bool = False) -> None:
@@ -30,7 +30,7 @@ class WheelBlockingScheduler(WheelScheduler, BlockingScheduler):
 
 
 class WheelBackgroundScheduler(WheelScheduler, BackgroundScheduler):
-    """Replaces `BackgroundScheduler`, and also takes its `daemon`. See `WheelScheduler` for the other settings."""
+    """Replaces `BackgroundScheduler`, and accepts its setting `daemon`. See `WheelScheduler` for the others."""
 
     def start(self, paused: bool = False) -> None:
         """Start the loop's thread and return.

@@ -1,16 +1,16 @@
 """ClaimingJobSource: due jobs from one of our jobstores, a batch at a time.
 
 One round trip settles ended occurrences and claims the next batch. Claiming needs no lock of the scheduler, so only the
-loop waits for the server. Claimed jobs are submitted immediately. If the scheduler is paused or ends in between, the
-batch is put back.
+loop waits for the server. The scheduler submits claimed jobs immediately. If it is paused or ends between the claim and
+the submit, it puts the batch back.
 
-*In-flight limits.* Claiming stops while an executor has too much in flight, so that a backlog stays in the store for
-other processes. A claim takes all due jobs of a jobstore, not those of one executor. So when an executor is full,
-claiming waits for it a while: most of the next jobs are for that executor. An executor that stays full for `PATIENCE_S`
-is slow, and the others must not wait for it. Then claiming continues, and jobs for the slow executor go back into the
-store, where other processes may claim them. The rate of this is limited, so that a backlog of any length costs a few
-percent of a core. Jobs that were put back are still due again faster than a slow executor at the default settings can
-take them.
+*In-flight limits.* The source stops claiming while an executor has too much in flight, so that a backlog stays in the
+store for other processes. A claim takes due jobs of all executors. So when one executor is full, the source waits a
+while before it claims more, because most of the next jobs are probably for that executor. An executor that stays full
+for `PATIENCE_S` counts as slow, and the other executors do not wait for it. The source then claims more, and puts jobs
+for the slow executor back into the store, where other processes may claim them. It limits how many jobs it puts back in
+a second, so that a backlog of any length costs a few percent of a core. At the default settings, these jobs are due
+again soon enough to keep a slow executor busy.
 """
 
 from __future__ import annotations
@@ -50,10 +50,10 @@ class ClaimingJobSource:
 
     Args:
         store: a started `ClaimingStore`.
-        alias: its name in the scheduler.
-        executors: the names of all executors, read again each time.
-        ring: wakes the loop.
-        retry_s: pause after an unexpected error. A store that does not answer says when to call it again.
+        alias: the store's name in the scheduler.
+        executors: the names of all executors. The scheduler may add and remove names.
+        ring: wakes the scheduler's loop.
+        retry_s: pause after an unexpected error, in seconds. A store that does not answer says itself when to retry.
         max_in_flight: an executor with this many unfinished submissions gets no more.
         logger: logs errors.
 
@@ -82,7 +82,7 @@ class ClaimingJobSource:
         self.limits = InFlightLimits(executors, max_in_flight)
 
     def forget(self, job_id: str | None = None) -> None:
-        """Does nothing: the store itself detects that a job was changed after its claim."""
+        """Do nothing: the store itself detects that a job was changed after its claim."""
 
     def take(self, now: datetime, limit: int) -> SubmissionBatch:
         """Claim at most `limit` jobs and plan their next runs."""
@@ -140,13 +140,13 @@ class ClaimingJobSource:
         return batch
 
     def put_back(self, submissions: list[Submission]) -> list[Submission]:
-        """Put all submissions back, because the scheduler was paused or ends. Returns an empty list: none remains."""
+        """Put all submissions back, because the scheduler was paused or ends. Returns an empty list: none must run."""
         for submission in submissions:
             submission.end(())
         return []
 
     def _plan(self, occurrence: Occurrence, now: datetime) -> bool:
-        """Decide the run times and the next run time. Returns False if the occurrence does not run now."""
+        """Set the run times of an occurrence and the job's next run time. Returns False if it does not run now."""
         job = occurrence.job
         try:
             if occurrence.run_times:
@@ -164,7 +164,7 @@ class ClaimingJobSource:
         return True
 
     def ended(self, submission: Submission, events: Sequence[SchedulerEvent]) -> None:
-        """Note that a submission has ended. Without events it was interrupted. Any thread may call it."""
+        """Note that a submission has ended. If there are no events, it was interrupted. Any thread may call it."""
         occurrence = submission.occurrence
         if occurrence is None:
             return
@@ -222,7 +222,7 @@ class InFlightLimits:
     Threads: any thread calls `leave`; the claiming thread calls the rest.
 
     Args:
-        executors: the names of all executors, read again each time.
+        executors: the names of all executors. The scheduler may add and remove names.
         most: an executor with this many unfinished submissions is full.
         clock: seconds that never go back. Defaults to `time.monotonic`.
     """
@@ -241,7 +241,7 @@ class InFlightLimits:
         return sum(len(load.occurrences) for load in self._loads.values())
 
     def room(self) -> tuple[int, float | None]:
-        """How many jobs may be claimed. If none, also the seconds until the next call; None = wait for `leave`."""
+        """How many jobs may be claimed. If none, also after how many seconds to ask again; None = after `leave`."""
         answer = self._room()
         if not answer[0]:
             self._waiting = True
@@ -274,7 +274,7 @@ class InFlightLimits:
         return room, None
 
     def admit(self, occurrence: Occurrence) -> bool:
-        """Count a claimed occurrence. Returns False if its executor is full: then put the occurrence back."""
+        """Count a claimed occurrence. Returns False if its executor is full: then the caller must put it back."""
         name = occurrence.job.executor
         load = self._loads.get(name)
         if load is None:
@@ -285,7 +285,7 @@ class InFlightLimits:
         return True
 
     def put_back(self, count: int) -> float:
-        """Note that `count` occurrences are put back. Returns the seconds until they must be due again."""
+        """Note that the caller puts `count` occurrences back. Returns after how many seconds they must be due again."""
         now_s = self._clock()
         while self._away and self._away[0][0] <= now_s:
             self._away_count -= self._away.popleft()[1]
@@ -295,7 +295,7 @@ class InFlightLimits:
         return delay_s
 
     def leave(self, occurrence: Occurrence) -> bool:
-        """Note that an occurrence has ended. Returns whether to wake the thread that waits for room."""
+        """Note that an occurrence has ended. Returns whether to wake the thread that waits to claim more."""
         load = self._loads.get(occurrence.job.executor)
         if load is None:
             return False

@@ -1,7 +1,7 @@
-"""WheelAsyncIOScheduler: coroutines run on the event loop, a thread visits the jobstores.
+"""WheelAsyncIOScheduler: coroutines run on the event loop, and a thread claims jobs from the jobstores.
 
-`EventLoopAdapter` submits jobs to an asyncio executor, in slices. Between two slices the event loop does other
-work.
+`EventLoopAdapter` submits jobs to an asyncio executor, a few at a time (a *slice*). Between two slices the event loop
+does other work.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ _SLICE = 16  # tasks started in one turn of the loop, which takes much less than
 
 
 class WheelAsyncIOScheduler(WheelScheduler, AsyncIOScheduler):
-    """Replaces `AsyncIOScheduler`, and also takes its `event_loop`. See `WheelScheduler` for the other settings.
+    """Replaces `AsyncIOScheduler`, and accepts its setting `event_loop`. See `WheelScheduler` for the others.
 
-    A thread claims and settles. The event loop only starts the coroutines, a slice at a time, and calls the listeners.
-    `add_job` and the other calls of the API ask the store in the calling thread. A coroutine that must not wait for a
-    server calls them with `await asyncio.to_thread(scheduler.add_job, ...)`.
+    A thread of the scheduler claims and settles jobs. The event loop only starts the coroutines, a few at a time, and
+    calls the listeners. `add_job` and the other methods call the store in the caller's thread, and block it. A
+    coroutine that must not wait for a server calls them with `await asyncio.to_thread(scheduler.add_job, ...)`.
     """
 
     default_batch = 32  # between two batches the interpreter's lock is free for the event loop
     _eventloop: asyncio.AbstractEventLoop | None
 
     def start(self, paused: bool = False) -> None:
-        """Start. Call it on the running event loop.
+        """Start the scheduler. Call this on the running event loop.
 
         Raises:
             SchedulerAlreadyRunningError: it was started before and not shut down.
@@ -62,7 +62,7 @@ class WheelAsyncIOScheduler(WheelScheduler, AsyncIOScheduler):
         return super().running and not (loop is None or loop.is_closed())
 
     def announce(self, events: list[SchedulerEvent]) -> None:
-        """Hand events to the listeners on the event loop, where stock calls them too."""
+        """Hand events to the listeners on the event loop, as a stock scheduler does."""
         loop = self._eventloop
         if loop is not None and not self._on_the_loop():
             try:
@@ -73,7 +73,7 @@ class WheelAsyncIOScheduler(WheelScheduler, AsyncIOScheduler):
             super().announce(events)
 
     async def drain_async(self, timeout: float | None = None) -> bool:
-        """`drain` for coroutines: pause, and wait until everything submitted has ended."""
+        """Do what `drain` does, for a coroutine: pause, and wait until all submitted jobs have ended."""
         return await asyncio.to_thread(partial(self.drain, timeout))
 
     def drain(self, timeout: float | None = None) -> bool:
@@ -88,10 +88,10 @@ class WheelAsyncIOScheduler(WheelScheduler, AsyncIOScheduler):
         return super().drain(timeout)
 
     def shutdown(self, wait: bool = True) -> None:
-        """Cancel coroutines that run, as stock does, and end executors and job stores.
+        """Cancel running coroutines, as stock does, and end executors and job stores.
 
-        Await `drain_async` first to let coroutines end. On the event loop this returns at once: a thread closes the
-        store, and the interpreter waits for that thread.
+        Await `drain_async` first to let coroutines end. This returns at once: a new thread ends executors and job
+        stores, and the interpreter does not exit before that thread has ended.
 
         Args:
             wait: whether other executors wait for their jobs. Defaults to True.
@@ -108,10 +108,10 @@ class WheelAsyncIOScheduler(WheelScheduler, AsyncIOScheduler):
         threading.Thread(target=self._end, args=(wait,), name="wheel-sched-shutdown", daemon=False).start()
 
     def _submit_all(self, submissions: list[Submission]) -> None:
-        """Submit, and wait until the event loop has started the jobs. Only then does the scheduler claim more.
+        """Submit the jobs, and wait until the event loop has started them. Only then does the scheduler claim more.
 
-        There are two reasons. While this thread claims and reads a batch, the event loop waits for the interpreter's
-        lock. And jobs that this process cannot start yet stay in the store, where other processes may claim them.
+        There are two reasons. While this thread claims and reads a batch, it holds the interpreter's lock, and delays
+        the event loop. And jobs that this process cannot start yet must stay in the store for other processes.
         """
         super()._submit_all(submissions)
         for adapter in list(self._adapters.values()):
@@ -156,7 +156,7 @@ class EventLoopAdapter(ExecutorAdapter):
         self._begun = threading.Event()
 
     def wait_begun(self, patience_s: float) -> None:
-        """Wait until the event loop has started all submissions. Called by the scheduler's thread."""
+        """Wait until the event loop has started all submissions, at most `patience_s`. Do not call it on the loop."""
         self._begun.wait(patience_s)
 
     def _report(self, accepted: list[Submission], refused: list[Submission]) -> None:
@@ -171,7 +171,7 @@ class EventLoopAdapter(ExecutorAdapter):
             self.abandon()
 
     def _start_slice(self, again: bool = False) -> None:
-        """On the loop: start a slice, and the rest in the next turns of the loop."""
+        """Start a few submissions, and the rest in the next turns of the event loop. Runs on the event loop."""
         if self._reports.closing:
             self.abandon()
         if self._slicing and not again:
@@ -219,5 +219,5 @@ class EventLoopAdapter(ExecutorAdapter):
 
 
 def _cancelled(event: Any) -> bool:
-    """Whether a coroutine was cancelled. APScheduler's runner reports that as an error of the job."""
+    """Whether the event says that a coroutine was cancelled. APScheduler reports that as an error of the job."""
     return bool(event.code == EVENT_JOB_ERROR and isinstance(event.exception, asyncio.CancelledError))

@@ -1,12 +1,12 @@
 """Executor adapters: they submit jobs to APScheduler's executors, a batch at a time.
 
-A stock scheduler spends 60 to 80 % of its time on submitting each job separately: a future with its condition, a queue
-entry, a callback. Here a batch goes into one deque. All idle workers take jobs from the deque, and each takes the next
-job when it has finished the last one. So a slow job delays no other job.
+A stock scheduler submits each job separately, which costs a future with its condition, a queue entry and a callback. It
+spends 60 to 80 % of its time on this. The adapter for a thread pool puts a whole batch into one deque. All idle workers
+take jobs from the deque, and each takes the next job when it has finished the last one. So a slow job delays no other.
 
-Each adapter keeps the executor's own count of running instances, so `max_instances` has the stock meaning. Each
-submission ends in an event, also when the executor is gone, a worker process dies or the arguments cannot be sent.
-Stock only logs these cases.
+Each adapter updates the executor's own count of running instances, so `max_instances` has the stock meaning. Each
+submission ends in an event, also when the executor was shut down, a worker process dies, or the arguments cannot be
+sent to a worker process. In these cases stock only writes to the log.
 
 Threads: only the scheduler's thread calls `submit`.
 """
@@ -53,8 +53,8 @@ class ExecutorAdapter:
     """Submits jobs to one executor.
 
     Args:
-        executor: runs the jobs; it is started.
-        reports: gets submissions, refusals and failures.
+        executor: runs the jobs. It must be started.
+        reports: the scheduler. The adapter reports submissions, refusals and ends of jobs to it.
     """
 
     def __init__(self, executor: BaseExecutor, reports: Reports) -> None:
@@ -87,11 +87,11 @@ class ExecutorAdapter:
             self._run(accepted)
 
     def check_workers(self) -> bool:
-        """Called at each pass by the scheduler's thread. Returns whether another call is needed in a moment."""
+        """Start workers if jobs wait too long. Each pass calls this. Returns whether the next call must come soon."""
         return False
 
     def abandon(self) -> None:
-        """Drop the submissions that have not started. Called at the end, when no job starts any more."""
+        """Drop the submissions that have not started. The scheduler calls this when it shuts down."""
         while self._queue:
             self._dropped(self._queue.popleft())
 
@@ -151,10 +151,10 @@ class ExecutorAdapter:
 
 
 class GenericExecutorAdapter(ExecutorAdapter):
-    """Submits jobs to an executor of any other class, by its `submit_job`, one job at a time.
+    """Submits jobs to an executor that has no adapter of its own, by its `submit_job`, one job at a time.
 
-    For an end, such an executor reports only the job id, and it reports no error. So this adapter replaces the two
-    methods with which this one executor object reports.
+    Such an executor reports the end of a run with the job id, without the submission, and sends no event for an error.
+    So this adapter replaces the two methods by which this executor object reports the end of a run.
     """
 
     def __init__(self, executor: BaseExecutor, reports: Reports) -> None:
@@ -193,8 +193,8 @@ class GenericExecutorAdapter(ExecutorAdapter):
     def _drop_count_of_none(self, job_id: str) -> None:
         """Remove a count of zero.
 
-        An executor that runs the job inside `submit_job` counts it down before APScheduler counts it up. So a zero
-        would remain for each job id.
+        An executor that runs the job inside `submit_job` decreases the count before APScheduler increases it. So a
+        count of zero would remain for each job id.
         """
         executor = self.executor
         with executor._lock:
@@ -202,7 +202,7 @@ class GenericExecutorAdapter(ExecutorAdapter):
                 del executor._instances[job_id]
 
     def _job_for(self, submission: Submission) -> Job:
-        """The job; if it has an occurrence, a copy that sets the current occurrence itself."""
+        """The job to submit. If it has an occurrence: a copy that itself sets `current_occurrence()` when it runs."""
         if submission.occurrence is None:
             return submission.job
         occurrence = submission.occurrence
@@ -211,7 +211,7 @@ class GenericExecutorAdapter(ExecutorAdapter):
         return job
 
     def _take_back(self, job_id: str, submission: Submission | None = None, event: Any = None) -> Submission | None:
-        """Remove and return a submission: the given one, the one with the event's run time, or the job's oldest."""
+        """Remove and return a submission: the given one, else that with the event's run time, else the job's oldest."""
         with self._submitted_lock:
             out = self._unended.get(job_id, [])
             if submission is None and event is not None:
@@ -245,9 +245,9 @@ class GenericExecutorAdapter(ExecutorAdapter):
 
 
 class ThreadPoolAdapter(ExecutorAdapter):
-    """Submits jobs to a pool of threads: one deque, emptied by as many workers as needed.
+    """Submits jobs to a pool of threads: jobs wait in one deque, and as many workers as needed take them.
 
-    A worker that takes a job first starts another worker, if the deque has more jobs. So a slow job delays no other
+    Before a worker runs a job, it starts another worker if the deque has more jobs. So a slow job delays no other
     job. After `_QUICK_IN_A_ROW` quick jobs only `_FEW_WORKERS` workers stay, because more would only wait for each
     other and for the interpreter's lock. If all of these run slow jobs, `check_workers` sees that the deque does not
     shrink, and starts more.
@@ -307,7 +307,7 @@ class ThreadPoolAdapter(ExecutorAdapter):
                 self.abandon()
 
     def _may_leave(self) -> bool:
-        """Whether this worker may end: the deque is empty, or few workers are enough. If so, count one worker less."""
+        """Whether this worker may end: the deque is empty, or few workers are enough. If so, counts one worker less."""
         with self._counting:
             if self._queue and not (self._quick_in_a_row >= _QUICK_IN_A_ROW and self._workers > _FEW_WORKERS):
                 return False
@@ -345,7 +345,7 @@ class ThreadPoolAdapter(ExecutorAdapter):
 
 
 class ProcessPoolAdapter(ExecutorAdapter):
-    """Submits jobs to a pool of processes, each as a future. A broken pool is replaced, as in stock, and reported."""
+    """Submits jobs to a pool of processes, each as a future. Replaces a broken pool, as stock does, and logs this."""
 
     def _run(self, submissions: list[Submission]) -> None:
         for submission in submissions:

@@ -1,11 +1,11 @@
-"""WheelScheduler: what our three schedulers share: the loop, the pass, pausing, draining and the end.
+"""WheelScheduler: the part that our three schedulers share: the loop, the pass, pausing, draining and the shutdown.
 
-One thread owns the loop. A pass visits each jobstore once and takes a batch. The loop holds the scheduler's lock while
-it asks a stock jobstore, and frees it while it submits jobs. So `add_job` from another thread waits for one batch at
-most. No error of a jobstore or a listener ends the loop.
+One thread runs the loop. In a pass, the loop takes one batch of jobs from each jobstore, and submits it. The loop holds
+the scheduler's lock while it calls a stock jobstore, and frees it while it submits jobs. So `add_job` in another thread
+waits for one batch at most. No error of a jobstore or a listener ends the loop.
 
-Everything else is APScheduler's own: `add_job`, `modify_job`, events, listeners, executors and jobstores. These classes
-are subclasses of its classes.
+Everything else is APScheduler's own: `add_job`, `modify_job`, events, listeners, executors and jobstores. Our
+schedulers are subclasses of its schedulers.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _POLL_S = 0.05  # between two checks in `drain`, because some executors do not r
 class WheelScheduler(BaseScheduler):
     """Base of our schedulers; use one of its subclasses.
 
-    Takes what a stock scheduler takes, and:
+    Accepts the settings of a stock scheduler, and these:
 
     Args:
         batch: number of jobs that are taken from a jobstore at a time. It bounds how long the scheduler's lock is held.
@@ -110,7 +110,7 @@ class WheelScheduler(BaseScheduler):
 
     @contextmanager
     def _without_wakeups(self) -> Iterator[None]:
-        """In this block `wakeup` does nothing in this thread: the caller sets the alarm for a changed job."""
+        """In this block, `wakeup` does nothing in this thread. The caller sets the alarm itself, see `_ring_for`."""
         before = getattr(self._quiet, "on", False)
         self._quiet.on = True
         try:
@@ -281,7 +281,7 @@ class WheelScheduler(BaseScheduler):
             self.announce([known.removed()])
 
     def finished(self) -> None:
-        """Handle the end of a submission."""
+        """Wake `drain`, if it waits for the end of submissions."""
         waiter = self._waiter
         if waiter is not None:
             waiter.set()
@@ -296,13 +296,13 @@ class WheelScheduler(BaseScheduler):
         return any(bool(executor._instances) for executor in list(self._executors.values()))
 
     def drain(self, timeout: float | None = None) -> bool:
-        """Pause, and wait until everything submitted has ended.
+        """Pause the scheduler, and wait until all submitted jobs have ended.
 
         Args:
             timeout: how long to wait, in seconds. Defaults to None: as long as it takes.
 
         Returns:
-            Whether everything has ended. The scheduler stays paused in both cases: call `resume` or `shutdown`.
+            Whether all submitted jobs have ended. The scheduler stays paused in any case: call `resume` or `shutdown`.
 
         Raises:
             SchedulerNotRunningError: it was not started.
@@ -329,15 +329,15 @@ class WheelScheduler(BaseScheduler):
     def shutdown(self, wait: bool = True) -> None:
         """End the loop, then the executors, then the jobstores.
 
-        No lock is held during the wait for running jobs. So these may use the scheduler as before, and jobs that they
-        add are stored. Called from inside a job with `wait`, it returns at once and another thread continues, because a
-        job cannot wait for itself.
+        This holds no lock while it waits for running jobs. So the running jobs may use the scheduler as before, and
+        jobs that they add are stored. If a job calls this with `wait`, the call returns at once and another thread
+        continues, because a job cannot wait for itself.
 
         Args:
             wait: whether to wait for submitted jobs. Defaults to True.
 
         Raises:
-            SchedulerNotRunningError: the scheduler was not started, or ends already.
+            SchedulerNotRunningError: the scheduler was not started, or is being shut down already.
         """
         self._begin_the_end()
         if wait and self._would_wait_for_itself():

@@ -4,8 +4,8 @@ The source asks the jobstore once for all due jobs. It then gives them out in ba
 scheduler's lock between two batches. If another thread changes or removes one of these jobs, the source drops the job.
 When the source asks the jobstore again, it finds a changed job again.
 
-An error of the jobstore pauses that jobstore and never ends the loop. In a stock scheduler, an error of any call except
-the first ends the loop.
+After an error of the jobstore, the source does not call it for a while. Such an error never ends the scheduler's loop.
+In a stock scheduler, an error of any other call than `get_due_jobs` ends the loop.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class SubmissionBatch:
-    """The result of one visit to a jobstore.
+    """The jobs that a job source gives to the scheduler in one pass.
 
     Args:
-        submissions: to run.
-        head_s: when to visit the jobstore again, in seconds since 1970; None = when a job is added.
+        submissions: the submissions to run.
+        head_s: when to ask the job source again, in seconds since 1970; None = when a job is added.
     """
 
     submissions: list[Submission] = field(default_factory=list)
@@ -43,16 +43,16 @@ class SubmissionBatch:
 
 
 class StockJobSource:
-    """One jobstore that is not ours.
+    """Gives a scheduler the due jobs of one jobstore that is not ours.
 
     Args:
-        store: started.
-        alias: its name in the scheduler.
-        executors: the names of all executors, read again each time.
-        retry_s: pause after an error of the jobstore.
+        store: a started jobstore.
+        alias: the jobstore's name in the scheduler.
+        executors: the names of all executors. The scheduler may add and remove names.
+        retry_s: pause after an error of the jobstore, in seconds.
         logger: logs errors.
 
-    Threads: the caller holds the scheduler's lock of its jobstores, as these jobstores expect.
+    Threads: the caller holds the scheduler's lock for jobstores, as a stock scheduler does.
     """
 
     locked = True
@@ -76,14 +76,14 @@ class StockJobSource:
         self._empty_visits = 0
 
     def forget(self, job_id: str | None = None) -> None:
-        """Note that this job was changed or removed; None = every job."""
+        """Note that a job was changed or removed. None: every job."""
         if job_id is None:
             self._due.clear()
         elif self._due:
             self._changed.add(job_id)
 
     def take(self, now: datetime, limit: int) -> SubmissionBatch:
-        """At most `limit` due jobs. The jobstore has their next run time now, or has removed them."""
+        """Take at most `limit` due jobs. Writes their next run times to the jobstore, and removes jobs without one."""
         batch = SubmissionBatch()
         if self._quiet_until is not None and now < self._quiet_until:
             batch.head_s = self._quiet_until.timestamp()
@@ -109,7 +109,7 @@ class StockJobSource:
         return batch
 
     def put_back(self, submissions: list[Submission]) -> list[Submission]:
-        """Returns all submissions: none can be put back, because the jobstore has their next run time already."""
+        """Return all submissions: they must run, because the jobstore already has the next run times of their jobs."""
         return submissions
 
     def _advance(self, now: datetime, limit: int, batch: SubmissionBatch) -> int:

@@ -1,9 +1,9 @@
-"""A submission: the runs that the scheduler gives to an executor, the listener for their end, and their execution.
+"""A submission: runs of one job that the scheduler gives to an executor. This module also executes them.
 
-`run` replaces APScheduler's `run_job`. It makes the same events and log lines, and clears tracebacks in the same way.
-But `run_job` looks up its logger under a lock that all workers share, and makes two log calls for each job. This is a
-third of the cost of a short job. `run` does not check the misfire grace, because the claim has checked it. Coroutines
-run in APScheduler's own `run_coroutine_job`.
+`run` replaces APScheduler's `run_job`, which looks up its logger under a lock that all workers share, and makes two log
+calls for each job. That is a third of the cost of a short job. `run` makes the same events and log lines, and clears
+tracebacks in the same way. It does not check the misfire grace, because the job source has checked it. Coroutines run
+in APScheduler's own `run_coroutine_job`.
 """
 
 from __future__ import annotations
@@ -43,34 +43,34 @@ _logger = lru_cache(maxsize=64)(logging.getLogger)
 
 
 class EndListener(Protocol):
-    """The job source that handed out an occurrence. It learns here how the occurrence ended."""
+    """A job source that wants to know how its submissions end."""
 
     def ended(self, submission: Submission, events: Sequence[SchedulerEvent]) -> None:
-        """Report the end of a submission. Any thread may call it."""
+        """Report the end of a submission with its events. No events: it was interrupted. Any thread may call it."""
 
 
 class Reports(Protocol):
-    """The scheduler, as adapters report to it; called from any thread.
+    """The methods by which adapters report to the scheduler. Any thread may call them.
 
-    `closing` is True once the scheduler is being shut down.
+    `closing` is True from the beginning of the scheduler's shutdown.
     """
 
     closing: bool
 
     def wants(self, mask: int) -> bool:
-        """Whether there is a listener to events of `mask`."""
+        """Whether there is a listener for events of `mask`."""
 
     def announce(self, events: list[SchedulerEvent]) -> None:
         """Hand events to the listeners, in order."""
 
     def last_run_ended(self, submission: Submission, gone: bool = True) -> None:
-        """Report that a job's last run has ended, after its events. Without `gone`, the job is handed out again."""
+        """Report, after its events, that a job's last run ended. If `gone` is False, the job is handed out again."""
 
     def finished(self) -> None:
         """Report that a submission has ended, in any way."""
 
     def wakeup(self) -> None:
-        """Have the scheduler make a pass, which calls `check_workers`."""
+        """Have the scheduler make a pass now, in which it calls `ExecutorAdapter.check_workers`."""
 
 
 @dataclass(slots=True, eq=False)
@@ -78,13 +78,13 @@ class Submission:
     """Runs of one job that are due together.
 
     Args:
-        job: the job from its store, without its misfire grace, which is already checked.
+        job: the job. It has no misfire grace, because the job source has already checked the lateness.
         alias: the alias of its jobstore.
         run_times: the run times to run, earliest first; empty when all came too late.
-        source: gets the events of the end: EXECUTED, ERROR or MAX_INSTANCES; no events if the job was interrupted and
-            must be handed out again. Defaults to None: the jobstore needs no report, and hands out no job twice.
+        source: gets the events of the end; no events if the job was interrupted and must be handed out again. Defaults
+            to None: the jobstore needs no report, and hands out no job twice.
         occurrence: the occurrence that the jobstore handed out. Defaults to None: a stock jobstore.
-        last: whether the job leaves its jobstore with these runs. Defaults to False.
+        last: whether these are the job's last runs, after which it is removed. Defaults to False.
         late: run times that came too late and are dropped. Defaults to none.
     """
 
@@ -103,17 +103,17 @@ class Submission:
 
     @property
     def comes_again(self) -> bool:
-        """Whether the jobstore hands the job out again after an interruption."""
+        """Whether the jobstore hands the job out again if it is interrupted."""
         return self.source is not None
 
     @property
     def fencing(self) -> FencingInfo | None:
-        """What the job can read about its occurrence, see `CurrentOccurrence`. None without an occurrence."""
+        """Token and `redelivered` of the occurrence, see `CurrentOccurrence`. None if there is no occurrence."""
         occurrence = self.occurrence
         return None if occurrence is None else (occurrence.token, occurrence.redelivered)
 
     def begin(self) -> None:
-        """Note that the job starts to run, in this process."""
+        """Note in the occurrence that the job starts to run in this process."""
         occurrence = self.occurrence
         if occurrence is not None:
             occurrence.mark_started()
@@ -129,7 +129,7 @@ class Submission:
         return JobSubmissionEvent(EVENT_JOB_SUBMITTED, self.job.id, self.alias, self.run_times)
 
     def refused(self) -> SchedulerEvent:
-        """The event of a job that has `max_instances` running."""
+        """The event of a submission that is refused because `max_instances` runs of the job are under way."""
         run_times = [*self.late, *self.run_times]  # late run times are refused as well, and not also reported as missed
         return JobSubmissionEvent(EVENT_JOB_MAX_INSTANCES, self.job.id, self.alias, run_times)
 
@@ -144,7 +144,7 @@ class Submission:
 def in_grace(
     job: Job, run_times: list[datetime], now: datetime, logger: logging.Logger
 ) -> tuple[list[datetime], list[datetime]]:
-    """The run times that may still run at `now`, and those that came too late, which are logged."""
+    """The run times that may still run at `now`, and those that came too late. Logs how many came too late."""
     if job.misfire_grace_time is None:
         return run_times, []
     oldest_us = to_us(now) - job.misfire_grace_time * 1_000_000
@@ -155,7 +155,7 @@ def in_grace(
 
 
 def without_grace(job: Job) -> Job:
-    """The job, or a copy, without a grace. So its time in an executor's queue does not count as lateness."""
+    """The job without a misfire grace, a copy if needed. So its time in an executor's queue is not lateness."""
     if job.misfire_grace_time is None:
         return job
     twin = object.__new__(type(job))

@@ -19,10 +19,10 @@ from wheel_sched_apscheduler.simulation.leaks import leaks
 from wheel_sched_apscheduler.simulation.scenario import LEASE_MS, JobStep, draw
 from wheel_sched_apscheduler.simulation.troubles import FOREVER_MS, Troubles
 
-SETTLED_MS = 300  # so long after its end a run may come again if its process dies
-CLAIMED_MS = 500  # so long after its claim a run begins, in a process that does not stand still
-RETRY_MS = 1_500  # a last run that found no room is tried again within this
-LONGEST_WAIT_MS = 30_000  # for room; no run lasts so long
+SETTLED_MS = 300  # a run whose process dies within this time after its end may be repeated
+CLAIMED_MS = 500  # a run begins within this time after its claim, in a process that does not stand still
+RETRY_MS = 1_500  # a last run that `max_instances` has refused is tried again within this time
+LONGEST_WAIT_MS = 30_000  # for the end of another run; no run lasts so long
 CHOSEN_GRACE_S = 2  # a grace of one second counts as none, see docs/apscheduler.md
 
 
@@ -76,7 +76,7 @@ class _JobJudge:
         return self._troubles.arrives_late(answer.began_ms, answer.answered_ms)
 
     def violations(self) -> list[str]:
-        """What is wrong with this job."""
+        """The promises that were broken for this job, one line each."""
         found = [*self._early(), *self._conflicts()]
         if not self._undone:
             found += [*self._lost(), *self._duplicates(), *self._changed(), *self._instances()]
@@ -138,7 +138,7 @@ class _JobJudge:
         return period.next_after(at) != FOREVER_MS or self._may_retry_too_late(period, at, full)
 
     def _is_missed(self, period: Period, at: int) -> bool:
-        """Whether a claim handed the run time out after its grace, and faults or the call explain the lateness.
+        """Whether a claim handed the run time out after its grace, and faults or a late call explain why.
 
         A process whose clock is ahead measures the lateness by its own clock. It also claims a job earlier.
         """
@@ -169,7 +169,7 @@ class _JobJudge:
         return died <= self._troubles.claimed_by(free) + CLAIMED_MS
 
     def _full_until(self, at: int, claimed_by: int) -> int | None:
-        """When a run got room, if the job's other runs had reached `max_instances` when a claim handed it out."""
+        """When a run could begin, if `max_instances` other runs were under way when it was handed out. Else None."""
         others = [(self._claimed_ms(run), self._counts_until(run)) for run in self._runs if run.run_ms != at]
         for one in self._handed_out:
             if one.covers(at) and one.at_ms <= claimed_by:
@@ -181,14 +181,14 @@ class _JobJudge:
         return None
 
     def _counts_unbegun_until(self, handed_out: HandedOut) -> int:
-        """Until when a run counts as under way if its process died before the run began; -1 = no such run."""
+        """Until when a run counts as under way if its process died before the run began; -1 = it began or lived."""
         if any((run.process, run.token) == (handed_out.process, handed_out.token) for run in self._runs):
             return -1
         died = self._troubles.death_of(handed_out.process, handed_out.at_ms)
         return -1 if died is None else self._troubles.claimed_by(died) + LEASE_MS
 
     def _may_retry_too_late(self, period: Period, at: int, full_until: int) -> bool:
-        """Whether a last run that waits for room may come too late for its misfire grace time or its period."""
+        """Whether a last run that `max_instances` delays may be too late for its misfire grace time or its period."""
         for tried in range(at, min(full_until, at + LONGEST_WAIT_MS) + RETRY_MS, RETRY_MS // 3):
             claimed_by = self._troubles.claimed_by(tried)
             missed = self._add.grace_s >= CHOSEN_GRACE_S and claimed_by >= tried + self._add.grace_s * 1_000
@@ -230,16 +230,16 @@ class _JobJudge:
             if len(unexcused) > repeats + self._named_again(at, runs) + self._claims_lost(at):
                 found.append(f"duplicates: {self._name(at)}, came again at {unexcused[0].began_ns // MS} ms")
             tokens = Counter(run.token for run in runs)
-            lost = {one.token for one in self._lost_claims}  # the server gives their numbers again
+            lost = {one.token for one in self._lost_claims}  # the server uses their numbers again
             if any(count > 1 and token not in lost for token, count in tokens.items()):
                 found.append(f"token: {self._name(at)}, came twice under one token")
         return found
 
     def _claims_lost(self, at: int) -> int:
-        """How many claims of this run time the server has lost. After a loss it hands the run time out once more.
+        """How many claims of this run time the server has lost. After each loss it hands the run time out again.
 
-        After the loss, the process that held the claim may have stored the run beside its job. Then the repeat may come
-        when that process has died, long after the loss.
+        The process that had the lost claim may have stored the run beside its job. Then the store hands the run time
+        out again when that process has died, which may be long after the loss.
         """
         return sum(one.covers(at) for one in self._lost_claims)
 
@@ -289,7 +289,7 @@ class _JobJudge:
         since, until = before.began_ns // MS, run.began_ns // MS
         if self._at_most_once:
             return False
-        if self._troubles.stood_still(run.process, self._claimed_ms(run), until):  # it goes on with what others ran
+        if self._troubles.stood_still(run.process, self._claimed_ms(run), until):  # it repeats runs of others
             return True
         if self._lost_lease(before, run):
             return True
@@ -367,7 +367,7 @@ class _JobJudge:
         )
 
     def _was_written_late(self, run: JobRun) -> bool:
-        """Whether a run comes from a process that stood still, see `_wrote_late`: no count knew of it."""
+        """Whether a process that stood still stored this run late, see `_wrote_late`. Earlier counts lack the run."""
         before = [one for one in self._runs if one.run_ms == run.run_ms and one.began_ns < run.began_ns]
         return self._wrote_late(before, run)
 

@@ -1,4 +1,4 @@
-"""Which runs of a job must take place, and which must not, by the answers that the producer got.
+"""Computes from the answers that the producer got which runs of a job must take place, and which must not.
 
 A call that adds, reschedules or resumes a job opens a *period*: from then on the job runs at the times of its trigger.
 The next such call, a pause or a removal closes the period. A call without an answer may have taken effect at any time
@@ -26,7 +26,7 @@ class Period:
         possible_from: no run time before this one may run.
         owed_from: each run time from this one on must run, if the period is `owed`.
         owed: whether the producer got the answer that the job has these times.
-        open_until: a run time after this need not run, because a call that closes the period has begun.
+        open_until: a run time at or after this need not run, because a call that closes the period has begun.
         closed_at: no run time after this may run, because the producer has the answer of the closing call.
         closed_by: the action of the closing call.
         may_close: False if the call that opened the period may take effect again after the period was closed.
@@ -50,7 +50,7 @@ class Period:
         return [at for at in self.times if self.owed and self.owed_from <= at < self.open_until]
 
     def next_after(self, at: int) -> int:
-        """The first run time after `at`."""
+        """The first run time after `at`; `FOREVER_MS` if there is none."""
         return min((one for one in self.times if one > at), default=FOREVER_MS)
 
     def may_run(self, at: int, ahead_ms: int) -> bool:

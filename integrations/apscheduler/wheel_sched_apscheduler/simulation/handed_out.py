@@ -1,9 +1,9 @@
 """Which jobs the store handed out in a history, when, and to whom, and which leases it extended.
 
-The server of this world keeps the answers of its claims and of the calls that extend leases, with the true time. So the
-checker knows whether a process that died held a run, and whether the server lost the claim under which a process ran a
-job. When a lease ended, the checker knows since when its process had not reached the store. A lost lease causes a
-redelivery, see docs/guarantees.md.
+The server of this world keeps its answers to claims and to calls that extend leases, with the true time. From these the
+checker learns whether a process that died had claimed a run, and whether the server lost the claim under which a
+process ran a job. If a lease ended, the checker also learns since when the process had not reached the store. After the
+end of a lease, the store hands the run out again, see docs/guarantees.md.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ _JOB_ID = re.compile(r"job(\d+)")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class HandedOut:
-    """A job, or a run that lay beside its job, that a claim has handed out. All times are true time in ms.
+    """A job, or a run stored beside its job, that a claim has handed out. All times are true time in ms.
 
     Args:
         number: the job's number in the history.
-        item_id: the id of the claimed item: the job's, or that of a run beside it.
-        run_ms: the first run time that was handed out. All later ones that were due came with it.
+        item_id: the id of the claimed item: of the job, or of the run beside it.
+        run_ms: the first run time that was handed out. The claim also handed out all later run times that were due.
         token: the number of the claim.
         process: the name of the process that claimed it.
         at_ms: when the server performed the claim.
-        clock_ms: what the clocks of the server and of the process had both reached then.
+        clock_ms: the time that the clocks of the server and of the process had both reached then.
         call: the claim.
     """
 
@@ -68,8 +68,8 @@ class Hold:
         item_id: the id of the item.
         process: the name of the process.
         at_ms: when the server performed the call, in ms of true time.
-        since_ms: true time in ms of the beginning of the lease. It is before `at_ms` if the call named the lease's end
-            and arrived late.
+        since_ms: true time in ms of the beginning of the lease. It is before `at_ms` if the call arrived late and named
+            the lease's end.
     """
 
     item_id: str
@@ -79,7 +79,7 @@ class Hold:
 
 
 class JobServer(StoreServer):
-    """The server of the delay store, which also keeps what its claims have handed out, and the leases."""
+    """The server of the delay store. It also records what its claims have handed out, and the leases."""
 
     def __init__(self, world: World, shards: int) -> None:
         super().__init__(world, shards)
@@ -88,7 +88,7 @@ class JobServer(StoreServer):
         self._codec = JobCodec()
 
     def perform(self, calls: Sequence[Call[Any]]) -> list[Any]:
-        """Perform calls, and keep what was handed out and which leases were extended."""
+        """Perform calls, and record what they handed out and which leases they extended."""
         answers = super().perform(calls)
         for call, answer in zip(calls, answers, strict=True):
             if isinstance(call.operation, ClaimDue) and isinstance(answer, Claim):
@@ -105,7 +105,7 @@ class JobServer(StoreServer):
         elif isinstance(operation, Extend):
             pairs = zip(operation.ids, answer.outcomes, strict=True)
             ends = [(item_id, None) for item_id, outcome in pairs if outcome is Outcome.DONE]
-        elif isinstance(operation, Schedule):  # a run that now lies beside its job is due when the lease ends
+        elif isinstance(operation, Schedule):  # a run that is now stored beside its job is due when the lease ends
             ends = [(item.id, item.due_ms) for item in operation.items]
         elif isinstance(operation, Change):
             changes = zip(operation.alterations, answer, strict=True)
@@ -122,7 +122,7 @@ class JobServer(StoreServer):
             self.holds.append(Hold(item_id, process, at_ms, since_ms))
 
     def last_hold(self, handed_out: HandedOut, process: str) -> Hold | None:
-        """The last hold of a process on an item before the item was handed out to another. None: there is none."""
+        """The last hold of a process on an item before a claim handed the item to another. None: there is none."""
         return next(
             (
                 hold
@@ -134,7 +134,7 @@ class JobServer(StoreServer):
 
     def _keep(self, call: Call[Any], claim: Claim) -> None:
         if any(one.call is call and one.token == claim.number for one in self.handed_out):
-            return  # the request came again, and got its first answer
+            return  # the request came a second time, and got the answer of the first
         scheduler = self.world.scheduler
         process, at_ms = scheduler.process.name, self.world.now_ms
         clock_ms = min(scheduler.wall_ns() // MS, claim.now_us // 1_000) - START_MS
@@ -152,7 +152,7 @@ class JobServer(StoreServer):
         return None if moment is None else to_ms(moment) - START_MS
 
     def lost_claims(self, number: int) -> list[HandedOut]:
-        """The entries of `handed_out` about a job whose claims the server has lost, see `StoreServer.lost_calls`."""
+        """Those entries of `handed_out` about a job whose claims the server has lost, see `StoreServer.lost_calls`."""
         return [
             one for one in self.handed_out if one.number == number and any(one.call is call for call in self.lost_calls)
         ]

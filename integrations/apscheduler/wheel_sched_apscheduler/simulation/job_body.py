@@ -1,4 +1,4 @@
-"""The function of every simulated job. A stored job names its function by module, so the function is in a module."""
+"""The function of every simulated job. A stored job names its function and the module, so it must be in a module."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from typing import Protocol
 
 
 class Runner(Protocol):
-    """What `run` needs of the history that runs now."""
+    """The method of the present history that `run` calls."""
 
     def run_job(self, number: int, revision: int) -> None:
         """Run the body of a job as the scenario says, and record the run."""
 
 
 class Current:
-    """Holds the history that runs now. An interpreter runs one history at a time."""
+    """Has the present history. An interpreter runs one history at a time."""
 
     history: Runner
 

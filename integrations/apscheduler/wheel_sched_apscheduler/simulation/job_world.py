@@ -128,7 +128,7 @@ class JobWorld:
         self.world.run(END_MS + sum(abs(step) for step in steps), self._ended, QUIET_MS)
 
     def _ended(self) -> bool:
-        """Whether nothing is left to do: every call has its answer, no job waits, and no body runs."""
+        """Whether the history has ended: every call has its answer, no job waits, and no body runs."""
         if sum(answer.answered_ms >= 0 for answer in self.answers.values()) < len(self.steps):
             return False
         if any(item.state in ("due", "leased") for item in self.store.contents.items()):
@@ -239,7 +239,7 @@ class JobWorld:
         world = self.world
         known = place in self.answers
         answer = self.answers.setdefault(place, JobAnswer(step, world.now_ms))
-        answer.doubts += known  # the process before has died in the middle of it
+        answer.doubts += known  # an earlier process has died during this call
         for _ in range(TRIES):
             before = len(self.struck)
             try:

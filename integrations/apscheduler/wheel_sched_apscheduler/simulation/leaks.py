@@ -8,7 +8,10 @@ from wheel_sched_apscheduler.simulation.job_world import JobWorld
 
 
 def leaks(history: JobWorld, undone: set[int]) -> list[str]:
-    """Check that at the end nothing is due or leased. A held item must be a paused job or the item of a process."""
+    """Check that at the end no item is due or leased, and that the producer has made all its calls.
+
+    A held item must be a paused job or the item of a process.
+    """
     found = []
     items = history.store.contents.items()
     left = Counter((item.shard, item.state, item.topic) for item in items if item.state in ("due", "leased"))
@@ -22,7 +25,7 @@ def leaks(history: JobWorld, undone: set[int]) -> list[str]:
 
 
 def is_paused(history: JobWorld, item_id: str, undone: set[int]) -> bool:
-    """Whether the producer has paused this job. A job whose trigger has no future run time counts as paused."""
+    """Whether the producer may have paused this job. A job without a future run time counts as paused."""
     for answer in history.answers.values():
         step = answer.step
         if item_id != f"job{step.number}" or (answer.outcome == "absent" and not answer.doubts):

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from wheel_sched.simulation.calls import START_NS
 from wheel_sched.simulation.scenario import HandIn, Scenario, Step, draw_faults
 
-SPAN_MS = 8_000  # in this time the producer acts, and faults of servers and lives come
+SPAN_MS = 8_000  # in this time the producer makes its calls, and faults strike
 LEASE_MS = 2_000
 MINUTE_S = 60
 START_S = START_NS // 1_000_000_000
@@ -79,12 +79,12 @@ class JobStep(HandIn):
 
 
 def draw(seed: int, *, jobs: int = 9, faults: int | None = None) -> Scenario:
-    """Draw a scenario. One history in four has few faults, so that the checker accepts few repeats.
+    """Draw a scenario. One in four has few faults, so that the checker accepts few repeats.
 
     Args:
         seed: decides everything.
         jobs: the number of jobs, with about two run times each. Defaults to 9.
-        faults: the number of faults. Defaults to a random number from 0 to 5.
+        faults: the number of faults. Defaults to 5, or in one scenario of four to 0, 1 or 2.
     """
     rng = random.Random(f"apscheduler {seed}")
     faults = rng.choice((0, 1, 1, 2, *[5] * 12)) if faults is None else faults

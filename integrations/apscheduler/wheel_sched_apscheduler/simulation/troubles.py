@@ -11,7 +11,7 @@ AGAIN_MS = 700  # a process that died starts again after this time
 RECOVERY_MS = LEASE_MS + 3_000  # after a fault: a lease ends, and the schedulers' pauses between tries are over
 START_MS = 300  # the schedulers start
 SOON_MS = 400  # in a healthy time a due job is claimed within this
-LEASE_LOST_MS = 900  # a holder that is kept from the store for so long may lose its lease
+LEASE_LOST_MS = 900  # a process that is kept from the store for so long may lose its lease
 LONGEST_RUN_MS = 3_000
 KILLS = ("kill", "kill-before", "kill-after")
 
@@ -60,7 +60,7 @@ class Troubles:
         return clear + self._soon_ms
 
     def death_of(self, process: str, since: int) -> int | None:
-        """When the process died, at `since` or later. None: it did not die, or a late request has no process."""
+        """When the process died, at `since` or later. None: it did not die, or the name is not that of a process."""
         if process not in self._births_ms:
             return None
         host = process.partition(".")[0]
@@ -83,8 +83,8 @@ class Troubles:
     def stock_breaks_off(self, what: str) -> bool:
         """Whether APScheduler's own loop ended by its own error in a pass during its shutdown.
 
-        Its `remove_job` asks no jobstore any more when `shutdown` has begun, and finds no job. The loop would end
-        anyway.
+        When `shutdown` has begun, APScheduler's `remove_job` asks no jobstore any more, finds no job and raises. The
+        loop would end anyway, so this breaks no promise.
 
         Args:
             what: an entry of `World.broken`.
@@ -131,18 +131,18 @@ class Troubles:
         )
 
     def arrives_late(self, since: int, until: int) -> bool:
-        """Whether the store may perform a request that the producer sent in this time at any later time."""
+        """Whether a request that the producer sent between two times may reach the store at any later time."""
         return any(
             fault.kind == "late-request" and fault.target == "producer" and since <= at <= until
             for fault, at in self._struck
         )
 
     def steps_clock(self) -> bool:
-        """Whether the store's clock has stepped."""
+        """Whether a fault has stepped the store's clock."""
         return any(fault.kind == "step-clock" for fault, _ in self._struck)
 
     def store_clock_ms(self, at: int) -> int:
-        """The latest time that the store's clock has shown until `at`, as true time."""
+        """The latest time that the store's clock has shown until the true time `at`, on the scale of true time."""
         furthest, offset = 0, 0
         for fault, moment in self._struck:
             if fault.kind == "step-clock" and moment <= at:

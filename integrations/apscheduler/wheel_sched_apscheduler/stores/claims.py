@@ -1,28 +1,31 @@
 """In-flight claims: the occurrences that this process has claimed, until the store knows how each one ended.
 
-A claimed job stays in the store under a lease. This module collects the ends and makes commands of them, without I/O.
-The commands take few round trips, and go together with the next claim if possible.
+A claimed job stays in the store under a lease. The jobstore reports to this module how occurrences end, and the module
+makes commands for the store of these reports, without I/O. One round trip carries many commands, and also the next
+claim if possible.
 
-    ended, last run           settle Done
-    ended, runs again         settle Next: the job waits for its next run time
-    still running, runs again *split*: a split item `<run time>\\0<job id>` is stored, due when the lease would end,
-                              and the job settles Next; when the run ends the split item is deleted
-    released                  settle Next at its old due time, or later
-    cannot be run here        settle Next after a while, or Held: see `loading`
+    the occurrence             what the commands do
+    ended, it was the last     settle the job as Done
+    ended, the job runs again  settle the job as Next: the job waits for its next run time
+    runs, the job runs again   *split*: store a split item `<run time>\\0<job id>`, due when the lease would end, and
+                               settle the job as Next. When the run ends, delete the split item
+    released                   settle the job as Next at its old due time, or later
+    cannot be run here         settle the job as Next after a while, or as Held: see `loading`
 
-So an occurrence is in the store until it has ended: in the job itself while the run is short, as a split item when the
-run takes longer than `SPLIT_AFTER_S` or the next run is due. If the process dies the lease ends, and the job or the
-split item is due again for the next process that claims.
+So an occurrence is in the store until it has ended. While the run is short, the job's own record represents it. If the
+run takes longer than `SPLIT_AFTER_S`, or if the next run of the job is due, a split item represents it. If the process
+dies, the lease ends. The job or the split item is then due again, and the next process that claims gets it.
 
-Other processes may change a job meanwhile. If they replaced its record, the store refuses the settlement
-(OTHER_VERSION). The record is then read again, and the settlement is made again: at the planned run time, unless the
-change was about the run time. If a new job took the id, the old run continues as the split item `<due>\\0<job id>`
-under the same claim (STALE), and is settled there.
+Other processes may change a job while it is in flight. If they have replaced its record, the store refuses the
+settlement (OTHER_VERSION). This module then reads the record again and makes a new settlement. It has the planned run
+time, unless the change has set another one. A new job may also take the id of a job in its last run. The process that
+adds the new job moves the old run to the split item `<due>\\0<job id>`, under the same claim. The store then finds no
+claim under the job's id (STALE), and this module settles the split item.
 
 Invariant. An occurrence is in `in_flight` from its claim until the store has answered its last settlement. A command
-whose answer was lost is repeated unchanged, under its token.
+whose answer was lost is sent again unchanged, with the same request token if it has one.
 
-Threads: `gather` and the answers need the tracker's lock; any thread calls `end`, `release` and `settle`.
+Threads: `gather` and the handlers of answers need the tracker's lock; any thread calls `end`, `release` and `settle`.
 """
 
 from __future__ import annotations
@@ -55,7 +58,7 @@ ORPHANS_AT_MOST = 10_000  # ended occurrences that were settled too late; this p
 
 
 class _Gathered:
-    """The contents of one round trip, grouped by shard, and settlements also by claim."""
+    """The contents of one round trip, grouped by shard. Settlements are also grouped by claim."""
 
     def __init__(self) -> None:
         self.settlements: dict[tuple[int, int], list[PendingSettlement]] = {}
@@ -77,8 +80,9 @@ class InFlightClaims:
 
     Args:
         writer: writes settlements and split items.
-        lease_ms: how long a claim holds without being extended.
-        lost: called with an occurrence that its executor never received or has lost; it is handed out again.
+        lease_ms: the time after which a claim ends if it is not extended.
+        lost: called with an occurrence that its executor never received or has lost. The store hands the occurrence
+            out again.
     """
 
     def __init__(self, writer: RunWriter, lease_ms: int, lost: Callable[[Occurrence], Any]) -> None:
@@ -88,7 +92,7 @@ class InFlightClaims:
         self.in_flight: dict[str, Occurrence] = {}
         self._ended: deque[Occurrence] = deque()
         self._released: deque[tuple[Occurrence, int | None]] = deque()
-        self._young: deque[Occurrence] = deque()  # submitted, and the job runs again: may be split, oldest first
+        self._young: deque[Occurrence] = deque()  # submitted, of jobs that run again; may be split; oldest first
         self._unsent: list[PendingCommand] = []
         self._replaced: deque[PendingSettlement] = deque()  # their records must be read again
         self._decided: deque[PendingSettlement] = deque()  # ready to be sent
@@ -121,7 +125,13 @@ class InFlightClaims:
     def continue_under(self, item_id: str, due_ms: int, claim_number: int, version: int) -> bool:
         """Continue a known run under a new claim, after its old lease has ended. Returns whether there is one.
 
-        A known run is in flight in this process, or has ended here and could not be settled in time.
+        A run is known if it is in flight in this process, or if it has ended here and was not settled in time.
+
+        Args:
+            item_id: the id of the item that was claimed again.
+            due_ms: the due time of the item.
+            claim_number: the number of the new claim.
+            version: the version of the item's record.
         """
         occurrence = self.in_flight.get(item_id)
         if occurrence is not None and occurrence.handle.claim_number != claim_number:
@@ -146,7 +156,7 @@ class InFlightClaims:
         return True
 
     def _move_beside(self, occurrence: Occurrence) -> None:
-        """Note that the claim lies under the id of a split item now, because a new job has taken the job's id."""
+        """Note that the store has moved the claim to a split item, because a new job has taken the job's id."""
         handle: ClaimHandle = occurrence.handle
         self._forget(occurrence)
         handle.item_id, handle.split_item = split_item_id(occurrence.job_id, handle.due_ms), True
@@ -164,7 +174,7 @@ class InFlightClaims:
         self._ended.append(occurrence)
 
     def release(self, occurrence: Occurrence, due_ms: int | None) -> None:
-        """Put an occurrence back: it runs at `due_ms` instead; None = its old due time. Any thread may call it."""
+        """Put an occurrence back. It is due again at `due_ms`; None = at its old due time. Any thread may call it."""
         self._released.append((occurrence, due_ms))
 
     def settle(self, shard: int, claim_number: int, settlement: Settlement) -> None:
@@ -174,11 +184,12 @@ class InFlightClaims:
     # Commands for the store.
 
     def gather(self, server_now_ms: int, *, split_due_ms: int | None = None) -> list[PendingCommand]:
-        """The commands for everything reported since the last call.
+        """The commands for all reports since the last call.
 
         Args:
             server_now_ms: the store's time.
-            split_due_ms: split also jobs whose next run is due by then. Defaults to None: only long runs.
+            split_due_ms: also split running jobs whose next run is due at this time or earlier. Defaults to None: split
+                only long runs.
         """
         commands, self._unsent = self._unsent, []
         gathered = _Gathered()
@@ -213,7 +224,7 @@ class InFlightClaims:
             occurrence = self._ended.popleft()
             handle: ClaimHandle = occurrence.handle
             if not occurrence.planned:
-                early.append(occurrence)  # it ended before the pass has planned it
+                early.append(occurrence)  # it ended before the pass had planned it
             elif handle.split:
                 gathered.change(occurrence, Alteration(handle.item_id, "c"))
             else:
@@ -257,7 +268,7 @@ class InFlightClaims:
             self.add(occurrence)
 
     def heartbeats(self, server_now_ms: int, alive: Callable[[Occurrence], bool]) -> list[PendingCommand]:
-        """Commands that extend the leases of occurrences that still run in this process."""
+        """Commands that extend the leases of the occurrences for which `alive` returns True."""
         held: dict[tuple[int, int], list[tuple[Occurrence, str]]] = {}
         split: dict[int, list[Alteration]] = {}
         for occurrence in list(self.in_flight.values()):
@@ -293,7 +304,7 @@ class InFlightClaims:
                 self._replaced.append(pending)
             elif pending.split:
                 if outcome is Outcome.STALE and pending.settlement.id == occurrence.job_id:
-                    # a new job has taken the id: the run lies beside it twice, as moved and as split
+                    # a new job has taken the id: the store has the run twice, as the moved item and as the split item
                     moved = split_item_id(occurrence.job_id, handle.due_ms)
                     self._decided.append(pending._replace(settlement=Done(moved)))
             elif outcome is Outcome.STALE and not handle.split_item:
@@ -310,7 +321,7 @@ class InFlightClaims:
         handle: ClaimHandle = occurrence.handle
         self._forget(occurrence)
         handle.stale = outcome is Outcome.STALE
-        if handle.unbegun and outcome is Outcome.DONE:  # it has left the store now, and nobody runs it
+        if handle.unbegun and outcome is Outcome.DONE:  # it has left the store now, and no process runs it
             handle.unbegun, handle.gone = False, True
             self._released.append((occurrence, None))
         if handle.stale and occurrence.finish is not None:
@@ -321,7 +332,7 @@ class InFlightClaims:
                 self._orphans.popitem(last=False)
 
     def _read(self, answer: Any, about: Sequence[PendingSettlement]) -> None:
-        """Settle jobs that other processes changed while they were in flight, each by its present record."""
+        """Make new settlements for jobs that other processes changed in flight, each from the job's present record."""
         for pending, found in zip(about, answer, strict=True):
             settlement = pending.settlement  # if the record is no longer ours, the store refuses this one
             if pending.occurrence is not None and found is not None and found.state == "leased":

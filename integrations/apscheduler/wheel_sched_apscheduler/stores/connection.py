@@ -1,14 +1,14 @@
-"""A jobstore's connection to its delay store, and the threads that serve it.
+"""A jobstore's connection to its delay store, and the two threads of a jobstore that has a scheduler.
 
-The store is opened when a caller first needs it. Between two answers of the server, `now_ms` estimates the server's
-time. All parts of a jobstore log to `StoreConnection.logger`, so that their lines carry the alias of the jobstore.
+The connection opens the store at the first use. Between two answers of the server, `now_ms` estimates the server's
+time. All parts of a jobstore log to `StoreConnection.logger`, so that their lines have the alias of the jobstore.
 
-*The settler* is a thread of a jobstore with a scheduler. A pass of the scheduler sends ended occurrences together with
-its claim. Between passes the settler sends them. It waits a moment first, so that many ends make one round trip. It
-also extends leases. A second thread, the listener, learns of jobs that other processes have made due earlier.
+*The settler* thread reports ended occurrences to the store. A pass of the scheduler does this together with its claim;
+the settler does it between two passes. It waits a moment first, so that one round trip reports many ends. It also
+extends leases. *The listener* thread learns of jobs that other processes have made due earlier.
 
-The settler also opens the store. A scheduler's start may run on an event loop, so the start waits only a moment for the
-store. The settler continues to wait for a store that does not answer.
+The settler also opens the store. A scheduler's `start` may run on an event loop, so it waits only a moment for the
+store. If the store does not answer by then, the settler continues to wait for it.
 
 Threads: any thread may call any method.
 """
@@ -31,7 +31,7 @@ from wheel_sched.store.core.call import Call
 LINGER_S = 0.01  # how long an end waits for other ends, or for the scheduler's next pass
 BLOCK_MS = 20_000  # of a read on the markers; it returns at once when there is something
 RETRY_S = 0.5
-RETRY_AT_END_S = 0.1  # a user waits for the end
+RETRY_AT_END_S = 0.1  # a user waits for this thread to end
 OPEN_AT_ONCE_S = 1.0  # how long a start waits for a server to answer; a healthy one takes some milliseconds
 OPEN_AGAIN_S = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0)  # between two tries to open the store
 PATIENCE_S = 5.0  # at the end: how long a store that does not answer is tried, and how long `stop` waits
@@ -88,7 +88,7 @@ class StoreConnection:
         return time.time_ns() // 1_000_000 + self._server_ahead_ms
 
     def both_clocks_ms(self) -> int:
-        """The time that this machine's clock and the server's clock have both reached. A job is due by both."""
+        """The earlier of this machine's time and the server's, in ms since 1970. Jobs are due by this time."""
         return time.time_ns() // 1_000_000 + min(self._server_ahead_ms, 0)
 
     def note_server_time(self, server_ms: int, local_ms: int) -> None:
@@ -103,7 +103,7 @@ class StoreConnection:
 
 
 class SelfRestoringStore(DelayStore):
-    """A delay store that survives FLUSHALL: the jobs are lost, but the scheduler continues.
+    """A delay store that works again after FLUSHALL. The jobs are lost, but the scheduler continues.
 
     When the namespace is gone, this store creates it again, empty, and repeats the calls that failed for that reason.
     It checks shard 0 first. If shard 0 exists with other settings, the store creates nothing and returns the errors.
@@ -125,7 +125,7 @@ class SelfRestoringStore(DelayStore):
 
 
 def _says_absent(answer: Any) -> bool:
-    """Whether a namespace is missing. A frozen one, or one with other shards, is a mismatch with another code."""
+    """Whether the answer says that the namespace does not exist. A frozen namespace has another error code."""
     return isinstance(answer, NamespaceMismatch) and str(answer).startswith("WSABSENT")
 
 
@@ -134,11 +134,12 @@ class OccurrenceSettler:
 
     Args:
         connection: the connection to the store.
-        flush: sends everything pending to the store.
+        flush: sends all pending reports to the store.
         extend_leases: extends the leases of running jobs.
-        next_s: answers in how many seconds there is something to send; None = not before `notify`.
+        next_s: returns after how many seconds there is something to send; None = not before the next `notify`.
         earlier_due: called with the due time of an earlier job, from the listener's thread.
-        opened: called by the settler when a store that was away at the start answers; called again if it raises.
+        opened: called by the settler at the store's first answer, if that comes after `start`. If it raises, it is
+            called again.
         extend_every_s: seconds between two calls of `extend_leases`.
     """
 
@@ -166,10 +167,10 @@ class OccurrenceSettler:
         self._thread = threading.Thread(target=self._run, name="wheel-sched-settler", daemon=True)
 
     def start(self) -> None:
-        """Start both threads. If the store is away or slow to answer, the listener starts later.
+        """Start both threads. If the store does not answer soon, the listener starts later.
 
         Raises:
-            StoreError, ConfigError: the store is there and cannot be used.
+            StoreError, ConfigError: the store answers but cannot be used.
         """
         self._thread.start()
         # an embedded server takes as long as it takes to start, and has no network that hangs
@@ -236,10 +237,10 @@ class OccurrenceSettler:
             self._notified.set()
 
     def stop(self, *, until: Callable[[], bool], runs: Callable[[], bool], then: Callable[[], None]) -> None:
-        """End when `until()` is true and everything was sent, then call `then`.
+        """Let the settler end when `until()` is true and all reports are sent. It then calls `then`.
 
-        Waits for this end, unless a job still runs. If no job runs and the store does not answer for `PATIENCE_S`, what
-        was not sent stays unsent.
+        If `runs()` says that a job still runs, this returns at once. Otherwise it waits for the settler. If the store
+        does not answer for `PATIENCE_S` while no job runs, the settler ends without sending the rest.
         """
         self._may_end, self._runs, self._then = until, runs, then
         self._stopping.set()

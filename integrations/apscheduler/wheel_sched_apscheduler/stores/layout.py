@@ -1,19 +1,25 @@
-"""The form of jobs and runs in a delay store, and the calls that write them.
+"""How jobs and runs are stored as items of a delay store, and the calls that write these items.
 
-    topic job           id = job id                       body = the job (see `codec`), due = its next run time
-    topic occurrence    id = <run time in ms>\\0<job id>   a *split item*: a run that lies beside its job.
-                                                          body = <run times in us, comma-separated>|<the job>, signed
-                                                          under its own id where jobs are signed
-    topic run           id = random                       mark of a run that has left the store, see `run_records`
-    topic worker        id = random                       a process with long runs: its host, pid and occurrences; held
-    topic history       id = random                       some fifty run records, kept and capped as dead letters
-    refs                tag:<tag> of a job; run:<job id> of a split item or mark; workers of a worker; running of a
-                        job if a split item lay beside it when it was written; waiting of a split item that was put
-                        back; lost:<run time in ms> of a job whose run was lost with its process, then put back; the
-                        refs of a refusal, see `loading`
+    topic       id                          what the item is
+    job         job id                      a job. body: the job (see `codec`); due: its next run time
+    occurrence  <run time in ms>\\0<job id>  a *split item*: a run that is stored in an item of its own, beside its
+                                            job. body: <run times in us, comma-separated>|<the job>. If jobs are
+                                            signed, the body is signed under the item's own id
+    run         random                      the mark of a run that has left the store, see `run_records`
+    worker      random                      a process with long runs: its host, pid and occurrences. It is held
+    history     random                      up to fifty run records. It is a dead letter, and the oldest are dropped
 
-A paused job is held without a due time. A quarantined job is held with its reason. Scores of a store start in 1970, so
-a job with an earlier run time is due at once.
+    ref                     which items have it
+    tag:<tag>               a job with this tag
+    run:<job id>            a split item or a mark of this job
+    workers                 each item of the topic `worker`
+    running                 a job, if it had a split item or a mark when it was written
+    waiting                 a split item that was put back, until a process claims it
+    lost:<run time in ms>   a job whose process was lost during this run, and which was then put back
+    refused, refused:...    a job that a process could not run, see `loading`
+
+A paused job is held without a due time. A quarantined job is held with its reason. The due times of a store start in
+1970, so a job with an earlier run time is due at once.
 """
 
 from __future__ import annotations
@@ -48,7 +54,7 @@ Entry = TypeVar("Entry")
 
 
 def due_of(moment: datetime | None) -> int | None:
-    """The due time of a job with this next run time."""
+    """The due time, in ms, of a job with this next run time. None: the job is paused."""
     return None if moment is None else min(max(to_ms(moment), 0), MAX_DUE_MS)
 
 
@@ -68,12 +74,12 @@ def lost_ref(run_ms: int) -> str:
 
 
 def without_lost(refs: Iterable[str]) -> tuple[str, ...]:
-    """The refs without those of lost runs."""
+    """The refs, without those that name lost runs (`lost:...`)."""
     return tuple(ref for ref in refs if not ref.startswith("lost:"))
 
 
 def is_put_back(settlement: Next) -> bool:
-    """Whether `RunWriter.put_back` has made this settlement of a job."""
+    """Whether `RunWriter.put_back` or `put_back_again` has made this settlement of a job."""
     return settlement.body is None or without_lost(settlement.refs) != settlement.refs
 
 
@@ -83,12 +89,12 @@ def split_item_id(job_id: str, run_ms: int) -> str:
 
 
 def job_id_of(item_id: str) -> str:
-    """The job id in the id of a job or of a split item."""
+    """The job id that the id of a job or of a split item contains."""
     return item_id.partition("\0")[2] if "\0" in item_id else item_id
 
 
 def read_split_item(raw: bytes) -> tuple[list[datetime], bytes]:
-    """Run times and job body of a split item.
+    """Read the run times and the job's body from the body of a split item.
 
     Raises:
         Unreadable: `raw` is no body of a split item.
@@ -103,7 +109,7 @@ def read_split_item(raw: bytes) -> tuple[list[datetime], bytes]:
 
 
 class ClaimHandle:
-    """The place and state of a claimed occurrence in the store."""
+    """Where a claimed occurrence is in the store, and which state it has there."""
 
     __slots__ = (
         "body",
@@ -147,18 +153,18 @@ class ClaimHandle:
         self.stored = stored
         self.in_time = in_time  # the job has a misfire grace time, and was claimed within it
         self.version = item.version  # of the record from which the settlement is made
-        self.split_item = item.topic == OCCURRENCE  # the claimed item is one that an earlier holder split off
-        self.split = False  # the run has left the claim; its split item is due when the lease ends
+        self.split_item = item.topic == OCCURRENCE  # the claimed item is a split item of an earlier process
+        self.split = False  # this process has split the run; its split item is due when the lease ends
         self.running = False  # other runs of the job are under way
         self.stale = False  # the store did not find the claim under its id
         self.released = False  # it does not run here and goes back to the store
         self.unbegun = False  # delivery is at most once, and the store did not confirm in time that it has left
-        self.gone = False  # the store holds nothing of it: delivery is at most once
+        self.gone = False  # it has left the store before its run: delivery is at most once
         self.since = time.monotonic()
 
 
 class RunWriter:
-    """Makes the settlements and split items that report runs to the store. No I/O.
+    """Makes the settlements and split items with which a process reports runs to the store. No I/O.
 
     Args:
         codec: writes jobs.
@@ -170,7 +176,7 @@ class RunWriter:
         self._shards = shards
 
     def settlement(self, occurrence: Occurrence) -> Settlement:
-        """The settlement of an occurrence that has ended and was not split."""
+        """The settlement of an occurrence that has ended, and that this process has not split."""
         handle: ClaimHandle = occurrence.handle
         if handle.split_item:
             return Done(handle.item_id)
@@ -181,7 +187,7 @@ class RunWriter:
         return Done(handle.item_id, None if once else handle.version)
 
     def successor(self, occurrence: Occurrence, *, running: bool = False) -> Next:
-        """The settlement after which the job waits for its next run. `running`: this run continues as a split item."""
+        """The settlement after which the job waits for its next run. `running`: a split item continues this run."""
         handle: ClaimHandle = occurrence.handle
         moment = occurrence.next_run_time
         body = self._codec.advanced(handle.stored, moment)
@@ -189,7 +195,15 @@ class RunWriter:
         return Next(handle.item_id, due_of(moment), body, JOB, refs, version=handle.version)
 
     def merged(self, occurrence: Occurrence, found: Found, *, running: bool) -> Settlement:
-        """The settlement of a job whose record was replaced. A new run time stays; else the job runs as planned."""
+        """The settlement of a job whose record another process has replaced in flight.
+
+        If that process has changed the run time, the new run time stays. Otherwise the job runs next as planned.
+
+        Args:
+            occurrence: the run that has ended or was split.
+            found: the present record of the job.
+            running: whether the run continues as a split item.
+        """
         handle: ClaimHandle = occurrence.handle
         moment = self._codec.next_run_time(found.body)
         body = found.body
@@ -205,13 +219,13 @@ class RunWriter:
         return Next(found.id, due_of(moment), body, JOB, refs, version=found.version)
 
     def split_item_of(self, occurrence: Occurrence, due_ms: int, *, waiting: bool = False) -> Item:
-        """The split item in which an occurrence continues. `waiting`: it was put back, so nobody runs it."""
+        """The split item in which an occurrence continues. `waiting`: it was put back, so no process runs it now."""
         run_times, body = occurrence.run_times or [occurrence.scheduled], occurrence.handle.body
         item = self.split_item(occurrence.job_id, to_ms(run_times[0]), run_times, body, due_ms=due_ms)
         return replace(item, refs=(*item.refs, WAITING)) if waiting else item
 
     def put_back(self, occurrence: Occurrence, due_ms: int) -> Settlement:
-        """The settlement after which a claimed item that was not run is due at `due_ms`."""
+        """The settlement after which a claimed item that did not run is due again at `due_ms`."""
         handle: ClaimHandle = occurrence.handle
         item = handle.item
         if item.id != handle.item_id or (item.topic != OCCURRENCE and not occurrence.redelivered):
@@ -222,7 +236,7 @@ class RunWriter:
         return Next(item.id, due_ms, item.body, JOB, refs, item.route, handle.version)
 
     def put_back_again(self, occurrence: Occurrence, found: Found, due_ms: int | None) -> Settlement:
-        """Make the settlement of `put_back` for a job whose record was replaced. The changed record stays."""
+        """Do what `put_back` does, for a job whose record another process has replaced. The new record stays."""
         occurrence.handle.version = found.version
         refs = (*without_lost(found.refs), lost_ref(to_ms(occurrence.scheduled)))
         return Next(found.id, due_ms, found.body, JOB, refs, found.route, found.version)
@@ -240,12 +254,12 @@ class RunWriter:
 
 
 class PendingSettlement(NamedTuple):
-    """The settlement of one item, to be sent with the next round trip.
+    """The settlement of one item. The next round trip sends it.
 
     Args:
-        shard, claim_number: the claim of the item.
+        shard, claim_number: name the claim of the item.
         settlement: what becomes of the item.
-        occurrence: the run that has ended, was released or was split off. Defaults to None: the item was not run.
+        occurrence: the run that has ended, was released or was split. Defaults to None: the item did not become a run.
         split: whether the run continues as a split item. Defaults to False.
     """
 
@@ -269,12 +283,12 @@ def commands_of(
     call_of: Callable[[Key, list[Entry]], Call[Any]],
     answered: Callable[[Any, Sequence[Any]], None] | None = None,
 ) -> list[PendingCommand]:
-    """Commands about many entries, at most `MAX_BATCH` of them in each.
+    """Make commands for many entries, with at most `MAX_BATCH` entries in each.
 
     Args:
         entries: grouped by their shard, or by their shard and claim.
         call_of: makes the call for one batch.
-        answered: handles the answer of a call. Defaults to None.
+        answered: called with the answer to a call, and the entries of that call. Defaults to None: ignore the answer.
     """
     return [
         PendingCommand(call_of(key, batch), batch, answered)

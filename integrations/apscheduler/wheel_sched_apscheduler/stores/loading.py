@@ -1,23 +1,23 @@
 """Loading: makes occurrences of the items that a process has claimed, and refuses jobs that it cannot run.
 
-Some claimed items do not become occurrences: the mark of a lost run, a run that is still under way in this process, a
-job that was paused or rescheduled while its lost holder ran it, a job that this process cannot run. The loader settles
-each of these.
+Some claimed items do not become occurrences: the mark of a lost run; a run that is still under way in this process; a
+job that was paused or rescheduled during a run whose process was then lost; a job that this process cannot run. The
+loader settles each of these.
 
-*Refusals.* In a fleet with several releases a process may lack the function, the executor or the secret of a job. It
-gives the job back, and the job is due again a moment later. For a while this process claims later than the others do
-(`deferral_ms`), so that it does not take the job away from a process that can run it.
+*Refusals.* If an application runs in several releases, a process may lack the function, the executor or the secret of a
+job. It then refuses the job: it gives the job back, and the job is due again a moment later. For a while this process
+claims later than the others do (`deferral_ms`), so that a process that can run the job claims it first.
 
-A *round* ends when a process claims a job that it has already refused: the other processes had their chance. The job
-waits twice as long after each round. Refs of the job hold the number of rounds, the first time, the processes that
-refused the job in the present round, and the last reason:
+A *round* ends when a process claims a job that it has already refused in this round, because the other processes have
+then had time to claim it. The job waits twice as long after each round. Refs of the job hold the number of rounds, the
+time of the first refusal, the processes that refused the job in the present round, and the last reason:
 
     refused, refused:<rounds>:<since, ms>:<marks of processes>:<host:pid> <reason>
 
 A job that was refused for many rounds and for as long as a deployment takes is quarantined. A job that no process of
-any configuration can read is quarantined at once. The next run of the job, or a change of the job, removes these refs.
+any configuration can read is quarantined at once. The next run or the next change of the job removes these refs.
 
-Threads: `RefusalPolicy` any; `ClaimLoader` under the tracker's lock.
+Threads: any thread may call `RefusalPolicy`; the callers of `ClaimLoader` hold the tracker's lock.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ BACK_AFTER_MS = 100  # until a process that has not refused the job may claim it
 BACK_AT_MOST_MS = 30_000
 DEFER_MS = 200  # a process that has refused a job claims this much later than the others
 DEFER_FOR_S = 60.0  # for how long after its last refusal a process claims later
-DEFER_ROUNDS = 3  # after these it defers only for that job: no process seems able to run it, and other jobs wait too
+DEFER_ROUNDS = 3  # after these it claims later only for that job: no process seems able to run it, and other jobs wait
 _DUES_AT_MOST = 100
 _REFUSERS_AT_MOST = 10  # in the refs; this many also end a round, because some of them may be gone
 _REASON_AT_MOST = 90  # characters of the reason in the refs
@@ -99,14 +99,14 @@ class Refusal:
         return f"{REFUSED}:{self.rounds}:{self.since_ms}:{','.join(self.refusers)}:{self.last}"
 
     def again(self, refuser: str, last: str) -> Refusal:
-        """The state after one more refusal. A new round begins if `refuser` has refused the job in this round."""
+        """The state after one more refusal. If `refuser` has refused the job in this round, a new round begins."""
         if refuser in self.refusers or len(self.refusers) >= _REFUSERS_AT_MOST:
             return Refusal(self.rounds + 1, self.since_ms, (refuser,), last)
         return Refusal(self.rounds, self.since_ms, (*self.refusers, refuser), last)
 
 
 def refusal_of(refs: Sequence[str]) -> Refusal | None:
-    """The refusal in a job's refs; None when the job was not given back.
+    """Read the refusal from a job's refs; None when no process has refused the job.
 
     Everybody who can write to the store can write this ref, so its numbers are kept within bounds.
     """
@@ -122,7 +122,7 @@ def refusal_of(refs: Sequence[str]) -> Refusal | None:
 
 
 def without_refusal(refs: Sequence[str]) -> tuple[str, ...]:
-    """The refs without those of a refusal."""
+    """The refs, without those that `RefusalPolicy` has added."""
     if REFUSED not in refs:
         return tuple(refs)
     return tuple(ref for ref in refs if ref != REFUSED and not ref.startswith(f"{REFUSED}:"))
@@ -133,8 +133,8 @@ class RefusalPolicy:
 
     Args:
         connection: gives the store's time and the logger.
-        rounds: a job is quarantined after this number of rounds,
-        after_ms: if its first refusal was at least this long ago.
+        rounds: a job is quarantined only after this number of rounds.
+        after_ms: a job is quarantined only if its first refusal was at least this long ago.
         clock: seconds that never go back. Defaults to `time.monotonic`.
     """
 
@@ -150,12 +150,16 @@ class RefusalPolicy:
         self._dues: deque[int] = deque(maxlen=_DUES_AT_MOST)  # of the jobs that were given back
 
     def deferral_ms(self, heads: Iterable[int | None]) -> int:
-        """How much later than others this process claims next. `heads`: the next due times, maybe of refused jobs."""
+        """How much later than the other processes this process claims next, so that they can claim refused jobs.
+
+        Args:
+            heads: the earliest due time of each shard. If a refused job has it, this process waits.
+        """
         defers = self.clock() < self._defer_until_s or any(head in self._dues for head in heads)
         return DEFER_MS if defers else 0
 
     def settlement(self, item: Claimed, reason: str, *, error: Any = None, unreadable: bool = False) -> Settlement:
-        """Give a claimed item back for other processes, or quarantine it. Logs the decision.
+        """The settlement that gives a claimed item back for other processes, or quarantines it. Logs the decision.
 
         Args:
             item: the claimed item.
@@ -219,13 +223,13 @@ class ClaimLoader:
         self._misfire: Misfire = misfire
 
     def occurrences_of(self, claim: Claim, shard: int, now: datetime, *, plain_jobs: bool) -> list[Occurrence]:
-        """The occurrences of a claim that this process runs.
+        """Make the occurrences that this process must run from the items of a claim.
 
         Args:
             claim: the store's answer.
             shard: the shard that was claimed from.
             now: time of the pass.
-            plain_jobs: whether the driver sets the current occurrence itself, see `scheduler_pass`.
+            plain_jobs: whether occurrences get plain `Job` objects, for our schedulers, see `scheduler_pass`.
         """
         claims = self._claims
         now = min(now, from_us(claim.now_us))  # a job is due when both clocks have reached its run time
@@ -280,10 +284,10 @@ class ClaimLoader:
             run_times = [each.astimezone(zone) for each in run_times]
             job.next_run_time = run_times[0]
             job.trigger = _date_trigger(run_times[-1])
-            job.misfire_grace_time = None  # its lost holder had claimed it in time
+            job.misfire_grace_time = None  # the process that was lost had claimed it in time
         elif item.lapses:
             job.misfire_grace_time = None  # as above
-        else:  # waiting for a process that can run the job, or for room, does not count as lateness
+        else:  # a wait for a process that can run the job, or for a free executor, is not lateness
             if refusal is not None:
                 claimed_at = min(now, from_ms(refusal.since_ms))
             put_back_ms = item.due_ms - (due_of(moment) or 0)

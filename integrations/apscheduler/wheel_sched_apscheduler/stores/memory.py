@@ -1,11 +1,11 @@
 """WheelJobStore: the jobs of one process, on the deadline queue.
 
-It replaces `MemoryJobStore`. Add, update and remove are O(1) at any number of jobs; a sorted list moves half of its
-entries. Only due batches and the result of `get_all_jobs` are sorted. Nothing is durable: use `RedisWheelJobStore`
-for that.
+It replaces `MemoryJobStore`, which keeps a sorted list and moves half of its entries for each change. Here add, update
+and remove are O(1) at any number of jobs. Only due batches and the result of `get_all_jobs` are sorted. The jobs are
+lost when the process ends: use `RedisWheelJobStore` to keep them.
 
 Invariant. A job with a next run time is in exactly one place: the deadline queue, the misfire queue (it was already due
-when it was added), or an occurrence. A paused job is in none.
+when it was added), or an occurrence. A paused job is in none of them.
 
 Threads: any thread may call any method. Each call holds one lock.
 """
@@ -58,9 +58,10 @@ class MisfireQueue(Generic[T]):
 
     Each due time has a bucket, which is sorted when its first entry is taken. So a burst of jobs with one due time
     costs no heap operation per job. Adding, discarding and taking are O(1), except the heap push of a new due time and
-    the sort of a bucket, which is one pass when names come in order. A discarded entry leaves no marker behind.
+    the sort of a bucket, which is one pass when names come in order. Discarding frees the entry at once; only its name
+    or its due time may stay for a while.
 
-    Threads: not thread-safe; the owner holds its lock.
+    Threads: not thread-safe; the caller holds the jobstore's lock.
     """
 
     def __init__(self) -> None:
@@ -68,7 +69,7 @@ class MisfireQueue(Generic[T]):
         self._heap: list[int] = []  # dues of the buckets, and of some removed buckets
 
     def add(self, due: int, name: str, entry: T) -> None:
-        """Add an entry. Its name is unique within its due time."""
+        """Add an entry. No other entry with this due time has this name."""
         bucket = self._buckets.get(due)
         if bucket is None:
             bucket = self._buckets[due] = _Bucket()
@@ -81,14 +82,14 @@ class MisfireQueue(Generic[T]):
         bucket.order = None
 
     def discard(self, due: int, name: str) -> None:
-        """Remove an existing entry."""
+        """Remove an entry, which must exist."""
         entries = self._buckets[due].entries
         del entries[name]
         if not entries:
             del self._buckets[due]
 
     def take(self, until: int, limit: int) -> list[T]:
-        """Remove and return at most `limit` entries that are due at `until`, in order."""
+        """Remove and return at most `limit` entries whose due time is not after `until`, in order."""
         taken: list[T] = []
         while len(taken) < limit:
             due = self.head()
@@ -107,7 +108,7 @@ class MisfireQueue(Generic[T]):
         return taken
 
     def head(self) -> int | None:
-        """The earliest due."""
+        """The earliest due time; None = there is no entry."""
         heap = self._heap
         while heap and heap[0] not in self._buckets:
             heappop(heap)
@@ -120,11 +121,11 @@ class MisfireQueue(Generic[T]):
 
 
 class WheelJobStore(MemoryJobQueries):
-    """Jobs of this process; plugin alias `wheel`.
+    """A jobstore for the jobs of one process, in memory. Its plugin alias is `wheel`.
 
     Args:
-        batch: how many jobs one pass hands over at most. The scheduler's lock is free between passes. Defaults to 500.
-        misfire: from when lateness counts, see `run_times.grace_after_claim`. Defaults to "lenient".
+        batch: how many jobs one pass hands out at most. The scheduler's lock is free between passes. Defaults to 500.
+        misfire: when lateness is measured, see `run_times.grace_after_claim`. Defaults to "lenient".
         history: how many run records are kept; 0 = none. Defaults to 1000.
 
     Raises:
@@ -146,7 +147,7 @@ class WheelJobStore(MemoryJobQueries):
     # APScheduler's calls outside of a pass.
 
     def lookup_job(self, job_id: str) -> Any:
-        """The job, or None."""
+        """The job with this id; None = there is none."""
         slot = self._slots.get(job_id)
         return None if slot is None else slot.job
 
@@ -155,7 +156,7 @@ class WheelJobStore(MemoryJobQueries):
         return [slot.job for slot in self._ordered()]
 
     def get_next_run_time(self) -> datetime | None:
-        """When to make the next pass, also for jobs that were put back within this pass."""
+        """When to make the next pass. Also considers jobs that this pass has put back."""
         return earliest([super().get_next_run_time(), self._head()])
 
     def _drop_notes(self, job_id: str) -> None:
@@ -184,7 +185,7 @@ class WheelJobStore(MemoryJobQueries):
             self._queue.restart(SystemClock().wall_ms())
 
     def shutdown(self) -> None:
-        """As in stock, the jobs are lost with the scheduler."""
+        """Forget every job, as stock's `MemoryJobStore` does."""
         self.remove_all_jobs()
 
     def _update(self, job: Any) -> None:
@@ -217,7 +218,7 @@ class WheelJobStore(MemoryJobQueries):
     # The queues of waiting jobs.
 
     def _arm(self, slot: Slot) -> None:
-        """Put a job into the queue for its next run time."""
+        """Put a job into the queue in which it waits for its next run time. A paused job leaves all queues."""
         moment = slot.job.next_run_time
         if moment is None:
             self._disarm(slot)
@@ -249,7 +250,7 @@ class WheelJobStore(MemoryJobQueries):
     # The contract with a driver, see `scheduler_pass`.
 
     def claim_batch(self, now: datetime, limit: int | None = None) -> OccurrenceBatch:
-        """Take the due jobs out of the queues. O(1) per job."""
+        """Take at most `limit` due jobs out of the queues, and make an occurrence of each. O(1) per job."""
         limit = self._batch if limit is None else limit
         claimed_ms = time.time_ns() // 1_000_000
         with self._lock:
@@ -281,7 +282,7 @@ class WheelJobStore(MemoryJobQueries):
             return OccurrenceBatch(occurrences, now if more else self._head(), more)
 
     def mark_submitted(self, occurrences: Sequence[Occurrence]) -> None:
-        """Let the jobs wait for their next run time. Removes those that have none."""
+        """Let the jobs of these occurrences wait for their next run times. Removes jobs that have none."""
         with self._lock:
             for occurrence in occurrences:
                 slot: Slot = occurrence.handle
@@ -308,7 +309,7 @@ class WheelJobStore(MemoryJobQueries):
         self._in_flight.pop(occurrence.token, None)
 
     def release(self, occurrences: Iterable[Occurrence], delay_ms: int = 0) -> None:
-        """Implements `ClaimingStore.release`. It puts no occurrence back whose job already waits for its next run."""
+        """Implements `ClaimingStore.release`. Leaves a job alone that already waits for its next run."""
         with self._lock:
             for occurrence in occurrences:
                 slot: Slot = occurrence.handle
@@ -328,7 +329,7 @@ class WheelJobStore(MemoryJobQueries):
             scheduler.wakeup()
 
     def _postpone(self, slot: Slot, delay_ms: int) -> None:
-        """Have the job handed out later than its next run time."""
+        """Let the job be handed out `delay_ms` from now, later than its next run time."""
         self._disarm(slot)
         slot.timer = self._queue.schedule(slot, SystemClock().wall_ms() + delay_ms)
 

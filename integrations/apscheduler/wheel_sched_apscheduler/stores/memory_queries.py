@@ -1,6 +1,7 @@
-"""MemoryJobQueries: the jobs of one process, and the calls of `queries` that one process needs.
+"""MemoryJobQueries: the jobs of one process, and those methods of `queries.JobQueries` that one process needs.
 
-There is no quarantine, because no job is ever loaded. A scheduler itself pauses jobs and runs them now.
+It has no quarantine, because no job is read from bytes. It has no methods to pause jobs or to run them now: a scheduler
+in the same process has them.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ slot_order = attrgetter("due_us", "job.id")
 
 
 class MemoryJobQueries(SchedulerPassStore):
-    """The part of a memory jobstore that needs no scheduler.
+    """The part of the jobstore in memory that needs no scheduler.
 
     Args:
         history: how many run records are kept.
@@ -145,7 +146,7 @@ class MemoryJobQueries(SchedulerPassStore):
         yield from self.iter_jobs(since=since, until=until, limit=1 << 60).jobs
 
     def get_entry(self, job_id: str) -> JobEntry | None:
-        """One job, None when there is none."""
+        """The job with this id; None = there is none."""
         slot = self._slots.get(job_id)
         return None if slot is None else self._entry(slot)
 
@@ -204,7 +205,7 @@ class MemoryJobQueries(SchedulerPassStore):
             raise JobLookupError(job_id)
 
     def in_flight(self) -> list[InFlightRun]:
-        """Occurrences that are claimed and have not ended."""
+        """The occurrences that are claimed and have not ended."""
         owner = owner_name()
         return [
             InFlightRun(occurrence.job_id, occurrence.id, None, owner, occurrence.claimed_ms, occurrence.token)
@@ -221,7 +222,10 @@ class MemoryJobQueries(SchedulerPassStore):
 
 
 def _between(moment: datetime | None, since: datetime | None, until: datetime | None) -> bool:
-    """Whether a next run time lies between two moments, both included. None matches only if no moment is given."""
+    """Whether a next run time lies between two moments, both included. A limit of None is no limit.
+
+    A paused job (`moment` is None) matches only if both limits are None.
+    """
     if moment is None:
         return since is None and until is None
     at_us = to_us(moment)

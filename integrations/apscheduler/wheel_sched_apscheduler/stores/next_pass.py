@@ -1,7 +1,8 @@
 """When a scheduler makes its next pass, and which earlier due times need a wake-up.
 
-Other threads report due times while a pass runs. The pass may have claimed before such a job was stored. Then
-the answer to its claim does not contain the job. So the reports are kept until the pass plans the next pass.
+Other threads store jobs and report their due times while a pass runs. If the pass has claimed before such a job was
+stored, the answer to the claim does not contain the job. So `NextPass` keeps the reports until the pass plans the next
+one.
 
 Threads: any thread calls `earlier` and `sooner`; one thread at a time makes a pass.
 """
@@ -30,7 +31,7 @@ class NextPass:
             self._in_pass = False
 
     def plan(self, at_ms: int) -> int:
-        """Plan the next pass for `at_ms`, or for an earlier due time that was reported meanwhile. Returns the time."""
+        """Plan the next pass for `at_ms`, or for an earlier due time reported during this pass. Returns the time."""
         with self._lock:
             reported_ms = self._reported_ms
             self._planned_ms = at_ms if reported_ms is None else min(at_ms, reported_ms)
@@ -38,7 +39,7 @@ class NextPass:
             return self._planned_ms
 
     def sooner(self, at_ms: int) -> None:
-        """Note that the scheduler comes at `at_ms`, if that is before the planned time."""
+        """Note that the scheduler makes a pass at `at_ms`, if that is before the planned time."""
         with self._lock:
             if self._planned_ms is not None:
                 self._planned_ms = min(self._planned_ms, at_ms)

@@ -1,7 +1,8 @@
 """Pending adds: jobs that a scheduler adds in its `start` while the store does not answer.
 
-A scheduler's `start` adds the jobs that it got before. An error there would stop the scheduler from starting. So these
-jobs are kept, and added when the store answers. If a job is added later, the caller gets the store's error.
+A scheduler's `start` adds the jobs that the application gave it before. If the store raised an error then, the
+scheduler would not start. So this module keeps these jobs, and adds them when the store answers. If the application
+adds a job after the start, it gets the store's error.
 
 Threads: the scheduler's thread calls `accepts`, under its lock; the settler's thread calls `add_all`.
 """
@@ -33,7 +34,7 @@ class PendingAdds:
         self._jobs: deque[tuple[Any, bool]] = deque()  # each with whether it replaces an existing job
 
     def accepts(self, job: Any) -> bool:
-        """Keep a job if a scheduler adds it in its start. Returns whether the job is kept.
+        """Keep a job if the scheduler's `start` adds it. Returns whether the job is kept.
 
         Raises:
             NotSerializable, Forbidden: the job cannot be stored.

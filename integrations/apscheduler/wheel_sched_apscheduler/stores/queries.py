@@ -1,4 +1,4 @@
-"""JobQueries: the calls that list and change stored jobs without loading one.
+"""JobQueries: the methods that list and change stored jobs without loading them.
 
 This module never imports a job's function. So these calls work in a process without the jobs' code: an administrator's
 shell, a web page, a producer. Listings are pages in order of next run time.
@@ -66,7 +66,7 @@ class JobQueries:
     # Counting and listing.
 
     def count(self, state: JobState | None = None) -> int:
-        """How many jobs there are, in one state or in all. O(1), except for "paused" and "quarantined"."""
+        """How many jobs there are, in one state or in all. O(1), except for the states "paused" and "quarantined"."""
         sizes = self.store.counts().now
         if state is None:
             return sum(number for (_, topic), number in sizes.items() if topic == JOB)
@@ -128,7 +128,7 @@ class JobQueries:
         return None if found is None or found.topic != JOB else self.entry(found)
 
     def entry(self, found: Found) -> JobEntry:
-        """The entry of a job's record. If the record cannot be read, the entry has the id and the reason."""
+        """The entry of a job's record. If the record cannot be read, the entry has the id, the tags and the reason."""
         state: JobState
         if found.state == "held":
             state = "quarantined" if _is_quarantined(found) else "paused"
@@ -149,7 +149,7 @@ class JobQueries:
     # Running now, and the history.
 
     def in_flight(self) -> list[InFlightRun]:
-        """Occurrences that a process holds, with the process and the end of their lease."""
+        """Occurrences that a process has claimed and not settled, each with its process and the end of its lease."""
         announced: dict[tuple[str, str | None], tuple[str, list[Any]]] = {}
         for worker in self.workers():
             for row in worker["occurrences"]:
@@ -257,7 +257,7 @@ class JobQueries:
         moment: datetime | None = None
 
         def resumed(found: Found) -> Item:
-            # by the time after the record was read: so no earlier run time that was claimed meanwhile runs again
+            # after the record was read: a run time that was claimed since then must not run again
             nonlocal moment
             now = from_ms(self.store.now_ms() + 1)
             moment = self.codec.trigger(job_id, found.body).get_next_fire_time(None, now)
@@ -277,7 +277,7 @@ class JobQueries:
             The ids that already exist. Those jobs were not changed.
 
         Args:
-            jobs: `apscheduler.job.Job` objects, see `Producer` for an easy way to make them.
+            jobs: `apscheduler.job.Job` objects. `Producer.make` makes such objects.
             metadata: given to each job. Defaults to none.
             tags: given to each job. Defaults to none.
 
@@ -324,10 +324,10 @@ class JobQueries:
         return released
 
     def repoint(self, old: str, new: str, *, dry_run: bool = False) -> list[str]:
-        """Give every job of the function `old` the function `new`, and release the quarantined ones.
+        """In every job of the function `old`, name `new` instead. Releases such jobs from quarantine.
 
         Returns:
-            The ids of the jobs that were changed, or with `dry_run` would be.
+            The ids of the jobs that were changed; with `dry_run`, of those that would be changed.
 
         Raises:
             Forbidden: `new` is outside of the allow-list. Nothing was changed.

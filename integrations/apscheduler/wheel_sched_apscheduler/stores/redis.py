@@ -1,18 +1,18 @@
-"""RedisWheelJobStore: jobs that many scheduler processes share, on the delay store.
+"""RedisWheelJobStore: a jobstore that many scheduler processes share. It keeps the jobs in the delay store.
 
-A jobstore for any APScheduler 3 scheduler. Each occurrence is handed to one process, under a lease, and stays in the
-store until it has ended; a process that dies loses none. Jobs are stored as JSON under an allow-list. Pickle is used
-only if you ask for it. `scheduler_pass` explains how schedulers drive this jobstore.
+Any APScheduler 3 scheduler can use it. Each occurrence is handed out to one process, under a lease, and stays in the
+store until it has ended: no occurrence is lost if a process dies. Jobs are stored as JSON, with functions from an
+allow-list, and as pickle only if you ask for it. `scheduler_pass` explains how schedulers drive this jobstore.
 
     repository.JobRepository   the stored jobs: look up, add, change, remove
     tracker.ClaimTracker       the claims of this process, from the claim to the settlement
     RedisWheelJobStore         APScheduler's calls over both, and the threads
 
-Cost. A pass makes one round trip, which settles ended occurrences and claims due ones. A job makes none of its own. An
-idle scheduler claims once in `max_sleep_s`, and a blocked read reports earlier jobs from other processes.
+Cost. A pass makes one round trip for all its jobs: it settles ended occurrences and claims due ones. An idle scheduler
+claims once in `max_sleep_s`. A blocked read learns of jobs that other processes have made due earlier.
 
 Threads. Any thread may call any method. From `start` to `shutdown` the jobstore runs two threads. Errors of the store
-never reach a scheduler's loop: a pass without a store returns no jobs and the time of the next try.
+never reach a scheduler's loop: if the store does not answer, a pass gets no jobs and the time of the next try.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ QUIET_S = 0.02  # for this time after any other pass the settler leaves ended ru
 
 
 class RedisWheelJobStore(JobQueries, SchedulerPassStore):
-    """Jobs in Redis or Valkey, shared by any number of processes; plugin alias `wheel-redis`.
+    """A jobstore in Redis or Valkey, which any number of processes may share. Its plugin alias is `wheel-redis`.
 
     Args:
         url: redis://, rediss://, unix:// or embedded:FOLDER. Defaults to "redis://localhost:6379/0".
@@ -68,15 +68,15 @@ class RedisWheelJobStore(JobQueries, SchedulerPassStore):
         replicas: how many replicas confirm under "replicated". Defaults to 1.
         codec: reads and writes jobs; replaces the next five arguments. Defaults to None.
         allow, triggers, aliases, allow_pickle: see `JobCodec`.
-        secret: signs the jobs, see `JobCodec`. Defaults to None: the environment's WHEEL_SCHED_APS_SECRET; over a
-            folder (`embedded:`) the secret that the folder keeps; else jobs are not signed.
+        secret: signs the jobs, see `JobCodec`. Defaults to None: the environment's WHEEL_SCHED_APS_SECRET; without
+            it, for `embedded:FOLDER`, a secret in the folder; else jobs are not signed.
         lease_s: how long after the death of a process its jobs are handed out again. Defaults to 30.
         delivery: "at_most_once" settles an occurrence before it runs, so that a crash loses it. Defaults to
             "at_least_once".
-        misfire: from when lateness counts, see `run_times.grace_after_claim`. Defaults to "lenient".
+        misfire: when lateness is measured, see `run_times.grace_after_claim`. Defaults to "lenient".
         max_instances_scope: where `max_instances` is counted: "store" = over all processes; "process" = in each
             process, as stock does. Defaults to "store".
-        batch: how many jobs one pass hands over at most. Defaults to 200.
+        batch: how many jobs one pass hands out at most. Defaults to 200.
         max_sleep_s: how long a scheduler sleeps at most, in case a wake-up is lost. Defaults to 10.
         history: how many items of run records are kept, of up to 50 records each; 0 = none. Defaults to 1000.
         quarantine_refusals: after how many rounds of refusals a job is quarantined, see `loading`. A process refuses a
@@ -162,7 +162,7 @@ class RedisWheelJobStore(JobQueries, SchedulerPassStore):
     # Start and end.
 
     def start(self, scheduler: Any, alias: str) -> None:
-        """Open the store and start the two threads. If the store is away or still loads, a thread waits for it.
+        """Open the store and start the two threads. If the store does not answer yet, one of them waits for it.
 
         Raises:
             StoreError: the store answers but cannot be used, see `store`. The scheduler does not start either.
@@ -187,7 +187,7 @@ class RedisWheelJobStore(JobQueries, SchedulerPassStore):
         self._settler = settler
 
     def shutdown(self) -> None:
-        """Report ended occurrences to the store. A running one keeps its lease until the run or the process ends."""
+        """Report ended occurrences to the store. Running ones keep their leases until the run or the process ends."""
         self._closed = True
         self._plan_rest()
         settler, self._settler = self._settler, None
@@ -255,9 +255,9 @@ class RedisWheelJobStore(JobQueries, SchedulerPassStore):
         return OccurrenceBatch(occurrences, wake_at, more)
 
     def _settle_before_run(self, occurrences: Sequence[Occurrence], now: datetime) -> list[Occurrence]:
-        """Settle these occurrences before they run, for at-most-once delivery. Returns those that may run.
+        """Settle these occurrences before they run, for at-most-once delivery. Returns the occurrences that may run.
 
-        Also returns those whose executor is unknown. They stay in the store, because the driver refuses them.
+        Also returns the occurrences whose executor is unknown. It does not settle these: the driver refuses them.
         """
         executors = getattr(self._scheduler, "_executors", None)
         unknown, planned = [], []
@@ -272,7 +272,7 @@ class RedisWheelJobStore(JobQueries, SchedulerPassStore):
         return unknown + settled
 
     def _plan(self, occurrence: Occurrence, now: datetime) -> bool:
-        """Decide the run times and the next run time. Returns False if the trigger failed."""
+        """Set the run times of an occurrence and the job's next run time. Returns False if the trigger failed."""
         job = occurrence.job
         run_times, following = occurrence.run_times or getattr(job, "fixed", None), None
         try:
@@ -326,7 +326,7 @@ class RedisWheelJobStore(JobQueries, SchedulerPassStore):
         self._notify_settler()
 
     def report_trigger_failure(self, occurrence: Occurrence, error: Exception) -> None:
-        """Quarantine a job with a built-in trigger. Give others back: another release may have a corrected trigger."""
+        """Quarantine a job with a built-in trigger. Give others back: another release may have a corrected one."""
         unreadable = is_built_in(occurrence.handle.stored.trigger)
         self.tracker.refuse(occurrence, f"its trigger failed: {error!r}", error=error, unreadable=unreadable)
         self._notify_settler()
@@ -337,7 +337,7 @@ class RedisWheelJobStore(JobQueries, SchedulerPassStore):
             self._settler.notify()
 
     def _flush_when_quiet(self) -> None:
-        """`flush`, unless a pass is expected soon. The pass sends everything, and must not wait for the settler."""
+        """Call `flush`, unless a pass comes soon. That pass sends everything, and must not wait for the settler."""
         if self._closed or time.monotonic() > self._pass_until_s:  # after a shutdown no pass comes
             self.tracker.flush()
 
@@ -370,12 +370,12 @@ class RedisWheelJobStore(JobQueries, SchedulerPassStore):
         self.repository.remove(job_id, self.tracker.find(job_id))
 
     def lookup_job(self, job_id: str) -> Any:
-        """The job, or None. One round trip."""
+        """The job with this id; None = there is none. One round trip."""
         job = self.repository.lookup(job_id)
         return None if job is None else self._adopt(job)
 
     def get_all_jobs(self) -> list[Any]:
-        """All jobs by next run time, then id; paused ones last. Those that cannot be loaded are left out."""
+        """All jobs by next run time, then id; paused ones last. Leaves out jobs that cannot be loaded."""
         return [self._adopt(job) for job in self.repository.all_jobs()]
 
     def _adopt(self, job: Any) -> Any:
@@ -388,8 +388,8 @@ class RedisWheelJobStore(JobQueries, SchedulerPassStore):
         Raises:
             ConflictingIdError: a job with this id exists, from this or another process; nothing was changed.
             NotSerializable, Forbidden: the job cannot be stored; nothing was stored.
-            StoreError: the store does not answer; nothing was stored. But jobs that were given to a scheduler before
-                its start are kept by `start`, until the store answers.
+            StoreError: the store does not answer; nothing was stored. Not raised while a scheduler starts: the jobstore
+                then keeps the job until the store answers.
         """
         if self.connection.is_open or not self._pending_adds.accepts(job):
             self.repository.add(job)

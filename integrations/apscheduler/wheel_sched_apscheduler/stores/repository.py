@@ -1,8 +1,8 @@
-"""JobRepository: the stored jobs. It looks them up, adds, changes and removes them, from any process.
+"""JobRepository: looks up, adds, changes and removes the stored jobs, from any process.
 
-The store decides each change in one script. So two processes never both add an id, and no process changes a job that is
-gone. No change waits for the end of a run. A job in flight is changed in place, and its holder then plans the next run
-of the changed job. A job whose last run is in flight is gone for all other processes: its id is free.
+The store makes each change in one script. So two processes never both add an id, and no process changes a removed job.
+No change waits for the end of a run. A change of a job in flight replaces its record at once, and the process that runs
+the job plans the next run by the new record. For other processes, a job in its last run is removed: its id is free.
 
 Threads: any thread may call any method.
 """
@@ -61,7 +61,7 @@ class JobRepository:
     Args:
         connection: the connection to the store.
         codec: reads and writes jobs.
-        planner_of: gives the occurrence of this process that has planned the next run of a job's record (id, version).
+        planner_of: returns this process's occurrence that has planned the next run of a job (id, record version).
         counts_runs: whether runs are counted over all processes. See `_with_running_refs`.
     """
 
@@ -87,7 +87,7 @@ class JobRepository:
         return earliest([from_ms(head) for head in heads if head is not None])
 
     def lookup(self, job_id: str) -> LookedUpJob | None:
-        """The job; None when there is none, or its last run is in flight.
+        """The job with this id; None when there is none, or its last run is in flight.
 
         Raises:
             StoreError, LookupError: the job exists and cannot be loaded.
@@ -114,7 +114,7 @@ class JobRepository:
         return jobs
 
     def records(self, *states: State, topic: str | None = JOB) -> Iterator[Found]:
-        """Every record in these states. A record that changes its state meanwhile may be left out.
+        """Every record in these states. May leave out a record that changes its state during the call.
 
         Args:
             states: the states, read in this order.
@@ -147,24 +147,24 @@ class JobRepository:
         return job  # type: ignore[no-any-return]
 
     def _following(self, job: Any, found: Found) -> datetime | None:
-        """When a job in flight runs again, as its holder has planned it or will plan it."""
+        """When a job in flight runs again, as the process that runs it has planned or will plan."""
         planner = self._planner_of(found.id, found.version)
         if planner is not None:
             return planner.next_run_time
         return self._runs(job, found)[1]
 
     def _runs(self, job: Any, found: Found) -> tuple[list[datetime], datetime | None]:
-        """The run times of a job in flight, and the next one. Its holder's clock may be ahead of this one."""
+        """The run times of a job in flight, and the next one, as the process that runs it computes them."""
         now, moment = from_ms(self._connection.now_ms()), job.next_run_time
         if moment is not None and (due_of(moment) or 0) <= claimed_due_ms(found):  # else it was rescheduled meanwhile
             now = max(now, moment)
         try:
             return missed_runs(job, now, quiet=True)
-        except Exception:  # a user's trigger may raise anything; the job's holder meets the same error
+        except Exception:  # a user's trigger may raise anything; the process that runs the job gets the same error
             return [], job.next_run_time
 
     def is_gone(self, found: Found) -> bool:
-        """Whether a job is in its last run. Then no process can change the job, and its id is free."""
+        """Whether a job is in its last run. Then no process can change it, and a new job may take its id."""
         if found.state != "leased":
             return False
         if _is_cancelled(found):
@@ -236,15 +236,15 @@ class JobRepository:
         outcome: Outcome = stored.outcomes[0]
         if runs and outcome is not Outcome.DUPLICATE:
             found = store.get([item.id])[0]
-            if found is not None and found.body == item.body:  # else it has run or was changed meanwhile
+            if found is not None and found.body == item.body:  # else it has already run or was changed
                 marked = replace(item, refs=(*item.refs, RUNNING))
                 store.replace(marked, keep_due=True, if_version=found.version, in_flight=True)
         return outcome
 
     def _with_running_refs(self, items: list[Item]) -> list[Item]:
-        """The items, with the ref `running` where a run of an earlier job with this id is under way.
+        """Add the ref `running` to the items with whose ids earlier jobs still have runs under way.
 
-        If the counts of the store show no run at all, no item is looked up.
+        If the counts of the store show that no job has such a run, this looks no item up.
         """
         store = self._connection.store
         if not items or not self._counts_runs:
@@ -266,7 +266,7 @@ class JobRepository:
         return marked
 
     def _store_beside_run(self, item: Item) -> bool:
-        """Store a job whose id an earlier job in its last run still has. Returns whether the job was stored."""
+        """Store a job although an earlier job in its last run still has its id. Returns whether the job was stored."""
         store = self._connection.store
         for _ in range(TRIES):
             found = store.get([item.id])[0]
@@ -281,7 +281,7 @@ class JobRepository:
         return False
 
     def _move_to_split_item(self, found: Found) -> Alteration:
-        """Continue the run in flight as a split item. Its holder finds it there, see `claims`."""
+        """The change that moves a run in flight to a split item. Its process finds the run there, see `claims`."""
         run_times: list[datetime] = []
         if not _is_cancelled(found):  # a cancelled run never comes again
             job = self._codec.decode(found.id, found.body, resolve=False).job
@@ -292,7 +292,7 @@ class JobRepository:
     # Changing.
 
     def update(self, job: Any) -> None:
-        """Replace a job. Its metadata and tags stay. If `job` has the run time of its look-up, the run time stays too.
+        """Replace a job. Its metadata and tags stay. If `job` still has the run time of its look-up, that stays too.
 
         Raises:
             JobLookupError: there is no job with this id, or its last run is under way.
@@ -324,7 +324,7 @@ class JobRepository:
 
         Args:
             job_id: the id of the job.
-            make: makes the new item. It is called again when another process was faster.
+            make: makes the new item. Called again when another process has changed the job in between.
             keep_due: whether the job keeps its due time.
 
         Raises:
@@ -357,7 +357,7 @@ class JobRepository:
         if occurrence is not None and occurrence.planned and occurrence.next_run_time is None:
             found = self._connection.store.get([job_id])[0]
             if found is None or found.version == occurrence.handle.version:
-                raise JobLookupError(job_id)  # its last run is in flight: the job is gone, as in a stock jobstore
+                raise JobLookupError(job_id)  # its last run is in flight, so it counts as removed, as in stock
         outcome = self._connection.store.cancel([job_id])[0]
         if outcome is Outcome.ABSENT:
             raise JobLookupError(job_id)

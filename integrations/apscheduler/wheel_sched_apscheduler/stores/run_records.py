@@ -1,21 +1,22 @@
-"""What other processes learn about the runs of this process: how many run, which ones run long, and how runs ended.
+"""What the store tells other processes about runs: how many are under way, which ones run long, and how runs ended.
 
 *`max_instances`, counted over all processes.* A run that is not very short gets a split item beside its job, with the
 ref `run:<job id>`. From then on the job has the ref `running`. So `apply_limits` asks the store only about claimed jobs
-with that ref, in one round trip for the whole batch. Short runs cost nothing. A job that has reached its limit is still
-handed out, but with a `max_instances` that every count reaches. Its executor then refuses the job in its usual way,
-with event and log line.
+with the ref `running`, in one round trip for the whole batch. Short runs cost nothing. A job that has reached its limit
+is still handed out, but with a `LimitReached` as its `max_instances`. Its executor then refuses the job in its usual
+way, with an event and a log line.
 
 With at-most-once delivery a run has already left the store. `RunMarks` writes a *mark* in its place: an item with the
-same ref. The step in which the run leaves the store also writes the mark. The mark is due when its lease ends. The
-holder extends the lease while the run lasts, and deletes the mark at the end. A process that claims a mark knows that
-the holder has died, and drops the mark.
+same ref. The round trip in which the run leaves the store also writes the mark. The mark is due when its lease ends.
+The process extends this lease while the run lasts, and deletes the mark at the end. A process that claims a mark knows
+that the process of the run has died, and drops the mark.
 
-*History.* One item of the store holds some fifty ends, so history adds almost no cost to a burst. A record is made from
-the occurrence when it has ended, so the order of a scheduler's events does not matter. A run is announced after half a
-second; shorter runs are not announced.
+*History.* One item of the store holds up to fifty records of ended runs, so history adds almost no cost to a burst. The
+record is made from the occurrence when it has ended, so the order of a scheduler's events does not matter.
 
-Threads: any thread calls `RunMarks.end` and `RunHistory.note`; the rest needs the tracker's lock.
+*Announcements.* A process writes an item that lists its runs of more than half a second, so that others can show them.
+
+Threads: any thread calls `RunMarks.end` and `RunHistory.note`; callers of the other methods hold the tracker's lock.
 """
 
 from __future__ import annotations
@@ -62,14 +63,14 @@ _row_of = attrgetter(*(each.name for each in fields(RunRecord)))
 
 
 class LimitReached(int):
-    """A `max_instances` that every count has reached. It prints as its number."""
+    """A `max_instances` that any number of running instances has reached. It prints as its number."""
 
     def __le__(self, _: object) -> bool:
         return True
 
 
 def apply_limits(store: DelayStore, occurrences: Sequence[Occurrence]) -> None:
-    """Have executors refuse the occurrences of jobs with `max_instances` runs in flight.
+    """Make executors refuse the occurrences whose jobs have `max_instances` runs under way, over all processes.
 
     Raises:
         StoreError: the store does not answer. Nothing was changed.
@@ -82,7 +83,7 @@ def apply_limits(store: DelayStore, occurrences: Sequence[Occurrence]) -> None:
             [Call(each.handle.shard, Find(run_ref(each.job_id), max(100, each.job.max_instances))) for each in asked]
         )
     )
-    # a split item counts neither itself nor those decided after it: else two of them would wait for each other
+    # a split item counts neither itself nor those decided after it, else two would wait for each other
     undecided = {each.handle.item_id for each in asked if each.handle.split_item}
     for occurrence, found_ids in zip(asked, runs, strict=True):
         ids = found_ids
@@ -99,7 +100,7 @@ def apply_limits(store: DelayStore, occurrences: Sequence[Occurrence]) -> None:
 
 
 def _is_under_way(run: Found) -> bool:
-    """Whether a process may have begun this run: not while it is quarantined, or waits after it was put back."""
+    """Whether a process may have begun this run. False if the run is quarantined, or was put back and waits."""
     return run.state != "held" and not (run.state == "due" and WAITING in run.refs)
 
 
@@ -114,7 +115,7 @@ class RunMarks:
 
     Args:
         shards: number of shards of the namespace.
-        lease_ms: how long a mark counts without being extended.
+        lease_ms: the time after which a mark is due if it is not extended.
     """
 
     def __init__(self, shards: int, lease_ms: int) -> None:
@@ -157,7 +158,7 @@ class RunMarks:
         return commands_of(ended, lambda shard, batch: Call(shard, Change(batch, new_token())))
 
     def heartbeats(self, server_now_ms: int, alive: Callable[[Occurrence], bool]) -> list[PendingCommand]:
-        """Commands that extend the marks of runs in this process. Forgets a run that its executor has lost."""
+        """Commands that extend the marks of runs that are alive. Forgets a run that its executor has lost."""
         beats: dict[int, list[Alteration]] = {}
         lost_s = time.monotonic() - self._lease_ms / 1000
         for occurrence, mark in list(self._running.items()):
@@ -174,7 +175,7 @@ def dump_records(records: Sequence[RunRecord]) -> bytes:
 
 
 def load_records(body: bytes) -> list[RunRecord]:
-    """Read the records in the body of an item; [] when it cannot be read."""
+    """Read the records in the body of an item; [] when the body cannot be read."""
     try:
         return [RunRecord(*row) for row in json.loads(body)]
     except (ValueError, TypeError):
@@ -185,9 +186,8 @@ class RunHistory:
     """Writes how runs ended to the store, and announces long runs.
 
     Args:
-        keep: items of run records that are kept; 0 = history is off.
-        lease_ms: the lease of the jobstore, in ms. The process of an announcement that is older than three leases is
-            dead.
+        keep: how many items of run records are kept; 0 = history is off.
+        lease_ms: the lease of the jobstore, in ms. If an announcement is older than three leases, its process is dead.
         clock: seconds that never go back. Defaults to `time.monotonic`.
     """
 
@@ -196,7 +196,7 @@ class RunHistory:
         self._keep = keep
         self._lease_ms = lease_ms
         self._owner = owner_name()
-        self._ends: deque[RunRecord] = deque(maxlen=50_000)  # bound for outages; the oldest are dropped first
+        self._ends: deque[RunRecord] = deque(maxlen=50_000)  # for an outage; the oldest are dropped first
         self.worker_id = f"\0{uuid4().hex}"
         self.announced = False
         self._last: list[Any] = []
@@ -220,7 +220,7 @@ class RunHistory:
             self._ends.append(record_of(occurrence, self._owner))
 
     def gather(self, now_ms: int) -> list[PendingCommand]:
-        """Commands that write the ends, once a second or when there are many."""
+        """Commands that write the records of ended runs, once a second or when there are many."""
         now_s = self.clock()
         if not self.closing and len(self._ends) < WRITE_AT_ENDS and now_s < self._write_at:
             return []
@@ -234,13 +234,13 @@ class RunHistory:
         return [PendingCommand(call)] if found else []
 
     def trims(self, shards: int) -> list[PendingCommand]:
-        """Commands that drop the oldest history."""
+        """Commands that drop the oldest items of run records."""
         if not self._keep:
             return []
         return [PendingCommand(Call(shard, Sweep(dead_cap=self._keep))) for shard in range(shards)]
 
     def announcement(self, in_flight: Iterable[Occurrence], now_ms: int) -> Item | None:
-        """The item that announces this process's runs; None when nothing has changed."""
+        """The item that announces this process's long runs; None when there is nothing new to write."""
         now_s = self.clock()
         if now_s < self._announce_at:
             return None

@@ -1,4 +1,6 @@
-"""How a scheduler drives a jobstore: the contract of claiming, and the pass of a stock scheduler on top of it.
+"""How a scheduler drives a jobstore: by the contract of claiming, or by the pass of a stock scheduler.
+
+This is the contract. The *driver* is the code that calls these methods, in the thread of a scheduler.
 
     batch = store.claim_batch(now, limit)       one round trip; it also settles what has ended since the last one
     for occurrence in batch.occurrences:
@@ -12,26 +14,30 @@
     sleep until batch.wake_at, or until the store calls scheduler.wakeup()
 
 Rules of the contract:
-- One thread at a time claims and marks as submitted. `finish` and `release` may come from any thread, also before
-  `mark_submitted` has returned, and never block on I/O.
+- Only one thread at a time calls `claim_batch` and `mark_submitted`. Any thread may call `finish` and `release`, also
+  before `mark_submitted` has returned. These two calls never wait for I/O.
 - Each claimed occurrence ends in one call of `finish` or `release`. If it has several run times, the driver counts
-  them (`occurrence.left`) and calls `finish` with the worst outcome when the last has ended.
+  them (`occurrence.left`). When the last run time has ended, the driver calls `finish` with the worst outcome.
 - A submitted occurrence keeps its lease while this process lives and its executor knows the job. The store extends the
   lease in its own thread. After a crash the occurrence is handed out again.
-- `claim_batch` never raises when the store does not answer. It returns an empty batch with a `wake_at` a moment later,
-  and logs once. Finished occurrences are kept, and settled when the store answers again.
-- A job that cannot be loaded is in no batch: the store gives it back for other processes, or quarantines it.
-- A released occurrence is claimed again, unchanged.
+- `claim_batch` never raises when the store does not answer. It returns an empty batch whose `wake_at` is a moment
+  later, and logs once. The jobstore keeps finished occurrences, and settles them when the store answers again.
+- A job that cannot be loaded is in no batch: the jobstore gives it back for other processes, or quarantines it.
+- A released occurrence is handed out again unchanged.
 
 *Our schedulers* call these methods; their class has `drives_batches = True`. A jobstore that such a scheduler starts
-listens to no events, so each end is reported once. Its occurrences hold plain jobs. `occurrence.run_times` has the run
-times that are already decided. The driver makes the occurrence the current one and marks its start.
+listens to no events, because the scheduler itself calls `finish`. The occurrences hold plain `Job` objects. If the run
+times of an occurrence are already decided, `occurrence.run_times` has them. The driver sets the current occurrence for
+the job's code, and calls `mark_started`.
 
-*A stock scheduler* of APScheduler 3 makes a pass under one lock: `get_due_jobs`, then for each job `update_job` or
-`remove_job`, then `get_next_run_time`. So the first call claims, the middle ones only plan, and the last one marks as
-submitted; events report the ends. The middle and last calls do no I/O that can fail: an exception there ends a stock
-scheduler's loop without a log line. An executor may run a job inside the pass, and the job may change itself. The
-scheduler plans with the same object that it got, so the object's identity tells a plan from a change.
+*A stock scheduler* of APScheduler 3 makes a pass under one lock. It calls `get_due_jobs`, then `update_job` or
+`remove_job` for each job, then `get_next_run_time`. So `get_due_jobs` claims, `update_job` and `remove_job` only note
+the plan, and `get_next_run_time` marks the jobs as submitted. Events report how the runs end. For the claimed jobs only
+`get_due_jobs` does I/O: an exception of the other calls would end a stock scheduler's loop without a log line.
+
+An executor may run a job inside the pass, and the job's code may change that job. Then `update_job` must know whether
+the scheduler plans the next run or the job's code changes the job. The scheduler passes the same object that
+`get_due_jobs` has returned, and the job's code passes another one.
 """
 
 from __future__ import annotations
@@ -66,8 +72,8 @@ class OccurrenceBatch:
 
     Args:
         occurrences: by next run time, then by job id.
-        wake_at: when to claim again; None = when the store calls `wakeup`. With `more` it is not after now.
-        more: whether more was due than the limit allowed.
+        wake_at: when to claim again; None = when the store calls `wakeup`. If `more` is True, it is not after now.
+        more: whether more jobs may be due than the limit allowed.
     """
 
     occurrences: list[Occurrence] = field(default_factory=list)
@@ -77,14 +83,14 @@ class OccurrenceBatch:
 
 @runtime_checkable
 class ClaimingStore(Protocol):
-    """The methods that a driver calls on a jobstore. Both of our jobstores have them."""
+    """The methods that a driver calls on a jobstore, see the top of this module. Both of our jobstores have them."""
 
     def claim_batch(self, now: datetime, limit: int | None = None) -> OccurrenceBatch:
-        """Claim the occurrences that are due at `now`. See the module."""
+        """Claim at most `limit` occurrences that are due at `now`. Never raises when the store does not answer."""
         ...
 
     def mark_submitted(self, occurrences: Sequence[Occurrence]) -> None:
-        """Report that these occurrences are planned and go to their executors."""
+        """Report that the driver has planned these occurrences and submits them to their executors."""
         ...
 
     def finish(self, occurrence: Occurrence, finish: Finish, error: str = "") -> None:
@@ -105,16 +111,16 @@ class ClaimingStore(Protocol):
 
 
 class SchedulerPassStore(ClaimingStore, BaseJobStore):
-    """The common part of both jobstores: the pass of a stock scheduler, and the occurrence of each event."""
+    """The common part of both jobstores: the pass of a stock scheduler, and its events about occurrences."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.driven = False  # whether one of our schedulers drives it; then occurrences hold plain jobs
+        self.driven = False  # whether one of our schedulers drives this jobstore; then occurrences hold plain jobs
         self._pass: dict[str, Occurrence] = {}
         self._pass_thread = 0
         self._wake_at: datetime | None = None
         self._claimed_once = False
-        self._running: dict[str, list[Occurrence]] = {}  # with executors and not ended, by job id
+        self._running: dict[str, list[Occurrence]] = {}  # submitted and not ended, by job id
         self._running_lock = threading.Lock()
 
     # The methods that each jobstore adds, besides those of `ClaimingStore`.
@@ -128,13 +134,13 @@ class SchedulerPassStore(ClaimingStore, BaseJobStore):
         raise NotImplementedError
 
     def _head(self) -> datetime | None:
-        """Answer what `get_next_run_time` answers outside of a pass."""
+        """What `get_next_run_time` returns outside of a pass: the earliest next run time, None = there is none."""
         raise NotImplementedError
 
     # The five calls.
 
     def start(self, scheduler: Any, alias: str) -> None:
-        """Called by a scheduler. Without a scheduler (None) no events report how occurrences end."""
+        """Start the jobstore. A scheduler calls this. If `scheduler` is None, no events report how occurrences end."""
         super().start(scheduler, alias)
         self._logger = logger_of(f"apscheduler.jobstores.{alias}")  # its lines quote stored data
         self.driven = bool(getattr(scheduler, "drives_batches", False))
@@ -166,10 +172,10 @@ class SchedulerPassStore(ClaimingStore, BaseJobStore):
         return [occurrence.job for occurrence in self._pass.values()]
 
     def update_job(self, job: Any) -> None:
-        """Plan the next run of a claimed job. Any other change, also by the job's own code, goes to the store.
+        """Note the next run of a job that this pass has claimed. Write any other change of a job to the store.
 
         Raises:
-            JobLookupError: there is no such job; never for a claimed one.
+            JobLookupError: there is no such job. Never raised for a job that this pass has claimed.
         """
         occurrence = self._held_here(job.id)
         if occurrence is None or job is not occurrence.job:
@@ -178,10 +184,10 @@ class SchedulerPassStore(ClaimingStore, BaseJobStore):
             occurrence.plan(job.next_run_time)
 
     def remove_job(self, job_id: str) -> None:
-        """End a claimed job after this occurrence. Any other job is removed from the store.
+        """Note that a job that this pass has claimed has no next run. Remove any other job from the store.
 
         Raises:
-            JobLookupError: there is no such job; never for a claimed one.
+            JobLookupError: there is no such job. Never raised for a job that this pass has claimed.
         """
         occurrence = self._held_here(job_id)
         if occurrence is None:
@@ -194,7 +200,7 @@ class SchedulerPassStore(ClaimingStore, BaseJobStore):
             occurrence.plan(None)
 
     def get_next_run_time(self) -> datetime | None:
-        """Mark the claimed jobs as submitted, and return when to make the next pass. Never raises for the store."""
+        """When to make the next pass. Inside a pass, this first marks the claimed jobs as submitted, without I/O."""
         if self._claimed_once and threading.get_ident() == self._pass_thread:
             self._close_pass()
             wake_at, self._wake_at, self._claimed_once = self._wake_at, None, False
@@ -216,7 +222,7 @@ class SchedulerPassStore(ClaimingStore, BaseJobStore):
             self._wake_at = earliest([self._wake_at, *(occurrence.next_run_time for occurrence in planned)])
 
     def _plan_rest(self) -> None:
-        """At a shutdown, plan the jobs that a stock pass has left: the pass ends early when its scheduler stops."""
+        """Plan the jobs that a stock scheduler's pass has left unplanned, because the scheduler was shut down."""
         for occurrence in self._pass.values():
             job = occurrence.job
             if getattr(job, "fixed", None) is not None and type(job.trigger) is not Answered:
@@ -251,7 +257,7 @@ class SchedulerPassStore(ClaimingStore, BaseJobStore):
         return True
 
     def _occurrence_of(self, job_id: str, run_time: datetime, *, new: bool = False) -> Occurrence | None:
-        """The occurrence of an event. `new`: skip older ones, because this one was just submitted or refused."""
+        """The occurrence that an event is about. `new`: it was just submitted or refused, so skip submitted ones."""
         with self._running_lock:
             occurrences = [one for one in self._running.get(job_id, ()) if not (new and one.submitted)]
             if len(occurrences) == 1:
@@ -260,7 +266,7 @@ class SchedulerPassStore(ClaimingStore, BaseJobStore):
             return next((one for one in occurrences if any(to_us(each) == run_us for each in one.run_times)), None)
 
     def _on_event(self, event: Any) -> None:
-        """Note an event of a stock scheduler. SUBMITTED may come after the end, and the end during the pass."""
+        """Handle an event of a stock scheduler. The end of a run may arrive before SUBMITTED, and inside the pass."""
         if event.jobstore != self._alias:
             return
         code = event.code

@@ -39,9 +39,9 @@ class ClaimTracker:
         connection: the connection to the store.
         codec: reads and writes jobs.
         settings: the settings of the jobstore.
-        is_running: whether an occurrence runs, as far as this process can see.
-        lost: called with an occurrence that its executor has lost; it is handed out again.
-        earlier_due: called with the earliest due, in ms, of the items that commands have stored.
+        is_running: returns whether an occurrence runs, as far as this process can see.
+        lost: called with an occurrence that its executor has lost. The store hands the occurrence out again.
+        earlier_due: called with the earliest due time, in ms, of the items that commands have stored.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class ClaimTracker:
         return self._send(commands, calls)
 
     def load(self, claims: Sequence[Claim], now: datetime, *, plain_jobs: bool) -> list[Occurrence]:
-        """The occurrences of these claims that this process must run, see `loading`."""
+        """Make the occurrences that this process must run from the answers of `claim_due`, see `loading`."""
         occurrences = []
         for shard, claim in enumerate(claims):
             self._tokens[shard] = new_token()
@@ -97,7 +97,7 @@ class ClaimTracker:
         return occurrences
 
     def apply_limits(self, occurrences: Sequence[Occurrence]) -> None:
-        """Have executors refuse occurrences beyond `max_instances` over all processes.
+        """Make executors refuse occurrences whose jobs have `max_instances` runs under way, over all processes.
 
         Raises:
             StoreError: the store does not answer; nothing was changed.
@@ -106,10 +106,10 @@ class ClaimTracker:
             apply_limits(self._connection.store, occurrences)
 
     def settle_before_run(self, occurrences: Sequence[Occurrence]) -> tuple[list[Occurrence], StoreError | None]:
-        """At-most-once delivery: settle planned occurrences now, so that a crash loses them instead of repeating them.
+        """For at-most-once delivery: settle planned occurrences now, so that a crash loses them and repeats none.
 
-        A mark in the store counts each one for `max_instances` while it runs. An occurrence that is released later (a
-        pause, a full executor) is stored again, as a split item.
+        A mark in the store counts each occurrence for `max_instances` while it runs. If an occurrence is released
+        later, because of a pause or a full executor, it is stored again as a split item.
 
         Returns:
             The occurrences that have left the store and may run, and the error that stopped the others.
@@ -143,11 +143,11 @@ class ClaimTracker:
         return settled, failure
 
     def next_claim_ms(self, claims: Sequence[Claim], asked_ms: int) -> int:
-        """When a job may be due next. A job is due when this machine's clock and the store's have reached its time.
+        """When a job may be due next, in ms. It is due when this machine's clock and the store's have reached its time.
 
         Args:
-            claims: the last answers.
-            asked_ms: when the claims were sent, by this machine's clock.
+            claims: the answers to the last claim, one of each shard.
+            asked_ms: when the claim was sent, by this machine's clock.
         """
         next_ms = asked_ms + self._max_sleep_ms
         for claim in claims:
@@ -176,14 +176,14 @@ class ClaimTracker:
             return self._claims.in_flight.get(job_id)
 
     def planner_of(self, job_id: str, version: int) -> Occurrence | None:
-        """The occurrence that has planned the next run after this version of a job's record; None: there is none."""
+        """This process's occurrence that has planned the next run after this version of a job's record, or None."""
         occurrence = self._claims.in_flight.get(job_id)
         if occurrence is not None and occurrence.planned and occurrence.handle.version == version:
             return occurrence
         return None
 
     def mark_submitted(self, occurrences: Sequence[Occurrence]) -> None:
-        """Note that the scheduler submits these to executors."""
+        """Note that the scheduler submits these occurrences to executors."""
         if not self._settles_first:
             self._claims.submitted(occurrences)
 
@@ -198,8 +198,8 @@ class ClaimTracker:
     def release(self, occurrence: Occurrence, delay_ms: int = 0) -> None:
         """Put an occurrence back. It is due again at its old due time, or after `delay_ms`. Any thread may call it.
 
-        If it was claimed within its misfire grace time, it is due now instead: the loader counts its lateness from the
-        time to which a job was put back.
+        If it was claimed within its misfire grace time, it is due now instead of at its old due time. The loader
+        measures lateness from the time to which a job was put back, so the occurrence is still in time.
         """
         handle = occurrence.handle
         handle.released = True
@@ -210,9 +210,13 @@ class ClaimTracker:
         self._claims.release(occurrence, due_ms)
 
     def refuse(self, occurrence: Occurrence, reason: str, *, error: Any = None, unreadable: bool = False) -> None:
-        """Refuse an occurrence that this process cannot run; with `unreadable`, no process can.
+        """Refuse an occurrence that this process cannot run, see `loading`. Any thread may call it.
 
-        Any thread may call it.
+        Args:
+            occurrence: the occurrence.
+            reason: why this process cannot run it.
+            error: logged with its traceback. Defaults to None.
+            unreadable: whether no process can run it. Defaults to False.
         """
         handle = occurrence.handle
         settlement = self.refusals.settlement(handle.item, reason, error=error, unreadable=unreadable)
@@ -233,7 +237,7 @@ class ClaimTracker:
 
     @property
     def runs(self) -> bool:
-        """Whether a job still runs in this process. Runs that have ended or are put back only wait for the store."""
+        """Whether a job still runs in this process. Runs that have ended or were put back do not count."""
         return bool(self._marks) or any(
             occurrence.alive and not occurrence.finished_ms and not occurrence.handle.released
             for occurrence in list(self._claims.in_flight.values())
@@ -286,7 +290,7 @@ class ClaimTracker:
             self._connection.store.cancel([self.history.worker_id])
 
     def _send(self, commands: Sequence[PendingCommand], calls: Sequence[Call[Any]], *, keep: bool = True) -> list[Any]:
-        """One round trip. Returns the answers of `calls`. Commands whose answer was lost are kept for a repeat.
+        """Make one round trip. Returns the answers to `calls`. Commands whose answer was lost are kept for a repeat.
 
         Raises:
             StoreError: one of the answers is an error. The other answers have been handled.

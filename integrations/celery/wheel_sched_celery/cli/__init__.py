@@ -1,4 +1,4 @@
-"""`celery wheel`: shows and changes the tasks in the store. Works while no worker is up.
+"""`celery wheel`: shows and changes the tasks in the store. It needs no running worker.
 
 Every `celery` command loads this module, so it imports click and the table of commands, and nothing else.
 """

@@ -19,7 +19,7 @@ _SAMPLES = 5
 
 
 def _changing(command: Callable[..., int]) -> Callable[..., int]:
-    """Add what every command that changes tasks takes: ids, the filter, --all, --dry-run, --yes and --json."""
+    """Add what all commands that change tasks accept: ids, the filter, --all, --dry-run, --yes and --json."""
     everything = click.option("--all", "everything", is_flag=True, help="All of them; instead of ids or a filter.")
     for add in (click.pass_context, json_option, yes_option, dry_run_option, everything, selecting):
         command = add(command)
@@ -33,7 +33,7 @@ class _Action:
     Args:
         verb: names the change in the output of a dry run.
         question: asked before the change; `{}` becomes the number of tasks.
-        done: names the change in the output after it.
+        done: names the change in the output after the change.
         change: the function that changes the tasks.
         removes: whether a single task needs a question too, unless the user has named it by its id.
     """
@@ -92,7 +92,7 @@ def _show_dry_run(verb: str, tasks: HeldTasks, meant: Sequence[WaitingTask], as_
 @click.command()
 @_changing
 def cancel(ctx: click.Context, **options: Any) -> int:
-    """Remove held tasks and announce that they are revoked: results, chords, events.
+    """Remove held tasks and announce that they are revoked: mark their results, fail their chords, send events.
 
     A single task that you name by its id is removed without a question. A task on its way to its queue is not removed:
     use `celery control revoke`.
@@ -165,10 +165,10 @@ def purge(ctx: click.Context, **options: Any) -> int:
 @json_option
 @click.pass_context
 def drain(ctx: click.Context, dry_run: bool, yes: bool, as_json: bool) -> int:
-    """Send all held tasks to their queues, ETA intact; workers then hold them in memory.
+    """Send all held tasks to their queues, with their ETA. The tasks then wait in the memory of workers.
 
     To uninstall: set `wheel_horizon = None` in producers and workers, restart them, drain, uninstall. Workers may be
-    up. If tasks stayed in the store, or producers held more tasks meanwhile, the exit code is 1.
+    up. If tasks stayed in the store, or producers held more tasks during the drain, the exit code is 1.
 
     \b
     Examples:
@@ -198,7 +198,7 @@ def drain(ctx: click.Context, dry_run: bool, yes: bool, as_json: bool) -> int:
 
 
 def _import_tasks(app: Any) -> None:
-    """Import the app's tasks as a worker does, with errbacks of chords and handlers of `task_revoked`."""
+    """Import the app's tasks as a worker does. This also registers error callbacks and handlers of `task_revoked`."""
     try:
         app.loader.import_default_modules()
     except Exception as error:  # the app's own code

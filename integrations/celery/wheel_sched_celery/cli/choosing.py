@@ -55,7 +55,7 @@ def held_tasks(ctx: click.Context) -> HeldTasks:
 
 
 def chosen(tasks: HeldTasks, selection: TaskFilter, everything: bool) -> list[WaitingTask]:
-    """The tasks that a command shall change. Without ids, filter or --all it changes none.
+    """The tasks that a command must change. The user must give ids, a filter or --all.
 
     Raises:
         UsageError: there are no ids, no filter and no --all; or ids and --all.

@@ -56,7 +56,7 @@ def doctor(ctx: click.Context, timeout_s: float, as_json: bool) -> int:
 
 
 def _server(tasks: HeldTasks) -> Iterator[Finding]:
-    """The checks of the server, if the app names its store by an address."""
+    """Run the checks of the server, if the app names its store by an address."""
     settings = tasks.wheel.settings
     if isinstance(settings.url, str):
         yield Finding("store", "ok", f"{redacted(settings.url)}, namespace {settings.namespace}")

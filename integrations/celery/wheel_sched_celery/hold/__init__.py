@@ -1,1 +1,1 @@
-"""The producer: an ETA message on its way to the broker is recorded and stored instead of sent."""
+"""The producer's side: it stores an ETA message instead of sending it to the broker."""

@@ -1,11 +1,12 @@
 """`apply_many`: stores thousands of ETA tasks of one kind, 500 in a call.
 
 It does what a loop over `apply_async(countdown=...)` does, at less than a tenth of the cost. Celery makes one message,
-and a template makes the others (see `message_template`). It prepares a batch while the server stores the last one.
+and a template makes the others (see `message_template`). While the server stores a batch, this module prepares the next
+one.
 
-Some tasks need Celery for each message: tasks with handlers of `before_task_publish`, links, chords, another serializer
-than JSON, compression, `expires`, function routers, or their own `apply_async`. Celery makes these one by one. They are
-stored in the same calls.
+For some tasks Celery must make each message: tasks with handlers of `before_task_publish`, links, chords, another
+serializer than JSON, compression, `expires`, function routers, or their own `apply_async`. The messages are then made
+one by one, and stored in the same calls.
 
 Threads: any thread may call any method.
 """
@@ -49,8 +50,8 @@ class TaskCall(NamedTuple):
     Args:
         args: positional arguments. Defaults to none.
         kwargs: keyword arguments. Defaults to none.
-        eta: its own due time. Defaults to None: the due time that `apply_many` got.
-        task_id: its id. Defaults to None: a new id.
+        eta: the due time of this task. Defaults to None: the due time that `apply_many` got.
+        task_id: the id of this task. Defaults to None: a new id.
     """
 
     args: Sequence[Any] = ()
@@ -60,7 +61,7 @@ class TaskCall(NamedTuple):
 
 
 class _Task(NamedTuple):
-    """A call with its id and due time."""
+    """One task of `apply_many`, with its id and due time."""
 
     id: str
     args: Sequence[Any]
@@ -120,7 +121,7 @@ def apply_many(
 def _tasks(
     app: Any, calls: Iterable[TaskCall | Sequence[Any]], countdown: float | None, eta: datetime | None
 ) -> Iterator[_Task]:
-    """Each call with its id and due time."""
+    """Give each call an id and a due time."""
     if countdown is not None:
         app.amqp._verify_seconds(countdown, "countdown")
         eta = (datetime.now(UTC) + timedelta(seconds=countdown)).astimezone(app.timezone)
@@ -151,7 +152,13 @@ class _Bulk:
         self._under_way: tuple[list[Item], int, Callable[[], None]] | None = None
 
     def send(self, producer: Any, batch: list[_Task], before: int) -> None:
-        """Send a batch while the server stores the last one. `before`: tasks sent so far. Call `settle` at the end."""
+        """Prepare a batch while the server stores the last one, and begin to store it. Call `settle` at the end.
+
+        Args:
+            producer: the Celery producer for tasks that are not held.
+            batch: the tasks.
+            before: how many tasks the earlier batches had.
+        """
         items, refused = self._prepare(producer, batch)
         self.settle()
         if items:
@@ -181,7 +188,11 @@ class _Bulk:
             self._send_stock([decode(item.body) for item in items if item.id in wanted])
 
     def _prepare(self, producer: Any, batch: list[_Task]) -> tuple[list[Item], list[HeldTask]]:
-        """Items of the tasks due beyond the horizon, and tasks that the store cannot take. Sends all others."""
+        """Make the items of the tasks due later than the horizon, and send the tasks due earlier.
+
+        Returns:
+            The items, and the tasks that the store cannot take.
+        """
         later_ms = time.time_ns() // 1_000_000 + (self._wheel.settings.horizon or 0)
         items: list[Item] = []
         refused: list[HeldTask] = []
@@ -237,7 +248,7 @@ class _Bulk:
 
 
 def _is_plain(app: Any, task: Any, options: Mapping[str, Any]) -> bool:
-    """Whether no handler or option needs Celery for each task."""
+    """Whether a template can make the messages: no handler or option needs Celery to make each message."""
     kind = task.__class__  # the task's own class, also behind a proxy
     return (
         set(options) <= _CONSTANT

@@ -1,10 +1,10 @@
 """A message template, which makes the messages of thousands of tasks of one kind.
 
-Celery and kombu make one message, with marks in the places where tasks differ: id, ETA, arguments and delivery tag. The
-text between the marks is the same for all tasks.
+Celery and kombu make one message. It has known texts in the places where tasks differ: id, ETA, arguments and delivery
+tag. The template finds these places by their texts. All other parts are the same for all tasks.
 
-Invariant: a filled-in template is byte for byte what a send of that task would store. If this is not certain (a mark
-appears elsewhere, another serializer), there is no template, and Celery makes each message.
+Invariant: the template makes, byte for byte, what `apply_async` would store for that task. If this is not certain, such
+as when one of the known texts appears in another place, there is no template, and Celery makes each message.
 
 The functions are pure, so any thread may call them.
 """
@@ -35,7 +35,7 @@ _encode: Final[Callable[[Any], str]] = JSONEncoder().encode  # `dumps` would mak
 
 
 def random_uuids() -> Iterator[str]:
-    """Texts of random UUIDs, five times faster than `uuid4`. Do not use one iterator in two processes."""
+    """Make texts of random UUIDs, five times faster than `uuid4`. Do not use one iterator in two processes."""
     while True:
         raw = os.urandom(16 * 250).hex()
         for at in range(0, len(raw), 32):
@@ -45,21 +45,21 @@ def random_uuids() -> Iterator[str]:
 
 
 def mark_ms() -> int:
-    """The due time of the pattern. The template searches for the text of this time in the message.
+    """The due time of the message from which a template is made. The template finds the ETA by the text of this time.
 
-    The time has whole seconds, because a float of that size has no exact milliseconds.
+    It is a whole second, because a float of that size has no exact milliseconds.
     """
     return _YEAR_9998_MS + 1000 * random.randrange(300 * 86_400)
 
 
 class MessageTemplate:
-    """The template of one kind of task.
+    """Makes the items of tasks of one kind.
 
     Args:
         pattern: the message made for `mark_ms()`. Its id occurs only where a task id belongs.
         render: makes the item of a message, as `Wheel.item_of` does.
         lead_ms: see `release_ms`.
-        longest_repr: the longest text of arguments that Celery writes.
+        longest_repr: the greatest length of a text of arguments that Celery writes into a header.
 
     Raises:
         ValueError: the pattern gives no template.
@@ -106,7 +106,7 @@ class MessageTemplate:
         self._cut(text.decode(), pattern, marks)
 
     def _cut(self, text: str, pattern: HeldTask, marks: dict[str, str]) -> None:
-        """Take the text apart at its marks."""
+        """Split the message at the places where tasks differ."""
         wrapped = b64encode(marks["body"].encode()).decode()
         self._base64 = wrapped in text
         found = {
@@ -128,12 +128,12 @@ class MessageTemplate:
         self._text = "".join(pieces)
 
     def fill(self, task_id: str, args: Sequence[Any], kwargs: dict[str, Any], eta_ms: int, iso: str) -> Item:
-        """The item of one task.
+        """Make the item of one task.
 
         Args:
-            task_id: its id.
-            args, kwargs: for the task.
-            eta_ms: when it is due.
+            task_id: the task's id.
+            args, kwargs: the task's arguments.
+            eta_ms: when the task is due, in ms since 1970.
             iso: the same time as Celery writes it into the header.
         """
         body = _encode([args, kwargs])[:-1] + self._embed

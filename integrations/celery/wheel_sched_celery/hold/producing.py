@@ -1,11 +1,12 @@
-"""The producer's hook: every send of an app passes through `AMQP.send_task_message`, and this module may hold it there.
+"""The producer's side: this module replaces `AMQP.send_task_message` of an app, and so can hold each task that is sent.
 
-Canvas, beat, `retry`, `send_task`, links and chords all end in that method. This module decides at the publish, after
-the signal `before_task_publish`, so a held message has the changes of the signal's handlers. `after_task_publish` and
-the `task-sent` event follow as in stock Celery.
+Canvas, beat, `retry`, `send_task`, links and chords all call that method. This module decides when the method publishes
+the message. The signal `before_task_publish` comes before that, so a held message has the changes of its handlers. The
+signal `after_task_publish` and the event `task-sent` follow as in stock Celery.
 
-A held task is recorded: kombu serializes and compresses it, so the record is the message that a broker would have
-received. Nothing connects to the broker, so a task can be held while the broker is away.
+To hold a task, this module lets kombu publish the message to a channel that only records it. kombu serializes and
+compresses the message, so the record is what a broker would have received. This needs no connection to the broker, so
+it works while the broker is away.
 """
 
 from __future__ import annotations
@@ -32,11 +33,11 @@ _NATIVE_PREFIX = re.compile(r"(?:[01]\.){28}")
 
 
 class HoldingProducer:
-    """Replaces the producer inside `send_task_message`.
+    """Holds tasks instead of publishing them. `send_task_message` gets it in place of the real producer.
 
     Args:
         producer: the real producer.
-        wheel: holds tasks.
+        wheel: the integration of the app, which stores held tasks.
     """
 
     def __init__(self, producer: Any, wheel: Wheel) -> None:
@@ -70,7 +71,7 @@ class HoldingProducer:
         )
 
     def _target(self, options: dict[str, Any]) -> dict[str, Any] | None:
-        """Options that change the target of the publish. None for a broadcast, or if the target is unknown."""
+        """Options that change the target of the publish. None: do not hold, because it is a broadcast or unknown."""
         exchange, key = options.get("exchange") or "", options.get("routing_key")
         name = exchange.name if isinstance(exchange, Exchange) else exchange
         queues = self._wheel.app.amqp.queues.values()
@@ -89,7 +90,7 @@ class HoldingProducer:
 
 
 class HoldingAMQP:
-    """The methods that make an `AMQP` class hold tasks. `holding` mixes them into the class of the app."""
+    """The methods that make an `AMQP` class hold tasks. The function `holding` adds them to the class of the app."""
 
     app: Any
     argsrepr_maxsize: int
@@ -98,7 +99,7 @@ class HoldingAMQP:
     def as_task_v2(
         self, task_id: str, name: str, args: Any = None, kwargs: Any = None, *more: Any, **options: Any
     ) -> Any:
-        """Celery's own message, with texts of plain arguments made here: Celery takes a tenth of its time for them."""
+        """Make Celery's own message, with texts of plain arguments made here: they take a tenth of Celery's time."""
         if options.get("argsrepr") is None:
             options["argsrepr"] = plain_repr(args or (), self.argsrepr_maxsize)
         if options.get("kwargsrepr") is None:
@@ -122,7 +123,7 @@ class WheelAMQP(HoldingAMQP, AMQP):
 
 
 def holding(amqp_class: type[Any]) -> type[Any]:
-    """A subclass of `amqp_class` that holds tasks; `amqp_class` itself when it holds tasks already."""
+    """A subclass of `amqp_class` that holds tasks. If `amqp_class` already holds tasks: `amqp_class` itself."""
     if issubclass(amqp_class, HoldingAMQP):
         return amqp_class
     if amqp_class is AMQP:
@@ -134,7 +135,7 @@ def holding(amqp_class: type[Any]) -> type[Any]:
 
 
 class RecordingChannel:
-    """The two methods of a channel that a publish calls."""
+    """A channel that records a message instead of sending it. It has the two methods that a publish calls."""
 
     def __init__(self) -> None:
         self.message: dict[str, Any] = {}
@@ -162,7 +163,7 @@ class RecordingChannel:
 
 
 def record(producer: Any, body: Any, options: dict[str, Any], eta_ms: int) -> HeldTask:
-    """The held task of `producer.publish(body, **options)`.
+    """Make a held task from the message that `producer.publish(body, **options)` would send.
 
     Raises:
         Exception: whatever the serializer raises; a publish would raise the same.
@@ -192,7 +193,7 @@ def record(producer: Any, body: Any, options: dict[str, Any], eta_ms: int) -> He
 
 
 class _Recorders(threading.local):
-    """The recorder of each producer of this thread. It takes as long to make one as to record."""
+    """The recorders of this thread, one for each producer. Making a recorder takes as long as recording a message."""
 
     def __init__(self) -> None:
         self.known: weakref.WeakKeyDictionary[Any, tuple[list[Any], Any, RecordingChannel]]
@@ -203,7 +204,7 @@ _recorders = _Recorders()
 
 
 def _recorder_of(producer: Any) -> tuple[Any, RecordingChannel]:
-    """A producer with the defaults of `producer`, and its recording channel."""
+    """A recorder, which is a producer with the defaults of `producer`, and its recording channel."""
     defaults = [producer.exchange, producer.routing_key, producer.serializer, producer.compression]
     known = _recorders.known.get(producer)
     if known is None or known[0] != defaults:  # by value: a pooled producer binds its exchange anew

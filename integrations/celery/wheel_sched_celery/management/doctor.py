@@ -1,7 +1,7 @@
-"""Checks of an app: who sends ETA tasks the stock way, whether the visibility timeout fits, who sends held tasks.
+"""Checks of an app, such as which producers send ETA tasks the stock way, and whether workers send held tasks.
 
-The checks change nothing. They ask the workers over Celery's remote control and wait `timeout_s` for answers. The rest
-comes from the store, so the checks also work while no worker is up; a finding then says so.
+The checks change nothing. They ask the workers over Celery's remote control and wait `timeout_s` for answers. They read
+everything else from the store, so they also work while no worker is up. A finding then says that no worker answered.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ class Examined:
     Args:
         tasks: the app's store.
         counts: the counters of the store.
-        now_ms: the store's time.
-        stats: answers of installed workers to `inspect wheel_stats`; None when the broker did not answer.
+        now_ms: the store's time, in ms since 1970.
+        stats: answers to `inspect wheel_stats` of the workers with the integration; None when no worker answered.
         pinged: names of the workers that are up.
-        broker_away: why the broker cannot be reached, "" when it can.
-        in_memory: rows of `inspect scheduled` of tasks in workers, not in the store.
+        broker_away: why the broker cannot be reached; "" when it can.
+        in_memory: rows of `inspect scheduled` about tasks that are in the memory of workers and not in the store.
         senders: number of taken-over tasks by their producer.
-        longest_ms: the latest ETA of a held task; None when no task is held.
+        longest_ms: the latest due time of a held task in the store, in ms; None when no task is held.
     """
 
     tasks: HeldTasks
@@ -62,11 +62,11 @@ class Examined:
 
 
 def examine(app: Any, timeout_s: float = 1.0) -> Iterator[Finding]:
-    """The findings, in order. A "problem" breaks a guarantee now, a "warn" may break one later.
+    """Run all checks and give their findings. A "problem" breaks a guarantee now, a "warn" may break one later.
 
     Args:
         app: a Celery app with the integration installed.
-        timeout_s: how long workers have to answer. Defaults to 1.
+        timeout_s: how long to wait for the answers of workers, in seconds. Defaults to 1.
 
     Raises:
         ConfigError: the integration is not installed, or the app has no store.
@@ -82,7 +82,7 @@ def examine(app: Any, timeout_s: float = 1.0) -> Iterator[Finding]:
 
 
 def _longest_ms(examined: Examined) -> int | None:
-    """The latest ETA of a held task, to the second. A bisection finds it with some forty short calls."""
+    """The latest due time of a held task in the store, to the second. Searches by bisection, with some forty calls."""
     tasks, head_ms = examined.tasks, examined.counts.due_head_ms
     if head_ms is None:
         return None
@@ -97,7 +97,10 @@ def _longest_ms(examined: Examined) -> int | None:
 
 
 def _senders(tasks: HeldTasks) -> Counter[str]:
-    """The producers of a sample of taken-over tasks: the `origin` header, else the task's name."""
+    """The number of taken-over tasks of each producer, in a sample. Names a producer by the header `origin`.
+
+    A task without this header counts for the unknown senders of its name.
+    """
     senders: Counter[str] = Counter()
     for item_id in tasks.store.find(TAKEN_OVER, limit=_SAMPLE):
         for waiting in tasks.get(item_id):
@@ -128,7 +131,7 @@ def _answers(replies: Mapping[str, Any] | None, kind: type) -> dict[str, Any]:
 
 
 def settings(examined: Examined) -> Finding:
-    """Which tasks are held, and how they get to their queues."""
+    """Report which tasks are held, and how they get to their queues."""
     wheel = examined.tasks.wheel
     if wheel.settings.horizon is None:
         return warn("horizon", "None: no task is held", 'set wheel_horizon = "2s", unless you are uninstalling')
@@ -142,7 +145,7 @@ def settings(examined: Examined) -> Finding:
 
 
 def broker(examined: Examined) -> Finding:
-    """Whether the broker is there."""
+    """Check whether the broker can be reached."""
     where = examined.tasks.wheel.app.connection_for_write().as_uri()
     if examined.broker_away:
         return problem(
@@ -152,7 +155,7 @@ def broker(examined: Examined) -> Finding:
 
 
 def workers(examined: Examined) -> Finding:
-    """Whether a worker sends held tasks."""
+    """Check whether a worker sends held tasks."""
     if examined.broker_away:
         return warn("workers", "they cannot be asked while the broker is away", "see broker")
     if not examined.pinged:
@@ -180,7 +183,7 @@ def workers(examined: Examined) -> Finding:
 
 
 def agreement(examined: Examined) -> Finding:
-    """Whether all processes on the store have the same horizon and lead."""
+    """Check whether this app and all workers of the namespace have the same horizon and lead."""
     lines = differing(examined.tasks.wheel.settings, examined.stats or {})
     if lines:
         return warn(
@@ -193,7 +196,7 @@ def agreement(examined: Examined) -> Finding:
 
 
 def late(examined: Examined) -> Finding:
-    """Whether due tasks are sent."""
+    """Check whether a due task still waits in the store."""
     head_ms = examined.counts.due_head_ms
     late_ms = 0 if head_ms is None else examined.now_ms - head_ms
     if late_ms > LATE_MS:
@@ -207,7 +210,7 @@ def late(examined: Examined) -> Finding:
 
 
 def visibility(examined: Examined) -> Finding:
-    """Whether the broker delivers a task again while it still waits in a worker."""
+    """Check whether the broker may deliver a task again while it still waits in a worker."""
     wheel = examined.tasks.wheel
     transport = wheel.app.connection_for_write().transport_cls
     default_s = {"redis": VISIBILITY_S, "rediss": VISIBILITY_S, "sqs": SQS_VISIBILITY_S}.get(str(transport))
@@ -261,7 +264,7 @@ def producers(examined: Examined) -> Finding:
 
 
 def task_ids(examined: Examined) -> Finding:
-    """Whether a task id occurs twice for one ETA: both tasks would share one result."""
+    """Check whether two tasks have the same id and ETA, and so share one result."""
     page = examined.tasks.store.list_items("due", limit=MAX_BATCH)
     sent = Counter(found.id.rpartition(":")[0] for found in page.found if found.id.count(":") >= _COLONS)
     several = [key for key, count in sent.items() if count > 1]
@@ -276,7 +279,7 @@ def task_ids(examined: Examined) -> Finding:
 
 
 def revoked(examined: Examined) -> Finding:
-    """Revoked tasks that are not announced: the announcing process died, or the result backend was away."""
+    """Find revoked tasks that are not announced: the process that revoked them died, or the result backend was away."""
     page = examined.tasks.store.list_items("held", limit=MAX_BATCH)
     silent = [waiting.id for waiting in map(read, page.found) if waiting.revoked]
     if silent:
@@ -289,7 +292,7 @@ def revoked(examined: Examined) -> Finding:
 
 
 def given_up(examined: Examined) -> Finding:
-    """Tasks that could not be published."""
+    """Find tasks that could not be published."""
     dead = examined.counts.total("dead")
     if dead:
         return warn(
@@ -301,7 +304,7 @@ def given_up(examined: Examined) -> Finding:
 
 
 def _in_memory(examined: Examined, scheduled: Mapping[str, list[dict[str, Any]]]) -> list[dict[str, Any]]:
-    """Rows of `inspect scheduled` that are not in the store: a worker holds these tasks in memory, unacknowledged."""
+    """Rows of `inspect scheduled` about tasks that a worker has in memory, and that are not in the store."""
     rows = [row for answer in scheduled.values() for row in answer if row.get("eta") and row.get("request")]
     held = {read(found).id for found in examined.tasks.store.list_items("due", limit=LISTED).found} if rows else set()
     return [row for row in rows if row["request"]["id"] not in held and not examined.tasks.get(row["request"]["id"])]

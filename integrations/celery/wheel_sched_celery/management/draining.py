@@ -2,8 +2,8 @@
 
 The `eta` stays in the message, so the tasks then wait in the memory of workers. Like a dispatcher, the drain claims
 items under a lease, publishes them, waits for the confirms and settles them. So an interrupted drain loses nothing,
-and can be repeated. Its messages carry the mark of messages that the store has sent, so that running workers do not
-take them over. At the end the drain counts the tasks that producers have held meanwhile.
+and can be repeated. Its messages have the mark of messages that the store has sent, so that running workers do not
+take them over. At the end, the drain counts the tasks that producers have held during the drain.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Drained:
     Args:
         published: number of tasks that the broker has now.
         kept: number of tasks that stayed in the store, by reason.
-        back: number of tasks that producers have held meanwhile.
+        back: number of tasks that producers have held during the drain.
     """
 
     published: int
@@ -45,8 +45,8 @@ class Drained:
 def drain(app: Any, *, progress: Callable[[int], None] = lambda _count: None) -> Drained:
     """Publish every waiting task to its queue, with its `eta`.
 
-    First stop the app's installed producers, or take `install` out of them: otherwise they hold more tasks while this
-    runs. Workers may be up.
+    First stop the app's producers, or remove `install` from them: otherwise they hold more tasks during the drain.
+    Workers may be up.
 
     Args:
         app: the Celery app, with the integration.
@@ -77,7 +77,7 @@ def drain(app: Any, *, progress: Callable[[int], None] = lambda _count: None) ->
 
 
 class _Draining:
-    """One drain under way."""
+    """The state of one drain."""
 
     def __init__(self, wheel: Wheel, broker: BrokerConnection, progress: Callable[[int], None]) -> None:
         self.published = 0
@@ -90,7 +90,7 @@ class _Draining:
         self._progress = progress
 
     def page(self, page: Sequence[Found]) -> None:
-        """Make a page of waiting items due now, and publish them. The ETA in their messages stays."""
+        """Make the items of a page due now, and publish them. The ETA in their messages stays."""
         now_ms = self._store.now_ms()
         for shard in sorted({found.shard for found in page}):
             self._make_due(shard, [found.id for found in page if found.shard == shard and found.score_ms > now_ms])
@@ -110,7 +110,7 @@ class _Draining:
                 raise answer
 
     def _count_others(self, page: Sequence[Found]) -> None:
-        """Count the tasks that a running worker's dispatcher has sent before this drain sent them."""
+        """Count the tasks of a page that the dispatcher of a running worker has sent before this drain could."""
         others = [found.id for found in page if found.id not in self._claimed]
         self._claimed.clear()
         if others:

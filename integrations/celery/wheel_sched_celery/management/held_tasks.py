@@ -6,7 +6,8 @@
     tasks.cancel(tasks.get(task_id))
 
 It needs the store only: workers and broker may be down. It does not change a task in flight; `Changed.left` names such
-tasks. A change applies only to the version that was read, so that two administrators do not undo each other's work.
+tasks. If somebody else has changed a task since it was read, this does not change it either, so that two administrators
+do not undo each other's work.
 
 Threads: any thread may call any method, and threads may share one instance.
 """
@@ -82,15 +83,15 @@ class HeldTasks:
         return self.wheel.store
 
     def now_ms(self) -> int:
-        """The store's time."""
+        """The store's time, in ms since 1970."""
         return self.store.now_ms()
 
     def counts(self) -> Counts:
-        """How many tasks are in which state, by queue."""
+        """How many tasks are in each state, by queue."""
         return self.store.counts()
 
     def get(self, task_id: str) -> list[WaitingTask]:
-        """The held messages of a task: several when it was sent more than once with one id, none when it is not held.
+        """The held messages of a task: several if it was sent more than once with one id, none if it is not held.
 
         Args:
             task_id: a task's id, or the id of one item (`WaitingTask.found.id`).
@@ -109,7 +110,7 @@ class HeldTasks:
         return self.store.get([bounded(item_id)], route=route_of(item_id) or None)
 
     def stamped(self, stamps: Mapping[str, Sequence[Any]]) -> Iterator[WaitingTask]:
-        """Held tasks with one of these stamps: lists of values by name, as in `revoke_by_stamped_headers`."""
+        """Held tasks with one of these stamps. `stamps`: lists of values by name, as in `revoke_by_stamped_headers`."""
         for stamp in ((name, value) for name, values in stamps.items() for value in values):
             for item_id in self.store.find(stamp_ref(stamp), limit=MAX_STAMPED):
                 for waiting in self._read(self._item(item_id)):
@@ -148,15 +149,15 @@ class HeldTasks:
                     break
 
     def cancel(self, tasks: Iterable[WaitingTask]) -> Changed:
-        """Remove tasks for good and announce that they are revoked: results, chords, events, signals; see `revoke`."""
+        """Remove tasks for good, mark their results as revoked, fail their chords, and send events and signals."""
         with Announcer(self.wheel.app) as announcer:
             return self.revoke(tasks, announcer)
 
     def revoke(self, tasks: Iterable[WaitingTask], announcer: Announcer) -> Changed:
-        """`cancel`, with the caller's announcer.
+        """Do what `cancel` does, with the announcer of the caller.
 
-        This first moves a waiting task to the state "held", so that one caller alone announces it. It removes the task
-        last. Whatever fails in between, the task never runs and is still listed. A second `cancel` announces it.
+        This first moves a waiting task to the state "held", so that only one caller announces it. It removes the task
+        last. If anything fails in between, the task never runs and is still listed. A second `cancel` announces it.
         """
         changed = Changed()
         remaining = iter(tasks)
@@ -195,7 +196,7 @@ class HeldTasks:
         return self._change(tasks, lambda each: Alteration(each.found.id, "x" if each.found.state == "dead" else "c"))
 
     def reschedule(self, tasks: Iterable[WaitingTask], eta_ms: int) -> Changed:
-        """Give tasks another ETA, also in the message, where a task sees it as `request.eta`.
+        """Give tasks another ETA. This also changes the message, so that a task reads the new ETA as `request.eta`.
 
         Raises:
             Rejected: the ETA lies outside 1970 to 9999; nothing was changed.

@@ -1,4 +1,4 @@
-"""A held task as it is listed, and the filter that selects tasks.
+"""A held task as listings show it, and the filter that selects tasks.
 
 The functions are pure, so any thread may call them.
 """
@@ -40,7 +40,7 @@ class WaitingTask:
 
     @property
     def route(self) -> str:
-        """The text that chose its shard."""
+        """The text from which the shard of the item is computed."""
         return self.found.route or self.found.id
 
     @property
@@ -62,11 +62,11 @@ class WaitingTask:
 
     @property
     def revoked(self) -> bool:
-        """Whether the task is revoked and this is not announced yet. Such a task will not run."""
+        """Whether the task is revoked and the revoke is not announced yet. Such a task never runs."""
         return self.found.state == "held" and self.found.reason == REVOKED
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values for JSON; times in milliseconds since 1970 and in RFC 3339."""
+        """The task as plain values for JSON. Times are in milliseconds since 1970 and in RFC 3339."""
         task, headers = self.task, self.headers
         return {
             "id": self.id,
@@ -99,9 +99,9 @@ class TaskFilter:
     Args:
         ids: ids of tasks or of items. Defaults to any.
         name: name of the task, a pattern with `*` and `?`. Defaults to any.
-        queue: the queue it goes to. Defaults to any.
-        since_ms: due then or later. Defaults to any.
-        until_ms: due before that. Defaults to any.
+        queue: the queue of the task. Defaults to any.
+        since_ms: the ETA is this time or later, in ms since 1970. Defaults to any.
+        until_ms: the ETA is before this time, in ms since 1970. Defaults to any.
         states: states of the item in the store. Defaults to due and held; dead tasks could not be published.
     """
 
@@ -133,7 +133,7 @@ class TaskFilter:
 
 
 def read(found: Found) -> WaitingTask:
-    """The task of an item. If the item cannot be read, its `task` is None."""
+    """Read the task of an item. If the item cannot be read, `task` of the result is None."""
     try:
         return WaitingTask(found, decode(found.body))
     except Rejected:

@@ -1,5 +1,6 @@
-"""The headers of a task's message that this integration reads or writes: the ETA, the texts of arguments,
-and the mark of messages that the store has sent.
+"""The headers of a task's message that this integration reads or writes.
+
+These are the ETA, the texts of arguments, and the mark of messages that the store has sent.
 
 The functions are pure, so any thread may call them.
 """
@@ -21,7 +22,10 @@ _MS = timedelta(milliseconds=1)
 
 @lru_cache(maxsize=16)  # the same text is read several times
 def _plain_ms(text: str) -> int | None:
-    """The time of a text with a UTC offset, as Celery writes it; None for any other. Ten times faster than kombu."""
+    """The time, in ms since 1970, of a text with a UTC offset, as Celery writes it; None for any other text.
+
+    This is ten times faster than kombu.
+    """
     try:
         instant = datetime.fromisoformat(text)
         return None if instant.tzinfo is None else int(-((_EPOCH - instant) // _MS))
@@ -30,9 +34,10 @@ def _plain_ms(text: str) -> int | None:
 
 
 def instant_ms(value: Any, timezone: Any) -> int | None:
-    """Milliseconds of an ISO 8601 text or datetime, rounded up. Naive ones are in `timezone`, as in a worker.
+    """The time of an ISO 8601 text or datetime, in ms since 1970, rounded up; None when it cannot be read.
 
-    None when it cannot be read. Such a message goes the stock way, and stock Celery reports the error.
+    A value without a time zone is in `timezone`, as in a worker. A message whose ETA cannot be read goes the stock way,
+    and stock Celery reports the error.
     """
     if value is None:
         return None
@@ -52,7 +57,7 @@ def iso_of(due_ms: int) -> str:
 
 
 def eta_of(body: Any, headers: Any, timezone: Callable[[], Any]) -> int | None:
-    """The due time of a task's message; None without a readable ETA. In protocol 1 the ETA lies in the body."""
+    """The due time of a task's message, in ms; None without a readable ETA. In protocol 1 the ETA is in the body."""
     holder = headers if isinstance(headers, dict) and "task" in headers else body
     if not isinstance(holder, dict) or not holder.get("eta") or not holder.get("id"):
         return None
@@ -61,21 +66,21 @@ def eta_of(body: Any, headers: Any, timezone: Callable[[], Any]) -> int | None:
 
 # -- the mark of messages that the store has sent
 
-# Without the mark, a worker with another horizon or another clock takes the message over just before the dispatcher
-# settles its item, and the task is lost. The mark names its message (task, retry, ETA), because Celery copies the
+# Without the mark, a worker with another horizon or clock could take the message over just before the dispatcher
+# settles its item, and the task would be lost. The mark names its message (task, retry, ETA), because Celery copies the
 # headers of a task into its retries: a mark that was copied into another message does not count.
 MARK: Final = "wheel-sched-sent"
 
 
 def marked(headers: Mapping[str, Any], task_id: str, retries: int) -> dict[str, Any]:
-    """`headers` with the mark. In protocol 1 the ETA lies in the body, so the mark names id and retries only."""
+    """Add the mark to `headers`. In protocol 1 the ETA is in the body, so the mark names id and retries only."""
     if "task" in headers:
         return {**headers, MARK: _named(headers)}
     return {**headers, MARK: f"{task_id}:{retries}"}
 
 
 def is_marked(headers: Mapping[str, Any] | None, body: Any) -> bool:
-    """Whether the store has sent this message."""
+    """Whether the store has sent this message: it has a mark that names it."""
     mark = (headers or {}).get(MARK)
     if mark is None or headers is None:
         return False
@@ -85,7 +90,7 @@ def is_marked(headers: Mapping[str, Any] | None, body: Any) -> bool:
 
 
 def _named(headers: Mapping[str, Any]) -> str:
-    """The name of a message, made of the texts it carries, so that time zones and clocks do not matter."""
+    """The text by which a mark names a message. Made of the texts in its headers, so that time zones do not matter."""
     return f"{headers.get('id')}:{headers.get('retries') or 0}:{headers.get('eta')}"
 
 
@@ -118,5 +123,5 @@ def plain_repr(value: Any, longest: int) -> str | None:
 
 
 def _is_plain_text(part: Any) -> bool:
-    """Whether it is a text in which neither `repr` nor `saferepr` escapes anything."""
+    """Whether `part` is a short text in which neither `repr` nor `saferepr` escapes anything."""
     return type(part) is str and len(part) < _SHORT and part.isprintable() and not ("'" in part or "\\" in part)

@@ -1,9 +1,10 @@
-"""A held task: the finished broker message, its destination, and the names by which the store knows it.
+"""A held task: the finished broker message, its destination, and its id and refs in the store.
 
-Celery accepts the same task id several times, with other arguments, other headers or to other queues, and runs each
-message. So the id of an item contains, beside task id, retry and ETA, a digest of what runs, how, and where. Copies of
-one message have the same digest. A copy exists when a producer sends a message again after a lost reply, or when a
-worker takes over a message whose hold got no answer and was sent the stock way.
+Celery accepts the same task id several times, with other arguments, other headers or for other queues, and runs each
+message. So the id of an item contains the task id, the retry, the ETA, and a digest of everything else that makes two
+messages different (see `MessageKind`). Copies of one message have the same digest. Copies exist in two cases. A
+producer sends a message again after a lost reply. Or a producer gets no answer from the store, sends the message the
+stock way, and a worker then takes it over.
 
 The functions are pure, so any thread may call them.
 """
@@ -51,22 +52,22 @@ _OF_A_THREAD: Final = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 @dataclass(frozen=True, slots=True)
 class HeldTask:
-    """One message on hold.
+    """One message that waits in the store.
 
     Args:
-        task_id: as Celery knows it.
+        task_id: the task's id in Celery.
         name: the task's name.
         retries: how many attempts came before.
-        eta_ms: when it is due.
-        exchange, routing_key: where it is published; with exchange "" the key names the queue.
+        eta_ms: when the task is due, in ms since 1970.
+        exchange, routing_key: where to publish the message; with exchange "" the key names the queue.
         queue: the queue's name when it is known, else "".
-        body: as it is sent, so compressed if the task asks for compression.
+        body: the body as the broker gets it, so it is compressed if the task asks for compression.
         content_type, content_encoding, headers, properties, priority: of the message, as kombu publishes it.
-        declare: entities to declare before publishing, see `stored_forms`.
-        ttl_until_ms: when the broker's own TTL (`expiration`) ends; None = it has none.
-        taken_over: whether a worker took it from a queue. Not stored: the item has the ref `taken-over` instead.
-        one_of_many: whether an exchange may have put copies of it into other queues. Not stored.
-        sent_to: exchange and routing key that its producer used, when it goes straight to a queue now. Not stored.
+        declare: queues and exchanges to declare before publishing, see `stored_forms`.
+        ttl_until_ms: when the message's TTL in the broker (`expiration`) ends; None = it has none.
+        taken_over: whether a worker took the message from a queue. Not stored: the item has the ref `taken-over`.
+        one_of_many: whether an exchange may have put copies of the message into other queues. Not stored.
+        sent_to: exchange and routing key that the producer used, if the message was taken over. Not stored.
     """
 
     task_id: str
@@ -90,10 +91,10 @@ class HeldTask:
 
     @property
     def item_id(self) -> str:
-        """The id of its item: the same for every delivery of one message, another one for every retry, ETA and copy.
+        """The id of the task's item. All deliveries of a message have the same id; each retry and ETA has another one.
 
-        If a producer does not know whether it held a task, and sends it the stock way, a takeover finds the same id
-        (see `MessageKind`).
+        If an exchange puts a message into several queues, the copy in each queue has its own id. If a producer does not
+        know whether the store has a task, and sends the task the stock way, a takeover computes the same id.
         """
         kind = MessageKind(
             self.name,
@@ -108,7 +109,7 @@ class HeldTask:
         return item_id_of(bounded(self.task_id), self.retries, self.eta_ms, digest)
 
     def item(self, body: bytes, lead_ms: int) -> Item:
-        """The item to store. It is found by task id and stamps, and counted and paused under its queue."""
+        """The item to store. Its refs are the task id and the stamps, and its topic is the queue."""
         return Item(
             self.item_id,
             release_ms(self.eta_ms, lead_ms),
@@ -120,17 +121,17 @@ class HeldTask:
 
     @property
     def stamps(self) -> list[tuple[str, Any]]:
-        """Name and value of each of its stamps."""
+        """Name and value of each stamp of the task."""
         names, values = self.headers.get("stamped_headers"), self.headers.get("stamps")
         if not isinstance(names, list | tuple) or not isinstance(values, Mapping):
             return []
         return [(name, value) for name in map(str, names) for value in maybe_list(values.get(name)) or ()]
 
     def with_eta(self, eta_ms: int) -> HeldTask:
-        """The same task at another time.
+        """The same task with another ETA.
 
         Raises:
-            Rejected: the ETA lies in a body that cannot be rewritten; nothing was changed.
+            Rejected: the ETA is in a body that cannot be rewritten; nothing was changed.
         """
         ttl = self.ttl_until_ms
         moved = replace(self, eta_ms=eta_ms, ttl_until_ms=None if ttl is None else ttl + max(0, eta_ms - self.eta_ms))
@@ -146,7 +147,7 @@ class HeldTask:
         return replace(moved, body=dumps(payload))
 
     def properties_at(self, now_ms: int) -> dict[str, Any]:
-        """Properties for publishing at `now_ms`, with the rest of the TTL.
+        """The properties for publishing at `now_ms`, with the rest of the message's TTL.
 
         If the TTL is over, the message gets no TTL: a worker must receive it to mark the task as revoked.
         """
@@ -169,7 +170,7 @@ def release_ms(eta_ms: int, lead_ms: int) -> int:
 
 
 def item_id_of(route: str, retries: int, eta_ms: int, digest: str) -> str:
-    """An item's id. Its route chooses the shard."""
+    """Make an item's id. The shard is computed from `route`."""
     return f"{route}:{retries}:{eta_ms}:{digest}"
 
 
@@ -184,7 +185,7 @@ def ref_of(task_id: str) -> str:
 
 
 def stamp_ref(stamp: tuple[str, Any]) -> str:
-    """The ref of items with a stamp. `revoke_by_stamped_headers` knows nothing but the stamp."""
+    """The ref of items with a stamp, by which `revoke_by_stamped_headers` finds them."""
     return "stamp:" + bounded(f"{stamp[0]}={stamp[1]}", _LONGEST_NAME - 6)
 
 
@@ -199,16 +200,16 @@ def bounded(text: str, longest: int = _LONGEST_ID) -> str:
 
 
 class MessageKind:
-    """Everything of a message that counts, except its body. Messages of one kind differ in the body only.
+    """Everything that makes two messages different, except the body. Messages of one kind differ in the body only.
 
     Args:
         name: the task's name.
-        sent_to: exchange and routing key of its publish.
-        priority: None counts as 0, as it does for a broker.
+        sent_to: exchange and routing key to which the producer published the message.
+        priority: the message's priority. None counts as 0, as it does for a broker.
         headers: the headers of the message.
-        stamps: name and value of each of its stamps, in any order.
-        reply_to: the message's property.
-        copy: the queue of this copy, when an exchange put the message into several queues; else "".
+        stamps: name and value of each stamp, in any order.
+        reply_to: the message's property `reply_to`.
+        copy: the queue of this copy, if an exchange put the message into several queues; else "".
 
     Raises:
         TypeError, ValueError: a header has a value that no broker could carry.
@@ -234,7 +235,7 @@ class MessageKind:
     def digest(self, body: bytes | str, compression: str | None = None) -> str:
         """The digest of a message of this kind with this body."""
         if compression:
-            with contextlib.suppress(Exception):  # not really compressed: no worker can read it, so any digest will do
+            with contextlib.suppress(Exception):  # not compressed after all: no worker can read it
                 body = decompress(body, compression)
         digest = self._hash.copy()
         digest.update(body if isinstance(body, bytes) else str(body).encode("utf-8", "surrogatepass"))
@@ -242,7 +243,10 @@ class MessageKind:
 
 
 def _counting(headers: Mapping[str, Any]) -> dict[str, Any]:
-    """The headers that make two tasks different. None is absent. Some libraries repeat theirs below `headers`."""
+    """The headers that make two messages different. A header with the value None counts as absent.
+
+    Some libraries repeat their headers in a header named `headers`; this treats those in the same way.
+    """
     counting = {
         name: value
         for name, value in headers.items()
@@ -257,7 +261,7 @@ def _counting(headers: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """A value that JSON does not know, as text. Brokers return dates in whole seconds, without a zone."""
+    """Write a value that JSON does not know. A datetime becomes whole seconds, because a broker returns only these."""
     if isinstance(value, datetime):
         return int((value if value.tzinfo else value.replace(tzinfo=UTC)).timestamp())
     if isinstance(value, bytes | bytearray | memoryview):

@@ -3,10 +3,10 @@
 - *Push form* (`wheel_sched.store.push.push_form`): exactly the element that the Redis server pushes to the queue's
   list, for brokers that share the store's database.
 - *Neutral form*: `C1` and a JSON object with the arguments of the publish, for every other broker. kombu's own JSON
-  (dates, decimals, bytes) writes and reads it. Nothing that is read is executed.
+  (dates, decimals, bytes) writes and reads it. Reading executes no stored data.
 
-Invariant: both forms lead to the same message, and it is byte for byte the message of stock Celery, with two
-exceptions: the broker's TTL is shorter by the time held, and there is one more header, the mark (see `headers`). A
+Invariant: both forms lead to the same message. It is byte for byte the message of stock Celery, with two exceptions:
+its TTL in the broker is shorter by the time in the store, and it has one more header, the mark (see `headers`). A
 `HeldTask` does not contain that header.
 
 The functions are pure, so any thread may call them.
@@ -60,7 +60,7 @@ _of_queue, _of_exchange = attrgetter(*_QUEUE), attrgetter(*_EXCHANGE)  # made on
 
 
 def encode_neutral(task: HeldTask) -> bytes:
-    """The neutral form.
+    """Write a held task in the neutral form.
 
     Raises:
         TypeError, ValueError: a header or property has a value that no broker could carry.
@@ -80,10 +80,10 @@ def encode_neutral(task: HeldTask) -> bytes:
 
 
 def decode(body: bytes) -> HeldTask:
-    """A held task from either form.
+    """Read a held task from either form.
 
     Raises:
-        Rejected: it has neither form; nothing was changed.
+        Rejected: the body has neither form; nothing was changed.
     """
     try:
         return _from_neutral(loads(body[len(NEUTRAL) :])) if body.startswith(NEUTRAL) else _from_push(body)
@@ -143,7 +143,7 @@ class RedisQueue:
     """Makes push forms for one broker.
 
     Args:
-        connection: to the broker; only its class and options are used, and it does not connect.
+        connection: a connection to the broker. Only its class and options are used; it does not connect.
     """
 
     def __init__(self, connection: Any) -> None:
@@ -172,7 +172,7 @@ class RedisQueue:
         )
 
     def push_form(self, task: HeldTask, now_ms: int) -> bytes | None:
-        """The element in push form for publishing at `now_ms`; None when only a publisher can send this task."""
+        """The task in push form, to be sent at `now_ms`; None when only a publisher can send this task."""
         if task.exchange or not task.routing_key or "task" not in task.headers:
             return None
         if any(entity["kind"] == "queue" and entity["expires"] for entity in task.declare):
@@ -197,7 +197,7 @@ class RedisQueue:
 
 
 def values_of(entities: Iterable[Any]) -> tuple[dict[str, Any], ...]:
-    """Queues and exchanges as plain values. An entity that belongs to one connection is left out."""
+    """Queues and exchanges as plain values. Leaves out those that belong to one connection."""
     return tuple(value for value in map(_value, entities) if value is not None)
 
 

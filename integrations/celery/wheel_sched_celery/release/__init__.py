@@ -1,1 +1,1 @@
-"""The dispatcher in a worker: a held task that is due goes to the broker, and only then leaves the store."""
+"""The dispatcher in a worker: it sends a held task that is due to the broker, and then removes it from the store."""

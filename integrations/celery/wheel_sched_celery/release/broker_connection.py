@@ -1,12 +1,12 @@
-"""A connection of our own to the broker, which publishes due tasks and waits for the broker's confirms.
+"""A separate connection to the broker, which publishes due tasks and waits for the broker's confirms.
 
 It does not use the app's connection pools: a fork could copy their locks in a locked state.
 
-With RabbitMQ it sends a whole batch, then waits for all confirms. RabbitMQ returns a message that no queue takes
-(`mandatory`). The connection then declares the queue again and sends the message once more. With every other transport
-the broker has the message when the call returns.
+With RabbitMQ it sends a whole batch, then waits for all confirms. RabbitMQ returns a message that no queue accepts,
+because it is sent as `mandatory`. The connection then declares the queue again and sends the message once more. With
+every other transport, the broker has the message when the call returns.
 
-Owner: one thread at a time.
+Threads: only one thread at a time may use a connection.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class BrokerConnection:
 
     Args:
         app: the app whose broker is used.
-        marks: whether messages get the mark of those that the store sends. Defaults to True.
+        marks: whether messages get the mark of messages that the store has sent. Defaults to True.
     """
 
     def __init__(self, app: Any, *, marks: bool = True) -> None:
@@ -182,10 +182,10 @@ class BrokerConnection:
         self._refused.clear()
 
     def _broken(self, error: Exception, places: Sequence[int], answers: list[Failed | None]) -> None:
-        """The channel or the connection is gone.
+        """Decide the answers of tasks that have none, after the channel or the connection was closed.
 
-        A broker closes a channel because of one message. To find that message, each one without an answer is sent once
-        more, alone. A lost connection says nothing about the messages.
+        A broker closes a channel because of one message. To find that message, `send` sends each task without an answer
+        once more, alone. A lost connection says nothing about the messages, so the tasks stay in doubt.
         """
         logger.warning("celery.publish_failed: %r", error)
         if isinstance(error, (OSError, OperationalError, *self._recoverable())):

@@ -1,7 +1,8 @@
-"""The dispatcher inside a worker. It starts after the pool and beat, so that these do not fork beside its threads.
+"""The dispatcher in a worker. It starts after the pool and beat, so that they do not fork while its threads run.
 
-Any number of workers may run a dispatcher over the same store: claims and leases keep them apart. Each dispatcher has
-its own store and broker connection, and waits until both answer. The worker itself does not wait for them.
+Any number of workers may run a dispatcher over the same store: leases keep two from sending the same task. Each
+dispatcher has its own connections to the store and the broker, and waits until both answer. The worker itself does not
+wait for them.
 
 Threads: the worker's main thread calls `start` and `stop`; one thread opens the store; the dispatcher has its own.
 """
@@ -28,7 +29,7 @@ logger = logger_of("wheel_sched.celery")
 RETRY_S = (0.2, 0.5, 1.0, 2.0)
 CONFIG = DispatcherConfig(
     lease_ms=5_000,  # when a worker dies while it publishes a task, the task is late by this
-    push_batch=15,  # takes half a millisecond of the server's time, in which workers wait with their own requests
+    push_batch=15,  # takes half a millisecond of the server's time; requests of workers wait as long
     backoff_max_ms=2_000,  # when the broker is back after an outage, due tasks wait at most this long
 )
 
@@ -51,7 +52,7 @@ class EmbeddedDispatcher:
         self._thread.start()
 
     def stop(self) -> None:
-        """Claim nothing more, wait for publishes under way, and end. Idempotent."""
+        """Claim no more tasks, wait for publishes under way, and end. Idempotent."""
         self._stopping.set()
         if self._thread.is_alive():
             self._thread.join(self._wheel.settings.drain_timeout / 1000 + 10)
@@ -98,7 +99,7 @@ class EmbeddedDispatcher:
         """Dispatch until `stop`.
 
         Raises:
-            Exception: store or broker is away, or refuses.
+            Exception: the store or the broker is away, or refuses the calls.
         """
         with contextlib.closing(self._wheel.open_store()) as store:
             server = self._wheel.shared_server

@@ -1,10 +1,10 @@
 """Imports every module that the threads of a worker will need, before they start.
 
-If a process forks while one of its threads imports a module, the lock of that module stays taken in the child for
-ever. Embedded beat hung on its first ETA task that way. So no thread of this integration imports a module; a test
-watches all imports.
+If a process forks while one of its threads imports a module, the child can never import that module, because the
+module's lock stays locked in the child. Embedded beat once hung on its first ETA task for this reason. So no thread of
+this integration imports a module; a test watches all imports.
 
-Owner: the main thread, before a fork.
+Threads: the main thread calls this, before it forks.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ ON_FIRST_USE: Final = (encodings.idna, hmac, secrets)  # Python and redis-py imp
 
 
 def preload(wheel: Wheel) -> None:
-    """Import what the store and the broker of `wheel` and its dispatcher need. Connects to neither."""
+    """Import the modules that the store, the broker and the dispatcher of `wheel` need. Connects to nothing."""
     url = wheel.settings.url
     names = ["wheel_sched.store.redis.backend", "wheel_sched.store.redis.library"]
     if isinstance(url, str) and url.startswith("embedded:"):

@@ -34,7 +34,7 @@ class TaskPublisher:
         self._lock = threading.Lock()
 
     def publish(self, batch: Batch) -> None:
-        """Publish `batch.items` and answer for each."""
+        """Publish `batch.items`, and put an answer for each into `batch.answers`."""
         tasks: list[tuple[int, HeldTask]] = []
         for place, item in enumerate(batch.items):
             try:
@@ -47,7 +47,7 @@ class TaskPublisher:
             batch.answers[place] = failure or Done(batch.items[place].id)
 
     def refuse(self, item: Claimed, reason: str) -> Answer:
-        """Answer for an item that the server could not push: store it in push form, or publish it here."""
+        """The answer for an item that the server could not push: store it again in push form, or publish it here."""
         try:
             task = decode(item.body)
         except Rejected as error:
@@ -63,6 +63,6 @@ class TaskPublisher:
         return failure or Done(item.id)
 
     def close(self) -> None:
-        """Drop the connection to the broker."""
+        """Close the connection to the broker."""
         with self._lock:
             self._broker.close()

@@ -1,7 +1,7 @@
-"""Whether the broker's queues and the store lie in one database of one Redis server.
+"""Finds out whether the broker's queues and the store are in one database of one Redis server.
 
-If so, the server itself moves a due task to its queue, in one script. Each process asks once, and asks again as long as
-one of the two does not answer.
+If so, the server itself moves a due task to its queue, in one script. Each process asks broker and store once. If one
+of them does not answer, the process asks again later.
 
 Threads: any thread may call any method. While one thread asks, the others continue without an answer.
 """
@@ -29,7 +29,7 @@ class SharedServer:
 
     Args:
         app: the Celery app.
-        store_identity: (run id, database) of the store's server; None when it is not a standalone Redis.
+        store_identity: returns (run id, database) of the store's server; None when it is not a standalone Redis.
         timeout_s: how long the broker may take to answer.
     """
 
@@ -44,7 +44,7 @@ class SharedServer:
 
     @property
     def queue(self) -> RedisQueue | None:
-        """The maker of push forms. None when broker and store are two servers, or while this is not known."""
+        """The object that makes push forms. None when broker and store are two servers, or while this is not known."""
         if not self._is_known and time.monotonic() >= self._ask_again_s:
             self._ask_again_s = math.inf
             connection = short_connection(self._app, self._timeout_s)

@@ -1,13 +1,14 @@
 """Remote control of workers with held tasks.
 
 `revoke`, `terminate`, `revoke_by_stamped_headers`, `inspect scheduled` and `inspect query_task` include held tasks.
-`inspect wheel_stats` is new.
+`inspect wheel_stats` is a new command.
 
-Each command replaces Celery's command of the same name, and runs that one first, unchanged. For an app without the
+Each other command replaces Celery's command of the same name, and first runs that one unchanged. For an app without the
 integration it does nothing more.
 
-Threads: the worker's main thread, which waits at most a second for the store (see `store_thread`). Another thread
-revokes held tasks, because results, chords and the store may take long. It revokes none while the store is away.
+Threads: the worker's main thread runs the commands, and waits at most a second for the store (see `store_thread`).
+Another thread revokes held tasks, because results, chords and the store may take long. It revokes none while the store
+is away.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ _stock_query_task: Any = control.query_task
 
 
 def announce_in_heartbeats() -> None:
-    """Say in each heartbeat that this worker can list held tasks."""
+    """Add to each heartbeat of this worker that it can list held tasks."""
     worker_state.SOFTWARE_INFO["sw_wheel"] = "1"
 
 
@@ -85,7 +86,7 @@ def revoke_by_stamped_headers(
 
 
 def _revoke_held(state: Any, chosen: Callable[[HeldTasks], Iterable[WaitingTask]]) -> None:
-    """Revoke held tasks, except tasks in flight. Only one of the workers that receive the command announces it."""
+    """Revoke held tasks, except tasks in flight. All workers receive the command, and only one announces each task."""
     wheel = wheel_with_store(state.app)
     if wheel is None:
         return
@@ -191,7 +192,7 @@ def wheel_stats(state: Any, **_options: Any) -> dict[str, Any]:
 
 
 def _lists_held_tasks(state: Any) -> bool:
-    """Whether this worker lists the held tasks: it is the first by name of the installed workers that are alive.
+    """Whether this worker lists the held tasks. Only the first by name of the live workers that can do so lists them.
 
     Without gossip a worker does not know the others, so each of them lists the held tasks.
     """

@@ -1,10 +1,10 @@
 """Announces that a held task is revoked, as a worker does when a revoked task is due.
 
-Stock Celery drops a revoked task when it is due: the worker marks the result, fails the task's chord, sends the event
-`task-revoked` and the signal `task_revoked`. A revoked held task never reaches a worker. So the process that removes
-the task from the store does all of this, at once.
+When a revoked task is due, a worker of stock Celery drops it. It marks the result, fails the task's chord, and sends
+the event `task-revoked` and the signal `task_revoked`. A revoked held task never reaches a worker. So the process that
+removes the task from the store does all of this, at once.
 
-Threads: one at a time.
+Threads: only one thread at a time may use an `Announcer`.
 """
 
 from __future__ import annotations

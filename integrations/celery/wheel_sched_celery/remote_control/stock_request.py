@@ -1,6 +1,7 @@
-"""Celery's own `Request` of a held task, as a worker makes it from a received message.
+"""Makes Celery's own `Request` of a held task, as a worker makes it from a received message.
 
-With it, `inspect` shows a held task and a revoke announces it exactly as the installed release of Celery does.
+With this request, `inspect` shows a held task, and a revoke announces it, exactly as the installed release of Celery
+does.
 
 The functions are pure, so any thread may call them.
 """
@@ -26,7 +27,7 @@ class UnreadableTask(Exception):
 
 
 def request_of(app: Any, held: HeldTask, hostname: str | None = None) -> Any:
-    """The request, as a worker has it right after delivery.
+    """Make the request that a worker has right after the delivery of the task's message.
 
     Args:
         app: the Celery app; a task that it does not know gets Celery's defaults.
@@ -61,7 +62,7 @@ def request_of(app: Any, held: HeldTask, hostname: str | None = None) -> Any:
 
 
 def _priority(app: Any, held: HeldTask) -> int | None:
-    """The priority on arrival: kombu's virtual transports give every message one."""
+    """The priority that the message has when a worker gets it: kombu's virtual transports always set one."""
     if held.priority is not None:
         return held.priority
     if app not in _priorities:

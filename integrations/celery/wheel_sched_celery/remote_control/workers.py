@@ -1,6 +1,6 @@
-"""Reads the answers of workers to `inspect wheel_stats`: who sends held tasks, and whose settings differ.
+"""Reads the answers to `inspect wheel_stats`: which workers send held tasks, and which have other settings.
 
-The functions are pure.
+The functions are pure, so any thread may call them.
 """
 
 from __future__ import annotations

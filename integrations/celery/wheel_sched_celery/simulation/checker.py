@@ -36,7 +36,7 @@ def violations(run: CeleryWorld) -> list[str]:
 
 
 def _lost(run: CeleryWorld, calls: dict[int, list[BodyCall]]) -> list[str]:
-    """Check that each task whose send succeeded has an end: it succeeds, fails for good, or was revoked."""
+    """Check that each task that was sent succeeds, fails for good, or is revoked."""
     found = []
     undone = {int(number) for call in run.store.lost_calls for number in re.findall(r"\bt(\d+)", repr(call))}
     for number, result in sorted(run.results.items()):
@@ -62,7 +62,7 @@ def _early(run: CeleryWorld) -> list[str]:
 
 
 def _caps(run: CeleryWorld, calls: dict[int, list[BodyCall]]) -> list[str]:
-    """Check that each attempt follows a failure of the one before, and that no task has more retries than it allows."""
+    """Check that the attempt before each retry has run, and that no task has more retries than it allows."""
     found = []
     for number, attempts in sorted(calls.items()):
         for one in attempts:
@@ -76,8 +76,9 @@ def _caps(run: CeleryWorld, calls: dict[int, list[BodyCall]]) -> list[str]:
 def _outlasts_visibility(run: CeleryWorld) -> bool:
     """Whether a task may wait longer in a worker than the broker waits for its acknowledgement.
 
-    While the store is away, a task waits in a worker until its ETA, by the store's clock. If this clock went back, the
-    wait is as much longer. The broker then hands the task out again, as with stock Celery (docs/celery.md).
+    While the store is away, a task waits in a worker until its ETA by the store's clock. If that clock is set back, the
+    task waits as much longer. If the visibility timeout ends first, the broker delivers the task again, as with stock
+    Celery (docs/celery.md).
     """
     visibility_ms = run.options["visibility_ms"]
     longest_ms = max([COUNTDOWN_MS, *(send.delay for send in run.sends.values())])
@@ -85,11 +86,11 @@ def _outlasts_visibility(run: CeleryWorld) -> bool:
 
 
 def _allows(fault: Fault, call: str, *, outlasts_visibility: bool) -> int:
-    """How many runs may be repeated because of a fault. 0: the product prevents every repeat.
+    """How many repeated runs a fault excuses. 0: the product must prevent every repeat.
 
-    Three faults cause repeats: a worker dies or stands still while it holds messages, a reply or the connection of the
-    broker is lost, and a server loses writes. Four faults cause none: the store's reply is lost, a call reaches the
-    store twice, a worker stops in order, and the store is away for a moment.
+    Most repeats have one of three causes: a worker dies or stands still while it has messages; a reply of the broker or
+    its connection is lost; a server loses writes. These excuse no repeat: the store's reply to another call than
+    `schedule` is lost; a call reaches the store twice; a worker stops in order; the store is away for a moment.
     """
     long = fault.amount >= LEASE_MS // 2
     by_producer = fault.target == "producer"
@@ -111,7 +112,7 @@ def _allows(fault: Fault, call: str, *, outlasts_visibility: bool) -> int:
             slow = fault.amount >= 200 and call.startswith(TAKEOVER_CALLS)
             return AT_ONCE if (long or slow) and not by_producer else 0
         case "late-request" if call == "store schedule":
-            return A_MESSAGE if by_producer else AT_ONCE  # it may arrive after its item has left the store
+            return A_MESSAGE if by_producer else AT_ONCE  # the request may arrive after its item has left the store
         case "lose-reply" if call == "store schedule":
             # the task is held, and the producer sends it the stock way, or the worker keeps it until it asks again
             return A_MESSAGE if by_producer else AT_ONCE
@@ -144,9 +145,10 @@ def _duplicates(run: CeleryWorld, calls: dict[int, list[BodyCall]]) -> list[str]
 
 
 def _revoked(run: CeleryWorld, calls: dict[int, list[BodyCall]]) -> list[str]:
-    """Check that no refused task runs, and that no task runs that was revoked while it was held.
+    """Check that no refused task runs, and that no task runs after it was revoked.
 
-    A later death of any process changes neither.
+    Where faults have struck, the second check covers only held tasks, and only if the faults struck after the revoke.
+    If no fault has struck, no revoked task may stay in the store either.
     """
     found = [
         f"refused: task {number} was refused, and ran"

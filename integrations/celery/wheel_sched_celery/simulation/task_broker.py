@@ -56,7 +56,7 @@ class ServerConnection:
 
     Args:
         process: the client's process.
-        readable: set when there may be something to read.
+        readable: an event that is set when there may be something to read.
         commands: broadcasts that the client has not read yet. None until the client consumes broadcasts.
     """
 
@@ -78,7 +78,7 @@ class TaskBroker(SimulatedServer):
         visibility_ms: how long a message may stay unacknowledged; 0: for ever, as in RabbitMQ.
     """
 
-    current: TaskBroker  # of the history that runs now; kombu makes transports without arguments of ours
+    current: TaskBroker  # of the present history; kombu makes transports, and we cannot pass arguments
 
     def __init__(self, world: World, visibility_ms: int) -> None:
         super().__init__(world, "broker")
@@ -91,7 +91,7 @@ class TaskBroker(SimulatedServer):
         self._tags = 0
 
     def strike(self, fault: Fault) -> None:
-        """Suffer a fault. An outage breaks all connections. "redeliver" ends each visibility timeout."""
+        """Apply a fault to the server. An outage breaks all connections. "redeliver" ends each visibility timeout."""
         if fault.kind == "redeliver":
             self._requeue(lambda unacked: True)
             return
@@ -172,7 +172,7 @@ class TaskBroker(SimulatedServer):
     # -- redelivery
 
     def _is_overdue(self, unacked: _Unacked) -> bool:
-        """Whether a message's connection is lost, or its visibility timeout has passed."""
+        """Whether the connection of a delivered message is lost, or the message's visibility timeout has passed."""
         if unacked.connection.is_lost:
             return True
         return bool(self._visibility_ms) and self.monotonic_ms() - unacked.since_ms > self._visibility_ms

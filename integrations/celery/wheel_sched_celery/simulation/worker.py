@@ -78,7 +78,7 @@ class Pool:
     def apply_async(
         self, _trace: object, args: tuple[Any, ...], accept_callback: Any, callback: Any, **_: object
     ) -> None:
-        """Run a task, as a pool of Celery does. `callback` gets (failed, result, seconds)."""
+        """Run a task, as a pool of Celery does. Calls `callback` with (failed, result, seconds)."""
         request = args[2]
         self.unfinished += 1
 

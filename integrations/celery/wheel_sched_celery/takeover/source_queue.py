@@ -1,8 +1,8 @@
 """The queue from which a message was taken, and to which it returns after a takeover.
 
-Sending it to its exchange again would multiply the message if several queues are bound there. RabbitMQ names the
-consumer of a delivery, and so its queue. Other transports name exchange and key only. That is enough if exactly one of
-the queues that this worker consumes matches them.
+A due message returns to its queue and not to its exchange: if several queues are bound to the exchange, each would get
+the message again. RabbitMQ names the consumer of a delivery, and so its queue. Other transports name exchange and key
+only. That is enough if exactly one of the queues that this worker consumes matches them.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ def own_queue(message: Any, consumer: Any) -> Any | None:
     """The `kombu.Queue` that `message` came from; None when it is not certain, or when the message is a broadcast.
 
     Args:
-        message: kombu's.
+        message: the received message, an object of kombu.
         consumer: kombu's consumer of this worker's queues.
     """
     delivery = message.delivery_info or {}

@@ -14,7 +14,7 @@ from wheel_sched_celery.wheel import wheel_of
 
 
 class Strategies(dict[str, Strategy]):
-    """The strategies of a consumer. Wraps each that Celery puts in, also later when tasks are loaded again."""
+    """The strategies of a consumer. Wraps each one that Celery adds, also when Celery loads tasks again later."""
 
     def __init__(self, takeover: Takeover, strategies: Iterable[tuple[str, Strategy]]) -> None:
         super().__init__()

@@ -1,12 +1,13 @@
-"""What a takeover asks of the store: to take messages, to withdraw items, and for the time.
+"""The calls of a takeover on the store: store messages as items, withdraw items, ask for the time.
 
-A message and its item in the store must not both count. A worker takes a message over in two steps: it stores an item,
-then it acknowledges the message. Before it acknowledges, it writes its own name into the item (a ref `taker:...`).
+A worker takes a message over in two steps: it stores an item, then it acknowledges the message. If the message and the
+item both stayed, the task would run twice. Before a worker acknowledges the message, it writes the id of its process
+into the item (a ref `taker:...`).
 
-A worker that could not wait for the store keeps its message, and later withdraws the item that its late call left
-behind. It withdraws an item only when no other process has written its name there.
+A worker that could not wait for the store keeps its message. Its call may still reach the store and store an item. The
+worker later withdraws this item, but only if no other process has written its id there.
 
-Threads: the store's thread, except for `pending`, `fresh_us` and `estimate_us`.
+Threads: the store's thread calls everything, except for `pending`, `fresh_us` and `estimate_us`.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ DRIFT: Final = 1e-4  # a clock runs at most this much faster than another
 
 
 class TakenItems:
-    """Stores what a worker takes over.
+    """Stores the messages that a worker takes over.
 
     Args:
         wheel: the integration of the app, whose store is used.
@@ -58,7 +59,7 @@ class TakenItems:
 
         Returns:
             For each message whether its item waits in the store now, so that the worker may acknowledge the message.
-            It is not enough that the item exists: one in flight leaves the store soon, and a dead one is never sent.
+            It is not enough that the item exists: an item in flight leaves the store soon, a dead item is never sent.
 
         Raises:
             StoreError: the store is away or refuses; an unknown part was stored, and the same call may be repeated.
@@ -77,7 +78,7 @@ class TakenItems:
     def waits(self, task: HeldTask) -> bool:
         """Whether the item of this message waits in the store, neither in flight nor dead.
 
-        If so, this process has now written its name into the item, so that no other process withdraws it.
+        If so, this process has now written its id into the item, so that no other process withdraws it.
 
         Raises:
             StoreError: the store is away, or was a moment ago.
@@ -93,7 +94,7 @@ class TakenItems:
         return outcome is Outcome.DONE
 
     def withdraw(self, item_ids: Sequence[str]) -> Collection[str]:
-        """Remove items whose messages this worker keeps. An item stays if another process has written its name into it.
+        """Remove items whose messages this worker keeps. An item stays if another process has written its id into it.
 
         Returns:
             The ids that the store knew.
@@ -118,14 +119,14 @@ class TakenItems:
         return all(ref == self._taker for ref in found.refs if ref.startswith(_TAKER))
 
     def _named(self, item: Item | None) -> Item | None:
-        """The item with this process's name instead of any other."""
+        """The item with the id of this process instead of that of any other."""
         if item is None:
             return None
         return replace(item, refs=(*(ref for ref in item.refs if not ref.startswith(_TAKER)), self._taker))
 
 
 class Withdrawals:
-    """Items to withdraw: the worker did not wait longer for the store, and runs their messages itself.
+    """Items to withdraw: the store answered too late, so this worker keeps their messages.
 
     Args:
         items: withdraws them.
@@ -142,7 +143,7 @@ class Withdrawals:
         return bool(self._looks)
 
     def add(self, item_ids: Iterable[str]) -> None:
-        """Withdraw these items later. The store may have them, and their messages wait in the worker's timer."""
+        """Withdraw these items at the next `withdraw`. The store may have them, and the worker keeps their messages."""
         dropped = 0
         for item_id in item_ids:
             if len(self._looks) < MOST or item_id in self._looks:
@@ -153,7 +154,7 @@ class Withdrawals:
             logger.warning("celery.not_withdrawn: %d more tasks may be in the store too, and run twice", dropped)
 
     def discard(self, item_ids: Iterable[str]) -> None:
-        """Let these items stay: the worker is about to acknowledge copies of their messages."""
+        """Do not withdraw these items: the worker is about to acknowledge copies of their messages."""
         for item_id in item_ids:
             self._looks.pop(item_id, None)
 
@@ -163,7 +164,7 @@ class Withdrawals:
     def withdraw(self) -> None:
         """Try to withdraw all pending items. If the store does not answer, they stay pending.
 
-        If the store does not know an item, the next call tries once more: the store may accept the item in between.
+        If the store does not know an item, the next call tries again: a late call may store the item in between.
         """
         item_ids = list(self._looks)
         for at in range(0, len(item_ids), _BATCH):
@@ -181,11 +182,11 @@ class Withdrawals:
 
 
 class StoreClock:
-    """The store's time as a worker knows it: never ahead of the store, and never going back.
+    """A worker's estimate of the store's time. It is never ahead of the store, and never goes back.
 
     Args:
         wheel: the integration of the app whose store is asked.
-        monotonic_ns: local time. Defaults to `time.monotonic_ns`.
+        monotonic_ns: returns the time of a local clock that never goes back, in ns. Defaults to `time.monotonic_ns`.
     """
 
     def __init__(self, wheel: Wheel, monotonic_ns: Callable[[], int] = time.monotonic_ns) -> None:
@@ -197,17 +198,17 @@ class StoreClock:
         self._highest_us = 0
 
     def now_us(self) -> int | None:
-        """Microseconds since 1970; None until the store has answered. May ask the store."""
+        """The store's time, in microseconds since 1970; None until the store has answered. May ask the store."""
         if self._monotonic_ns() // 1000 > self._fresh_until_us:
             self._ask()
         return self.estimate_us()
 
     def fresh_us(self) -> int | None:
-        """The answer of `now_us` if it is known without asking the store; otherwise None."""
+        """The time that `now_us` returns, if it is known without asking the store; otherwise None."""
         return None if self._monotonic_ns() // 1000 > self._fresh_until_us else self.estimate_us()
 
     def estimate_us(self) -> int | None:
-        """The last known time, however old its measurement; None until the store has answered."""
+        """The store's time, from its last answer, however old that is; None until the store has answered."""
         if not self._time.known:
             return None
         local_us = self._monotonic_ns() // 1000

@@ -1,25 +1,25 @@
 """Takeover: ETA messages that reach a worker through the broker move into the store.
 
-Such messages come from producers without the integration, from producers in other languages, or from before the
-integration was installed. The worker acknowledges a message once its task is durable in the store. It stores all
-messages of one turn of the event loop in one call.
+Such messages come from producers without the integration or in other languages, or were sent before the integration was
+installed. The worker acknowledges a message once its task is durable in the store. It stores all messages of one turn
+of the event loop in one call.
 
-Some messages stay with stock Celery: broadcasts, messages whose own queue is not known, messages that are too large,
+Some messages stay with stock Celery: broadcasts, messages whose source queue is not known, messages that are too large,
 messages that the store has sent (see `message.headers`), messages whose item is in flight, and all messages while the
 store is away. The worker acknowledges only a message whose item *waits* in the store.
 
 The store's clock decides what is due, also for messages that are due soon and stay in the worker's timer. So a worker
-whose clock is an hour off runs no task early or late and takes no dispatched message over again. The time that this
-module uses never goes back, even if the store's clock does.
+whose clock is an hour off runs no task early or late, and does not take over a message that a dispatcher has sent. The
+time that this module uses never goes back, even if the store's clock does.
 
 The consumer's loop never waits for the store: the store's thread decides while the message stays unacknowledged. If
-that takes too long, the message goes to the worker's own timer. If the store has stored it nevertheless, the store's
-thread withdraws the item later (see `store_calls`). If the store does not answer before the task is due, the task runs
-twice.
+that takes too long, the loop hands the message to stock Celery, where it waits in the worker's timer. The store may
+have stored it nevertheless. The store's thread then withdraws the item later (see `store_calls`). If the store does not
+answer before the task is due, the task may run twice.
 
     strategy ─► flush ─► [store's thread: _decide] ─► _look: acknowledge, or hand to stock Celery
 
-Threads: the consumer's, except for the methods below "in the store's thread".
+Threads: the consumer's thread, except for the methods below the comment "in the store's thread".
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class _Batch:
     since_s: float
     now_us: int | None = None
     decided: threading.Event = field(default_factory=threading.Event)
-    # held while the loop gives messages up, and while the thread notes what it decided
+    # held while the loop hands messages to stock Celery, and while the thread notes its decisions
     lock: threading.Lock = field(default_factory=threading.Lock)
 
 
@@ -91,10 +91,10 @@ class Takeover:
     """Wraps the task strategies of a consumer, for one connection to the broker.
 
     Args:
-        wheel: holds the tasks.
-        consumer: Celery's.
-        clock: the store's time.
-        wall_us: this machine's wall clock, in microseconds since 1970. Defaults to the system's.
+        wheel: the integration of the app, which stores the tasks.
+        consumer: Celery's consumer.
+        clock: gives the store's time.
+        wall_us: returns the time of this machine's clock, in microseconds since 1970. Defaults to the system's clock.
     """
 
     def __init__(
@@ -115,7 +115,7 @@ class Takeover:
         self._over = False
 
     def wrap(self, stock: Strategy) -> Strategy:
-        """A strategy that takes over messages due later than the horizon, and leaves the others to `stock`."""
+        """Make a strategy that takes over messages due later than the horizon, and leaves the others to `stock`."""
         takes_clock = "to_timestamp" in inspect.signature(stock).parameters
 
         def strategy(message: Any, body: Any, ack: Any, reject: Any, callbacks: Any, **options: Any) -> Any:
@@ -154,14 +154,14 @@ class Takeover:
     def _hand_over(self, one: _Arrival) -> None:
         """Hand a message to the store's thread, together with all others that arrive in this turn of the loop.
 
-        Like an ETA message in Celery's timer, it does not count against the prefetch limit. Otherwise a few messages
-        would stop the worker while the store hangs.
+        Like an ETA message in Celery's timer, the message does not count against the prefetch limit. Otherwise a few
+        messages would stop the worker while the store does not answer.
         """
         qos = self._consumer.qos
         one.makes_room = qos.value < qos.increment_eventually()
         self._arrived.append(one)
         hub = self._consumer.hub
-        if hub is None:  # without an event loop a turn has no end
+        if hub is None:  # without an event loop there are no turns: decide about each message alone
             self.flush()
         elif len(self._arrived) == 1:
             hub.call_soon(self.flush)
@@ -180,7 +180,7 @@ class Takeover:
         self._look(batch)
 
     def _look(self, batch: _Batch) -> None:
-        """Carry out the decisions. A message that cannot wait longer for one goes to the worker's own timer."""
+        """Carry out the decisions. Hands a message that cannot wait longer for its decision to stock Celery."""
         if self._over:
             return
         waited_s = time.monotonic() - batch.since_s
@@ -207,7 +207,7 @@ class Takeover:
 
     def _let_go(self, one: _Arrival) -> None:
         one.over = True
-        if one.makes_room:  # for a message that it keeps, stock Celery makes room again
+        if one.makes_room:  # stock Celery itself raises the prefetch limit for a message that it keeps
             self._consumer.qos.decrement_eventually()
 
     def _carry_out(self, one: _Arrival, now_us: int | None) -> None:
@@ -264,7 +264,7 @@ class Takeover:
                 self._withdraw_soon()
 
     def _note_withdrawals(self, arrived: list[_Arrival]) -> None:
-        """Note the items of messages that the loop has given up: the store's thread withdraws them later.
+        """Note the items of messages that the loop has handed to stock Celery. The store's thread withdraws them later.
 
         An item stays if the loop is about to acknowledge another copy of its message.
         """
@@ -301,7 +301,7 @@ class Takeover:
     def _arrival(
         self, message: Any, body: Any, eta_ms: int, redelivered: bool, ack: Any, stock: Callable[[int | None], Any]
     ) -> _Arrival:
-        """Put everything together that the decision about a message needs."""
+        """Collect everything that the decision about a message needs."""
         headers = message.headers or {}
         identity = headers if "task" in headers else body
         left_s = eta_ms / 1000 - (self._clock.estimate_us() or self._wall_us()) / 1e6
@@ -351,7 +351,7 @@ class Takeover:
         return None if any(value in (maybe_list(revoked.get(name)) or ()) for name, value in task.stamps) else task
 
     def _waits(self, task: HeldTask) -> bool:
-        """Whether the item of this message waits in the store: a worker stored it, and died before it acknowledged."""
+        """Whether the item of a redelivered message waits in the store, because a worker died before acknowledging."""
         try:
             waits = self._items.waits(task)
         except WheelSchedError as error:
@@ -368,7 +368,7 @@ class Takeover:
     def _by_the_store(self, now_us: int) -> Callable[..., float]:
         """Celery's `to_timestamp`, as if this machine's clock showed the store's time.
 
-        This machine's clock may run faster than the store's, so a wait is longer by `DRIFT`.
+        This machine's clock may run faster than the store's, so each wait is longer by the fraction `DRIFT`.
         """
         ahead_s = (self._wall_us() - now_us) / 1e6
 

@@ -1,6 +1,6 @@
 """The worker's bootsteps for its timer and for Python's garbage collector.
 
-With `horizon=None` neither of them runs: `install` then leaves everything to stock Celery.
+With `horizon=None` neither bootstep runs: stock Celery then does everything.
 """
 
 from __future__ import annotations
@@ -20,10 +20,11 @@ logger = get_logger(__name__)
 
 
 class WheelTimerStep(bootsteps.Step):
-    """Replaces kombu's heap by a timing wheel: a `WheelTimer` (event loop) or a `ThreadedWheelTimer` (all others).
+    """Replaces the worker's timer, a heap of kombu, by a timing wheel.
 
-    It runs when worker and hub are built and nothing has started: after Timer and Hub, before Pool starts and before
-    the consumer takes the timer. Celery has no setting for the event loop's timer.
+    A worker with an event loop gets a `WheelTimer`, any other worker a `ThreadedWheelTimer`. The step runs when timer
+    and hub exist, and before the pool starts and the consumer reads the timer. A step is needed because Celery has no
+    setting for the event loop's timer.
     """
 
     requires = ("celery.worker.components:Timer", "celery.worker.components:Hub")
@@ -72,9 +73,7 @@ class CollectorStep(bootsteps.StartStopStep):
     which live as long as the worker, and each full collection stops the worker for some 50 ms. This step excludes them
     from collections: when the worker is built, before the pool forks, and again before the worker consumes. A full
     collection then looks only at objects that tasks have made. Pool processes also keep more memory pages in common
-    with their parent.
-
-    Source: `gc.freeze`, made for servers that fork.
+    with their parent. This uses `gc.freeze`, which Python has for servers that fork.
     """
 
     requires = ("celery.worker.components:Pool",)

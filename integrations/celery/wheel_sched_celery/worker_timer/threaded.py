@@ -1,13 +1,14 @@
 """`ThreadedWheelTimer`: the timer of workers without an event loop (gevent, eventlet, and transports that only block).
 
-Celery's `timer2.Timer` over a `WheelTimer`, in a thread, or in a greenlet under gevent and eventlet. Two things differ:
+It is Celery's `timer2.Timer` over a `WheelTimer`. It runs in a thread, or in a greenlet under gevent and eventlet. It
+differs from stock Celery in two ways:
 
-- It waits on a condition instead of sleeping, so a new entry that is due earlier is on time. Stock Celery sleeps up to
-  `worker_timer_precision`.
+- It waits on a condition, so a new entry that is due earlier runs on time. Stock Celery sleeps up to
+  `worker_timer_precision`, and so runs such an entry late.
 - In the green pools one greenlet waits for all entries; stock Celery keeps a greenlet for each. Each due entry still
   runs in a greenlet: a full pool blocks the caller that hands it a task, and heartbeats must still be sent.
 
-Threads: every method from any thread; callbacks run in the timer's thread, or in greenlets.
+Threads: any thread may call any method. Callbacks run in the timer's thread, or in greenlets.
 """
 
 from __future__ import annotations

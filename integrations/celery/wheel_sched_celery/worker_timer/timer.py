@@ -1,18 +1,18 @@
 """`WheelTimer`: kombu's timer over a deadline queue, for the event loop of a Celery worker.
 
-It replaces `kombu.asynchronous.timer.Timer`: the same calls, the same iterator, the same order (eta, then priority,
-then first come first served). Three things differ:
+It replaces `kombu.asynchronous.timer.Timer`: it has the same methods, the same iterator and the same order (eta, then
+priority, then the order of entering). Three things differ:
 
-- A cancelled entry leaves at once, with everything it keeps alive. kombu's stays in the heap until it is due.
-- The hub gets all that is due as one batch entry. The hub calls ten entries a turn and then polls for up to a second;
-  with one entry per task, that limits the solo pool to some twenty tasks a second.
-- A batch ends after `SLICE_S` and asks the hub to come back at once, so that the hub serves its sockets in between.
+- A cancelled entry leaves the queue at once, and its memory is freed. With kombu it stays in the heap until it is due.
+- The hub gets all due entries as one batch entry. In each turn the hub calls ten entries, and then polls for up to a
+  second. With one entry per task, that limits the solo pool to some twenty tasks a second.
+- A batch ends after `SLICE_S`, so that the hub can serve its sockets, and asks the hub for another turn at once.
 
-Invariant: nothing runs before its eta. The queue counts milliseconds of the monotonic clock; an eta rounds up, now
-rounds down. What an entry raises goes to the hub, as it would without a batch; the other entries run with the next
-turn.
+Invariant: nothing runs before its eta. The queue counts milliseconds of the monotonic clock. An eta is rounded up, and
+the present time is rounded down. If an entry raises an error, the hub gets it, as it would without a batch. The other
+entries run in the next turn.
 
-Threads: any thread may enter, cancel and look; entries run in the thread that iterates, never under the lock.
+Threads: any thread may add, cancel and list entries. Entries run in the thread that iterates, never under the lock.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ class WheelEntry(KombuEntry):
     """An `Entry` of kombu. Its `cancel` also removes it from the deadline queue.
 
     Args:
-        once: the entry runs once, and drops its arguments then. Otherwise a request of Celery 5.7 and its entry keep
-            each other alive until the garbage collector runs, which stops a worker for 0.1 s every few thousand tasks.
-            Defaults to False.
+        once: whether the entry runs only once, and then drops its arguments. An entry that keeps them forms a cycle
+            with its request in Celery 5.7. Only the garbage collector frees such cycles, and stops a worker for 0.1 s
+            every few thousand tasks. Defaults to False.
     """
 
     __slots__ = ("once", "place", "timer")
@@ -62,14 +62,14 @@ class WheelEntry(KombuEntry):
         return me.fun(*args, **kwargs)
 
     def cancel(self) -> None:
-        """Never run again, and leave the queue. Idempotent, from any thread."""
+        """Remove the entry from the queue, so that it never runs again. Idempotent. Any thread may call it."""
         super().cancel()
         if self.timer is not None:
             self.timer.discard(self)
 
 
 class _Waiting:
-    """What the hub reads as `timer._queue`: true while anything waits."""
+    """The object that the hub reads as `timer._queue`. It is true while any entry waits."""
 
     __slots__ = ("_timer",)
 
@@ -85,9 +85,9 @@ class WheelTimer(Timer):
 
     Args:
         max_interval: the longest wait the iterator asks for, in seconds. Defaults to kombu's 2.
-        on_error: called with what an entry raised in `apply_entry`. Defaults to None: it is logged.
+        on_error: called with the error that an entry raised in `apply_entry`. Defaults to None: log the error.
         slice_s: how long a batch may run before the hub looks at its sockets. Defaults to `SLICE_S`.
-        clock: answers the seconds of a clock that never goes back. Defaults to `time.monotonic`.
+        clock: returns the seconds of a clock that never goes back. Defaults to `time.monotonic`.
     """
 
     Entry = WheelEntry
@@ -127,7 +127,7 @@ class WheelTimer(Timer):
     def call_at(
         self, eta: Any, fun: Callable[..., Any], args: Any = (), kwargs: Any = None, priority: int | None = 0
     ) -> KombuEntry:
-        """Run `fun` at `eta`."""
+        """Run `fun` at `eta`, see `enter_at`."""
         return self.enter_at(self.Entry(fun, args, kwargs, once=True), eta, priority)
 
     def call_after(
@@ -149,7 +149,7 @@ class WheelTimer(Timer):
         return entry
 
     def discard(self, entry: WheelEntry) -> None:
-        """Take an entry out of the queue; nothing happens when it is not there."""
+        """Remove an entry from the queue, if it is there."""
         with self._lock:
             place, entry.place = entry.place, None
             if place is not None:
@@ -175,9 +175,10 @@ class WheelTimer(Timer):
         return len(waiting)
 
     def __iter__(self) -> Iterator[tuple[float | None, KombuEntry | None]]:
-        """(None, entry): run that entry now. (seconds, None): wait so long. (None, None): nothing waits.
+        """Tell the hub what to do next, for ever.
 
-        Each wait ends a turn: a new slice of time begins with the next step of the iterator.
+        Each step yields one of these pairs. (None, entry): run this entry now. (seconds, None): wait so long.
+        (None, None): nothing waits. After a wait, the next step begins a new slice of time.
         """
         while True:
             ends = self._clock() + self._slice_s
@@ -204,9 +205,9 @@ class WheelTimer(Timer):
         return f"<{type(self).__name__} pending={len(self)} ready={len(self._ready)} {self._deadlines!r}>"
 
     def next_due(self, *, batch: bool = True) -> KombuEntry | None:
-        """The entry to run now: the only one that is due, or a batch of all that are due. None when nothing is due.
+        """The entry to run now; None when nothing is due. If several entries are due: one entry that runs them all.
 
-        Without `batch`, always a single entry.
+        If `batch` is False, this is always a single entry.
         """
         with self._lock:
             ready = self._ready
@@ -247,7 +248,7 @@ class WheelTimer(Timer):
         return _floor_ms(self._clock())
 
     def _take(self) -> None:
-        """Move a batch of due entries from the queue to `_ready`, if that is empty. The caller holds the lock."""
+        """Move a batch of due entries from the queue to `_ready`, if `_ready` is empty. The caller holds the lock."""
         if self._ready or not self._deadlines.count():
             return
         due = self._deadlines.take(self._now_ms(), BATCH)
@@ -256,7 +257,7 @@ class WheelTimer(Timer):
         self._ready.extend(due)
 
     def _taken(self, task: scheduled) -> KombuEntry:
-        """The entry of `task`, which is about to run. It drops its place in the queue, which would be a cycle."""
+        """The entry of `task`, which is about to run. Drops the entry's reference to the queue, to leave no cycle."""
         entry = task.entry
         if isinstance(entry, WheelEntry):
             entry.place = None
@@ -268,7 +269,7 @@ def _order(task: Any) -> tuple[float, int]:
 
 
 def _floor_ms(seconds: float) -> int:
-    """The last whole millisecond that is not after `seconds`. A rounded-down product may be wrong by one."""
+    """The last whole millisecond that is not after `seconds`. Corrects the rounding of the product of floats."""
     now_ms = int(seconds * 1000)
     if now_ms / 1000 > seconds:
         return now_ms - 1
