@@ -169,8 +169,8 @@ def test_no_strange_record_is_lost_or_stops_the_others(
 def test_more_headers_than_can_wait_make_a_dead_letter(
     bench: Bench, handler: Handlers, policy: Policy, count: int
 ) -> None:
-    """A record with too many headers for the store goes unchanged to the dead topic, with the reason.
-    Smaller records are retried."""
+    """A record with too many headers for the store goes unchanged to the dead topic, with the reason. Smaller records
+    are retried."""
     headers = tuple((f"h{n}", b"%d" % n) for n in range(count))
     handle = handler(lambda message: None if message.value == b"m" and read(message.headers).attempt else _raise())
     bench.serve(policy(max_attempts=2))

@@ -1,5 +1,5 @@
-"""The public conformance suite on the Kafka broker with two stand-ins for Kafka (see conftest.py).
-`tests/kafka` runs it on a real Kafka broker."""
+"""The public conformance suite on the Kafka broker with two stand-ins for Kafka (see conftest.py). `tests/kafka` runs
+it on a real Kafka broker."""
 
 from __future__ import annotations
 
@@ -86,9 +86,8 @@ class TestClassicOnTheImitation(OnTheImitation):
     """Tests with the classic group protocol, which every Kafka cluster has. The class above already tests messages.
 
     When a member joins others, the mock cluster waits almost as long as a session may last (its rebalance timer). So
-    the
-    tests of several members run with noida-db in the class below, which has this protocol too. Tests of a killed member
-    are in test_kafka_nearby.py.
+    the tests of several members run with noida-db in the class below, which has this protocol too. Tests of a killed
+    member are in test_kafka_nearby.py.
     """
 
     test_members_of_a_group_share_the_work = None  # type: ignore[assignment]

@@ -154,8 +154,7 @@ def test_failed_messages_come_back_over_an_imitation(imitation: MockCluster, nam
 
 def test_topics_are_shared_with_spring_and_limits_hold(imitation: MockCluster, name: str) -> None:
     """A record that Spring wrote keeps its attempt count, and an async handler gets Spring's headers. `RateLimits`
-    lists the
-    topic of the messages that a rate limit delays."""
+    lists the topic of the messages that a rate limit delays."""
     broker = KafkaBroker(imitation.bootstrap, transactions=False, group_protocol="consumer")
     handled: list[tuple[bytes, bytes | None]] = []
 

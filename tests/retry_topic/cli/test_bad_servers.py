@@ -124,8 +124,8 @@ def test_a_server_that_is_too_old_is_refused_by_commands(
 def test_a_locked_server_is_reported_by_every_command(
     server: TemporaryServer, cli_at: Any, wheel_sched: Any, login: str
 ) -> None:
-    """Without the right password, each command says what to correct, shows no password and writes nothing.
-    With the right password, a command works."""
+    """Without the right password, each command says what to correct, shows no password and writes nothing. With the
+    right password, a command works."""
     port = server.port
     with redis.Redis.from_url(server.url) as admin:
         admin.config_set("requirepass", "right-one")

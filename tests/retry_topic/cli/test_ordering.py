@@ -61,8 +61,7 @@ def test_list_parked_shows_who_stands_in_line(cli: Any, line: tuple[str, list[st
 
 def test_keys_are_listed_with_their_heads_and_released_by_hand(cli: Any, line: tuple[str, list[str]]) -> None:
     """`keys list` shows each lock with its key, head, head state and number of parked messages. After `keys release`,
-    the
-    next message is the head."""
+    the next message is the head."""
     row = cli.json("--shards", "3", "keys", "list")
     assert (row["lock"], row["key"], row["head"], row["head_state"], row["parked"]) == (
         LOCK,

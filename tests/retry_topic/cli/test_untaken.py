@@ -46,8 +46,7 @@ def forgotten(connection: Connection) -> None:
 
 def test_stats_names_retries_that_nobody_takes_in(cli: Any, forgotten: None) -> None:
     """`stats` prints how many retries wait, since when, in which topic, and the command that starts a service. The JSON
-    has
-    the numbers."""
+    has the numbers."""
     text = cli("stats").stdout
     assert "retries    5 retries wait in billing.retry, the oldest since " in text
     assert "no service reads them: start `wheel-sched serve billing`" in text
