@@ -1,4 +1,5 @@
-"""Replays of a dead topic: they get new ids and are counted, so that a poisoned message cannot circle for ever."""
+"""Replays of a dead topic: they get new ids and are counted, so that a message that always fails is not replayed for
+ever."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ OWN = GroupTopics().of("billing")
 
 
 class DeadTopic:
-    """A bench's dead topic, as the command reads it."""
+    """The dead topic of a bench, read as the command `kafka replay` reads it."""
 
     def __init__(self, bench: Any, idle_ms: int = 30_000) -> None:
         self.bench = bench
@@ -29,7 +30,7 @@ class DeadTopic:
         self.convert = LetterToMessage("billing", OWN, OWN["redelivery"], "topic-id")
 
     def replay(self, letters: int = 1, **settings: Any) -> TopicReplay:
-        """Replay this number of letters, which must exist."""
+        """Wait for this number of dead letters and replay them."""
         done = TopicReplay(self.convert, self.bench.connection.store, **settings)
         found: list[Any] = []
         while len(found) < letters:  # what the test waits for is there, or a poll's own time brings it
@@ -40,7 +41,7 @@ class DeadTopic:
 
 @pytest.fixture
 def poisoned(bench: Bench, handler: Any, policy: Callable[..., RetryPolicy]) -> Any:
-    """A message that dies at each delivery and is dead for the first time, and the calls of its handler."""
+    """A message that fails at each delivery and has become a dead letter once. Return its handler."""
     handle = handler(ValueError("x"))
     bench.serve(policy(max_attempts=1))
     bench.consume(handle)
@@ -50,7 +51,7 @@ def poisoned(bench: Bench, handler: Any, policy: Callable[..., RetryPolicy]) -> 
 
 
 def test_a_message_that_dies_each_time_is_held_back(bench: Bench, poisoned: Any) -> None:
-    """It is held back after three replays, or after more if the limit is raised. Each replay has its own id."""
+    """After three replays the message is not replayed any more. Each replay has its own id."""
     topic = DeadTopic(bench)
     for replays in (1, 2, 3):
         done = topic.replay()
@@ -64,7 +65,7 @@ def test_a_message_that_dies_each_time_is_held_back(bench: Bench, poisoned: Any)
 
 
 def test_both_ways_to_replay_count_for_one_another(bench: Bench, poisoned: Any) -> None:
-    """A replay from the store counts for the topic's limit, and the reverse."""
+    """Replays from the store and replays from the dead topic count towards one limit."""
     topic = DeadTopic(bench)
     assert topic.replay(max_replays=2).replayed == 1
     bench.dead(2)
@@ -78,7 +79,7 @@ def test_both_ways_to_replay_count_for_one_another(bench: Bench, poisoned: Any) 
 
 
 def test_headers_decide_nothing(bench: Bench) -> None:
-    """A letter without headers has not been replayed."""
+    """The store counts replays. A dead letter whose header claims 99 replays is replayed for the first time."""
     bench.connection.broker.create_topic(OWN["redelivery"])
     bench.publish(b"claims many", topic=OWN["dead"], headers=(("retry-id", b"a"), ("retry-replays", b"99")))
     bench.publish(b"claims nothing", topic=OWN["dead"])
