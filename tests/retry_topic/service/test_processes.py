@@ -1,4 +1,5 @@
-"""Real processes that die: consumers over one message, consumers and services in the middle of their work."""
+"""Real processes that are killed: consumers that one message kills, and consumers and services in the
+middle of work."""
 
 from __future__ import annotations
 
@@ -83,17 +84,17 @@ sys.stdin.read()
 
 
 class Child(NamedTuple):
-    """A process and the lines it prints."""
+    """A process and its output."""
 
     process: subprocess.Popen[bytes]
 
     def lines(self) -> list[bytes]:
-        """All output lines of the process, after it has ended."""
+        """Wait for the end of the process. Return its remaining output lines."""
         out, _ = self.process.communicate(timeout=60)
         return out.splitlines()
 
     def line(self) -> bytes:
-        """The next line."""
+        """Wait for the next output line."""
         assert self.process.stdout is not None
         return self.process.stdout.readline().strip()
 
@@ -104,7 +105,7 @@ class Child(NamedTuple):
 
 @pytest.fixture
 def start() -> Iterator[Callable[..., Child]]:
-    """Start a script in another process."""
+    """Start a script in another process, which is killed at the end of the test."""
     with ExitStack() as stack:
 
         def started(script: str, *args: object) -> Child:
@@ -131,7 +132,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 def test_a_message_that_kills_its_consumers_is_poison(
     server: Bench, policy: Policy, start: Callable[..., Child]
 ) -> None:
-    """Consumers are restarted after each death. They handle all other messages and give this one up at the cap."""
+    """Consumers are started again after each death. They handle all other messages. This one becomes a dead letter."""
     server.serve(policy())
     server.publish(*(b"%d" % n for n in range(10)), b"poison", *(b"%d" % n for n in range(10, 20)))
     printed: list[bytes] = []
@@ -162,7 +163,7 @@ def test_a_message_that_kills_its_consumers_is_poison(
 def test_a_killed_consumer_loses_nothing(
     server: Bench, handler: Handlers, policy: Policy, start: Callable[..., Child]
 ) -> None:
-    """Its messages in flight go to another consumer; settled ones do not."""
+    """The unsettled messages of the killed consumer go to another consumer. The settled ones do not."""
     server.publish(*(b"%d" % n for n in range(6)), b"hang", *(b"%d" % n for n in range(6, 9)))
     child = start(CONSUMER, server.url, 300, 5, 1)
     first = [child.line() for _ in range(7)]
@@ -190,7 +191,8 @@ def test_a_killed_consumer_loses_nothing(
 def test_a_killed_service_loses_and_doubles_nothing(
     server: Bench, policy: Policy, start: Callable[..., Child], point: str
 ) -> None:
-    """SIGKILL at every step of the intake: another service continues, and each record waits or is dead exactly once."""
+    """A service is killed at one step of the intake, and another continues. Each record waits or is dead
+    exactly once."""
     server.connection.broker.create_topic(dead_topic_of("billing"))
     retried = write((), RetryState(attempt=1, original_topic="orders"))
     last = write((), RetryState(attempt=2, original_topic="orders"))
@@ -216,7 +218,8 @@ def test_a_killed_service_loses_and_doubles_nothing(
 def test_a_record_is_taken_in_once_though_its_message_has_gone_out_already(
     server: Bench, handler: Handlers, policy: Policy, start: Callable[..., Child], point: str
 ) -> None:
-    """Killed between storing and settling for longer than the delay: each message comes back exactly once."""
+    """A service is killed between storing and settling, and its messages become due. Each message comes back exactly
+    once."""
     server.connection.broker.create_topic(dead_topic_of("billing"))
     for n in range(30):
         server.publish(b"%d" % n, topic=RETRY, headers=write((), RetryState(attempt=1, original_topic="orders")))
@@ -237,7 +240,7 @@ def test_a_record_is_taken_in_once_though_its_message_has_gone_out_already(
 def test_a_killed_dispatcher_loses_nothing_and_the_script_doubles_nothing(
     server: Bench, handler: Handlers, policy: Policy, start: Callable[..., Child]
 ) -> None:
-    """Services are killed while they send messages back. With one script, each comes back exactly once."""
+    """Services are killed while they send due messages. With one script, each message comes back exactly once."""
     server.connection.broker.create_topic(dead_topic_of("billing"))
     handle = handler()
     consumer = server.consume(handle, concurrency=16)
