@@ -1,4 +1,4 @@
-"""Addresses of stores that hold a secret."""
+"""Addresses of stores that contain a secret."""
 
 from __future__ import annotations
 
