@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import pytest
     from click.testing import Result
 
-_KEPT = frozenset({"WHEEL_SCHED_PURE", "WHEEL_SCHED_SERVER"})  # the wheel's core and the server under test
+_KEPT = frozenset({"WHEEL_SCHED_PURE", "WHEEL_SCHED_SERVER"})  # select the core of the timing wheel and the server
 WHEEL_SCHED = str(Path(sys.executable).with_name("wheel-sched"))
 
 

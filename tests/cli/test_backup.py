@@ -224,7 +224,7 @@ def test_an_item_that_moves_during_a_backup_is_written_once(filled: DelayStore, 
         if not moved:
             moved.append(True)
             filled.cancel(["i699"])
-            filled.schedule([Item("late", now_ms() + 1, b"new")])  # in front of what was read
+            filled.schedule([Item("late", now_ms() + 1, b"new")])  # due earlier than the items that were read
 
     written = write_backup(filled, tmp_path / "b", namespace="wheel", progress=move)
     assert not written.exact

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import redis
 
 HOUR = 3_600_000
-doctor_module = import_module("wheel_sched.cli.doctor")  # an attribute of that name is the command
+doctor_module = import_module("wheel_sched.cli.doctor")  # the package's attribute `doctor` is the command
 
 
 def now_ms() -> int:
@@ -223,7 +223,7 @@ def test_persistence_says_whether_the_level_is_kept(
 def test_failover_names_the_possible_loss(
     durability: str, info: dict[str, Any], config: dict[str, str], level: str, words: str
 ) -> None:
-    """It is a warning if a primary acknowledges writes that its replicas may not have."""
+    """`doctor` warns if a primary acknowledges writes that its replicas may not have."""
     finding = doctor_server.failover(examined(durability, info, config))
     assert finding.level == level
     assert words in f"{finding.evidence} {finding.fix}"
@@ -289,7 +289,7 @@ def test_an_old_server_is_a_problem(info: dict[str, str], level: str) -> None:
     ],
 )
 def test_memory_that_runs_out_is_seen(info: dict[str, Any], level: str) -> None:
-    """It is a warning if the server's memory is nearly full, or if the server does not tell its eviction policy."""
+    """`doctor` warns if the server's memory is nearly full, or if the server does not tell its eviction policy."""
     assert doctor_server.eviction(target(info=info)).level == level
 
 

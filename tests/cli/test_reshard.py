@@ -164,7 +164,7 @@ def wait_until(holds: Callable[[], bool]) -> None:
     until = time.monotonic() + 20
     while not holds():
         assert time.monotonic() < until
-        time.sleep(0.02)  # a connection of another thread comes or goes; there is nothing to wait on
+        time.sleep(0.02)  # polls until another thread has opened or closed its connection
 
 
 def test_a_claim_in_the_last_moment_is_found_by_the_freeze(redis_url: str, backend: RedisBackend) -> None:

@@ -177,7 +177,7 @@ class FaultyProxy:
     def _lose(self, link: _Link, chunk: bytes) -> bool:
         if self._silent:
             link.torn = True
-        if link.torn:  # a stream with missing bytes is of no use
+        if link.torn:  # after lost bytes, the rest of the stream is discarded too
             self._swallowed += len(chunk)
         return link.torn
 

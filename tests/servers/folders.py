@@ -28,7 +28,7 @@ def temporary_folder(prefix: str) -> Iterator[Path]:
         fresh = folder / f"{OWNER}.new"
         with fresh.open("w") as held:
             fcntl.flock(held, fcntl.LOCK_EX)
-            fresh.rename(folder / OWNER)  # locked before it has the name that others look for
+            fresh.rename(folder / OWNER)  # the file is locked before it gets the name that other processes look for
             yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
@@ -37,7 +37,7 @@ def temporary_folder(prefix: str) -> Iterator[Path]:
 def _remove_abandoned(prefix: str) -> None:
     for owner in Path(tempfile.gettempdir()).glob(f"{prefix}*/{OWNER}"):
         folder = owner.parent
-        with contextlib.suppress(OSError):  # its owner lives, or it is already removed
+        with contextlib.suppress(OSError):  # the owner lives, or the folder is already removed
             if folder.lstat().st_uid == os.getuid():
                 with owner.open("r+") as held:
                     fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)

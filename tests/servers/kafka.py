@@ -290,7 +290,7 @@ class TemporaryKafka:
 
 
 _MEMORY = ("-Xms1g", "-Xmx1g", "-XX:MetaspaceSize=128m")  # the values of Kafka's own start script
-# this collector pauses the broker for 1 to 2 ms, others for 20 to 100; a Java without it uses its default
+# this garbage collector pauses the broker for 1 to 2 ms, others for 20 to 100; a Java without it uses its default
 _COLLECTOR = ("-XX:+IgnoreUnrecognizedVMOptions", "-XX:+UseShenandoahGC")
 _CLUSTER_ID = "d2hlZWwtc2NoZWQtdGVzdA"  # 16 bytes in base64; a cluster id must not begin with a dash
 

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.real
 
 PATIENCE_S = 40.0
 
-# Starts a child of its own and says who both are; neither ends by itself.
+# Starts a child of its own and writes both process ids. Neither process ends by itself.
 PAIR = """
 import os, subprocess, sys, time
 other = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])  # until its supervisor ends it
@@ -43,14 +43,14 @@ def until(condition: Callable[[], bool]) -> None:
     until_s = time.monotonic() + PATIENCE_S
     while not condition():
         assert time.monotonic() < until_s
-        time.sleep(0.01)  # other processes' doing; there is nothing to wait on
+        time.sleep(0.01)  # polls until other processes have finished
 
 
 def runs(pid: int) -> bool:
     """Return whether the process runs. A zombie does not count."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except (FileNotFoundError, ProcessLookupError):  # the second one if it ends between opening and reading
+    except (FileNotFoundError, ProcessLookupError):  # ProcessLookupError: the process ended between open and read
         return False
 
 

@@ -196,7 +196,7 @@ def test_it_stands_in_front_of_a_tcp_port_and_outlives_its_server() -> None:
 
 
 def test_close_ends_every_thread_and_twice_is_once(real_server: TemporaryServer) -> None:
-    """This holds while clients are connected and faults are active."""
+    """`close` ends all threads, even while clients are connected and faults are active. A second call has no effect."""
     before = threading.active_count()
     modes: list[Callable[[FaultyProxy], None]] = [FaultyProxy.blackhole, FaultyProxy.drop_next_reply, FaultyProxy.cut]
     for mode in modes:

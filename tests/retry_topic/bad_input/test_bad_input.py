@@ -80,7 +80,8 @@ def test_undecodable_bodies_are_parked_and_the_others_flow(
 
 
 def test_garbage_of_any_kind_stops_nothing(bench: Bench, handler: Handlers, policy: Policy) -> None:
-    """The store holds two hundred random or damaged bodies. All leave it, and other messages are retried as usual."""
+    """The store gets two hundred random or damaged bodies. None of them keeps waiting, and other
+    messages are retried."""
     check = harmless(bench, handler, policy)
     rng = random.Random(7)
     good = encode_body(Message("orders", b"payload", b"key", FAILED))
@@ -181,7 +182,7 @@ def test_more_headers_than_can_wait_make_a_dead_letter(
     letters = {letter.reason.split(":")[0]: letter for letter in bench.dead(1 + (consumer.stats.acknowledged == 0))}
     if "unstorable" in letters:
         assert "fields fit into one entry" in letters["unstorable"].reason
-        # the store knows first, the dead topic right after
+        # the dead letter is in the store first, then in the dead topic
         bench.until(lambda: any(record.value == b"m" for record in bench.records(DEAD)))
         (record,) = [record for record in bench.records(DEAD) if record.value == b"m"]
         assert tuple(pair for pair in record.headers if not pair[0].startswith("retry-")) == headers

@@ -45,7 +45,7 @@ def test_a_record_is_not_sent_to_a_topic_that_its_group_does_not_read(
     assert (letter.reason, letter.topic) == ("unknown-origin: no error", "payroll")
     assert [record.value for record in bench.records("payroll")] == [b"private"]
     assert letter.message is not None
-    assert letter.message.topic == redelivery_topic_of("billing")  # a replay goes to the group, and not there either
+    assert letter.message.topic == redelivery_topic_of("billing")  # a replay does not go to "payroll" either
 
 
 def test_origins_that_are_configured_are_sent_to_and_no_others(
@@ -107,7 +107,7 @@ def test_origins_are_names_and_for_redelivery_to_the_origin_alone(given: object,
 
 @pytest.mark.parametrize("name", ["{wheel:0}:mark", "{wheel:12}:due", "{x:0}:anything"])
 def test_no_topic_is_named_as_a_key_of_a_delay_store(name: str) -> None:
-    """Such topic names are refused, because a publish would overwrite a key of the store."""
+    """A topic with the name of a store's key is refused, because a publish would overwrite the key."""
     assert topic_problem(name) is not None
     assert topic_problem("{orders}:0") is None
 

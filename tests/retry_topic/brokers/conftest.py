@@ -40,7 +40,7 @@ def with_transactions(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]
         pytest.skip("noida-db is not installed: nothing is shown of transactions here")
     folder = tmp_path_factory.mktemp("noida")
     port = free_port()
-    # what is installed is a script that starts the server: both are to end
+    # the installed program is a script that starts the server; both must end
     process = SupervisedChild([STAND_IN, "start", "--only", "kafka", "--kafka-port", str(port), "--data-dir", folder])
     try:
         broker = KafkaBroker({"bootstrap.servers": f"127.0.0.1:{port}", "log_level": 0})
@@ -59,6 +59,6 @@ def with_transactions(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]
 def _answers(broker: KafkaBroker) -> bool:
     try:
         broker.topics()
-    except BrokerError:  # it opens its port in its own time
+    except BrokerError:  # the server may not have opened its port yet
         return False
     return True

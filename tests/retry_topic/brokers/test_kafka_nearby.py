@@ -30,7 +30,7 @@ pytestmark = [pytest.mark.proof, pytest.mark.real, pytest.mark.timeout(120)]
 
 PATIENCE_S = 60.0
 
-# A member of a group: takes three records, settles the first, and waits for its end with the others in hand.
+# A member of a group: takes three records, settles the first, and holds the others until it is killed.
 MEMBER = """
 import sys
 from retry_topic.brokers.kafka import KafkaBroker
@@ -51,7 +51,7 @@ def until(condition: Callable[[], bool], describe: Callable[[], object] = lambda
     until_s = time.monotonic() + PATIENCE_S
     while not condition():
         assert time.monotonic() < until_s, f"waited in vain: {describe()}"
-        time.sleep(0.02)  # other threads' doing; there is nothing to wait on
+        time.sleep(0.02)  # polls until other threads have finished
 
 
 def received(consumer: Any, count: int) -> list[Delivery]:
@@ -212,7 +212,7 @@ def test_whoever_takes_a_shard_over_fences_the_last_one(with_transactions: str, 
         assert second.take_over(0) == 5
         with pytest.raises(BrokerError):
             first.send(0, 6, [Message(name, b"late")])
-        with pytest.raises(BrokerError):  # also when it tries again: a new producer of its own would fence the second
+        with pytest.raises(BrokerError):  # also at a second try: a new producer would fence the second sender
             first.send(0, 6, [Message(name, b"late")])
         assert second.send(0, 6, [Message(name, b"next")]) == [None]
         reader = broker.consumer([name], f"{name}-looker", idle_ms=6_000)

@@ -22,7 +22,7 @@ from wheel_sched.errors import BrokerUnavailable, ConfigError
 
 NOWHERE = {"bootstrap.servers": "127.0.0.1:1"}
 PASSWORD = "a-password-nobody-may-see"
-_HELLO = b"\x16\x03"  # how a TLS client begins
+_HELLO = b"\x16\x03"  # the first bytes that a TLS client sends
 
 CLIENTS: dict[str, Callable[[KafkaBroker], Any]] = {
     "producer": lambda broker: Producer(broker.producer_settings()),
@@ -44,7 +44,7 @@ def test_every_client_speaks_tls_when_the_settings_say_so(kind: str) -> None:
         if isinstance(client, Consumer):
             client.subscribe(["t"])  # otherwise the consumer would not connect
         hellos = []
-        for _ in range(2):  # one may be the broker's own
+        for _ in range(2):  # one may come from another client of the broker
             connection, _ = listener.accept()
             with connection:
                 connection.settimeout(30)

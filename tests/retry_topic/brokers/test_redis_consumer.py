@@ -121,7 +121,7 @@ def test_an_ack_whose_reply_was_lost_is_repeated(redis_url: str, broker: RedisSt
         consumer.ack(got)
         assert proxy.counts.dropped_replies == 1
         behind.close()
-    time.sleep(0.1)  # past idle_ms: were it unsettled, it would be handed out
+    time.sleep(0.1)  # longer than idle_ms: an unsettled message would be handed out
     assert broker.consumer(["t"], "g", idle_ms=50).poll(1, 0) == []
 
 

@@ -180,7 +180,7 @@ def test_a_topic_recreated_does_not_know_what_the_one_before_held(
     broker.create_topic("t")
     assert broker.publish_once(Message("t", b"m"), "id", 60_000) is None
     redis_client.delete("t")
-    time.sleep(0.002)  # the ids of entries are milliseconds: a stream of the same one would have the same ids
+    time.sleep(0.002)  # entry ids begin with the time in ms: a stream made in the same ms would have the same ids
     failure = None if create else broker.publish_once(Message("t", b"m"), "id", 60_000)
     assert create or (failure is not None and not failure.transient)
     broker.create_topic("t")

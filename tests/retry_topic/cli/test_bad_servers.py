@@ -55,7 +55,7 @@ class Aged(socketserver.BaseRequestHandler):
                 end.shutdown(socket.SHUT_RDWR)
 
 
-# of the same length, so that the lengths in front stay true; without a Valkey version it is a Redis
+# the replacements have the same length, so that RESP lengths stay correct; without a Valkey version it is a Redis
 OLD: dict[str, Callable[[bytes], bytes]] = {
     "Valkey 7": lambda reply: re.sub(rb"valkey_version:\d", b"valkey_version:7", reply),
     "Redis 6": lambda reply: re.sub(

@@ -34,7 +34,7 @@ def backend(redis_url: str) -> Iterator[RedisBackend]:
 
 def test_no_command_writes_over_a_file_unasked(cli: Any, connection: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each command that writes a file refuses to overwrite one without --force. It also refuses `-` as a file name."""
-    monkeypatch.setattr("retry_topic.spark.cli.find_spec", lambda _: True)  # it is refused before Spark is needed
+    monkeypatch.setattr("retry_topic.spark.cli.find_spec", lambda _: True)  # refused before Spark is needed
     Path("a.jsonl").write_text("kept")
     for command in (
         ("backup", "a.jsonl"),

@@ -64,7 +64,7 @@ def test_a_wrong_broker_setting_closes_the_store_again(monkeypatch: pytest.Monke
 
 
 LEVELS = [("memory", 1), ("everysec", 1), ("fsync", 1), ("replicated", 1), ("replicated", 2)]
-KEEPS = {  # by what a store waits for: the topics that wait for no less
+KEEPS = {  # for each durability of a store: the durabilities of topics that are not weaker
     ("memory", 1): LEVELS,
     ("everysec", 1): LEVELS[1:],
     ("fsync", 1): [("fsync", 1)],

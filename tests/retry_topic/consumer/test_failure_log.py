@@ -1,4 +1,4 @@
-"""Each failed attempt writes one log line, with a traceback at level DEBUG, and calls the hook `on_failure`."""
+"""The consumer logs each failed attempt with one line, at DEBUG with a traceback, and calls the hook `on_failure`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 Handlers = Callable[..., "Handler"]
 CONSUMER, SERVICE = "retry_topic.consumer", "retry_topic.intake"
-# the consumer cannot know of the copy that succeeded; the service does, and buries nothing then
+# the consumer cannot know that another copy has succeeded; the service knows it and makes no dead letter then
 BURIED = "it goes to the dead letters, unless the retry service finds that it is a second copy"
 
 

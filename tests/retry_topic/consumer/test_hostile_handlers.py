@@ -189,14 +189,15 @@ def test_tasks_cancelled_before_their_first_step_fail_their_messages(memory: Ben
             handled.append(message.value)
             return
         while len(asyncio.all_tasks()) == 1:
-            await asyncio.sleep(0)  # its turn comes between the making of another's task and the first step of that
+            await asyncio.sleep(0)  # continues after another task is made and before that task's first step
         for task in asyncio.all_tasks():
             task.cancel()
 
     consumer = memory.consume(handle, concurrency=2)
     memory.publish(b"bad", b"good")
     memory.until(lambda: handled == [b"good"] and consumer.stats.in_flight == 0)
-    stats = consumer.stats  # a failure has its log line; the bad one has ended well, though its task was cancelled too
+    # the good message failed once; the bad one is acknowledged, although its task was cancelled too
+    stats = consumer.stats
     assert (stats.delivered, stats.acknowledged, stats.retried) == (3, 2, 1)
     assert consumer.ready
 

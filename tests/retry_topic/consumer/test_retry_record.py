@@ -211,7 +211,7 @@ def test_of_a_message_that_nobody_has_signed_the_id_alone_is_believed() -> None:
     assert retry_state("billing", claims, (SECRET,)) == RetryState(id=place.id)
     state = read(fail(claims, secrets=(SECRET,)).headers)
     assert (state.id, state.attempt, state.original_offset) == (place.id, 1, "77")
-    assert state.id_base != place.id  # the store knows it by no other message's name
+    assert state.id_base != place.id  # so the record cannot take over another message's id in the store
 
 
 def test_an_id_that_was_published_without_a_time_is_told_from_the_same_id_later() -> None:

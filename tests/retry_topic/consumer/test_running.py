@@ -126,7 +126,7 @@ def test_a_message_that_outlives_its_consumers_is_poison(bench: Bench, handler: 
         member = bench.connection.broker.consumer(["orders"], "billing", idle_ms=100)
         (taken, *_) = member.poll(1, 1_000)
         assert taken.message.value == b"poison"
-        time.sleep(0.11)  # it dies: silent for longer than `idle_ms`
+        time.sleep(0.11)  # longer than `idle_ms`, as after the member's death
     handle = handler()
     consumer = bench.consume(handle, idle_ms=400, crash_cap=3)
     bench.until(lambda: consumer.stats.dead == 1 and consumer.stats.acknowledged == 1)
@@ -139,14 +139,14 @@ def test_a_message_that_outlives_its_consumers_is_poison(bench: Bench, handler: 
 
 @pytest.mark.slow
 def test_suspects_are_handled_alone(bench: Bench) -> None:
-    """A message during which two consumers died is handled alone. So no other message is suspected if it kills a third
-    one."""
+    """A message during which two consumers died is handled alone, so that no other message is suspected of the next
+    death."""
     bench.publish(*(b"%d" % n for n in range(5)))
     for _ in range(2):
         assert len(bench.connection.broker.consumer(["orders"], "billing", idle_ms=100).poll(5, 1_000)) == 5
-        time.sleep(0.11)  # it dies: silent for longer than `idle_ms`
+        time.sleep(0.11)  # longer than `idle_ms`, as after the member's death
     bench.publish(*(b"%d" % n for n in range(5, 15)))
-    time.sleep(3.1)  # longer than the next one's `idle_ms`, for which it waits beside a suspect
+    time.sleep(3.1)  # longer than the consumer's `idle_ms`
     gate = Gate()
     consumer = bench.consume(gate, concurrency=4, idle_ms=3_000)
     bench.until(lambda: gate.inside == 1)
@@ -163,9 +163,9 @@ def test_a_suspect_that_hangs_does_not_stop_the_others(bench: Bench) -> None:
     bench.publish(b"suspect")
     for _ in range(2):
         bench.connection.broker.consumer(["orders"], "billing", idle_ms=100).poll(1, 1_000)
-        time.sleep(0.11)  # it dies: silent for longer than `idle_ms`
+        time.sleep(0.11)  # longer than `idle_ms`, as after the member's death
     bench.publish(b"other")
-    time.sleep(0.2)  # longer than the next one's `idle_ms`
+    time.sleep(0.2)  # longer than the consumer's `idle_ms`
     bench.consume(gate, concurrency=4, idle_ms=200)
     bench.until(lambda: gate.inside == 2)
     assert gate.values == [b"suspect", b"other"]
@@ -178,7 +178,7 @@ def test_a_crash_is_no_attempt(bench: Bench, handler: Handlers) -> None:
     bench.publish(b"m")
     for _ in range(2):
         bench.connection.broker.consumer(["orders"], "billing", idle_ms=100).poll(1, 1_000)
-        time.sleep(0.11)  # it dies: silent for longer than `idle_ms`
+        time.sleep(0.11)  # longer than `idle_ms`, as after the member's death
     handle = handler(ValueError("x"))
     bench.consume(handle, idle_ms=400)
     bench.until(lambda: len(bench.records(RETRY)) == 1)
@@ -194,7 +194,7 @@ def test_stop_waits_for_running_handlers_and_settles_them(bench: Bench, handler:
     bench.until(lambda: gate.inside == 4)
     stopping = threading.Thread(target=consumer.stop)
     stopping.start()
-    time.sleep(0.2)  # it waits: handlers are inside
+    time.sleep(0.2)  # `stop` waits for the running handlers
     assert stopping.is_alive()
     gate.open.set()
     stopping.join(30)
@@ -212,7 +212,7 @@ def test_stop_gives_up_waiting_and_leaves_the_rest_to_others(bench: Bench, handl
     bench.until(lambda: gate.inside == 1)
     start = time.monotonic()
     consumer.stop(timeout_s=0.2)
-    assert time.monotonic() - start < 25  # the handler would be waited for longer
+    assert time.monotonic() - start < 25  # the handler itself would take longer
     bench.consume(other, idle_ms=100)
     bench.until(lambda: other.values == [b"m"])
     gate.open.set()
@@ -366,7 +366,7 @@ def test_an_outage_of_the_broker_is_waited_out(redis_url: str, quick_poll: None,
         direct = connect(redis_url)
         connection = Connection(open_store("memory:"), RedisStreamsBroker(proxy.url))
         direct.broker.create_topic("orders")
-        config = ConsumerConfig(idle_ms=500)  # records whose reading was cut off come again after this
+        config = ConsumerConfig(idle_ms=500)  # after this time, records of an interrupted poll come again
         consumer = Consumer(connection, "orders", handler(fail_odd), group="billing", config=config)
         consumer.start()
         for n in range(60):

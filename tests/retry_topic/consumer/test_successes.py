@@ -55,7 +55,7 @@ def reported(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     ],
 )
 def test_only_of_what_has_passed_the_store_something_is_told(state: RetryState, known: bool) -> None:
-    """Other messages are not reported: they have no second copy, or their id does not identify them."""
+    """The success of any other message is not reported: it has no second copy, or its id does not identify it."""
     assert (success_of("g", MESSAGE, state) is not None) is known
 
 

@@ -65,7 +65,7 @@ def test_polling_settling_and_beating_at_once(broker: Broker, monkeypatch: pytes
                 work()
             except BaseException as error:
                 errors.append(error)
-                settled.extend([b""] * COUNT)  # lets the others end
+                settled.extend([b""] * COUNT)  # so that the other threads end
 
         return run
 

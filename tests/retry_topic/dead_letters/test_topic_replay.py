@@ -33,7 +33,7 @@ class DeadTopic:
         """Wait for this number of dead letters and replay them."""
         done = TopicReplay(self.convert, self.bench.connection.store, **settings)
         found: list[Any] = []
-        while len(found) < letters:  # what the test waits for is there, or a poll's own time brings it
+        while len(found) < letters:  # the letters are there, or come within a poll's timeout
             found += self.consumer.poll(500, 10)
         done.send(self.consumer, found)
         return done
@@ -61,7 +61,7 @@ def test_a_message_that_dies_each_time_is_held_back(bench: Bench, poisoned: Any)
     assert len({one.state.id for one in bench.letters()}) == 4
     done = topic.replay()
     assert (done.replayed, done.guarded) == (0, 1)
-    assert topic.consumer.poll(1, 0) == []  # passed by
+    assert topic.consumer.poll(1, 0) == []  # the letter that is held back is settled too
 
 
 def test_both_ways_to_replay_count_for_one_another(bench: Bench, poisoned: Any) -> None:
@@ -75,7 +75,7 @@ def test_both_ways_to_replay_count_for_one_another(bench: Bench, poisoned: Any) 
     assert letters.replay(DeadLetterFilter(ids=frozenset({mine.id})), max_replays=2).replayed == 1
     bench.until(lambda: len(poisoned.calls) == 3 and len(bench.letters()) == 2)
     done = topic.replay(letters=2, max_replays=2)
-    assert (done.replayed, done.guarded) == (0, 2)  # the same message, that died twice
+    assert (done.replayed, done.guarded) == (0, 2)  # both letters are of one message
 
 
 def test_headers_decide_nothing(bench: Bench) -> None:
@@ -102,4 +102,4 @@ def test_without_the_counts_nothing_is_sent(memory: Bench, monkeypatch: pytest.M
             topic.replay()
     topic.consumer.close()
     assert memory.records(OWN["redelivery"]) == []
-    assert DeadTopic(memory, idle_ms=1).replay().replayed == 1  # at once, not when the first one's hold is over
+    assert DeadTopic(memory, idle_ms=1).replay().replayed == 1  # after `idle_ms`, not after the first consumer's 30 s

@@ -85,7 +85,7 @@ def test_a_repeat_on_another_connection_confirms_the_write_of_the_first(pair: Pa
             with pytest.raises(InDoubt, match="only 0 of 1"):
                 store.schedule([Item("b", None, b"")], token="schedule")
         with pytest.raises(InDoubt, match="only 0 of 1"):
-            store.schedule([Item("b", None, b"")])  # DUPLICATE speaks of the same write
+            store.schedule([Item("b", None, b"")])  # the answer DUPLICATE depends on the same unconfirmed write
 
 
 def test_nothing_is_acknowledged_while_no_replica_confirms(pair: Pair, name: str) -> None:
@@ -193,7 +193,7 @@ def test_a_primary_that_is_cut_off_soon_refuses_writes(pair: Pair, name: str) ->
             with contextlib.suppress(BrokerUnavailable):
                 while time.monotonic() < began_s + 10:
                     connection.publish(name, b"")
-            assert time.monotonic() - began_s < 5  # 2 s and what a busy machine takes
+            assert time.monotonic() - began_s < 5  # 2 s, and more on a busy machine
         finally:
             admin.config_set("min-replicas-to-write", 0)
 
@@ -246,7 +246,7 @@ def test_every_acknowledged_write_goes_through_the_confirmation(
         (forwarded,) = consumer.forward([(delivery, Message("orders", b"3"))])
         assert forwarded is not None
         assert forwarded.in_doubt
-        assert store.counts().total("due") >= 1  # reading doubts nothing
+        assert store.counts().total("due") >= 1  # a read needs no confirmation
 
 
 def test_a_server_that_stops_syncing_is_noticed_at_the_next_write(syncing: TemporaryServer, name: str) -> None:
@@ -281,7 +281,7 @@ def first_file_under_way(admin: redis.Redis) -> Iterator[None]:
     try:
         yield
     finally:
-        admin.config_set("appendonly", "no")  # which ends the child
+        admin.config_set("appendonly", "no")  # this ends the child process that writes the file
         admin.config_set("rdb-key-save-delay", 0)
         admin.config_set("appendonly", "yes")
         rewritten(admin)

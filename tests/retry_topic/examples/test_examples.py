@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-# each runs in another process, some with children: seconds alone, half a minute on a busy machine
+# each example runs in another process, some start more: seconds, or half a minute on a busy machine
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(200)]
 
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples"

@@ -156,7 +156,7 @@ def test_a_store_that_is_away_costs_rows_and_nothing_else() -> None:
     for _ in range(6_000):
         if writer.dropped == _MOST_WAITING + 5:
             break
-        deadline.wait(0.005)  # looked at again and again, for half a minute at most
+        deadline.wait(0.005)  # polls for half a minute at most
     assert writer.dropped == _MOST_WAITING + 5
     away.back.set()
     writer.put([ROW] * 3)

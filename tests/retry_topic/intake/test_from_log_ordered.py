@@ -181,16 +181,16 @@ def test_what_went_out_before_its_record_is_read_again_goes_out_once(
             taken = bench.take(bench.intake(), 4)
         gone = bench.sent()
         successor = bench.intake()
-        for end in (5, 6):  # which cuts the log elsewhere
+        for end in (5, 6):  # so the batches of the successor are other ones
             bench.take(successor, end)
         assert sorted(gone + bench.sent()) == [f"{name}.1" for name in "abcdef"], f"death at step {step}"
         assert bench.position() == 6
         keys = [attempts_key(RetryState(id=name), Message("g.retry", b"v", b"k")) for name in "abcdef"]
         counts = AttemptCounts(bench.connection.store).raise_to([(key, 0, 0) for key in keys])
         assert max(counts) == 1
-        assert min(counts) == 1 or shards > 1  # there they are raised one step later; headers count as well
+        assert min(counts) == 1 or shards > 1  # several shards: counts may be raised a step later
         if taken is not None:
-            return  # it took no more steps
+            return  # the intake has no more steps
     raise AssertionError("it never came to its end")
 
 
@@ -235,7 +235,7 @@ def test_a_dead_head_lets_the_next_follow_in_the_step_that_buries_it(
         (key,) = bench.locks.closed()
         assert (key.head, bench.dead(), bench.sent()) == ("b", ["a.4"], ["b.0", "c.1"])
         if taken is not None:
-            return  # it took no more steps
+            return  # the intake has no more steps
     raise AssertionError("it never came to its end")
 
 
@@ -289,7 +289,7 @@ class History:
         self.bench = Bench(self.random.choice([1, SHARDS]))
         self.scopes = {f"m{number}": self.random.choice([AWAY, OTHER, BESIDE, AWAY, None]) for number in range(25)}
         self.attempts = dict.fromkeys(self.scopes, 1)
-        self.handled = list(self.scopes)  # and about to fail
+        self.handled = list(self.scopes)  # their handlers are about to fail
         self.failures: set[str] = set()
         self.sent: Counter[str] = Counter()
         self.members = [self.bench.intake(), self.bench.intake()]

@@ -119,7 +119,7 @@ def test_the_dead_topic_keeps_as_many_letters_as_the_service_says(bench: Bench, 
         for n in range(first, first + 200):
             desk.put(b"%d" % n)
         desk.take(200)
-    assert 100 <= bench.connection.broker.topics()[dead_topic_of("billing")] <= 300  # a server drops whole nodes
+    assert 100 <= bench.connection.broker.topics()[dead_topic_of("billing")] <= 300  # Redis trims whole nodes
     assert len(desk.letters()) == 600
     desk.consumer.close()
 
@@ -322,7 +322,7 @@ class TestCopies:
 
     @pytest.mark.parametrize("attempt", [2, 4, 9])
     def test_a_message_that_has_succeeded_is_neither_retried_nor_buried(self, desk: Desk, attempt: int) -> None:
-        """This holds whichever attempt the failing copy reports."""
+        """If one copy has succeeded, a failure of the other copy stores nothing, whichever attempt it reports."""
         self.fail(desk)
         desk.release()
         message = Message("billing.redelivery", b"m", source=Source("billing.redelivery", 0, "1"))
@@ -377,7 +377,7 @@ class TestCopies:
         owner = Owner(scope, "me", locks.acquire(scope, "me", 60_000).epoch)
         self.fail(desk, 2, key_lock=key_lock)
         desk.release()
-        assert locks.close(owner, [(key_lock, "m", True, "k")]) == [Outcome.DUPLICATE]  # cancelled: given up
+        assert locks.close(owner, [(key_lock, "m", True, "k")]) == [Outcome.DUPLICATE]  # it has left the store
         locks.close(owner, [(key_lock, "m", False, "k")])
         if succeeded:
             Successes(desk.store).remember([attempts_of("m")])

@@ -160,7 +160,7 @@ def test_a_stale_position_leaves_other_sources_alone(connection: Connection) -> 
 def test_a_store_that_fell_back_gets_both_batches_again(connection: Connection) -> None:
     """The store has lost its last writes. The reader goes back to the stored position, and every record is taken in."""
     taking, log = intake(connection), Log(*(failed(name) for name in "abcd"))
-    log.place = 2  # taken in, as the store answered before it lost writes
+    log.place = 2  # the position that the store answered before it lost writes
     assert taking.offer(log, log.next(1), once) == []
     assert taking.offer(log, log.next(1), once) == []
     assert log.rewound == [None]
@@ -188,7 +188,7 @@ def test_a_process_that_dies_with_one_in_flight_leaves_it_taken_in_once(connecti
     dying, log = Log(*states), Log(*states)
     taking = intake(connection)
     taking.offer(dying, dying.next(2), once)
-    taking.offer(dying, dying.next(2), once)  # and is never heard of again
+    taking.offer(dying, dying.next(2), once)  # the process dies now
     del taking
     (log.place,) = LogIntake(connection.store).positions([log.source])
     again = [one.id for one in drain(intake(connection), log)]

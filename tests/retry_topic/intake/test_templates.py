@@ -29,7 +29,7 @@ from wheel_sched.store.memory import MemoryBackend
 T = TypeVar("T")
 
 SOURCE = "g.retry/0"
-NOW_MS = time.time_ns() // 1_000_000  # consumers write the time of day
+NOW_MS = time.time_ns() // 1_000_000  # consumers write the present time
 POLICIES = PolicySet(
     RetryPolicy(
         delay=Fixed(base_ms=60_000),

@@ -19,7 +19,7 @@ def test_an_id_is_sixteen_url_safe_characters() -> None:
     the same id."""
     assert re.fullmatch(r"[A-Za-z0-9_-]{16}", retry_id("billing", "orders", 3, "42"))
     assert retry_id("billing", "orders", 3, "42") == "OBoUXvLOTHkS8gO7"
-    # a command would take a dash for an option
+    # a command would take an id with a dash at its start for an option
     assert all(retry_id("billing", "orders", 0, str(offset))[0].isalpha() for offset in range(500))
 
 

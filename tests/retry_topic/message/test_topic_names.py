@@ -62,6 +62,6 @@ def test_a_name_that_is_anothers_default_is_refused() -> None:
         GroupTopics(dead="billing.retry").of("billing")
     for config in (ServiceConfig, ConsumerConfig):
         with pytest.raises(ConfigError, match="expected group_topics to be GroupTopics"):
-            config(group_topics="orders-retry")  # type: ignore[arg-type]  # what it is to refuse
+            config(group_topics="orders-retry")  # type: ignore[arg-type]  # on purpose
     with pytest.raises(ConfigError, match="expected group to be"):
         GroupTopics(retry="r", redelivery="b", dead="d").of("a b")

@@ -180,7 +180,7 @@ def test_a_full_queue_keeps_the_rest_unsettled_until_there_is_room(
 
 
 def test_messages_without_a_key_have_no_order(bench: Bench, policy: Callable[..., RetryPolicy]) -> None:
-    """They are retried as usual and delay no other message."""
+    """Messages without a key are retried as usual and delay no other message."""
     journal = Journal(x1=1)
     bench.serve(policy(base_ms=100))
     bench.publish(b"x1", b"x2")

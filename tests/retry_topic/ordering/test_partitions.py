@@ -273,7 +273,7 @@ def test_a_head_read_again_behind_others_is_handled_though_the_queue_is_full(ben
         until(lambda: [closed.head for closed in bench.locks.closed()] != [id_bases[count]])
         (closed,) = bench.locks.closed()
         assert (bench.seen, closed.head) == ([values[count]], id_bases[count + 1])
-        bench.member.ours = {}  # or its end would wait for room in the queue
+        bench.member.ours = {}  # otherwise `stop` would wait for room in the queue
         until(lambda: not bench.reader._assignments)
 
 

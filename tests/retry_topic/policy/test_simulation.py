@@ -94,7 +94,7 @@ def test_the_plot_has_a_bar_per_attempt_and_the_deaths() -> None:
     """The plot has one line for each attempt, with a bar for its delay, and the number of dead messages."""
     lines = plot(simulate(RetryPolicy(delay=Listed((1_000, 2_000, 4_000)), max_attempts=4), samples=4), 20).splitlines()
     assert lines[0].startswith("default@1, 4 messages")
-    assert [line.count("▓") for line in lines[1:]] == [1, 1, 1, 0]  # no spread: one mark at its place
+    assert [line.count("▓") for line in lines[1:]] == [1, 1, 1, 0]  # all delays are equal, so each line has one mark
     assert [line.find("▓") for line in lines[1:4]] == [10, 15, 25]
     assert lines[4] == "   4  dead: 100% max-attempts"
 

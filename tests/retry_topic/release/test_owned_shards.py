@@ -210,7 +210,7 @@ def test_a_fenced_claim_stays_open_for_the_next_owner(store: DelayStore, cluster
 def test_a_claim_that_went_out_before_its_owner_died_is_not_sent_again(store: DelayStore, cluster: Cluster) -> None:
     """The next owner reads the number of the last committed claim and settles the claim."""
     first = Process(store, Sender(cluster))
-    first.publish()  # and dies before it has settled
+    first.publish()  # the process dies before it settles
     store.execute([Call(0, _released(first))])
     second = Process(store, Sender(cluster))
     assert second.claim().items == []
@@ -224,7 +224,7 @@ def test_a_shard_is_owned_then_fenced_then_looked_into(store: DelayStore, cluste
     send a claim that nobody notices.
     """
     first = Process(store, Sender(cluster))
-    first.publish()  # and dies before it has settled
+    first.publish()  # the process dies before it settles
     store.execute([Call(0, _released(first))])
     store.schedule([Item("d", 0, encode_body(Message("t", b"d")), "t")])
     (before,) = store.windows(0)
@@ -318,7 +318,7 @@ def test_claims_that_a_dead_owner_left_open_are_taken_over_though_nothing_else_i
     assert len(claimed.items) == 3
     until_s = time.monotonic() + PATIENCE_S
     if begins == "after":
-        store.execute([Call(0, _released(dead))])  # as its lease's end would
+        store.execute([Call(0, _released(dead))])  # as at the end of the lease
     with dispatcher:
         while store.counts().now:
             assert time.monotonic() < until_s
@@ -557,7 +557,7 @@ def test_what_a_stopping_service_did_not_send_leaves_before_a_later_claim_goes_o
     process.publisher.publish(first)
     process.publisher.publish(second)
     assert cluster.sent == [b"b", b"c"]
-    store.execute([Call(0, _released(process))])  # it dies before it has settled anything
+    store.execute([Call(0, _released(process))])  # the process dies before it settles anything
     assert Process(store, Sender(cluster)).claim().items == []
     assert store.counts().now == {("due", "t"): 1}
 

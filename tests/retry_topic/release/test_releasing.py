@@ -55,7 +55,7 @@ def test_a_rate_holds_releases_back_and_loses_none(bench: Bench, policy: Policy)
     bench.publish(*(b"%d" % number for number in range(30)))
     bench.consume(handle, concurrency=1, idle_ms=IDLE_MS)
     bench.until(lambda: len(again) == 30)
-    # two at once, then one each 10 ms: sooner would be above the rate, whatever the machine
+    # two at once, then one each 10 ms; in a shorter time the rate would be exceeded
     assert bench.connection.store.now_ms() - start_ms >= 28 * 10
     assert len(set(again)) == 30
     topic = next(flow for flow in RateLimits(bench.connection.store).flows() if flow.destination is None)

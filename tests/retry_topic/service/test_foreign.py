@@ -38,7 +38,7 @@ def test_what_failed_twice_elsewhere_has_the_rest_of_its_attempts_here(
     """The message has failed twice in the other system. With max_attempts=4 it gets two more deliveries."""
     failing = handler(OSError("not yet"))
     bench.publish(b"theirs", topic=retry_topic_of(bench.group), key=b"key", headers=headers)
-    bench.consume(failing)  # first: what comes back to the origin needs a group that reads it
+    bench.consume(failing)  # before the service: a message returns only to an origin that the group reads
     bench.serve(policy(max_attempts=4), redelivery=redelivery)
     (letter,) = bench.dead()
     assert failing.attempts == [3, 4]

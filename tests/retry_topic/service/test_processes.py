@@ -22,13 +22,13 @@ from retry_topic.message.topic_names import dead_topic_of, retry_topic_of
 if TYPE_CHECKING:
     from conftest import Bench, Handler
 
-pytestmark = [pytest.mark.real, pytest.mark.slow, pytest.mark.timeout(200)]  # process after process
+pytestmark = [pytest.mark.real, pytest.mark.slow, pytest.mark.timeout(200)]  # many processes, one after another
 
 Policy = Callable[..., RetryPolicy]
 Handlers = Callable[..., "Handler"]
 RETRY = retry_topic_of("billing")
 
-# Handles messages until stdin ends; a line for each; `poison` ends the process at once, `hang` never returns.
+# Prints a line for each message, until stdin ends. `poison` ends the process at once, and `hang` never returns.
 CONSUMER = """
 import os, sys, threading
 from retry_topic import Consumer, ConsumerConfig, connect
@@ -146,7 +146,7 @@ def test_a_message_that_kills_its_consumers_is_poison(
             child.process.stdin.close()
             child.process.stdin = None
         printed += child.lines()
-        time.sleep(1.0)  # as long as `idle_ms`: what it held is free
+        time.sleep(1.0)  # as long as `idle_ms`, so that another consumer gets the child's messages
     (letter,) = server.dead()
     assert letter.message is not None
     assert letter.message.value == b"poison"
@@ -203,7 +203,7 @@ def test_a_killed_service_loses_and_doubles_nothing(
     assert child.process.wait(60) == -signal.SIGKILL
     server.serve(policy(max_attempts=2, base_ms=3_600_000), batch=10, idle_ms=300)
     server.until(lambda: len(server.records(dead_topic_of("billing"))) >= 20 and server.waiting() >= 20)
-    time.sleep(0.5)  # longer than `idle_ms`: what would come again has come
+    time.sleep(0.5)  # longer than `idle_ms`: a repeated record would have come by now
     due = server.connection.store.list_items("due", limit=100).found
     letters = [letter.message.value for letter in server.letters() if letter.message]
     assert len({found.id for found in due}) == len(due) == 20
@@ -231,7 +231,7 @@ def test_a_record_is_taken_in_once_though_its_message_has_gone_out_already(
     time.sleep(0.4)  # longer than the delay and `idle_ms`
     server.serve(policy(base_ms=1), idle_ms=300)
     server.until(lambda: consumer.stats.acknowledged >= 30)
-    time.sleep(0.5)  # what would come again has come
+    time.sleep(0.5)  # a repeated message would have come by now
     server.quiet(consumer)
     assert sorted(handle.values, key=int) == [b"%d" % n for n in range(30)]
     server.until(lambda: server.unsettled(RETRY) == [])

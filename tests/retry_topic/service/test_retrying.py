@@ -58,7 +58,7 @@ def test_a_retry_is_never_early_and_waits_as_long_as_the_policy_says(bench: Benc
         assert failed_ms is not None
         assert call.at_ms >= due_ms >= failed_ms + delay_ms
         assert call.state.delay_ms == delay_ms
-        assert call.at_ms - due_ms < 20_000  # on time, as far as a shared machine lets a test say so
+        assert call.at_ms - due_ms < 20_000  # a shared machine may be slow
 
 
 def test_the_cap_by_count_ends_the_attempts(bench: Bench, handler: Handlers, policy: Policy) -> None:
@@ -87,7 +87,7 @@ def test_the_cap_by_age_ends_the_attempts(bench: Bench, handler: Handlers) -> No
     assert 2 <= len(handle.calls) <= 4  # 300, 600 and 900 ms after the first failure at most
     died_ms, first_ms = letter.died_ms, letter.state.first_failed_ms
     assert first_ms is not None
-    assert died_ms - first_ms < 20_000  # judged when it failed, not when the next retry would have been due
+    assert died_ms - first_ms < 20_000  # decided at the failure, not when the next retry would have been due
 
 
 def test_a_fatal_error_is_dead_at_once(bench: Bench, handler: Handlers, policy: Policy) -> None:

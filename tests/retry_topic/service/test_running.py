@@ -139,7 +139,7 @@ def test_a_record_that_no_batch_survives_stands_alone(
             raise ZeroDivisionError("a mistake")
         return store(deliveries, **more)
 
-    service.intake.store = buggy  # type: ignore[method-assign]  # this one's alone
+    service.intake.store = buggy  # type: ignore[method-assign]  # of this service only
     headers = write((), RetryState(attempt=1, original_topic="orders"))
     bench.publish(b"a", b"bad", b"b", topic=RETRY, headers=headers)
     with service:
@@ -165,7 +165,7 @@ def test_signed_headers_travel_the_whole_loop(bench: Bench, handler: Handlers, p
 @pytest.mark.real
 @pytest.mark.parametrize("hand_over", ["auto", "settle"])
 def test_each_message_comes_back_exactly_once(server: Bench, handler: Handlers, policy: Policy, hand_over: str) -> None:
-    """This holds with one script, and with claim, publish and settle as long as nothing fails."""
+    """Each failed message comes back once: with one script, and with claim, publish and settle if nothing fails."""
     handle = handler(fail_first)
     service = server.serve(policy(), hand_over=hand_over)
     assert (service.dispatcher.push is not None) == (hand_over == "auto")

@@ -54,7 +54,7 @@ def test_a_first_delivery_is_a_child_of_its_creation(exporter: InMemorySpanExpor
     assert span.attributes["wheel_sched.attempt"] == 1
     assert span.attributes["messaging.message.body.size"] == 3
     assert seen == ["blue"]
-    assert not trace.get_current_span().get_span_context().is_valid  # nothing is left behind on this thread
+    assert not trace.get_current_span().get_span_context().is_valid  # the span is no longer current on this thread
 
 
 def test_a_delayed_attempt_starts_a_trace_that_links_to_it(
