@@ -258,7 +258,8 @@ def target(**given: Any) -> ExaminedTarget:
 
 @pytest.mark.parametrize(("off_s", "level"), [(0.0, "ok"), (2.0, "warn"), (-2.0, "warn"), (60.0, "problem")])
 def test_a_clock_that_is_off_is_seen(off_s: float, level: str) -> None:
-    """A difference of seconds between this machine's clock and the server's is a warning, and of a minute a problem."""
+    """`doctor` warns if this machine's clock and the server's differ by seconds. A difference of a
+    minute is a problem."""
     found = doctor_server.clock_skew(target(client=Clock(off_s)))
     assert found.level == level
     if off_s:

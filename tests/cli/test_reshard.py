@@ -1,5 +1,5 @@
-"""Reshard: no item is lost or doubled, counters stay correct; it is refused while in use, and can be resumed after a
-kill."""
+"""Reshard: no item is lost or doubled, and counters stay correct. A namespace in use is refused. A killed reshard
+resumes."""
 
 from __future__ import annotations
 
@@ -253,7 +253,8 @@ def test_a_kill_at_any_step_loses_nothing(
 
 @pytest.mark.slow
 def test_killed_at_every_step_it_ends_too(redis_url: str, backend: RedisBackend) -> None:
-    """Each run is killed one step later than the run before. Each run resumes, and at last the reshard is complete."""
+    """Each run is killed one step later than the run before, and the next one resumes. At last the
+    reshard is complete."""
     with open_store(redis_url, shards=2) as store:
         fill(store, 300)
         kept = everything(store)

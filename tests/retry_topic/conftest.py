@@ -41,7 +41,7 @@ class Call(NamedTuple):
 
 
 class Handler:
-    """Records its messages, and gives its `answers` one after another. The last answer is repeated.
+    """A handler that records its messages and gives its `answers` one after another. The last answer is repeated.
 
     Args:
         answers: an exception to raise, a verdict to return, or a function of the message that does either.

@@ -270,7 +270,7 @@ class TemporaryKafka:
             raise ConfigError(f"{arguments[0]} failed: {(done.stdout + done.stderr)[-2000:]}")
 
     def _serves(self) -> bool:
-        """Whether the broker accepts connections and answers a metadata request."""
+        """Return whether the broker accepts connections and answers a metadata request."""
         try:
             with socket.create_connection(("127.0.0.1", self.port), timeout=2):
                 pass

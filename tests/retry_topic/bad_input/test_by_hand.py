@@ -60,7 +60,7 @@ def hand_over(request: pytest.FixtureRequest) -> str:
 def test_a_due_before_1970_is_due_now(
     server: Bench, serve: Callable[[], Callable[[], None]], redis_client: redis.Redis, score: str
 ) -> None:
-    """An item with such a due time is sent once, like any overdue item. It does not block the items after it."""
+    """An item with a due time before 1970 is sent once, like any overdue item. It does not block the items after it."""
     server.connection.broker.create_topic("archive")
     store = server.connection.store
     store.schedule([Item("old", store.now_ms() + HOUR_MS, encode_body(Message("archive", b"m")), "archive")])
@@ -77,7 +77,8 @@ def test_a_due_before_1970_is_due_now(
 def test_a_due_in_10000_years_waits_and_can_be_brought_forward(
     server: Bench, serve: Callable[[], Callable[[], None]], redis_client: redis.Redis, score: str
 ) -> None:
-    """The item stays in the store and other items are released. `reschedule` can make it due now."""
+    """An item with such a due time stays in the store. Other items are released, and `reschedule` can
+    make it due now."""
     server.connection.broker.create_topic("archive")
     store = server.connection.store
     store.schedule([Item("far", store.now_ms() + HOUR_MS, encode_body(Message("archive", b"m")), "archive")])

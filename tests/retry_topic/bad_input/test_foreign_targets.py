@@ -116,7 +116,8 @@ def test_no_topic_is_named_as_a_key_of_a_delay_store(name: str) -> None:
 def test_a_record_that_names_the_marker_stream_stops_nobody(
     server: Bench, handler: Handlers, policy: Policy, redis_client: redis.Redis
 ) -> None:
-    """The marker stream gets no such record, a later message is delivered, and the service is ready."""
+    """A retry record names the marker stream as its original topic. Nothing is written there, a later message is
+    delivered, and the service is ready."""
     service = server.serve(policy(), redelivery="origin")
     handle = handler()
     server.consume(handle)

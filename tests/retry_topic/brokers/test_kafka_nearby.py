@@ -1,6 +1,6 @@
 """The retry service over Kafka's two stand-ins (see conftest.py).
 
-`make kafka-test` runs the same cases on a real broker.
+`make kafka-test` runs tests of the retry service on a real broker.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Publishing to Redis streams: failures of single messages, lost replies, servers that refuse, clients
-of all settings."""
+"""Publishing to Redis streams: failures of single messages, lost replies, servers that refuse, and any
+client settings."""
 
 from __future__ import annotations
 
@@ -288,7 +288,8 @@ def with_user(server: TemporaryServer, password: str) -> str:
 
 
 def test_a_client_of_any_settings_is_only_an_address(redis_url: str) -> None:
-    """The broker takes only the address from the caller's client. Its settings do not matter, and it stays open."""
+    """The broker takes only the address from the caller's client. The client's other settings do not matter, and the
+    client stays open."""
     for settings in ({"decode_responses": True}, {"protocol": 3}, {"protocol": 2, "socket_timeout": 1}):
         client = redis.Redis.from_url(redis_url, **settings)
         broker = RedisStreamsBroker(client, create_topics=True)

@@ -153,7 +153,7 @@ def test_a_broker_that_is_away_keeps_nothing_from_being_stored(memory: Bench, mo
 
 
 def test_a_made_id_of_a_long_delay_is_known_while_it_waits(ready: Bench) -> None:
-    """The error for such a message says that a repeat sends nothing twice while the message waits, and no longer."""
+    """For a message with a long delay, the error says that a repeat sends nothing twice while the message waits."""
     with pytest.MonkeyPatch.context() as patch:
         stored_in_doubt(ready, patch, InDoubt("only 0 of 1 confirmed"))
         with pytest.raises(InDoubt, match=r"id='(\w+)', which sends nothing twice while it waits$") as raised:

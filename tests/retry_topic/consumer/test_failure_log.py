@@ -146,7 +146,7 @@ def test_the_hook_gets_message_error_and_attempt(memory: Bench, handler: Handler
 def test_a_hook_that_raises_is_logged_and_ignored(
     memory: Bench, handler: Handlers, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """If `on_failure` raises even SystemExit, the message is settled as usual."""
+    """Even if `on_failure` raises SystemExit, the message is settled as usual."""
 
     def hook(*_: object) -> None:
         raise SystemExit(3)

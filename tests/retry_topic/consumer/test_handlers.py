@@ -20,7 +20,7 @@ COUNT = 50
 
 
 class Notes:
-    """Receives the outcomes of handlers and records which came in one call."""
+    """A sink that receives the outcomes of handlers and records which came in one call."""
 
     def __init__(self) -> None:
         self.calls: list[list[bytes]] = []

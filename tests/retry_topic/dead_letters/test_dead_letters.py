@@ -313,7 +313,8 @@ def test_a_store_without_letters_is_no_error(letter_store: LetterStore) -> None:
 
 
 def test_a_replayed_message_gets_all_its_attempts_again(bench: Bench, handler: Handlers, policy: Policy) -> None:
-    """If it fails again, its id ends with `r1.3` after the first replay and `r2.3` after the second."""
+    """A replayed message that fails again has an id with `r1.3` at its end after the first replay, and `r2.3` after the
+    second."""
     handle = handler(ValueError("x"))
     bench.serve(policy(max_attempts=3))
     consumer = bench.consume(handle)

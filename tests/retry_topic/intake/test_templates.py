@@ -81,7 +81,8 @@ class Reader:
 
 
 class Highest(random.Random):
-    """A generator that always draws the largest number. So the delays do not depend on the number of earlier draws."""
+    """A random generator that always draws the largest number. So delays do not depend on the number of
+    earlier draws."""
 
     def randint(self, a: int, b: int) -> int:
         return b

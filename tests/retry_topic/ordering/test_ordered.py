@@ -291,7 +291,7 @@ def test_the_order_holds_on_a_namespace_of_several_shards(quick_poll: None, poli
 
 
 def test_a_broker_whose_topics_are_logs_is_refused() -> None:
-    """With such a broker, `Consumer(...)` refuses `ordering="key"`."""
+    """With a broker whose topics are logs, `Consumer(...)` refuses `ordering="key"`."""
 
     class Logs(MemoryBroker):
         transactions = False

@@ -164,7 +164,7 @@ def test_all_mistakes_of_a_delay_are_named() -> None:
 
 
 def test_a_list_is_not_taken_for_a_tuple() -> None:
-    """A list of delays is refused, because it could change after it was checked. A tuple cannot."""
+    """The delays must be a tuple. A list is refused, because it could change after it was checked."""
     with pytest.raises(ConfigError, match="expected delays to be a tuple"):
         Listed([1, 2])  # type: ignore[arg-type]
 

@@ -12,7 +12,7 @@ HOUR_MS = 3_600_000
 
 
 class Fives(random.Random):
-    """A generator that always draws a number 5 above the smallest."""
+    """A random generator that always draws the smallest number plus 5."""
 
     def randint(self, a: int, b: int) -> int:
         return min(a + 5, b)

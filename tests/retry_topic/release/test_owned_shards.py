@@ -186,8 +186,8 @@ def test_what_is_refused_for_good_leaves_before_the_rest_goes_out(store: DelaySt
 
 @pytest.mark.parametrize("deed", ["lost", "aborted"])
 def test_what_is_in_doubt_is_asked_for(store: DelayStore, cluster: Cluster, deed: str) -> None:
-    """After a commit in doubt, the publisher asks the broker. Each message is sent once, whether it was committed or
-    not."""
+    """After a commit in doubt, the publisher asks the broker whether it happened. Each message is sent once in both
+    cases."""
     process = Process(store, Sender(cluster, deed))
     assert process.publish() == [Done("a"), Done("b"), Done("c")]
     assert cluster.sent == [b"a", b"b", b"c"]
@@ -511,8 +511,8 @@ def test_nothing_goes_out_behind_a_claim_whose_fate_is_not_known(store: DelaySto
 def test_an_old_number_is_not_sent_again_while_a_claim_is_open(
     store: DelayStore, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The open claim may be committed. Sending the old number again would say that it is not, and it would be sent
-    twice."""
+    """The open claim may be committed. With the old number sent again, the broker would say that the claim is not
+    committed, and its messages would be sent twice."""
     sender = Sender(cluster)
     process = Process(store, sender)
     monkeypatch.setattr(sender, "stale", lambda shard: True)

@@ -173,7 +173,7 @@ def test_the_intake_leaves_large_payloads_where_they_are() -> None:
 
 
 def test_a_broker_that_cannot_read_records_again_is_refused() -> None:
-    """With such a broker, `RetryService(...)` refuses `reference_above`."""
+    """With a broker that cannot read single records again, `RetryService(...)` refuses `reference_above`."""
     with connect("memory:") as connection, pytest.raises(ConfigError, match="cannot read single records again"):
         RetryService(connection, "g", config=ServiceConfig(reference_above=1))
     with pytest.raises(ConfigError, match="reference_above"):
